@@ -1,6 +1,8 @@
-//! What decisions cost, by what they depend on. See docs/performance-engine.md for the figures and how to run.
+//! What decisions cost, by what they depend on. See docs/performance-engine.md for the figures and
+//! how to run.
 //!
-//! Every figure is of the engine alone: events and cycles in memory, no API, no translation of objects.
+//! Every figure is of the engine alone: events and cycles in memory, no API, no translation of
+//! objects.
 
 mod measure;
 mod platform;
@@ -31,7 +33,8 @@ fn platform(queues: usize, per_cohort: usize, cores: i64) -> Platform {
     platform
 }
 
-/// Fills every queue with `each` waiting workloads of a core and more than it has; `shapes` of them differ.
+/// Fills every queue with `each` waiting workloads of a core and more than it has; `shapes` of
+/// them differ.
 fn fill(platform: &mut Platform, queues: usize, each: usize, shapes: usize) {
     for at in 0..queues {
         for n in 0..each {
@@ -41,7 +44,8 @@ fn fill(platform: &mut Platform, queues: usize, each: usize, shapes: usize) {
     }
 }
 
-/// One queue gets room for one workload while all others wait for quota: what the cycle costs that uses it.
+/// One queue gets quota for one workload while all others wait for quota: the cost of the cycle
+/// that uses it.
 fn one_admission(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("one_admission");
     for queues in [10, 100, 1000, 2000] {
@@ -83,7 +87,8 @@ fn one_admission(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// Every queue has room for its head: a cycle of 1,000 admissions out of 50,000 waiting, with the events that confirm them.
+/// Every queue has quota for its head: a cycle of 1,000 admissions out of 50,000 waiting
+/// workloads, with the events that confirm them.
 fn cycle_of_admissions(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("cycle");
     let (queues, each) = (1000, 50);
@@ -111,8 +116,8 @@ fn cycle_of_admissions(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// Something freed quota, but not enough for anybody: every waiting workload is given another chance and none can be
-/// admitted.
+/// Some quota was freed, but too little for any workload: every waiting workload is tried again
+/// and none can be admitted.
 fn nothing_admissible(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("nothing_admissible");
     group.sample_size(20);
@@ -148,7 +153,8 @@ fn nothing_admissible(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// A deep queue with free quota: admissions per second with everything an admission brings, by depth.
+/// A deep queue with free quota: admissions per second with everything an admission brings, by
+/// depth.
 fn drain(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("drain_one_queue");
     for depth in [1_000, 10_000, 100_000] {
@@ -258,7 +264,7 @@ fn preemption(criterion: &mut Criterion) {
                             panic!("it has to preempt: {outcome:?}");
                         };
                         assert!(victims.len() as i64 >= needs / 1000);
-                        // Nobody wrote it: everything is as before.
+                        // The decision was not written: the state is as before.
                         for victim in victims {
                             platform.apply(Event::PreemptionFailed(victim.workload.clone()));
                         }
@@ -336,7 +342,8 @@ fn status(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// What it costs to ask: why the last of a queue waits whose quota thousands hold, and for its first page.
+/// The cost of an explanation: why the last workload of a queue waits whose quota thousands hold,
+/// and of the queue's first page.
 fn questions(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("questions");
     group.sample_size(20);

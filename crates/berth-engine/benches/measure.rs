@@ -1,5 +1,5 @@
-//! Time as the processor spends it on this thread. A machine that does other work as well stretches wall time at will; this
-//! it stretches only by what the others take of the caches.
+//! Time as the processor spends it on this thread. A machine that does other work as well
+//! stretches wall time at will; this it stretches only by what the others take of the caches.
 
 use std::time::Duration;
 

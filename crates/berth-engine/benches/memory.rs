@@ -28,7 +28,8 @@ fn waiting() {
         let objects: Vec<Workload> =
             (0..workloads).map(|n| job(&format!("job-{n:06}"), "full", 1000 + (n % shapes) as i64).into()).collect();
         let before = Region::new(ALLOCATOR);
-        // The objects stay, so that neither they nor what they share with the engine are counted as given back.
+        // The objects stay, so that neither they nor what they share with the engine are counted
+        // as given back.
         for object in &objects {
             platform.engine.apply(Event::WorkloadUpserted(Box::new(object.clone())), platform.now);
         }

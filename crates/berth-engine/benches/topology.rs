@@ -1,6 +1,8 @@
-//! What decisions under topology-aware scheduling cost. See docs/performance-engine.md for the figures and how to run.
+//! What decisions under topology-aware scheduling cost. See docs/performance-engine.md for the
+//! figures and how to run.
 //!
-//! Every figure is of the engine alone, and of whole cycles: popping, quota, placement, bookkeeping, the decision.
+//! Every figure is of the engine alone, and of whole cycles: popping, quota, placement,
+//! bookkeeping, the decision.
 
 mod measure;
 
@@ -162,7 +164,8 @@ impl Cluster {
         took
     }
 
-    /// The same for the first pods of a kind: nothing is kept that others like them were counted for.
+    /// The same for the first pods of a kind: nothing is kept that others like them were counted
+    /// for.
     fn admit_first(&mut self, workload: Workload) -> Duration {
         self.engine.lab().forget_counts();
         self.admit(workload)
@@ -234,9 +237,9 @@ fn modes() -> [(&'static str, TopologyMode); 3] {
     ]
 }
 
-/// A gang that needs 200 of a block's 250 nodes, on 2,000 nodes that are all taken: 700 workloads of lower priority hold two
-/// or three nodes each, all over the place, so that most of them have to be imagined away before some block has room, and
-/// most of those are given back.
+/// A gang that needs 200 of a block's 250 nodes, on 2,000 nodes that are all in use. 700 workloads
+/// of lower priority hold two or three nodes each, scattered, so that most of them have to be
+/// assumed gone before some block can hold the gang, and most of those are not evicted in the end.
 fn victims(criterion: &mut Criterion) {
     let mut cluster = Cluster::new(2000, 25, 4);
     for at in 0..700 {

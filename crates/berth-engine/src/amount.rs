@@ -1,9 +1,10 @@
 //! Amounts of resources: the integers every decision is made of.
 //!
-//! Requests and usage are whole numbers in a resource's base unit (`cpu` in thousandths, everything else in pieces or
-//! bytes; semantics §1.1). Quotas may also be *unlimited*, which is not a large number but a value of its own:
-//! it absorbs additions, survives subtractions and is greater than every bounded value. Bounded arithmetic saturates
-//! instead of wrapping, so no sum of huge quantities can turn into free quota.
+//! Requests and usage are whole numbers in a resource's base unit (`cpu` in thousandths,
+//! everything else in pieces or bytes; semantics §1.1). Quotas may also be *unlimited*,
+//! which is not a large number but a value of its own: it absorbs additions, survives subtractions
+//! and is greater than every bounded value. Bounded arithmetic saturates instead of wrapping, so
+//! no sum of huge quantities can turn into free quota.
 
 use std::fmt;
 use std::ops::{Add, AddAssign, Sub, SubAssign};
@@ -110,7 +111,8 @@ impl fmt::Display for Amount {
     }
 }
 
-/// Multiplies a per-pod request by a number of pods; negative requests count as zero, overflow saturates (§1.2, §1.3).
+/// Multiplies a per-pod request by a number of pods; negative requests count as zero, overflow
+/// saturates (§1.2, §1.3).
 pub fn times(per_pod: i64, count: i32) -> i64 {
     per_pod.max(0).saturating_mul(i64::from(count.max(0)))
 }

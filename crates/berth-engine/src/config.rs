@@ -150,7 +150,8 @@ feature_gates! {
     priority_sorting_within_cohort "PrioritySortingWithinCohort" = true;
     /// Lets a queue that stays within its own quota preempt without comparing shares (§10.7).
     fair_sharing_preempt_within_nominal "FairSharingPreemptWithinNominal" = true;
-    /// Lets entries that do not borrow go before entries that do, whatever their shares (§6.2).
+    /// Lets entries that borrow none of what they request go before entries that do, whatever
+    /// their shares (§6.2).
     fair_sharing_prioritize_non_borrowing "FairSharingPrioritizeNonBorrowing" = true;
     /// Works out an entry's assignment again when an earlier entry of the cycle claimed one of its
     /// victims (§5.6).

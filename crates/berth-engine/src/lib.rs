@@ -1,14 +1,15 @@
 //! The decisions of a Kueue-compatible batch queueing engine, pure: events in, decisions out.
 //!
-//! One [`Engine`] holds the state of one platform: queues, cohorts, flavors, nodes and every workload that waits or
-//! holds quota. It reads no clock, draws no random number, does no I/O and knows no Kubernetes type; the section
-//! numbers in its comments (§) are those of `docs/semantics`.
+//! One [`Engine`] holds the state of one platform: queues, cohorts, flavors, nodes and every
+//! workload that waits or holds quota. It reads no clock, draws no random number, does no I/O and
+//! knows no Kubernetes type. Section numbers in its comments (§) are those of
+//! `docs/semantics`; `docs/queueing-map.md` lists where each is implemented.
 //!
-//! # Who calls what, when
+//! # The order of calls
 //!
 //! ```text
 //! watch event of any object ──▶ translate ──▶ engine.apply(event, now)
-//!                                                │  Effects: whose status to refresh
+//!                                                │  Effects: objects whose status to refresh
 //! woken (an event came, or next_wakeup is due) ──▶ engine.cycle(now) ──▶ CycleOutcome { decisions, more, next_wakeup }
 //!                                                        │
 //!            for each decision: write to the API (Admit, Preempt, Wait, Evict), in any order, behind
@@ -19,28 +20,35 @@
 //!                 Wait / Evict  → nothing; the next evaluation says it again
 //! ```
 //!
-//! * **Send newest states.** [`Event::WorkloadUpserted`] is sent for every version a watch delivers (also at start, for
-//!   all of them, before the first cycle). The engine works out from the object whether it waits, holds quota, was
-//!   evicted, released its quota or finished, frees quota and wakes exactly the queues this can help.
-//! * **Assume.** `cycle` counts an admission at once; an older version of the object arriving meanwhile does not undo it.
-//!   It ends by the object showing the reservation, by `AdmissionFailed`, or by `WorkloadRemoved`.
-//! * **Requeue.** The engine keeps the newest object itself; whatever did not get in goes back to its place in its queue
-//!   inside `cycle`. Nothing needs to be requeued from outside.
-//! * **Parts.** [`Engine::cycle_part`] answers a cycle some cohort trees at a time, with the same decisions: what was decided
-//!   can be written, and events be applied, before the other trees had their turn.
-//! * **Wake.** Call `cycle` after every batch of events, again at once while `more` is true, and at
-//!   [`Engine::next_wakeup`] (back-offs that end, flushes that were collected, second passes that are due).
-//!   Conditions that depend on time alone (Requeued=True after a back-off, PodsReady timeouts, maximum execution time)
-//!   belong to the workload controller, not to the engine.
-//! * **Status.** [`Engine::cluster_queue_status`], [`Engine::local_queue_status`], [`Engine::cohort_status`] give the
-//!   figures of the objects' statuses; [`Effects`] lists whose figures an event or cycle may have changed.
+//! * **Send newest states.** [`Event::WorkloadUpserted`] is sent for every version a watch
+//!   delivers (also at start, for all of them, before the first cycle). The engine derives from
+//!   the object whether it waits, holds quota, was evicted, released its quota or finished. It
+//!   frees quota and wakes exactly the queues that this can help.
+//! * **Assume.** `cycle` counts an admission at once; an older version of the object arriving
+//!   meanwhile does not undo it. It ends by the object showing the reservation, by
+//!   `AdmissionFailed`, or by `WorkloadRemoved`.
+//! * **Requeue.** The engine keeps the newest object itself. A workload that was not admitted
+//!   returns to its place in its queue inside `cycle`; callers requeue nothing.
+//! * **Parts.** [`Engine::cycle_part`] decides a cycle some cohort trees at a time, with the same
+//!   decisions. What was decided can be written, and events can be applied, before the other trees
+//!   have their turn.
+//! * **Wake.** Call `cycle` after every batch of events, again at once while `more` is true, and
+//!   at [`Engine::next_wakeup`] (back-offs that end, flushes that were collected, second passes
+//!   that are due). Conditions that depend on time alone (Requeued=True after a back-off,
+//!   PodsReady timeouts, maximum execution time) belong to the workload controller, not to the
+//!   engine.
+//! * **Status.** [`Engine::cluster_queue_status`], [`Engine::local_queue_status`],
+//!   [`Engine::cohort_status`] give the figures of the objects' statuses; [`Effects`] lists whose
+//!   figures an event or cycle may have changed.
 //!
-//! * **Explain.** Decisions carry what was tried. [`Engine::explain`] answers, when asked, why a workload is where it is: its
-//!   place and who is ahead, what is short at which level of the tree, who holds it, and which policy protects whom.
-//!   [`text::explanation`] writes that down for people. [`Explanation::withhold`] makes of names what a reader may know.
+//! * **Explain.** Decisions carry what was tried. [`Engine::explain`] answers on request why a
+//!   workload waits: its position and the workloads ahead, what is short at which level of the
+//!   tree, which workloads hold it, and which policy protects them. [`text::explanation`] renders
+//!   that for people. [`Explanation::withhold`] replaces names that a reader may not know.
 //!
-//! What the crate does not do: API defaulting and validation, effective requests (§2, the translator's part), conditions
-//! and events (rendered by the controllers from decisions), reconciling jobs.
+//! What the crate does not do: API defaulting and validation, effective requests (§2, the
+//! translator's part), conditions and events (rendered by the controllers from decisions),
+//! reconciling jobs.
 
 mod afs;
 mod amount;

@@ -156,7 +156,8 @@ impl Platform {
         }
     }
 
-    /// Writes the admissions of a cycle to the objects; what the engine is to be told about it.
+    /// Writes the admissions of a cycle to the objects; returns the events that report this to the
+    /// engine.
     pub fn confirmations(&mut self, outcome: &CycleOutcome) -> Vec<Event> {
         let mut events = Vec::new();
         for decision in &outcome.decisions {

@@ -68,7 +68,7 @@ pub(crate) fn reject(
     None
 }
 
-/// The first taint with effect NoSchedule or NoExecute that none of the tolerations covers.
+/// The first taint that none of the tolerations covers. Effect PreferNoSchedule is ignored.
 pub(crate) fn untolerated<'a>(taints: &'a [Taint], tolerations: &[&[Toleration]]) -> Option<&'a Taint> {
     taints.iter().find(|taint| {
         taint.effect != TaintEffect::PreferNoSchedule

@@ -2,8 +2,9 @@
 
 /// Searches for the smallest reduction that `serves` accepts.
 ///
-/// Pod sets shrink together, each in proportion to what it can give up. The search is a binary search over the total
-/// reduction, so `serves` is taken to be monotone; an answer it contradicts is thrown away.
+/// Pod sets shrink together, each in proportion to what it can give up. The search is a binary
+/// search over the total reduction, so `serves` is taken to be monotone; an answer it contradicts
+/// is thrown away.
 pub(crate) fn search<T>(
     counts: &[(i32, Option<i32>)],
     mut serves: impl FnMut(&[i32]) -> Option<T>,

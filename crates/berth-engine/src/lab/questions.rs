@@ -28,7 +28,8 @@ pub fn is_scan_outdated(preserve: bool, recorded: (u64, u64, u32), cycle: u64, g
     state.is_outdated(preserve, known(class), cycle, generation)
 }
 
-/// True if some flavors were not tried yet (§8.12), given the index of the last flavor tried, or −1, per pod set and resource.
+/// True if some flavors were not tried yet (§8.12), given the index of the last flavor tried, or
+/// −1, per pod set and resource.
 pub fn has_more_flavors(tried: &[Vec<i32>]) -> bool {
     use crate::ids::{Id, ResourceId};
     let mut scan = ScanState::default();
@@ -193,8 +194,8 @@ pub fn asks_for_topology(request: Option<&TopologyRequest>) -> bool {
     crate::topology::request::is_explicit(request)
 }
 
-/// A dominant resource share as a number (§10.3): the unweighted ratio, in thousandths of a thousandth, divided by the
-/// weight, in thousandths. Infinite for a borrower of weight zero.
+/// A dominant resource share as a number (§10.3): the unweighted ratio, in thousandths of a
+/// thousandth, divided by the weight, in thousandths. Infinite for a borrower of weight zero.
 pub fn precise_share(ratio_millionths: i64, weight_milli: i64) -> f64 {
     crate::quota::Share::of(ratio_millionths, 1_000_000, weight_milli, Vec::new()).precise()
 }

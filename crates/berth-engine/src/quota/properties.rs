@@ -298,7 +298,7 @@ proptest! {
     }
 
     #[test]
-    fn nobody_fits_beyond_what_an_empty_platform_could_give(platform in platform()) {
+    fn no_request_fits_beyond_the_capacity_of_an_empty_platform(platform in platform()) {
         let (mut tree, _, queues) = build(&platform);
         for (queue, amount, _) in &platform.usage {
             let id = queues[*queue];

@@ -506,7 +506,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn places_are_counted_as_people_count() {
+    fn positions_are_shown_from_first() {
         let shown: Vec<String> = [0, 1, 2, 3, 10, 11, 12, 20, 100, 110].into_iter().map(ordinal).collect();
         assert_eq!(shown, ["1st", "2nd", "3rd", "4th", "11th", "12th", "13th", "21st", "101st", "111th"]);
     }

@@ -65,7 +65,8 @@ impl Demand {
         self.limit_in(left).0
     }
 
-    /// How many such pods fit into what is left, and the column that limits them: the first by name on ties.
+    /// How many such pods fit into what is left, and the column that limits them: the first by
+    /// name on ties.
     pub fn limit_in(&self, left: impl Fn(usize) -> i64) -> (i64, Option<usize>) {
         const MOST: i64 = i32::MAX as i64;
         let mut least = (i64::MAX, None);

@@ -102,8 +102,8 @@ impl Balance<'_> {
         if threshold < least {
             return None;
         }
-        // The leader may go to another domain above than below: then a lower threshold leaves
-        // capacity for it everywhere.
+        // The leader may go to another domain above than below. Then a lower threshold, with fewer
+        // slices per domain, leaves capacity for it.
         let beside_leader = greedy.leader.and(greedy.last).map(|last| self.capacities[last].slices_with_leader);
         let beside_leader = beside_leader.filter(|lower| (least..threshold).contains(lower));
         let untried = beside_leader.map(|lower| (lower, self.capacities.clone()));

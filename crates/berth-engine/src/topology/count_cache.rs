@@ -4,9 +4,9 @@
 //! other heads asked for too. The count for such pods is cached; the next question refreshes it.
 //!
 //! **Invariant:** a cached count, once refreshed, equals a new count; builds with debug assertions
-//! compare the two each time. A change of usage, or of what a node offers, touches the node's row in
-//! the ledger, and refreshing reads the touched rows. A change of which nodes a flavor has, of their
-//! place in the topology, or of which pods they accept drops the counts of that flavor.
+//! compare the two each time. A change of usage, or of what a node offers, touches the node's row
+//! in the ledger, and refreshing reads the touched rows. A change of which nodes a flavor has, of
+//! their place in the topology, or of which pods they accept drops the counts of that flavor.
 
 use super::count::Count;
 use super::placement::Wanted;
@@ -14,8 +14,8 @@ use crate::ids::FlavorId;
 
 /// Maximum number of cached counts. Past it, the least recently used ones are dropped.
 const COUNTS_MAX: usize = 64;
-/// Maximum number of domains in all cached counts together. Past it, the least recently used counts
-/// are dropped.
+/// Maximum number of domains in all cached counts together. Past it, the least recently used
+/// counts are dropped.
 const DOMAINS_MAX: usize = 1 << 18;
 
 /// Cached counts, in no particular order.
@@ -30,8 +30,8 @@ pub(super) struct CountCache {
 }
 
 impl CountCache {
-    /// Takes the count for the wanted pods out of the cache, if there is one. The caller refreshes it
-    /// and [puts](Self::put) it back.
+    /// Takes the count for the wanted pods out of the cache, if there is one. The caller refreshes
+    /// it and [puts](Self::put) it back.
     pub fn take(&mut self, wanted: &Wanted, empty: bool) -> Option<Count> {
         let is_asked = |(_, count): &(u64, Count)| count.empty == empty && count.of.counts_alike(wanted);
         let at = self.list.iter().position(is_asked)?;

@@ -46,7 +46,7 @@ fn quota_of_a_nested_cohort_is_borrowed_through_its_parent() {
 }
 
 #[test]
-fn a_cycle_of_cohorts_admits_nothing_and_harms_nobody_else() {
+fn a_cycle_of_cohorts_admits_nothing_and_affects_no_other_tree() {
     let mut platform = Platform::new();
     platform.flavor("default").cohort("x", Some("y")).cohort("y", Some("x"));
     platform.queue(queue("a").cohort("x").flavor("default", 4)).queue(queue("b").flavor("default", 4));
@@ -99,7 +99,7 @@ fn while_pods_are_not_ready_nothing_is_admitted_if_that_is_wanted() {
 }
 
 #[test]
-fn who_waits_for_other_pods_keeps_the_flavor_it_found() {
+fn a_workload_that_waits_for_pods_ready_keeps_its_flavor() {
     let mut platform = Platform::with(|config| config.block_admission_on_pods_ready = true);
     platform.flavor("first").flavor("second");
     platform.queue(queue("a").flavor("first", 9).flavor("second", 9));
@@ -138,7 +138,7 @@ fn a_reservation_found_on_an_object_counts_from_the_start() {
 }
 
 #[test]
-fn the_same_platform_decides_the_same_whatever_the_order_it_was_told_in() {
+fn decisions_do_not_depend_on_the_order_of_events() {
     let build = |backwards: bool| {
         let mut platform = Platform::new();
         platform.flavor("default");
@@ -168,7 +168,8 @@ fn a_larger_slice_takes_what_it_needs_beyond_the_one_it_replaces() {
     platform.queue(queue("a").cohort("all").flavor("default", 6)).queue(queue("b").cohort("all").flavor("default", 6));
     platform.submit(job("old", "a", 5)).settle();
     let slice = |cores| job("new", "a", cores).with(|it| it.replaces = Some(WorkloadKey::new("default", "old")));
-    // Seven cores fit while the old slice's five count as free; but only one is left when the rival has its own.
+    // Seven cores fit while the old slice's five count as free; but only one is left when the
+    // rival has its own.
     platform.submit(slice(7)).submit(job("rival", "b", 6));
     assert_eq!(
         platform.cycle(),

@@ -25,7 +25,7 @@ fn preemptible(outlook: &Outlook) -> Vec<(&str, Preemptible)> {
 }
 
 #[test]
-fn a_waiting_workload_knows_its_place_and_who_is_ahead() {
+fn an_explanation_gives_the_position_and_the_workloads_ahead() {
     let mut platform = Platform::new();
     platform.flavor("default").queue(queue("a").flavor("default", 4));
     platform.submit(job("running", "a", 4)).settle();
@@ -45,7 +45,7 @@ fn a_waiting_workload_knows_its_place_and_who_is_ahead() {
 }
 
 #[test]
-fn a_shortage_names_the_level_that_runs_out_and_who_holds_what() {
+fn a_shortage_names_the_exhausted_level_and_the_holders() {
     let mut platform = Platform::new();
     platform.flavor("default").cohort("team", Some("company"));
     platform
@@ -257,7 +257,7 @@ default/b1 is admitted by ClusterQueue b.
 }
 
 #[test]
-fn a_topology_shortage_is_told_level_by_level() {
+fn a_topology_shortage_is_explained_level_by_level() {
     let mut platform = Platform::new();
     platform.racks("gpu", &[("r1", &[2, 2]), ("r2", &[4, 0])]).queue(queue("a").flavor("gpu", 100));
     platform.submit(job("gang", "a", 1).pods(5, None).required("rack"));
@@ -327,7 +327,7 @@ fn a_workload_in_no_queue_says_which_door_is_shut() {
 }
 
 #[test]
-fn who_fits_but_may_not_start_yet_is_told_what_the_cycle_would_tell() {
+fn a_workload_that_fits_but_must_wait_gets_the_reason_of_the_cycle() {
     let mut platform = Platform::with(|config| config.block_admission_on_pods_ready = true);
     platform.flavor("default").queue(queue("a").flavor("default", 4));
     platform.submit(job("first", "a", 1)).settle();
@@ -360,7 +360,7 @@ fn who_fits_but_may_not_start_yet_is_told_what_the_cycle_would_tell() {
 }
 
 #[test]
-fn who_would_take_more_than_its_share_sees_the_shares() {
+fn a_workload_above_its_share_gets_the_compared_shares() {
     let mut platform = Platform::with(|config| config.fair_sharing = Some(FairSharing::default()));
     platform.flavor("default");
     for name in ["a", "b"] {
@@ -385,7 +385,7 @@ fn who_would_take_more_than_its_share_sees_the_shares() {
     // Four of eight cores are beyond its own one; the other has three.
     let page = text::explanation(&explain(&mut platform, "wants"));
     assert!(page.contains("\n  a: 500 (cpu); b: 375 (cpu)\n"), "{page}");
-    // Who takes back what is its own need not look at shares.
+    // A queue that reclaims its own quota need not compare shares.
     platform.submit(job("owner", "pool", 1));
     let found = outlook(&mut platform, "owner");
     assert_eq!(preemptible(&found).len(), 8);
@@ -396,7 +396,7 @@ fn who_would_take_more_than_its_share_sees_the_shares() {
     }));
     let found = outlook(&mut platform, "owner");
     assert!(preemptible(&found).iter().all(|(_, it)| *it == Preemptible::Yes), "{:?}", preemptible(&found));
-    assert_eq!(found.shares, [], "who takes back its own compares none");
+    assert_eq!(found.shares, [], "a queue that reclaims its own quota compares no shares");
 }
 
 #[test]
@@ -424,7 +424,7 @@ fn shares_protect_holders_of_a_flavor_that_was_not_chosen_too() {
 }
 
 #[test]
-fn who_got_quota_again_is_not_on_the_way_out_before_that_is_written() {
+fn an_evicted_workload_with_new_quota_is_not_leaving_before_the_write() {
     let mut platform = Platform::new();
     platform.flavor("default").queue(queue("a").flavor("default", 4).with(|queue| {
         queue.preemption.within_cluster_queue = PreemptionPolicy::LowerPriority;
@@ -441,7 +441,7 @@ fn who_got_quota_again_is_not_on_the_way_out_before_that_is_written() {
 }
 
 #[test]
-fn what_is_wrong_apart_from_flavors_is_told_too() {
+fn findings_that_concern_no_flavor_are_explained() {
     let mut platform = Platform::new();
     platform.flavor("default").queue(queue("a").flavor("default", 4));
     platform.submit(job("odd", "a", 1).with(|workload| {

@@ -31,7 +31,8 @@ fn weight_counts_in_shares() {
         platform.submit(job(&format!("b{at}"), "b", 1).created(at));
     }
     platform.settle();
-    // Every cycle takes one head of each queue; the last core goes to the queue whose share counts half.
+    // Every cycle takes one head of each queue; the last core goes to the queue whose share counts
+    // half.
     let running = platform.running();
     assert_eq!(running.iter().filter(|name| name.starts_with('a')).count(), 3);
     assert_eq!(running.iter().filter(|name| name.starts_with('b')).count(), 2);
@@ -98,7 +99,8 @@ fn whether_a_queue_reclaims_its_own_is_judged_before_anybody_leaves() {
     }));
     platform.submit(job("b0", "b", 6)).submit(job("a0", "a", 3)).settle();
     platform.submit(job("a1", "a", 4).priority(5)).settle();
-    // With all its workloads queue a would borrow 3; without a0, which is looked at first, it would not.
+    // With all its workloads queue a would borrow 3; without a0, which is tried first, it would
+    // not.
     platform.submit(job("a2", "a", 6).priority(5));
     assert_eq!(platform.cycle()[0], "preempt b0 (InCohortFairSharing) for a2");
 }
@@ -191,7 +193,7 @@ fn what_a_queue_does_not_count_costs_its_local_queues_nothing() {
 }
 
 #[test]
-fn of_local_queues_that_share_by_usage_the_one_that_used_most_makes_room_first() {
+fn the_local_queue_with_the_highest_usage_is_preempted_first() {
     let victims = [true, false].map(|shares| {
         let mut platform = Platform::with(|config| {
             config.admission_fair_sharing = shares.then(|| AdmissionFairSharing {

@@ -162,7 +162,7 @@ fn every_resource_that_is_short_is_named_and_the_one_that_never_fits_is_the_reas
 }
 
 #[test]
-fn who_borrows_one_resource_and_preempts_for_another_goes_after_the_owner() {
+fn a_workload_that_borrows_and_preempts_goes_after_the_owner() {
     let mut platform = Platform::new();
     platform.flavor("default");
     platform.queue(accelerated("borrower", 0, 4).cohort("all").with(|queue| {

@@ -45,7 +45,7 @@ fn heads_of_one_cohort_go_by_priority_or_by_age() {
 }
 
 #[test]
-fn who_waits_for_its_victims_may_go_before_who_is_more_important() {
+fn a_preemptor_that_waits_may_go_before_a_higher_priority() {
     let lines = first_lines(both(|gates| &mut gates.prioritize_preemptor_workloads), |platform| {
         platform.flavor("default").queue(queue("pool").cohort("all").flavor("default", 4));
         platform.queue(preempts_lower(queue("a").cohort("all").flavor("default", 0)).with(|queue| {
@@ -109,7 +109,7 @@ fn without_fungibility_the_first_flavor_that_fits_is_taken() {
 }
 
 #[test]
-fn who_lost_its_flavor_to_another_goes_on_with_the_next_or_starts_over() {
+fn a_workload_that_lost_its_flavor_tries_the_next_or_starts_over() {
     let lines = first_lines(both(|gates| &mut gates.flavor_fungibility_preserve_scan_progress), |platform| {
         platform.flavor("one").flavor("two");
         platform.queue(queue("pool").cohort("all").flavor("one", 2).flavor("two", 2));
@@ -128,7 +128,7 @@ fn who_lost_its_flavor_to_another_goes_on_with_the_next_or_starts_over() {
 }
 
 #[test]
-fn equivalent_workloads_are_looked_at_one_by_one_without_hashing() {
+fn without_hashing_equivalent_workloads_are_evaluated_one_by_one() {
     let bypassed = both(|gates| &mut gates.scheduling_equivalence_hashing).map(|mut platform| {
         platform.flavor("default").queue(queue("a").flavor("default", 1));
         for name in ["one", "two", "three"] {
@@ -150,7 +150,7 @@ fn an_admission_gate_holds_back_with_its_gate() {
 }
 
 #[test]
-fn whose_victims_are_taken_is_assigned_anew_or_skipped() {
+fn an_entry_whose_victims_are_claimed_is_recomputed_or_skipped() {
     let second = both(|gates| &mut gates.recompute_assignment_upon_preemption_targets_overlap).map(|mut platform| {
         platform.flavor("default");
         for name in ["a", "b"] {
@@ -162,7 +162,7 @@ fn whose_victims_are_taken_is_assigned_anew_or_skipped() {
         platform.submit(job("guest", "c", 4)).settle();
         platform.submit(job("one", "a", 2).created(1)).submit(job("two", "b", 2).created(2));
         let outcome = platform.decide();
-        (crate::platform::tell(&outcome).swap_remove(1), outcome.skipped_preemptions.len())
+        (crate::platform::plan_lines(&outcome).swap_remove(1), outcome.skipped_preemptions.len())
     });
     let overlaps = "Workload has overlapping preemption targets with another workload";
     assert_eq!(
@@ -180,7 +180,7 @@ fn whose_victims_are_taken_is_assigned_anew_or_skipped() {
 }
 
 #[test]
-fn whose_nodes_were_taken_looks_for_others_in_the_same_cycle() {
+fn an_entry_whose_nodes_were_taken_finds_others_in_the_same_cycle() {
     let second = both(|gates| &mut gates.tas_recompute_assignment_within_scheduling_cycle).map(|mut platform| {
         platform.racks("gpu", &[("r1", &[2, 2]), ("r2", &[2, 2])]);
         platform.queue(queue("a").flavor("gpu", 9)).queue(queue("b").flavor("gpu", 9));
@@ -215,7 +215,7 @@ fn an_owner_takes_back_its_own_without_comparing_shares() {
 }
 
 #[test]
-fn who_asks_for_its_own_goes_before_who_borrows_less_elsewhere() {
+fn an_entry_within_its_quota_goes_before_one_with_a_smaller_share() {
     let quota = |amount: i64| Quota { nominal: Amount::Bounded(amount), borrowing_limit: None, lending_limit: None };
     let accelerated = |name: &str, cores: i64, gpus: i64| {
         queue(name).cohort("all").with(|queue| {
@@ -254,7 +254,7 @@ fn a_slice_replaces_nothing_without_its_gate() {
 }
 
 #[test]
-fn who_was_not_ready_in_time_queues_by_its_eviction_or_by_its_age() {
+fn a_workload_evicted_for_pods_not_ready_queues_by_eviction_or_creation_time() {
     let lines = [RequeuingTimestamp::Eviction, RequeuingTimestamp::Creation].map(|timestamp| {
         let mut platform = Platform::with(|config| config.requeuing_timestamp = timestamp);
         platform.flavor("default").queue(queue("a").flavor("default", 2));
@@ -268,7 +268,7 @@ fn who_was_not_ready_in_time_queues_by_its_eviction_or_by_its_age() {
 }
 
 #[test]
-fn who_had_to_make_room_for_a_borrower_queues_behind_it_where_priority_does_not_decide() {
+fn a_victim_of_a_borrower_queues_behind_it_where_priority_does_not_decide() {
     let lines = first_lines(both(|gates| &mut gates.priority_sorting_within_cohort), |platform| {
         platform.flavor("default").queue(queue("a").flavor("default", 2));
         platform.submit(job("victim", "a", 2).created(1).with(|workload| {

@@ -1,4 +1,4 @@
-//! What the engine decides, told as short platforms and the plans that come out.
+//! What the engine decides, as small platforms and the plans they lead to.
 
 mod cycle;
 mod explain;

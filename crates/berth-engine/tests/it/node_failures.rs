@@ -53,7 +53,7 @@ fn of_layers_the_innermost_that_is_broken_decides_where_the_pods_go() {
 }
 
 #[test]
-fn nobody_is_preempted_for_a_replacement() {
+fn no_workload_is_preempted_to_replace_a_node() {
     let mut platform = Platform::new();
     platform.racks("gpu", &[("r1", &[1, 1])]).queue(queue("a").flavor("gpu", 8).with(|queue| {
         queue.preemption.within_cluster_queue = PreemptionPolicy::LowerPriority;

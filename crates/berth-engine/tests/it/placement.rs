@@ -1,4 +1,5 @@
-//! Where pods go (§14.5–§14.8): which nodes count, which domains are taken, and what is said when none is found.
+//! Where pods go (§14.5–§14.8): which nodes count, which domains are taken, and what is said when
+//! none is found.
 
 use berth_engine::Name;
 use berth_engine::model::{
@@ -207,7 +208,7 @@ fn slices_that_do_not_fit_are_counted_as_slices_and_layer_by_layer() {
 #[test]
 fn layers_are_handed_down_in_multiples_of_the_layer_within() {
     let mut platform = Platform::new();
-    // The first rack has room for four pods, but not in pairs.
+    // The first rack can hold four pods, but not in pairs.
     blocks(&mut platform, &[&[&[3, 1], &[2, 2]]]);
     platform
         .submit(job("pairs", "a", 1).pods(4, None).required("block").slices("rack", 4).slices(HOSTNAME, 2))

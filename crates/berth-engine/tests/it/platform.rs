@@ -1,4 +1,5 @@
-//! A platform in a few words: queues with quota, workloads, cycles, and plans as lines a person can read.
+//! A platform in a few words: queues with quota, workloads, cycles, and plans as lines a person
+//! can read.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -115,7 +116,8 @@ impl Job {
         self.topology(|request| request.mode = Some(mode))
     }
 
-    /// Asks for slices of so many pods in one domain of a level; after other slices, for slices within those.
+    /// Asks for slices of so many pods in one domain of a level; after other slices, for slices
+    /// within those.
     pub fn slices(self, level: &str, size: i32) -> Self {
         self.topology(|request| request.slices.push(SliceConstraint { level: Name::from(level), size }))
     }
@@ -204,7 +206,8 @@ impl Platform {
         }));
     }
 
-    /// Nodes `host-…` of one topology with levels `rack` and `kubernetes.io/hostname`, and a flavor on them.
+    /// Nodes `host-…` of one topology with levels `rack` and `kubernetes.io/hostname`, and a
+    /// flavor on them.
     pub fn racks(&mut self, flavor: &str, racks: &[(&str, &[i64])]) -> &mut Self {
         self.topology("racks", &["rack", HOSTNAME]);
         self.flavor_with(flavor, |flavor| flavor.topology = Some(Name::from("racks")));
@@ -222,7 +225,8 @@ impl Platform {
         self
     }
 
-    /// A node with these labels and one of its own, room for 100 pods and so many cores.
+    /// A node with these labels and a hostname label, capacity for 100 pods and the given number
+    /// of cores.
     pub fn node(&mut self, host: &str, labels: &[(&str, &str)], cores: i64) -> &mut Self {
         self.node_with(host, labels, cores, |_| {})
     }
@@ -268,10 +272,10 @@ impl Platform {
         self.update(name, |workload| workload.finished = true)
     }
 
-    /// Runs a cycle, writes its admissions to the objects, and tells it line by line.
+    /// Runs a cycle, writes its admissions to the objects, and returns its plan as lines.
     pub fn cycle(&mut self) -> Vec<String> {
         let outcome = self.decide();
-        tell(&outcome)
+        plan_lines(&outcome)
     }
 
     pub fn decide(&mut self) -> CycleOutcome {
@@ -289,12 +293,12 @@ impl Platform {
         outcome
     }
 
-    /// Cycles until nothing more is decided; every line told on the way.
+    /// Runs cycles until nothing more is decided; returns the lines of all plans.
     pub fn settle(&mut self) -> Vec<String> {
         let mut lines = Vec::new();
         for _ in 0..1000 {
             let outcome = self.decide();
-            lines.extend(tell(&outcome));
+            lines.extend(plan_lines(&outcome));
             if !outcome.more {
                 return lines;
             }
@@ -326,8 +330,8 @@ impl Platform {
     }
 }
 
-/// A plan as lines: who, what, how.
-pub fn tell(outcome: &CycleOutcome) -> Vec<String> {
+/// A plan as lines: decision, workload and details.
+pub fn plan_lines(outcome: &CycleOutcome) -> Vec<String> {
     let mut lines = Vec::new();
     for decision in &outcome.decisions {
         let name = &decision.workload.name;

@@ -1,4 +1,4 @@
-//! Whom a workload may push out.
+//! Which workloads may be preempted.
 
 use berth_engine::model::{BorrowWithinCohort, ClusterQueue, PreemptionPolicy};
 
@@ -10,7 +10,7 @@ fn reclaims(queue: &mut ClusterQueue) {
 }
 
 #[test]
-fn the_lowest_priority_goes_and_nobody_more_than_needed() {
+fn the_lowest_priority_is_preempted_and_no_more_than_needed() {
     let mut platform = Platform::new();
     platform.flavor("default").queue(queue("a").flavor("default", 6).with(reclaims));
     for (name, priority) in [("low", 1), ("lower", 0), ("middle", 2)] {
@@ -42,7 +42,7 @@ fn what_was_lent_is_taken_back() {
 }
 
 #[test]
-fn nobody_is_preempted_within_what_belongs_to_them() {
+fn workloads_within_nominal_quota_are_not_preempted() {
     let mut platform = Platform::new();
     platform.flavor("default");
     platform.queue(queue("a").cohort("all").flavor("default", 4).with(reclaims));
@@ -130,7 +130,7 @@ fn what_a_queue_does_not_lend_stays_with_it_however_deep_it_is() {
     platform.queue(queue("borrower").cohort("all").flavor("default", 0));
     platform.submit(job("first", "borrower", 1)).submit(job("second", "borrower", 1).created(1)).settle();
     assert_eq!(platform.running().len(), 1);
-    // What it keeps is there for it at once, without anybody leaving.
+    // The quota it keeps is available to it at once, without a preemption.
     platform.submit(job("own", "lender", 2));
     assert_eq!(platform.cycle(), ["admit own on default x1"]);
 }

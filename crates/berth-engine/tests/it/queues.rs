@@ -1,4 +1,4 @@
-//! Who waits where, and who goes first.
+//! Where workloads wait, and in which order they are popped.
 
 use berth_engine::Event;
 use berth_engine::model::{Eviction, PreemptionPolicy, QueueingStrategy, Time, WorkloadKey};
@@ -30,7 +30,8 @@ fn a_workload_that_is_deleted_is_passed_over_and_keeps_its_quota_until_it_is_gon
     for name in ["running", "deleted"] {
         platform.update(name, |workload| workload.deleting = true);
     }
-    // The strict queue gets past the deleted one, and what that asks for is not said to be missing.
+    // The strict queue gets past the deleted one, and what that asks for is not said to be
+    // missing.
     let decided = platform.settle();
     assert!(decided.len() == 1 && decided[0].starts_with("next waits: WaitingForQuota"), "{decided:?}");
     assert_eq!(platform.running(), ["running"]);
@@ -51,7 +52,7 @@ fn a_strict_queue_is_blocked_by_its_head() {
 }
 
 #[test]
-fn who_preempts_goes_first_in_a_best_effort_queue_alone_and_is_listed_so() {
+fn a_preemptor_goes_first_only_in_a_best_effort_queue_and_is_listed_so() {
     for (strategy, order) in
         [(QueueingStrategy::BestEffortFifo, ["preempts", "late"]), (QueueingStrategy::StrictFifo, ["late", "preempts"])]
     {
@@ -67,7 +68,7 @@ fn who_preempts_goes_first_in_a_best_effort_queue_alone_and_is_listed_so() {
         let listed: Vec<String> = platform.engine.pending("a").iter().map(|it| it.workload.name.to_string()).collect();
         assert_eq!(listed, order, "{strategy:?}");
         let decided = platform.decide().decisions;
-        assert_eq!(&*decided[0].workload.name, order[0], "who is listed first is looked at first: {strategy:?}");
+        assert_eq!(&*decided[0].workload.name, order[0], "the first listed workload is decided first: {strategy:?}");
     }
 }
 
@@ -84,7 +85,7 @@ fn a_best_effort_queue_lets_others_pass_a_workload_that_does_not_fit() {
 }
 
 #[test]
-fn equivalent_workloads_are_set_aside_unseen_until_something_changes() {
+fn equivalent_workloads_become_inadmissible_together_until_something_changes() {
     let mut platform = one_queue(QueueingStrategy::BestEffortFifo);
     platform.submit(job("running", "a", 4)).settle();
     for at in 0..5 {
@@ -125,7 +126,7 @@ fn a_failed_write_takes_the_admission_back() {
 }
 
 #[test]
-fn who_was_set_aside_for_an_admission_that_was_not_written_is_looked_at_again() {
+fn a_failed_admission_write_requeues_the_workloads_it_made_inadmissible() {
     let mut platform = one_queue(QueueingStrategy::BestEffortFifo);
     platform.submit(job("unlucky", "a", 3).created(1)).submit(job("aside", "a", 3).created(2));
     let key = WorkloadKey::new("default", "unlucky");
@@ -170,7 +171,7 @@ fn a_running_workload_that_becomes_less_important_gives_others_another_chance() 
 }
 
 #[test]
-fn a_queue_without_its_flavor_is_not_looked_at() {
+fn a_queue_without_its_flavor_is_skipped() {
     let mut platform = Platform::new();
     platform.queue(queue("a").flavor("missing", 4)).submit(job("stuck", "a", 1));
     assert_eq!(platform.settle(), Vec::<String>::new());
@@ -195,7 +196,7 @@ fn what_frees_quota_wakes_its_own_tree_and_no_other() {
 }
 
 #[test]
-fn a_waiting_workload_told_nothing_new_is_not_looked_at_again() {
+fn an_unchanged_inadmissible_workload_is_not_evaluated_again() {
     let mut platform = one_queue(QueueingStrategy::BestEffortFifo);
     platform.submit(job("running", "a", 4)).settle();
     platform.submit(job("waiting", "a", 2)).settle();
@@ -210,7 +211,7 @@ fn a_waiting_workload_told_nothing_new_is_not_looked_at_again() {
 }
 
 #[test]
-fn who_holds_quota_is_told_part_by_part_with_their_number() {
+fn holders_are_listed_part_by_part_with_their_number() {
     let mut platform = Platform::new();
     platform.flavor("default").queue(queue("a").flavor("default", 9)).queue(queue("b").flavor("default", 9));
     for (name, queue) in [("one", "a"), ("two", "a"), ("other", "b"), ("three", "a")] {
@@ -233,7 +234,7 @@ fn who_holds_quota_is_told_part_by_part_with_their_number() {
 }
 
 #[test]
-fn a_part_of_who_waits_is_that_part_of_the_whole_list() {
+fn a_part_of_the_pending_list_equals_that_part_of_the_whole() {
     let mut platform = one_queue(QueueingStrategy::BestEffortFifo);
     platform.local("other", "a");
     platform.submit(job("running", "a", 4)).settle();
@@ -241,7 +242,7 @@ fn a_part_of_who_waits_is_that_part_of_the_whole_list() {
         let queue = if at % 3 == 0 { "other" } else { "a" };
         platform.submit(job(&format!("early-{at}"), queue, 2).created(50 - at).priority(at % 2));
     }
-    // Those are set aside; these have not been looked at.
+    // The former are inadmissible; the latter have not been evaluated.
     platform.settle();
     for at in 0..5 {
         let queue = if at % 2 == 0 { "other" } else { "a" };
@@ -269,7 +270,7 @@ fn a_part_of_who_waits_is_that_part_of_the_whole_list() {
 }
 
 #[test]
-fn figures_tell_kinds_and_local_queues_apart_and_follow_what_is_set_aside() {
+fn figures_count_classes_local_queues_and_inadmissible_workloads() {
     let mut platform = one_queue(QueueingStrategy::BestEffortFifo);
     platform.local("other", "a");
     platform.submit(job("running", "a", 4)).settle();
@@ -288,7 +289,8 @@ fn figures_tell_kinds_and_local_queues_apart_and_follow_what_is_set_aside() {
     assert_eq!(figures(&platform), (7, 0, (2, 0), vec![17_000], [0, 0]));
     platform.settle();
     assert_eq!(figures(&platform), (7, 7, (0, 2), vec![17_000], [3, 4]));
-    // One more of a kind that is set aside is set aside with it; one whose back-off lasts is by itself.
+    // Another workload of an inadmissible class becomes inadmissible with it; one with a running
+    // back-off is listed by itself.
     platform.submit(job("more", "other", 3).created(40));
     platform.submit(job("later", "a", 2).created(41).with(|workload| workload.requeued = Some(false)));
     assert_eq!(figures(&platform), (9, 9, (0, 2), vec![22_000], [4, 5]));
@@ -308,20 +310,20 @@ fn figures_tell_kinds_and_local_queues_apart_and_follow_what_is_set_aside() {
 }
 
 #[test]
-fn cohorts_tell_what_they_have_and_what_is_reserved_below_them() {
+fn cohort_figures_give_quota_and_reservations_below() {
     let mut platform = Platform::new();
     platform.flavor("default").cohort("root", None).cohort("team", Some("root"));
     platform.queue(queue("a").cohort("team").limited("default", 4, Some(2), Some(1)));
     platform.queue(queue("b").cohort("root").flavor("default", 3)).queue(queue("alone").flavor("default", 9));
     platform.submit(job("one", "a", 3)).submit(job("two", "b", 2)).settle();
-    let told = platform.engine.cohort_figures().into_iter().map(|cohort| {
+    let lines = platform.engine.cohort_figures().into_iter().map(|cohort| {
         let quotas = cohort.quotas.iter().map(|(_, _, quota, reserved)| (quota.saturated() / 1000, reserved / 1000));
         let quotas: Vec<_> = quotas.collect();
         let parent = cohort.parent.as_deref().unwrap_or("-").to_owned();
         format!("{} below {parent} of {}: {} admitted, {quotas:?}", cohort.name, cohort.root, cohort.admitted)
     });
     assert_eq!(
-        told.collect::<Vec<_>>(),
+        lines.collect::<Vec<_>>(),
         ["root below - of root: 2 admitted, [(4, 5)]", "team below root of root: 1 admitted, [(1, 3)]"]
     );
     let figures = platform.engine.cluster_queue_figures("a").expect("it exists");
@@ -337,10 +339,10 @@ fn cohorts_tell_what_they_have_and_what_is_reserved_below_them() {
 }
 
 #[test]
-fn an_evicted_workload_that_joins_a_kind_set_aside_is_told_why_it_waits_now() {
+fn an_evicted_workload_that_joins_an_inadmissible_class_gets_its_reason() {
     let mut platform = one_queue(QueueingStrategy::BestEffortFifo);
     platform.submit(job("running", "a", 4)).submit(job("late", "a", 3).created(5)).settle();
-    // Its back-off has kept it out while another one of its kind did not fit.
+    // Its back-off kept it from being tried while another workload of its class did not fit.
     let evicted = |workload: &mut berth_engine::model::Workload| {
         workload.evicted = Some(Eviction { reason: "PodsReadyTimeout".into(), at: Time::from_seconds(0) });
         workload.requeued = Some(false);
@@ -349,7 +351,7 @@ fn an_evicted_workload_that_joins_a_kind_set_aside_is_told_why_it_waits_now() {
     platform.settle();
     platform.update("evicted", |workload| workload.requeued = Some(true));
     assert!(platform.engine.pending("a").iter().all(|position| position.inadmissible));
-    let told = |platform: &mut Platform| {
+    let reasons = |platform: &mut Platform| {
         let outcome = platform.decide();
         outcome
             .bypassed
@@ -357,6 +359,6 @@ fn an_evicted_workload_that_joins_a_kind_set_aside_is_told_why_it_waits_now() {
             .map(|(key, reason)| format!("{}: {}", key.name, reason.as_str()))
             .collect::<Vec<_>>()
     };
-    assert_eq!(told(&mut platform), ["evicted: WaitingForQuota"]);
-    assert_eq!(told(&mut platform), [""; 0], "once");
+    assert_eq!(reasons(&mut platform), ["evicted: WaitingForQuota"]);
+    assert_eq!(reasons(&mut platform), [""; 0], "once");
 }

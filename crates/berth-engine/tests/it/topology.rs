@@ -34,7 +34,7 @@ fn what_fits_in_no_domain_says_how_much_would() {
 }
 
 #[test]
-fn room_on_nodes_is_counted_across_workloads_and_given_back() {
+fn node_capacity_is_counted_across_workloads_and_released() {
     let mut platform = two_racks();
     platform.submit(job("one", "a", 4).pods(2, None).required("rack")).settle();
     platform.submit(job("two", "a", 4).pods(2, None).required("rack")).settle();
@@ -163,7 +163,8 @@ fn pod_sets_of_one_workload_in_several_flavors_see_each_other() {
     }
 }
 
-/// One goes through three flavors and the other through two of them: only the fourth search has both where there is room.
+/// One goes through three flavors and the other through two of them: only the fourth search finds
+/// capacity for both.
 #[test]
 fn pod_sets_with_rounds_of_different_length_come_to_all_combinations() {
     let mut platform = Platform::new();

@@ -145,7 +145,7 @@ fn node(at: usize, machine: &Machine) -> Node {
     }
 }
 
-/// An engine over these machines, told about them in this order.
+/// An engine over these machines, added in this order.
 fn engine(machines: &[Machine], order: &[usize]) -> Engine {
     engine_with(EngineConfig::default(), machines, order)
 }
@@ -237,7 +237,8 @@ fn place(engine: &mut Engine, gang: &Gang) -> Result<BTreeMap<String, i64>, Stri
     result.map(|topology| pods_of(&topology))
 }
 
-/// Where the pods of a workload with one or two pod sets would go; the second is placed besides the first.
+/// Where the pods of a workload with one or two pod sets would go; the second is placed besides
+/// the first.
 fn place_both(engine: &mut Engine, (first, second): &(Gang, Option<Gang>)) -> String {
     let mut probe = workload("probe", first);
     if let Some(second) = second {
@@ -285,7 +286,8 @@ fn asked(gang: &Gang, layers: &[(usize, i32)], leader: Option<i64>) -> placement
 /// What stands in the cluster: workloads by name with what they were given.
 type Standing = BTreeMap<String, (Gang, BTreeMap<String, i64>)>;
 
-/// Submits a gang and lets the engine decide; what it was given, if anything. What waits is withdrawn.
+/// Submits a gang and lets the engine decide; what it was given, if anything. What waits is
+/// withdrawn.
 fn submit(engine: &mut Engine, title: &str, gang: &Gang) -> Option<BTreeMap<String, i64>> {
     engine.apply(Event::WorkloadUpserted(Box::new(workload(title, gang))), now());
     while engine.cycle(now()).more {}
@@ -335,8 +337,8 @@ fn check_levels(machines: &[Machine], gang: &Gang, places: &BTreeMap<String, i64
 }
 
 proptest! {
-    /// Gangs come and go: no node is ever above what it has, levels are respected, and once everybody has gone the cluster is
-    /// as if nobody had been there.
+    /// Gangs come and go: no node is ever above its capacity, levels are respected, and once every
+    /// gang has gone the cluster is as if there had been none.
     #[test]
     fn nodes_are_never_overfilled_and_usage_goes_with_its_workload(
         machines in machines(),
@@ -365,7 +367,8 @@ proptest! {
         prop_assert_eq!(place(&mut engine, &probe), untouched);
     }
 
-    /// The order in which nodes become known changes nothing, nor does a node that comes, changes and goes in between.
+    /// The order in which nodes become known changes nothing, nor does a node that comes, changes
+    /// and goes in between.
     #[test]
     fn placements_do_not_depend_on_the_order_of_events(
         (machines, order) in machines().prop_flat_map(|machines| {
@@ -381,7 +384,8 @@ proptest! {
             let title = format!("gang-{at}");
             prop_assert_eq!(place(&mut straight, gang), place(&mut shuffled, gang));
             prop_assert_eq!(submit(&mut straight, &title, gang), submit(&mut shuffled, &title, gang));
-            // The tree of domains is built anew when a node joins or leaves, and counted anew when one changes.
+            // The tree of domains is built anew when a node joins or leaves, and counted anew when
+            // one changes.
             let visitor = machines.len();
             shuffled.apply(Event::NodeUpserted(node(visitor, &passing)), now());
             let _ = place(&mut shuffled, gang);
@@ -391,7 +395,8 @@ proptest! {
         }
     }
 
-    /// What was counted for one question and kept for the next changes no answer, whatever happens in between.
+    /// What was counted for one question and kept for the next changes no answer, whatever happens
+    /// in between.
     #[test]
     fn what_is_kept_between_questions_changes_no_answer(
         machines in machines(),
@@ -455,7 +460,8 @@ proptest! {
         }
     }
 
-    /// The engine agrees with the slow model: at every level, with slices, on machines that others use already.
+    /// The engine agrees with the slow model: at every level, with slices, on machines that others
+    /// use already.
     #[test]
     fn placements_agree_with_the_reference(
         machines in machines(),
@@ -498,7 +504,7 @@ proptest! {
         prop_assert_eq!(place_group(&mut engine, &gang, &layers, leader), wanted);
     }
 
-    /// Balance changes where pods go, not whether they have a place, and gives them room there.
+    /// Balance changes where pods go, not whether they fit, and every domain can hold its pods.
     #[test]
     fn balanced_placements_fit_where_others_do(
         machines in machines(),
@@ -532,8 +538,8 @@ proptest! {
     }
 }
 
-/// The racks' figures send the leader to the second rack, where it would cost two workers their place or one, as
-/// fewer pods per host allow; the hosts' figures send it to the first.
+/// The racks' figures send the leader to the second rack, where it would cost two workers their
+/// place or one, as fewer pods per host allow; the hosts' figures send it to the first.
 #[test]
 fn balance_gives_way_where_the_leader_would_have_no_place() {
     let machine =

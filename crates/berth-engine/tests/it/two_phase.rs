@@ -1,5 +1,5 @@
-//! Admission in two phases (§17), queues that are stopped (§21), and what refuses a workload before flavors are looked at
-//! (§2.8, §5.4).
+//! Admission in two phases (§17), stopped queues (§21), and what rejects a workload before flavors
+//! are tried (§2.8, §5.4).
 
 use std::collections::BTreeSet;
 
@@ -130,7 +130,7 @@ fn a_failed_node_without_replacement_costs_the_workload_its_place() {
 }
 
 #[test]
-fn a_stopped_queue_is_not_looked_at_until_it_runs_again() {
+fn a_stopped_queue_is_skipped_until_it_runs_again() {
     let mut platform = Platform::new();
     let stopped = |policy| queue("a").flavor("default", 1).with(move |queue| queue.stop_policy = policy);
     platform.flavor("default").queue(stopped(StopPolicy::Hold));
@@ -161,7 +161,7 @@ fn workloads_of_a_stopped_local_queue_wait_nowhere() {
 }
 
 #[test]
-fn a_namespace_that_is_not_selected_is_told_so() {
+fn a_workload_of_an_unselected_namespace_gets_that_reason() {
     let mut platform = Platform::new();
     platform.flavor("default").queue(queue("a").flavor("default", 1).with(|queue| queue.namespace_selector = None));
     platform.submit(job("job", "a", 1));

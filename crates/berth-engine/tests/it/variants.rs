@@ -1,5 +1,5 @@
-//! Concurrent admission (§23): one workload waits as several variants, one per flavor, and moves to a better flavor when
-//! that has room.
+//! Concurrent admission (§23): one workload waits as several variants, one per flavor, and moves
+//! to a better flavor when that has free quota.
 
 use berth_engine::model::{ConcurrentAdmissionPolicy, Variant, WorkloadKey};
 use berth_engine::{Name, NotQueued, Standing};
@@ -54,7 +54,7 @@ fn a_better_variant_lets_the_worse_one_leave_first() {
 }
 
 #[test]
-fn nobody_moves_to_a_flavor_beyond_the_last_acceptable_one() {
+fn no_variant_moves_to_a_flavor_beyond_the_last_acceptable_one() {
     let mut platform = Platform::with(|config| config.gates.concurrent_admission = true);
     let three = |middle: i64| {
         queue("a").flavor("owned", 0).flavor("middle", middle).flavor("spot", 4).with(|queue| {
@@ -83,7 +83,7 @@ fn a_variant_stays_out_while_a_better_one_runs() {
 #[test]
 fn what_a_queue_wants_variants_of_never_waits_itself_and_counts_nothing_while_a_variant_holds_the_quota() {
     let mut platform = platform(None, 0);
-    // Nobody has made its variants yet.
+    // Its variants are not created yet.
     platform.submit(job("train", "a", 2)).settle();
     assert_eq!(platform.running(), Vec::<String>::new());
     platform.submit(variant("on-spot", "spot")).settle();

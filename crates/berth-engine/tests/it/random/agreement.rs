@@ -32,7 +32,7 @@ fn answers(outcome: &CycleOutcome) -> BTreeMap<String, Answer> {
     outcome.decisions.iter().map(|it| (it.workload.name.to_string(), answer(&it.verdict))).collect()
 }
 
-/// Names waiting in the heaps, and set aside.
+/// Names of workloads in the heaps, and of inadmissible ones.
 fn waiting(host: &Host, plan: &Plan) -> [Vec<String>; 2] {
     let mut places = [Vec::new(), Vec::new()];
     for queue in 0..plan.queues.len() {

@@ -65,8 +65,8 @@ pub fn nodes(plan: &Plan) -> impl Iterator<Item = Node> {
     (0..plan.cohorts.len()).map(Node::Cohort).chain(queues)
 }
 
-/// Quota is kept at every node of the tree. Workloads that are being evicted do not count: their preemptors' room is
-/// given away the moment they are told to leave, as upstream.
+/// Quota is kept at every node of the tree. Workloads that are being evicted do not count: as in
+/// Kueue, their quota goes to their preemptors as soon as their eviction is decided.
 fn quota_is_kept(host: &mut Host, plan: &Plan) -> Result<(), TestCaseError> {
     let used = in_use(host, plan, &host.leaving());
     for node in nodes(plan) {
@@ -102,7 +102,7 @@ pub fn usage_is_what_objects_say(host: &mut Host, plan: &Plan) -> Result<(), Tes
 }
 
 /// Every workload is in one place.
-pub fn everybody_is_somewhere_once(host: &mut Host, plan: &Plan) -> Result<(), TestCaseError> {
+pub fn every_workload_is_in_one_place(host: &mut Host, plan: &Plan) -> Result<(), TestCaseError> {
     let mut seen: BTreeMap<String, u32> = BTreeMap::new();
     for key in host.engine.holding() {
         *seen.entry(key.name.to_string()).or_default() += 1;
@@ -118,7 +118,7 @@ pub fn everybody_is_somewhere_once(host: &mut Host, plan: &Plan) -> Result<(), T
 }
 
 /// Figures that are kept as workloads come and go are those of the workloads that are there.
-fn figures_are_those_of_who_is_there(host: &mut Host, plan: &Plan) -> Result<(), TestCaseError> {
+fn figures_match_the_workloads(host: &mut Host, plan: &Plan) -> Result<(), TestCaseError> {
     let mut reserved: BTreeMap<Name, i64> = BTreeMap::new();
     for at in 0..plan.queues.len() {
         let name = queue_name(at);
@@ -171,7 +171,7 @@ fn outlooks(host: &mut Host) -> BTreeMap<WorkloadKey, Outlook> {
     explained.collect()
 }
 
-/// Who waits and would preempt somebody as things are: the queue, what is asked for, the victims.
+/// Workloads that wait and would preempt others now: the queue, the request, the victims.
 fn searches(host: &mut Host, plan: &Plan) -> Vec<(usize, Amounts, BTreeSet<String>)> {
     let fr = |flavor: &Name, resource: &Name| {
         let flavor = (0..FLAVORS).find(|at| flavor_name(*at) == *flavor).expect("the plan's flavors");
@@ -221,13 +221,13 @@ proptest! {
     #![proptest_config(config(1000, "tests/it/random/invariants.regressions"))]
 
     #[test]
-    fn quota_is_kept_counted_once_and_everybody_is_somewhere(plan in plan(10..50)) {
+    fn quota_is_kept_and_counted_once_and_every_workload_is_in_one_place(plan in plan(10..50)) {
         let mut host = Host::new(&plan);
         follow(&mut host, &plan, |host| {
             quota_is_kept(host, &plan)?;
             usage_is_what_objects_say(host, &plan)?;
-            everybody_is_somewhere_once(host, &plan)?;
-            figures_are_those_of_who_is_there(host, &plan)
+            every_workload_is_in_one_place(host, &plan)?;
+            figures_match_the_workloads(host, &plan)
         })?;
     }
 
@@ -260,11 +260,12 @@ proptest! {
     }
 
     #[test]
-    fn nobody_is_preempted_who_could_stay(plan in plan(10..40)) {
+    fn every_victim_is_needed(plan in plan(10..40)) {
         let mut host = Host::new(&plan);
         follow(&mut host, &plan, |host| {
             for (queue, request, targets) in searches(host, &plan) {
-                // §9.9, with borrowing or in an attempt without it: without any one of them it would not be enough.
+                // §9.9, with borrowing or in an attempt without it: without any one of the victims
+                // it would not fit.
                 let fits = |gone: &BTreeSet<String>, borrow: bool| {
                     let used = in_use(host, &plan, gone);
                     request.iter().all(|(fr, amount)| {
@@ -307,8 +308,8 @@ proptest! {
                 Step::Stop => drop(host.stop()),
                 Step::Cycle => {
                     let outlooks_before = outlooks(&mut host);
-                    // The first entry of a cycle finds everything as it was before. Later turns of a workload go on with the
-                    // flavors that were not tried yet.
+                    // The first entry of a cycle finds everything as it was before. Later turns of
+                    // a workload go on with the flavors that were not tried yet.
                     let decisions = host.cycle().decisions;
                     if let Some(first) = decisions.first() && !decided.contains(&first.workload) {
                         let outlook = &outlooks_before[&first.workload];
@@ -374,9 +375,10 @@ proptest! {
 
     #[test]
     fn without_arrivals_everything_comes_to_rest(plan in plan(10..40)) {
-        // The exceptions, upstream's too (recorded histories call them unstable); docs/queueing-map.md tells how they go
-        // round. Fair sharing; reclaiming whatever the priority; borrowing by preemption; and several pod sets that only a
-        // search gone on with finds flavors for.
+        // The exceptions, which Kueue has too (recorded histories call them unstable);
+        // docs/queueing-map.md says how they alternate. Fair sharing; reclaiming whatever the
+        // priority; borrowing by preemption; and several pod sets that only a continued search
+        // finds flavors for.
         let mut plan = plan;
         let has_choice: Vec<bool> = plan.queues.iter().map(|queue| queue.flavors.len() > 1).collect();
         for step in &mut plan.steps {

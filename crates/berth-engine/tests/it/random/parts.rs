@@ -37,7 +37,8 @@ fn said(parts: &[CycleOutcome]) -> Said {
 proptest! {
     #![proptest_config(config(1000, "tests/it/random/parts.regressions"))]
 
-    /// What the parts decided is written before the next part, evictions and all: the others must not notice.
+    /// What the parts decided is written before the next part, evictions and all: the others must
+    /// not notice.
     #[test]
     fn cycles_in_parts_decide_what_whole_cycles_decide(plan in wide_plan(10..60), heads in 1_usize..4) {
         let (mut whole, mut parted) = (Host::new(&plan), Host::new(&plan));
@@ -62,7 +63,8 @@ proptest! {
     }
 }
 
-/// What the histories above are made of: if cycles stopped having parts, or decisions on nodes, agreement would say little.
+/// What the histories above are made of: if cycles stopped having parts, or decisions on nodes,
+/// agreement would say little.
 #[test]
 fn random_cycles_have_parts_decide_in_several_of_them_and_place_pods() {
     use proptest::strategy::ValueTree;

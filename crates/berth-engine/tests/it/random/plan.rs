@@ -114,7 +114,7 @@ fn quotas(limits: bool, least: usize) -> impl Strategy<Value = Vec<(usize, [Quot
         .prop_map(|(order, quotas)| order.into_iter().zip(quotas).collect())
 }
 
-/// Mostly one or two flavors: who has many seldom has to take from others.
+/// Mostly one or two flavors: queues with many flavors seldom have to preempt.
 fn queue_flavors() -> impl Strategy<Value = Vec<(usize, [Quota; RESOURCES])>> {
     (quotas(true, 1), prop_oneof![4 => Just(1_usize), 3 => Just(2), 1 => Just(3)]).prop_map(|(mut quotas, most)| {
         quotas.truncate(most);
@@ -237,8 +237,9 @@ pub fn plan(steps: std::ops::Range<usize>) -> impl Strategy<Value = Plan> {
     )
 }
 
-/// The same with more trees: some cohorts and queues are taken out of theirs. More arrives between two cycles, so that more
-/// queues have a head. On some platforms there is one flavor, and it has less room on nodes than there is quota.
+/// The same with more trees: some cohorts and queues are moved out of theirs. More workloads
+/// arrive between two cycles, so that more queues have a head. On some platforms there is one
+/// flavor, with less capacity on nodes than quota.
 pub fn wide_plan(steps: std::ops::Range<usize>) -> impl Strategy<Value = Plan> {
     let nodes = prop_oneof![3 => Just(Vec::new()), 2 => vec([1_i64..6, 2_i64..7], 1..=MACHINES)];
     let apart = || vec(proptest::bool::weighted(0.5), 5);

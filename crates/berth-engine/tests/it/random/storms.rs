@@ -1,5 +1,6 @@
-//! Histories in which the platform itself changes: quota is edited, queues are stopped and move, nodes come, shrink and go,
-//! checks change their minds, pods end early, writes fail. What was decided may be too much by then; what is decided may not be.
+//! Histories in which the platform itself changes: quota is edited, queues are stopped and move,
+//! nodes come, shrink and go, checks change their minds, pods end early, writes fail. What was
+//! decided may be too much by then; what is decided may not be.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,7 +11,7 @@ use proptest::prelude::*;
 
 use super::config;
 use super::host::{Host, node_name};
-use super::invariants::{everybody_is_somewhere_once, in_use, nodes, usage_is_what_objects_say};
+use super::invariants::{every_workload_is_in_one_place, in_use, nodes, usage_is_what_objects_say};
 use super::plan::{Cohort, Plan, Queue, Quota, RESOURCES, Step, quota, wide_plan};
 use crate::reference::quota as tree;
 
@@ -61,8 +62,8 @@ fn change() -> impl Strategy<Value = Change> {
     ]
 }
 
-/// How much is in use beyond what there is, per node of the quota tree and per machine. Workloads that are being evicted do
-/// not count: their room is given away the moment they are told to leave, as upstream.
+/// Usage above capacity, per node of the quota tree and per machine. Workloads that are being
+/// evicted do not count: as in Kueue, their capacity is free as soon as their eviction is decided.
 fn excess(host: &mut Host, plan: &Plan) -> BTreeMap<String, i64> {
     let leaving = host.leaving();
     let used = in_use(host, plan, &leaving);
@@ -189,12 +190,13 @@ proptest! {
                 happen(&mut host, &mut plan, change)?;
             }
             usage_is_what_objects_say(&mut host, &plan)?;
-            everybody_is_somewhere_once(&mut host, &plan)?;
+            every_workload_is_in_one_place(&mut host, &plan)?;
         }
     }
 }
 
-/// What the histories above are made of: decisions while too much is in use, or they would say little.
+/// What the histories above are made of: decisions while too much is in use, or they would say
+/// little.
 #[test]
 fn random_storms_leave_too_much_in_use_and_go_on_deciding() {
     use proptest::strategy::ValueTree;

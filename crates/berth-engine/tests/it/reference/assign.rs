@@ -1,4 +1,4 @@
-//! Which flavors a workload would get, told as the semantics tell it (§8, §12).
+//! Which flavors a workload would get, written as the semantics state it (§8, §12).
 
 use berth_engine::model::{BorrowWithinCohort, FungibilityPolicy, FungibilityPreference, PreemptionPolicy};
 use berth_engine::{AssignmentMode, PendingReason, PreemptionMode};
@@ -14,7 +14,8 @@ pub struct Assignment {
     pub mode: AssignmentMode,
     /// Pods per pod set.
     pub counts: Vec<i32>,
-    /// Flavor and modes of the resources, per pod set that got one; the search ends at the first that gets none.
+    /// Flavor and modes of the resources, per pod set that got one; the search ends at the first
+    /// that gets none.
     pub chosen: Vec<(usize, [AssignmentMode; RESOURCES])>,
     pub usage: Amounts,
     pub level: u32,
@@ -66,8 +67,8 @@ impl Grade {
 }
 
 impl Model {
-    /// The best assignment there is, with the targets it needs (§5.5). With pins, one flavor per pod set is allowed and
-    /// the search starts over.
+    /// The best assignment there is, with the targets it needs (§5.5). With pins, one flavor per
+    /// pod set is allowed and the search starts over.
     pub fn assign(&self, imagined: &Imagined, name: &str, pins: Option<&[usize]>) -> (Assignment, Targets) {
         let sets = &self.jobs[name].job.sets;
         let full: Vec<i32> = sets.iter().map(|set| set.count).collect();

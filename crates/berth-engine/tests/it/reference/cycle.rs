@@ -1,4 +1,4 @@
-//! A whole scheduling cycle, told as the semantics tell it (§4, §5, §6).
+//! A whole scheduling cycle, written as the semantics state it (§4, §5, §6).
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::{BTreeMap, BTreeSet};
@@ -55,7 +55,7 @@ impl Model {
         done.into_iter().map(|head| self.conclude(head)).collect()
     }
 
-    /// Gives workloads that were set aside another chance (§4.7).
+    /// Returns inadmissible workloads to the heap (§4.7).
     fn flush(&mut self) {
         for queue in std::mem::take(&mut self.flushes) {
             let root = quota::root(&self.plan, Node::Queue(queue));
@@ -204,7 +204,7 @@ impl Model {
         usage.iter().all(|(fr, it)| *it <= quota::available(&self.plan, &used, Node::Queue(head.queue), *fr))
     }
 
-    /// What is kept for a head that must preempt and found nobody (§5.9).
+    /// Amounts reserved for a head that must preempt and has no targets (§5.9).
     fn reserved(&self, head: &Head, used: &super::Use) -> Amounts {
         let (plan, node) = (&self.plan, Node::Queue(head.queue));
         let keep = |fr: super::Fr, amount: i64| {

@@ -1,8 +1,10 @@
-//! A slow, obvious model of the engine: quota worked out from its definitions at every question, and a whole scheduling
-//! cycle told step by step as the semantics tell it. It shares no code with the engine, keeps nothing between questions
-//! but who holds what, and imagines things by copying them.
+//! A slow, obvious model of the engine: quota computed from its definitions at every question, and
+//! a whole scheduling cycle written step by step as the semantics state it. It shares no code with
+//! the engine, keeps no state between questions except what workloads hold, and tries changes on
+//! copies.
 //!
-//! Placement in topologies is told apart from quota, in [`placement`]. Left out: second passes, usage-based fairness, elastic slices, concurrent admission.
+//! Placement in topologies is separate from quota, in [`placement`]. Left out: second passes,
+//! usage-based fairness, elastic slices, concurrent admission.
 
 pub mod assign;
 pub mod cycle;
@@ -30,7 +32,8 @@ pub struct Model {
     /// Workloads by name, in order of arrival; those that finished are gone.
     pub jobs: BTreeMap<String, Entry>,
     pending_queues: Vec<PendingQueue>,
-    /// Trees whose set-aside workloads get another chance before the next cycle, by any queue of theirs.
+    /// Trees whose inadmissible workloads return to the heap before the next cycle, by any queue
+    /// of theirs.
     flushes: BTreeSet<usize>,
     cycle: u64,
     time: i64,
@@ -77,8 +80,8 @@ struct Scan {
 }
 
 impl Scan {
-    /// Flavors are left that were not tried, and the searches do not go round (§4.4, §8.12): this one has not ended where
-    /// the last did whose number is a power of two.
+    /// Flavors are left that were not tried, and the searches do not go round (§4.4, §8.12): this
+    /// one has not ended where the last did whose number is a power of two.
     fn has_more(&self) -> bool {
         let left = |end: &[Option<usize>]| {
             let left = end.iter().enumerate().filter_map(|(set, last)| Some((set, (*last)?)));
@@ -101,7 +104,7 @@ struct PendingQueue {
     generation: u64,
 }
 
-/// Workloads no decision can tell apart.
+/// The facts that scheduling equivalence depends on.
 type Class = (i64, Vec<crate::random::plan::PodSet>, bool, bool);
 
 impl Entry {

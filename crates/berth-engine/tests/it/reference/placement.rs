@@ -1,4 +1,5 @@
-//! Topology placement by the book (§14.5 to §14.9): every figure is worked out from the leaves each time it is asked for.
+//! Topology placement by the book (§14.5 to §14.9): every figure is worked out from the leaves
+//! each time it is asked for.
 //!
 //! Left out: affinity scores, balanced placement, replacement of failed nodes.
 
@@ -148,7 +149,7 @@ impl Book<'_> {
         }
     }
 
-    /// Small gaps first: nobody said where the pods should be.
+    /// Small gaps first: the request names no level.
     fn fills_gaps(&self) -> bool {
         self.gang.mode.is_none()
     }
@@ -231,7 +232,8 @@ impl Book<'_> {
         each.collect()
     }
 
-    /// Spreads an amount over few domains. `sizes` says how much of it a domain takes, alone and beside the leader.
+    /// Spreads an amount over few domains. `sizes` says how much of it a domain takes, alone and
+    /// beside the leader.
     fn spread(
         &self,
         sorted: Vec<Domain>,
@@ -260,7 +262,7 @@ impl Book<'_> {
         }
         let mut rest = self.in_order(rest);
         while left > 0 && !rest.is_empty() {
-            // One whose turn it is and that can take all that is left makes way for the tightest that can.
+            // A domain that can take everything left gives way to the tightest one that can.
             let enough = rest.iter().filter(|it| size(it) >= left && size(&rest[0]) >= left).min_by_key(|it| size(it));
             let next = enough.filter(|_| !self.fills_gaps()).unwrap_or(&rest[0]).clone();
             let taken = size(&next).min(left);

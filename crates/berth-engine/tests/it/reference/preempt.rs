@@ -1,4 +1,4 @@
-//! Whom to preempt, told as the semantics tell it (§9, §10).
+//! Which workloads to preempt, written as the semantics state it (§9, §10).
 
 use std::cmp::Ordering;
 use std::collections::BTreeSet;
@@ -21,7 +21,7 @@ pub struct Imagined {
     pub extra: Use,
 }
 
-/// Who needs room for what.
+/// The preemptor and its request.
 #[derive(Debug, Clone)]
 pub struct Need<'a> {
     pub name: &'a str,
@@ -46,7 +46,7 @@ impl Model {
         &self.jobs[name]
     }
 
-    /// The targets that make room, or none.
+    /// The targets that make the workload fit, or none.
     pub fn targets(&self, imagined: &Imagined, need: &Need<'_>) -> Targets {
         match &self.plan.fair {
             None => self.classical(imagined, need),
@@ -153,7 +153,8 @@ impl Model {
             for queue in quota::queues_below(plan, cohort) {
                 let way: Vec<Node> =
                     quota::path(plan, Node::Queue(queue)).into_iter().take_while(|node| *node != cohort).collect();
-                // Only over cohorts and queues that have more than they own, and not where it was before.
+                // Only over cohorts and queues that have more than they own, and not where it was
+                // before.
                 let closed = |node: &Node| *node == visited || quota::within_nominal(plan, &used, *node, &need.short);
                 if way.iter().any(closed) {
                     continue;

@@ -166,7 +166,8 @@ pub fn borrowing_level(plan: &Plan, used: &Use, queue: usize, fr: Fr, amount: i6
     (level, false)
 }
 
-/// A dominant resource share (§10.1): borrowed and lendable amount of the dominant resource, and the weight.
+/// A dominant resource share (§10.1): borrowed and lendable amount of the dominant resource, and
+/// the weight.
 #[derive(Debug, Clone)]
 pub struct Share {
     ratio: (i64, i64),
