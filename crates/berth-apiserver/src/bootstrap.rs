@@ -1,5 +1,5 @@
-//! What every cluster has from the start: the system's namespaces, priority classes, and the roles RBAC rests on.
-//! Written when missing; what somebody added stays.
+//! Objects that every cluster has: the system namespaces, priority classes, and the default RBAC
+//! roles. Missing ones are created; additions by users stay.
 
 mod network;
 
@@ -43,10 +43,10 @@ fn create(server: &ApiServer, mut object: Value) -> Option<CommitFuture> {
     let row = registry.by_kind(&group, meta::kind(&object))?;
     let key = objects::key(&row.group, &row.plural, meta::namespace(&object), meta::name(&object));
     if let Some(record) = server.store().get(&key) {
-        // Default roles of an older version get the rules they lack; everything else stays as it is.
+        // Default roles of an older version get the missing rules; everything else stays.
         let stored = record.value();
         if meta::name(&object) == aggregation::AUTHENTICATION && meta::kind(&object) == "ConfigMap" {
-            // Certificates are of this start; what somebody added to it stays.
+            // Certificates change with each start; additions by users stay.
             let mut value = (*stored).clone();
             for (field, text) in object["data"].as_object().into_iter().flatten() {
                 value["data"][field] = text.clone();

@@ -1,8 +1,8 @@
-//! Forgetting history: what changed minutes ago nobody resumes from.
+//! Compacts the store's history: no client resumes from changes that are many minutes old.
 //!
-//! As kube-apiserver has etcd do it (`--etcd-compaction-interval`): every interval everything is forgotten that was history
-//! at the one before, so that a watch or a paged list can go on for one to two intervals. The store's own bound on the
-//! number of changes holds besides.
+//! As kube-apiserver does with etcd (`--etcd-compaction-interval`): each interval drops all
+//! history that existed at the previous one, so that a watch or a paged list can resume for one to
+//! two intervals. The store's own limit on the number of changes applies as well.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -15,7 +15,8 @@ use crate::ApiServer;
 /// Upstream's default.
 const INTERVAL: Duration = Duration::from_secs(5 * 60);
 
-/// Forgets regularly, for as long as somebody else holds the server's store. Must be called within a runtime.
+/// Compacts regularly until the last other owner drops the server's store. Must be called within a
+/// runtime.
 pub fn forget_history(server: &ApiServer) {
     tokio::spawn(run(Arc::downgrade(server.store()), server.store().revision(), server.inner.forgotten.clone()));
 }

@@ -1,5 +1,5 @@
-//! API groups that are served by somebody else in the process: what an aggregated API server is in a real cluster. They are
-//! authorized as everything else, and read only.
+//! API groups that other code in this process serves: the counterpart of an aggregated API server
+//! in a real cluster. They are authorized like all requests, and read only.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -20,8 +20,9 @@ pub trait Extension: Send + Sync {
     fn versions(&self) -> &[&str];
     /// Its resources, as discovery lists them.
     fn resources(&self) -> Vec<Value>;
-    /// Answers `get` of an object's subresource to a user that may ask for it. The error is the answer's Status. What an answer
-    /// rests on may be asked of the API server meanwhile: the request that waits for it holds nothing up.
+    /// Answers `get` of an object's subresource for an authorized user. The error is the
+    /// response's Status. The implementation may call the API server meanwhile: the waiting
+    /// request holds no lane.
     fn get<'a>(&'a self, asked: Asked<'a>) -> Answer<'a>;
 }
 
@@ -32,11 +33,11 @@ pub struct Asked<'a> {
     pub info: &'a RequestInfo,
     /// Its query string.
     pub query: &'a str,
-    /// The user that asks.
+    /// The user that sent it.
     pub user: &'a UserInfo,
 }
 
-/// An answer to come.
+/// Future of an extension's answer.
 pub type Answer<'a> = Pin<Box<dyn Future<Output = Result<Value, Status>> + Send + 'a>>;
 
 /// The group as discovery lists it.
@@ -47,20 +48,20 @@ pub(crate) fn group_value(extension: &dyn Extension) -> Value {
     json!({"name": group, "versions": all, "preferredVersion": all[0]})
 }
 
-/// Of these groups the one a request is for.
+/// The extension that serves the request's group, if any.
 pub fn find<'a>(extensions: &'a [Arc<dyn Extension>], info: &RequestInfo) -> Option<&'a dyn Extension> {
     let mut extensions = extensions.iter().map(AsRef::as_ref);
     extensions.find(|extension| below(*extension, info).is_some())
 }
 
-/// What follows the group in the request's path; `None` when the request is for another one.
+/// The request's path below the group; `None` for requests for other groups.
 fn below<'a>(extension: &dyn Extension, info: &'a RequestInfo) -> Option<&'a str> {
     let rest = info.path.trim_matches('/').strip_prefix("apis/")?.strip_prefix(extension.group())?;
     (rest.is_empty() || rest.starts_with('/')).then_some(rest)
 }
 
-/// The answer to a request for the group, as [`find`] has it.
-/// What it is about comes in JSON or YAML, as its kinds have no other form.
+/// The response to a request for the group, as [`find`] has it. Objects come in JSON or YAML, as
+/// their kinds have no other encoding.
 pub async fn answer(
     extension: &dyn Extension,
     asked: Asked<'_>,

@@ -1,4 +1,4 @@
-//! The fields objects can be selected by, and what an object has there.
+//! Field selectors: the selectable fields, and their values in an object.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use crate::crd::validate::next_step;
 /// Where a field is in objects, if it is one of the `declared` (`.spec.color`).
 pub(crate) fn place(declared: &[String], field: &str) -> Option<Vec<String>> {
     let known = declared.iter().find(|path| path.trim_start_matches('.') == field)?;
-    // What the label of the selector is called is not always where the value is.
+    // The name in a selector may differ from the path of the value.
     match field {
         "source" => steps("source.component"),
         "status.successful" => steps("status.succeeded"),

@@ -1,8 +1,8 @@
 //! `/healthz`, `/livez` and `/readyz`, whole and check by check, in kube-apiserver's words: `ok`, or with `?verbose` a line
 //! for each check. `?exclude=NAME` leaves a check out.
 //!
-//! Who asks whether the server is alive starts it anew when it is not. So where nothing can be written the server is not ready;
-//! it is not alive only if writing goes on no sooner than in a new process.
+//! A failed liveness probe restarts the server. So when nothing can be written, the server is not
+//! ready; it is not alive only if a restart would let it write again sooner.
 
 use std::borrow::Cow;
 
@@ -15,22 +15,23 @@ use crate::{ApiServer, Body, RequestInfo};
 /// The paths, without what may follow.
 const PATHS: [&str; 3] = ["/healthz", "/livez", "/readyz"];
 
-/// What a check finds wrong.
+/// Result of a check; the error is what is wrong.
 type Outcome = Result<(), Cow<'static, str>>;
 
-/// A check: its name, whether it is about being ready and not about being alive, and what is wrong, for the probe of that name.
+/// A check: its name, whether it concerns readiness and not liveness, and the function that runs
+/// it for a probe.
 struct Check {
     name: &'static str,
     of_readiness: bool,
     run: fn(&ApiServer, &str) -> Outcome,
 }
 
-/// The probe that decides over a restart.
+/// The probe whose failure restarts the server.
 const ALIVE: &str = "livez";
 
 const CHECKS: [Check; 3] = [
     Check { name: "ping", of_readiness: false, run: |_, _| Ok(()) },
-    // Under the name everybody asks for: where objects are kept.
+    // The store, under the name that clients of Kubernetes expect.
     Check { name: "etcd", of_readiness: false, run: |server, probe| of_store(server, probe == ALIVE) },
     Check {
         name: "poststarthook/rbac/bootstrap-roles",
@@ -39,7 +40,8 @@ const CHECKS: [Check; 3] = [
     },
 ];
 
-/// Whether objects can be read and written; or only (`is_fatal`) whether a new process is needed for that.
+/// Whether objects can be read and written. With `is_fatal`, fails only if a restart is needed for
+/// that.
 pub(crate) fn of_store(server: &ApiServer, is_fatal: bool) -> Outcome {
     let one = berth_store::ListQuery { limit: 1, ..berth_store::ListQuery::all("/") };
     server.store().list(&one).map_err(|_| "the store does not answer")?;
@@ -51,12 +53,12 @@ pub(crate) fn of_store(server: &ApiServer, is_fatal: bool) -> Outcome {
     }
 }
 
-/// Whether a path is one of these or of their checks.
+/// Whether a path is a health path or one of its checks.
 pub(crate) fn is_probe(path: &str) -> bool {
     PATHS.iter().any(|probe| path.strip_prefix(probe).is_some_and(|rest| rest.is_empty() || rest.starts_with('/')))
 }
 
-/// The paths, and those of their checks.
+/// The health paths and the paths of their checks.
 pub(crate) fn paths() -> Vec<String> {
     let of = |probe: &str| {
         let checks: Vec<String> = checks(&probe[1..]).map(|check| format!("{probe}/{}", check.name)).collect();
@@ -69,7 +71,7 @@ fn checks(probe: &str) -> impl Iterator<Item = &'static Check> {
     CHECKS.iter().filter(move |check| probe != ALIVE || !check.of_readiness)
 }
 
-/// The answer to a request for one of the paths; `None` when it is for another, or for a check there is not.
+/// The response to a request for a health path; `None` for other paths, and for unknown checks.
 pub(crate) fn answer(server: &ApiServer, info: &RequestInfo, query: &str) -> Option<Response<Body>> {
     if info.verb != "get" && info.verb != "head" {
         return None;

@@ -1,13 +1,14 @@
-//! Which of the forms a server offers a client accepts (`Accept`), and whether it wants them indented.
+//! Chooses a media type that the client accepts (`Accept`), and whether to indent the response.
 //!
-//! Behaviour after Kubernetes' content negotiation (conformance suites `negotiate-*`, `accept-negotiation`): clauses are
-//! tried by quality, then in order; the first offer that fits wins; parameters nobody knows are ignored.
+//! Behaviour after Kubernetes' content negotiation (conformance suites `negotiate-*`,
+//! `accept-negotiation`). Clauses are tried by quality, then in order; the first offer that fits
+//! wins; unknown parameters are ignored.
 
 /// Parameters of a clause, `as=Table` and the like, without the quality.
 pub type Parameters<'a> = Vec<(&'a str, &'a str)>;
 
-/// The first of `offered` that `accept` takes and whose clause's parameters are allowed, with these. An empty header
-/// takes the first offer.
+/// The first of `offered` that `accept` allows, with the parameters of its clause, which must be
+/// allowed. An empty header chooses the first offer.
 pub fn choose<'a, 'o>(
     accept: &'a str,
     offered: &[&'o str],
@@ -68,7 +69,7 @@ pub fn parameter<'a>(parameters: &Parameters<'a>, name: &str) -> Option<&'a str>
     parameters.iter().find(|(key, _)| *key == name).map(|(_, value)| *value)
 }
 
-/// Whether an answer is indented: as the query says, else for programs with a person in front of them.
+/// Whether to indent a response: as the query says, else for interactive programs.
 pub fn is_pretty(query: Option<&str>, user_agent: &str) -> bool {
     match query.filter(|value| !value.is_empty()) {
         Some(value) => matches!(value, "1" | "t" | "T" | "true" | "True" | "TRUE"),

@@ -1,5 +1,6 @@
-//! An IPAddress for each address a Service has: made before the Service is stored, so that no two get the same one, and
-//! removed after it is gone. What a crash in between leaves behind is put right at the next start.
+//! Maintains an IPAddress for each address of a Service. It is created before the Service is
+//! stored, so that no two Services get the same address, and deleted after the Service. The next
+//! start repairs what a crash in between leaves behind.
 
 use std::collections::BTreeSet;
 
@@ -17,42 +18,45 @@ use crate::{ApiServer, objects, strategy};
 
 const GROUP: &str = "networking.k8s.io";
 const PLURAL: &str = "ipaddresses";
-/// Says whose an IPAddress is; others are left alone.
+/// Label that names an IPAddress' allocator; those of other allocators are left alone.
 const MANAGED_BY: &str = "ipaddress.kubernetes.io/managed-by";
 const ALLOCATOR: &str = "ipallocator.k8s.io";
-/// The store's row of what is written by who has the turn.
+/// The store's write queue for writes under the address lock.
 pub(crate) const ROW: &str = "system:addresses";
-/// How often a removal is tried while too much waits for the disk.
+/// Attempts to delete an IPAddress while the store's queue is full.
 const REMOVALS: usize = 16;
 const FAMILY: &str = "ipaddress.kubernetes.io/ip-family";
 
-/// Whether a row is that of Services.
+/// Whether `row` is Services.
 pub(crate) fn is_about(row: &ResourceInfo) -> bool {
     row.group.is_empty() && row.plural == "services"
 }
 
-/// The addresses a Service has, none if it is headless or only a name.
+/// The cluster IPs of a Service; none for headless and ExternalName Services.
 fn of(service: &Value) -> impl Iterator<Item = &str> {
     let given = service["spec"]["clusterIPs"].as_array().into_iter().flatten().filter_map(Value::as_str);
     given.filter(|address| !address.is_empty() && *address != "None")
 }
 
-/// Whether writing a Service has to do with addresses, its own or, where it exists already, its former ones.
+/// Whether a write of a Service concerns addresses: its new ones or, on an update, its former
+/// ones.
 pub(crate) fn concerns(service: &Value, before: Option<&Value>) -> bool {
     of(service).chain(before.into_iter().flat_map(of)).next().is_some()
 }
 
-/// The turn of a write of a Service to change who has which address, from before its addresses are claimed until what is stored
-/// is followed: a Service that comes while another of its name goes would find its address taken, and lose it then.
+/// Lock of a write that changes the addresses of a Service, held from before they are claimed
+/// until the follow-up of the stored object. Otherwise a Service that is created while another of
+/// the same name is deleted would find its address taken, and lose it afterwards.
 pub(crate) struct Held(Option<OwnedMutexGuard<()>>);
 
-/// Queues a write. Whoever wants the turn waits for the write of who has it, and is not to wait for that user's backlog.
+/// Queues a write. A write under the lock goes to [`ROW`]: other Services wait for it, and must
+/// not wait for its user's backlog.
 pub(crate) fn commit(server: &ApiServer, held: Option<&Held>, write: Write) -> CommitFuture {
     let has_turn = held.is_some_and(|held| held.0.is_some());
     if has_turn { server.commit_in(ROW, write) } else { server.commit(write) }
 }
 
-/// Waits for that turn; a write that has to do with no address needs none.
+/// Waits for the lock; `None` for a write that concerns no address.
 pub(crate) async fn hold(server: &ApiServer, service: &Value, before: Option<&Value>) -> Held {
     if !concerns(service, before) {
         return Held(None);
@@ -60,8 +64,8 @@ pub(crate) async fn hold(server: &ApiServer, service: &Value, before: Option<&Va
     Held(Some(server.inner.addresses.clone().lock_owned().await))
 }
 
-/// Takes the addresses of a Service that are not those it had. One that was not asked for is changed for another when somebody
-/// was faster. Returns what was taken.
+/// Takes the new addresses of a Service. An address that the client did not choose is replaced if
+/// another Service took it first. Returns the addresses taken.
 pub(crate) async fn claim(
     server: &ApiServer,
     service: &mut Value,
@@ -103,18 +107,19 @@ pub(crate) async fn claim(
     }
 }
 
-/// Lets go of what was taken for a Service that could not be stored.
+/// Releases the addresses taken for a Service that could not be stored.
 pub(crate) async fn give_back(server: &ApiServer, taken: &[String]) {
     for address in taken {
         remove(server, address).await;
     }
 }
 
-/// After a Service was written: what it has, it has an IPAddress for, and no other one is its.
+/// After a Service was written: ensures an IPAddress for each of its addresses, and deletes its
+/// others.
 pub(crate) async fn follow(server: &ApiServer, service: &Value, gone: bool) {
     let kept: BTreeSet<&str> = if gone { BTreeSet::new() } else { of(service).collect() };
     for address in &kept {
-        // One that is there already is this Service's, or somebody's who knows what he does.
+        // An existing IPAddress is this Service's, or a user created it deliberately.
         let _ = make(server, address, service).await;
     }
     for address in server.inner.objects.list(GROUP, PLURAL, None) {
@@ -124,7 +129,7 @@ pub(crate) async fn follow(server: &ApiServer, service: &Value, gone: bool) {
     }
 }
 
-/// At a start: every Service has its addresses, and none is left of one that is gone.
+/// At a start: creates missing IPAddresses of Services, and deletes those of deleted Services.
 pub(crate) async fn repair(server: &ApiServer) {
     let services = server.inner.objects.list("", "services", None);
     for service in &services {
@@ -150,11 +155,11 @@ fn is_of(address: &Value, service: &Value) -> bool {
         && parent["name"] == meta::name(service)
 }
 
-/// Makes a Service's IPAddress; `false` when there is one already.
+/// Creates a Service's IPAddress; `false` if it exists already.
 async fn make(server: &ApiServer, address: &str, service: &Value) -> Result<bool, CommitError> {
     let key = objects::key(GROUP, PLURAL, "", address);
     if let Some(record) = server.store().get(&key) {
-        // Left by a Service of this name that could not be stored in the end.
+        // May be left from a Service of this name that could not be stored.
         let revision = record.revision;
         return if is_of(&record.value(), service) { Ok(false) } else { Err(CommitError::Exists { key, revision }) };
     }
@@ -172,7 +177,8 @@ async fn make(server: &ApiServer, address: &str, service: &Value) -> Result<bool
     server.commit_in(ROW, Write::Create { key, value }).await.map(|_| true)
 }
 
-/// What cannot be removed now is at the next start; that too much waits for the disk passes.
+/// Deletes an IPAddress. Failures are repaired at the next start; a full store queue is temporary
+/// and retried.
 async fn remove(server: &ApiServer, address: &str) {
     let key = objects::key(GROUP, PLURAL, "", address);
     for _ in 0..REMOVALS {

@@ -1,8 +1,10 @@
-//! Ports Services have on every node: `nodePort` of each port of a Service that is reachable from outside, and the one a load
-//! balancer asks for its health. No two Services have the same one.
+//! Assigns ports on the nodes to Services: the `nodePort` of each port of a Service that is
+//! reachable from outside, and the health check port of a load balancer. No two Services share
+//! one.
 //!
-//! Who has which port is what the stored Services say. One is drawn while the object is prepared, so that those who look at
-//! it afterwards see it, and once more when the write has [the turn](crate::service_addresses::hold) that all such writes wait for.
+//! The stored Services are the record of assigned ports. A port is drawn while the object is
+//! prepared, so that later steps see it. It is drawn once more when the write holds [the
+//! lock](crate::service_addresses::hold) that all such writes wait for.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,13 +15,13 @@ use serde_json::Value;
 
 use crate::Objects;
 
-/// What a kube-apiserver has unless it is told otherwise.
+/// kube-apiserver's default range.
 const RANGE: std::ops::RangeInclusive<i64> = 30_000..=32_767;
-/// Ports below are drawn last: they are left for those who ask for one by its number.
+/// Ports below are drawn last: they are left for Services that request a specific port.
 const FIRST_DRAWN: i64 = 30_086;
 const TAKEN: &str = "provided port is already allocated";
 
-/// What was drawn for a Service, rather than asked for.
+/// The ports of a Service that were drawn and not requested.
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct Drawn {
     ports: Vec<usize>,
@@ -31,37 +33,37 @@ fn may_have(service: &Value) -> bool {
     matches!(service["spec"]["type"].as_str(), Some("NodePort" | "LoadBalancer"))
 }
 
-/// Whether its ports get one each.
+/// Whether each of its ports gets a node port.
 pub(crate) fn needs(service: &Value) -> bool {
     may_have(service)
         && (service["spec"]["type"] == "NodePort" || service["spec"]["allocateLoadBalancerNodePorts"] != false)
 }
 
-/// Whether its load balancer asks the nodes which of them have an endpoint.
+/// Whether its load balancer checks which nodes have an endpoint.
 pub(crate) fn needs_health_check(service: &Value) -> bool {
     service["spec"]["type"] == "LoadBalancer" && service["spec"]["externalTrafficPolicy"] == "Local"
 }
 
-/// The port of one of a Service's ports, or of its health check, if there is one.
+/// The node port in `value`, if it is set.
 fn set(value: &Value) -> Option<i64> {
     value.as_i64().filter(|port| *port != 0)
 }
 
-/// The ports of a Service's ports.
+/// The node ports of a Service's ports.
 pub(crate) fn of(service: &Value) -> BTreeSet<i64> {
     let ports = service["spec"]["ports"].as_array().into_iter().flatten();
     ports.filter_map(|port| set(&port["nodePort"])).collect()
 }
 
-/// The port its load balancer asks, if it has one.
+/// Its health check node port, if it has one.
 pub(crate) fn health_check(service: &Value) -> Option<i64> {
     set(&service["spec"]["healthCheckNodePort"])
 }
 
-/// What is free: what no other Service has, and this one did not have or just got.
+/// The free node ports: not used by other Services, and not already assigned to this one.
 struct Free {
     taken: BTreeSet<i64>,
-    /// What this Service has anyway.
+    /// The ports that this Service already has.
     own: BTreeSet<i64>,
 }
 
@@ -83,7 +85,7 @@ impl Free {
         self.taken.contains(&port) || self.own.contains(&port)
     }
 
-    /// Takes a port that was asked for; why not.
+    /// Takes a requested port; the error is the reason why it is not available.
     fn take(&mut self, port: i64) -> Result<(), String> {
         if !RANGE.contains(&port) {
             let (first, last) = (RANGE.start(), RANGE.end());
@@ -105,7 +107,8 @@ impl Free {
     }
 }
 
-/// Gives a Service the ports it needs and does not say. Refuses a port it may not have.
+/// Assigns the ports that a Service needs and does not specify. Rejects a port that is not
+/// available.
 pub(crate) fn draw(objects: &Objects, service: &mut Value, before: Option<&Value>) -> Result<Drawn, Status> {
     if !may_have(service) {
         return Ok(Drawn::default());
@@ -120,7 +123,7 @@ pub(crate) fn draw(objects: &Objects, service: &mut Value, before: Option<&Value
         Status::invalid(&kind, &name, &[Error::invalid(&ports.index(index).child(field), port, why)])
     };
     let ports = service["spec"]["ports"].as_array().cloned().unwrap_or_default();
-    // A new Service has one port on the node for all protocols of one of its ports.
+    // A new Service shares one node port among all protocols of one of its ports.
     let mut of_port: BTreeMap<i64, i64> = BTreeMap::new();
     if before.is_none() {
         for port in &ports {
@@ -129,7 +132,7 @@ pub(crate) fn draw(objects: &Objects, service: &mut Value, before: Option<&Value
             }
         }
     }
-    // Which of its ports has it.
+    // The port of the Service that has each node port.
     let mut has: BTreeMap<i64, i64> = BTreeMap::new();
     let mut drawn = Drawn::default();
     for (index, port) in ports.iter().enumerate() {
@@ -165,7 +168,7 @@ pub(crate) fn draw(objects: &Objects, service: &mut Value, before: Option<&Value
     }
     if needs_health_check(service) {
         match health_check(service) {
-            // Whether it may be another one than before is a matter of validation.
+            // Whether the port may change is checked in validation.
             Some(_) if before.is_some_and(|before| needs_health_check(before) && health_check(before).is_some()) => {}
             Some(given) => free.take(given).map_err(|why| {
                 Status::internal(format!("failed to allocate requested HealthCheck NodePort {given}: {why}"))
@@ -182,7 +185,7 @@ pub(crate) fn draw(objects: &Objects, service: &mut Value, before: Option<&Value
     Ok(drawn)
 }
 
-/// Draws again what was drawn, now that nobody else can: somebody may have been faster.
+/// Repeats the draw under the lock: another Service may have taken a drawn port meanwhile.
 pub(crate) fn settle(
     objects: &Objects,
     service: &mut Value,
@@ -203,7 +206,7 @@ fn remove(object: &mut Value, field: &str) {
     meta::map_mut(object).remove(field);
 }
 
-/// What an update leaves out of what the Service has, it keeps; what only its former type had goes with that.
+/// Carries over ports that an update leaves out, and drops those that only the former type had.
 pub(crate) fn keep(new: &mut Value, old: &Value) {
     if needs(old) && needs(new) {
         let before = of(old);
@@ -228,7 +231,8 @@ pub(crate) fn keep(new: &mut Value, old: &Value) {
     }
     match (needs_health_check(old), needs_health_check(new)) {
         (true, true) if health_check(new).is_none() => {
-            // One that is older than these ports has none yet; it gets one as a new Service does.
+            // A Service stored before these ports existed has none; it gets one as a new Service
+            // does.
             if let Some(port) = health_check(old) {
                 new["spec"]["healthCheckNodePort"] = port.into();
             }

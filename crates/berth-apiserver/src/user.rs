@@ -1,9 +1,9 @@
-//! Who is asking. Filled by authentication (or given by whoever makes an in-process client), read by authorization,
-//! admission and `managedFields`.
+//! The identity of a client. Authentication sets it (or the creator of an in-process client);
+//! authorization, admission and `managedFields` read it.
 
 use std::collections::BTreeMap;
 
-/// The identity behind a request, as Kubernetes' `UserInfo` has it.
+/// The user of a request, as Kubernetes' `UserInfo`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct UserInfo {
     /// `system:admin`, `system:serviceaccount:<namespace>/<name>`, an e-mail address.
@@ -26,12 +26,12 @@ impl UserInfo {
         UserInfo { name: name.into(), uid: String::new(), groups, extra: BTreeMap::new() }
     }
 
-    /// A user that may do everything (`system:masters`); what a component inside the process runs as.
+    /// A user that may do everything (`system:masters`), for components in this process.
     pub fn master(name: impl Into<String>) -> UserInfo {
         UserInfo::new(name, &["system:masters"])
     }
 
-    /// The identity of requests nobody authenticated.
+    /// The user of unauthenticated requests.
     pub fn anonymous() -> UserInfo {
         UserInfo {
             name: "system:anonymous".to_owned(),

@@ -1,7 +1,8 @@
-//! The audit log: who asked for what, as whom, and what came of it, as `audit.k8s.io/v1` Events, one JSON object a line.
+//! The audit log: users, their requests and the outcomes, as `audit.k8s.io/v1` Events, one JSON
+//! object a line.
 //!
-//! A request that is acted on behalf of somebody else carries both identities: `user` is who authenticated,
-//! `impersonatedUser` who the request ran as.
+//! An impersonated request has both identities: `user` authenticated, and the request ran as
+//! `impersonatedUser`.
 
 pub mod policy;
 
@@ -17,11 +18,11 @@ use crate::auth::Attributes;
 use crate::{Body, RequestInfo, UserInfo, protobuf};
 use policy::{Decision, Level, Policy, Stage};
 
-/// Names the request in its record and in its answer, so that who asked can find one by the other. A client may choose
-/// it.
+/// Header with the id of a request, in its audit record and in its response, so that a client can
+/// find one by the other. The client may choose the id.
 pub(crate) const ID_HEADER: &str = "audit-id";
 
-/// The id of a request: the one it came with, else a new one, which it carries from here on.
+/// The id of a request: the one in its header, else a new one, which is added to `headers`.
 pub(crate) fn identify(headers: &mut http::HeaderMap, new_id: impl FnOnce() -> String) -> http::HeaderValue {
     if let Some(id) = headers.get(ID_HEADER).filter(|id| !id.is_empty()) {
         return id.clone();
@@ -31,18 +32,19 @@ pub(crate) fn identify(headers: &mut http::HeaderMap, new_id: impl FnOnce() -> S
     id
 }
 
-/// Where events go.
+/// Destination of audit events.
 pub trait Sink: Send + Sync {
-    /// Takes one event, a JSON object without line breaks. Must not block for long; what it cannot keep it drops.
+    /// Writes one event, a JSON object without line breaks. Must not block for long; events that
+    /// cannot be written are dropped.
     fn write(&self, event: &str);
 }
 
 /// The audit log of a server.
 #[derive(Clone)]
 pub struct Log {
-    /// What is recorded.
+    /// Decides which requests are recorded, and in how much detail.
     pub policy: Arc<Policy>,
-    /// Where it goes.
+    /// Destination of the events.
     pub sink: Arc<dyn Sink>,
 }
 
@@ -52,14 +54,14 @@ impl std::fmt::Debug for Log {
     }
 }
 
-/// The record of one request, from its arrival on.
+/// The audit record of one request, started at its arrival.
 pub(crate) struct Record {
     log: Log,
     decision: Decision,
     event: Value,
 }
 
-/// What is known of a request when it arrives.
+/// The facts known when a request arrives.
 pub(crate) struct Arrival<'a> {
     pub(crate) id: &'a str,
     pub(crate) uri: &'a str,
@@ -69,7 +71,7 @@ pub(crate) struct Arrival<'a> {
     pub(crate) time: jiff::Timestamp,
 }
 
-/// A body as JSON, whichever of the two it is sent in.
+/// A body, in JSON or protobuf, as JSON.
 fn parsed(body: &[u8]) -> Option<Value> {
     if body.starts_with(protobuf::PREFIX) { protobuf::to_json(body).ok() } else { serde_json::from_slice(body).ok() }
 }
@@ -118,19 +120,20 @@ impl Record {
         Some(record)
     }
 
-    /// The request runs as somebody else.
+    /// Records that the request runs as another user.
     pub(crate) fn impersonates(&mut self, user: &UserInfo) {
         self.event["impersonatedUser"] = user_info(user);
     }
 
-    /// What was sent, where the level asks for it.
+    /// Records the request's body, if the audit level includes it.
     pub(crate) fn sent(&mut self, body: &Bytes) {
         if self.decision.level >= Level::Request && !body.is_empty() {
             self.event["requestObject"] = self.object(body);
         }
     }
 
-    /// The answer is there; `annotations` is what admission noted. A stream is only beginning: its events are not part of the record.
+    /// Records the response; `annotations` come from admission. A stream is only beginning: its
+    /// events are not part of the record.
     pub(crate) fn answered(
         mut self,
         response: &Response<Body>,

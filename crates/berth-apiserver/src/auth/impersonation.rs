@@ -1,4 +1,5 @@
-//! `Impersonate-*` headers: acting as somebody else, each aspect of whom must be allowed on its own.
+//! `Impersonate-*` headers: running a request as another user. Name, uid, groups and extras must
+//! each be permitted.
 //!
 //! Behaviour after Kubernetes' impersonation filter (conformance suite `impersonation`).
 
@@ -18,8 +19,9 @@ const EXTRA_PREFIX: &str = "impersonate-extra-";
 const AUTHENTICATION_GROUP: &str = "authentication.k8s.io";
 const ANONYMOUS: &str = "system:anonymous";
 
-/// Applies the headers of a request by `user`: asks `decide` for every aspect, removes the headers and returns whom the
-/// request runs as. Refusals are 403; groups, uid or extras without a user name are 400.
+/// Applies the headers of a request by `user`: calls `decide` for every aspect, removes the
+/// headers and returns the user that the request runs as. A denial is a 403; groups, uid or extras
+/// without a user name are a 400.
 pub fn apply(
     user: UserInfo,
     headers: &mut HeaderMap,
@@ -106,12 +108,12 @@ pub fn apply(
     Ok(UserInfo { name, uid, groups, extra })
 }
 
-/// A key of extras as headers can spell it; read back by [`decode_key`].
+/// A key of extras, encoded for use in a header's name; [`decode_key`] reverses it.
 pub(super) fn encode_key(key: &str) -> String {
     let mut encoded = String::with_capacity(key.len());
     for byte in key.bytes() {
         match byte {
-            // What HTTP allows in a header's name, but for the escape itself.
+            // The characters that HTTP allows in a header's name, except `%`, which is the escape.
             b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' => encoded.push(char::from(byte)),
             b'!' | b'#' | b'$' | b'&' | b'\'' | b'*' | b'+' | b'-' | b'.' | b'^' | b'_' | b'`' | b'|' | b'~' => {
                 encoded.push(char::from(byte));
@@ -122,7 +124,7 @@ pub(super) fn encode_key(key: &str) -> String {
     encoded
 }
 
-/// Keys of extras are percent-encoded where headers could not spell them; what is not valid encoding stays as it is.
+/// Decodes a percent-encoded key of extras; invalid encoding stays as it is.
 pub(super) fn decode_key(key: &str) -> String {
     let bytes = key.as_bytes();
     let mut decoded = Vec::with_capacity(bytes.len());

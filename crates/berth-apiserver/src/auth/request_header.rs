@@ -1,23 +1,24 @@
-//! Identities a front proxy vouches for in headers (`X-Remote-User` and its kin).
+//! Identities that a front proxy asserts in headers (`X-Remote-User` and related ones).
 //!
-//! Behaviour after Kubernetes' request-header authenticator (conformance suite `authn-request-header`). Whether the
-//! proxy may vouch for anybody is [`super::authn::Authenticator`]'s decision, by its client certificate.
+//! Behaviour after Kubernetes' request-header authenticator (conformance suite
+//! `authn-request-header`). [`super::authn::Authenticator`] decides by the client certificate
+//! whether a client is a trusted proxy.
 
 use std::collections::BTreeMap;
 
 use super::impersonation::{decode_key, encode_key};
 use crate::UserInfo;
 
-/// Which headers say what. Names are compared without regard to case.
+/// Names of the headers that carry an identity, compared without regard to case.
 #[derive(Clone, Debug, Default)]
 pub struct RequestHeaders {
-    /// Headers for the name; the first that is there counts.
+    /// Headers for the name; the first that is present counts.
     pub names: Vec<String>,
-    /// Headers for the uid; the first that is there counts.
+    /// Headers for the uid; the first that is present counts.
     pub uids: Vec<String>,
     /// Headers for groups; all count.
     pub groups: Vec<String>,
-    /// What headers for extras begin with; the rest is the key, percent-encoded.
+    /// Prefixes of headers for extras; the rest of the header's name is the key, percent-encoded.
     pub extra_prefixes: Vec<String>,
 }
 
@@ -33,7 +34,7 @@ impl RequestHeaders {
         }
     }
 
-    /// Who the headers of a request speak of; `None` without a name.
+    /// The user that the headers of a request assert; `None` without a name.
     pub fn user(&self, headers: &[(&str, &str)]) -> Option<UserInfo> {
         let values = |name: &str| -> Vec<String> {
             let own = headers.iter().filter(|(header, _)| header.eq_ignore_ascii_case(name));
@@ -60,7 +61,8 @@ impl RequestHeaders {
         })
     }
 
-    /// What says who `user` is, to be read back by [`RequestHeaders::user`]: the first name of each kind is used.
+    /// Headers that assert `user`, as [`RequestHeaders::user`] reads them; uses the first header
+    /// name of each kind.
     pub fn headers(&self, user: &UserInfo) -> Vec<(String, String)> {
         let mut headers = Vec::new();
         let mut add = |names: &[String], value: &str| {
@@ -79,7 +81,7 @@ impl RequestHeaders {
         headers
     }
 
-    /// Whether a header is one of these, and so no business of what comes after authentication.
+    /// Whether a header is one of these, which must not reach code after authentication.
     pub fn is_one(&self, header: &str) -> bool {
         let mut exact = self.names.iter().chain(&self.uids).chain(&self.groups);
         let starts = |prefix: &String| header.get(..prefix.len()).is_some_and(|it| it.eq_ignore_ascii_case(prefix));

@@ -1,5 +1,5 @@
-//! A connection that is given up when its other end takes nothing of what it is sent, as what a list has still to send, and the
-//! state it is of, would otherwise stay as long as the client likes; or when it does not begin.
+//! A connection that is closed when the client stops reading or does not begin. Otherwise the rest
+//! of a list, and the state it comes from, would stay in memory as long as the client likes.
 
 use std::io;
 use std::pin::Pin;
@@ -9,23 +9,24 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Sleep;
 
-/// What every HTTP/2 connection begins with has as many bytes. What comes after is asked for by pings.
+/// Length in bytes of the preface that begins every HTTP/2 connection. Pings check the connection
+/// after it.
 const PREFACE: usize = 24;
 
-/// Fails a write that has waited for `patience` without any of it being taken.
+/// Fails a write if the client has read none of it for `patience`.
 pub(super) struct Patient<S> {
     stream: S,
     patience: Duration,
-    /// Until when a write that waits may wait.
+    /// Deadline of a waiting write.
     waiting: Option<Pin<Box<Sleep>>>,
     preface: Option<Preface>,
 }
 
-/// The beginning of a connection.
+/// The HTTP/2 preface while it is incomplete.
 struct Preface {
-    /// Bytes of it that have not come yet.
+    /// Bytes of it not yet received.
     missing: usize,
-    /// Until when they must have.
+    /// Deadline for them.
     until: Pin<Box<Sleep>>,
 }
 
@@ -34,13 +35,14 @@ impl<S: AsyncWrite + Unpin> Patient<S> {
         Patient { stream, patience, waiting: None, preface: None }
     }
 
-    /// The same for HTTP/2, whose beginning nobody else waits for: it fails to be read when it has not come after `time`.
+    /// For HTTP/2: reads fail unless the preface arrives within `time`, which the HTTP library
+    /// does not check.
     pub(super) fn begins_within(self, time: Duration) -> Patient<S> {
         let until = Box::pin(tokio::time::sleep(time));
         Patient { preface: Some(Preface { missing: PREFACE, until }), ..self }
     }
 
-    /// Writes, and looks how long that has been waiting.
+    /// Writes, and checks how long the write has been waiting.
     fn write<T>(
         &mut self,
         context: &mut Context<'_>,

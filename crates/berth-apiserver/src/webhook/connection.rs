@@ -1,4 +1,5 @@
-//! TLS connections to programs that are called: whose certificates are believed, and with which one of our own.
+//! TLS connections to webhooks and aggregated API servers: which authorities are trusted, and
+//! which client certificate is presented.
 
 use std::sync::{Arc, OnceLock};
 
@@ -15,23 +16,23 @@ use super::client_config::certificates;
 use super::verifier::{Anybody, Verifier};
 use crate::pki::Identity;
 
-/// Whose certificates count.
+/// The trusted authorities.
 pub(crate) enum Trust {
-    /// Those of a `caBundle`.
+    /// The authorities in a `caBundle`.
     Bundle(Arc<rustls::ClientConfig>),
     /// The system's.
     System,
 }
 
 impl Trust {
-    /// What a `caBundle` says; the system's authorities without one.
+    /// Parses a `caBundle`; the system's authorities without one.
     pub(crate) fn new(bundle: Option<&str>) -> Result<Trust, String> {
         let Some(bundle) = bundle.filter(|bundle| !bundle.is_empty()) else { return Ok(Trust::System) };
         tls(trusting(bundle)?, None).map(Trust::Bundle)
     }
 
-    /// The system's authorities are read at the first call that needs them: most definitions name a webhook that a server
-    /// of one stored version never calls.
+    /// The TLS configuration. The system's authorities are read at the first call that needs them:
+    /// most definitions name a webhook that a server with one stored version never calls.
     pub(crate) fn config(&self) -> Result<Arc<rustls::ClientConfig>, String> {
         static SYSTEM: OnceLock<Result<Arc<rustls::ClientConfig>, String>> = OnceLock::new();
         match self {
@@ -41,8 +42,8 @@ impl Trust {
     }
 }
 
-/// How to talk to an aggregated API server, showing it `identity`: believing the `caBundle`, the system's authorities
-/// without one, or (`insecure`) anybody.
+/// TLS configuration for an aggregated API server, presenting `identity`. Trusts the `caBundle`,
+/// without one the system's authorities, or (`insecure`) any server.
 pub(crate) fn authenticated(
     bundle: Option<&str>,
     insecure: bool,
@@ -91,7 +92,7 @@ fn tls(
     builder.with_client_auth_cert(vec![certificate], key).map(Arc::new).map_err(|error| error.to_string())
 }
 
-/// A connection to who can prove to be `server_name`.
+/// Opens a connection to a server that proves to be `server_name`.
 pub(crate) async fn open(
     host: &str,
     port: u16,

@@ -1,7 +1,9 @@
-//! Whom a webhook's server is believed to be: certificates as rustls checks them, and those that Go's TLS takes too.
+//! Verifies the certificates of webhook servers: by rustls' rules, and also those that only Go's
+//! TLS accepts.
 //!
-//! Many webhooks serve with a certificate that is an authority of its own (`openssl req -x509`, Go's `httptest`) and give that
-//! very certificate as caBundle. The web's rules refuse an authority as server; Go, and with it Kubernetes, does not.
+//! Many webhooks serve with a self-signed CA certificate (`openssl req -x509`, Go's `httptest`)
+//! and use that very certificate as caBundle. The web's rules reject a CA certificate as server
+//! certificate; Go, and with it Kubernetes, accepts it.
 
 use std::sync::Arc;
 
@@ -13,16 +15,17 @@ use rustls::server::ParsedCertificate;
 use rustls::{CertificateError, DigitallySignedStruct, Error, RootCertStore, SignatureScheme};
 use x509_parser::prelude::{FromDer, X509Certificate};
 
-/// Checks servers against authorities.
+/// Verifies servers against authorities.
 #[derive(Debug)]
 pub(super) struct Verifier {
     web: Arc<WebPkiServerVerifier>,
-    /// The certificates of the caBundle as they are.
+    /// The certificates of the caBundle themselves.
     bundle: Vec<CertificateDer<'static>>,
 }
 
 impl Verifier {
-    /// Believes `roots` and the certificates of `bundle` themselves. The error says what cannot be used.
+    /// Trusts `roots` and the certificates of `bundle` themselves. The error names what is
+    /// unusable.
     pub(super) fn new(
         roots: RootCertStore,
         bundle: Vec<CertificateDer<'static>>,
@@ -32,7 +35,8 @@ impl Verifier {
         Ok(Verifier { web: web.map_err(|error| format!("caBundle: {error}"))?, bundle })
     }
 
-    /// A certificate that is in the bundle itself needs nobody's signature; its names and its time must still be right.
+    /// Accepts a certificate that is itself in the bundle, without a signature. Its names and its
+    /// validity period must still match.
     fn in_bundle(&self, leaf: &CertificateDer<'_>, name: &ServerName<'_>, now: UnixTime) -> Result<(), Error> {
         if !self.bundle.iter().any(|trusted| trusted == leaf) {
             return Err(Error::InvalidCertificate(CertificateError::UnknownIssuer));
@@ -59,7 +63,7 @@ impl ServerCertVerifier for Verifier {
         now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
         self.web.verify_server_cert(leaf, chain, name, ocsp, now).or_else(|refused| {
-            // What the web's rules say is the better explanation.
+            // On failure report rustls' own error, which explains more.
             self.in_bundle(leaf, name, now).map(|()| ServerCertVerified::assertion()).map_err(|_| refused)
         })
     }
@@ -87,7 +91,7 @@ impl ServerCertVerifier for Verifier {
     }
 }
 
-/// Believes anybody who has the key of the certificate shown (`insecureSkipTLSVerify`).
+/// Accepts any server that has the key of its certificate (`insecureSkipTLSVerify`).
 #[derive(Debug)]
 pub(super) struct Anybody(Arc<CryptoProvider>);
 
