@@ -18,7 +18,8 @@ use crate::registry::{Subresource, VersionInfo};
 use crate::rest::{self, Encoding};
 use crate::{ApiServer, Body, Extension, Registry, RequestInfo, ResourceInfo, extension, health};
 
-/// The version of Kubernetes whose behaviour is offered; what follows `+` says whose it is.
+/// Reported version: the Kubernetes version whose behaviour is implemented, and after `+` the
+/// implementation.
 pub const GIT_VERSION: &str = "v1.36.0+berth";
 
 /// Groups in the order clients should look kinds up, as kube-apiserver ranks its own; others follow by name.
@@ -45,7 +46,8 @@ const GROUP_ORDER: [&str; 20] = [
     "flowcontrol.apiserver.k8s.io",
 ];
 
-/// Everything that is served: here, by others in the process, and by programs elsewhere.
+/// All served APIs: the registry's, those of extensions in this process, and those of aggregated
+/// API servers.
 pub(crate) struct Served<'a> {
     pub(crate) registry: &'a Registry,
     extensions: &'a [Arc<dyn Extension>],
@@ -73,12 +75,12 @@ impl<'a> Served<'a> {
         groups
     }
 
-    /// Who serves a version elsewhere.
+    /// The aggregated API server of a version.
     fn remote(&self, group: &str, version: &str) -> Option<&Remote> {
         self.remotes.iter().map(Arc::as_ref).find(|remote| remote.group == group && remote.version == version)
     }
 
-    /// What is served in the process needs nobody elsewhere.
+    /// Whether an extension in this process serves the group.
     fn is_extension(&self, group: &str) -> bool {
         self.extensions.iter().any(|extension| extension.group() == group)
     }
@@ -117,7 +119,7 @@ pub(crate) fn handle(
     Some(response)
 }
 
-/// A document as the answer to who sent this `Accept` header: JSON, YAML or protobuf.
+/// A document as a response in an encoding that `accept` allows: JSON, YAML or protobuf.
 pub(crate) fn in_accepted(accept: &str, document: &Value) -> http::Response<Body> {
     let Some(encoding) = rest::plain(accept) else {
         return rest::status_response(&Status::not_acceptable(&rest::OFFERED));
@@ -182,7 +184,8 @@ pub(crate) fn group_version(group: &str, version: &str) -> String {
 }
 
 fn api_versions() -> Value {
-    // Clients keep the address they reached the server by; this one is for those that are elsewhere, and there are none.
+    // Server address for clients of any network. It is empty: clients keep using the address they
+    // connected to.
     json!({
         "kind": "APIVersions",
         "versions": ["v1"],

@@ -52,15 +52,15 @@ pub enum PkiError {
         /// What was expected in it.
         what: &'static str,
     },
-    /// An authority's certificate is there without its key.
+    /// An authority's certificate exists without its key.
     #[error(
         "{path} is there, but not {missing}: put that back, or move {path} away to have a new authority made (clients \
          then need the new kubeconfig)"
     )]
     Half {
-        /// The file that is there.
+        /// The existing file.
         path: PathBuf,
-        /// The one that is not.
+        /// The missing file.
         missing: PathBuf,
     },
     /// An authority's certificate is of another key.
@@ -77,7 +77,7 @@ pub enum PkiError {
     /// Key generation or signing failed.
     #[error("making a certificate for {subject}: {source}")]
     Generate {
-        /// Whose certificate.
+        /// Subject of the certificate.
         subject: String,
         /// The cause.
         source: rcgen::Error,
@@ -93,7 +93,7 @@ pub struct Identity {
     pub key_pem: String,
 }
 
-/// Keys are nobody's business in a log.
+/// Keys must not appear in logs.
 impl std::fmt::Debug for Identity {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         formatter.debug_struct("Identity").field("certificate_pem", &self.certificate_pem).finish_non_exhaustive()
@@ -103,7 +103,8 @@ impl std::fmt::Debug for Identity {
 /// Common name of the certificate the server shows to aggregated API servers.
 pub const FRONT_PROXY_NAME: &str = "front-proxy-client";
 
-/// What makes aggregated API servers believe the server when it says on whose behalf it asks.
+/// Client certificate with which this server may name the user of a request to aggregated API
+/// servers.
 #[derive(Clone, Debug)]
 pub struct FrontProxy {
     /// The certificate the server shows them.
@@ -165,7 +166,8 @@ impl Authority {
             }
             (Some(_), None) => return Err(PkiError::Half { path: certificate_path, missing: key_path }),
             (None, Some(key_pem)) => {
-                // A first start cut short. Whoever has an earlier certificate of this key believes what it signs all the same.
+                // The first start was interrupted. Clients with an earlier certificate of this key
+                // still trust what it signs.
                 let key = KeyPair::from_pem(&key_pem)
                     .map_err(|_| PkiError::Damaged { path: key_path, what: "private key" })?;
                 let certificate_pem = authority_certificate(name, date(now), &key)?;
@@ -204,7 +206,8 @@ const FRONT_PROXY: &str = "berth-front-proxy-ca";
 impl Pki {
     /// An authority that lives in memory only.
     ///
-    /// `now` is the real time, not that of an embedded cluster whose clock may run faster: clients check against theirs.
+    /// `now` is the real time, because clients check certificates against their own clocks. The
+    /// clock of an embedded cluster may run faster.
     pub fn ephemeral(now: jiff::Timestamp) -> Result<Pki, PkiError> {
         let (_, token_key) = new_token_key()?;
         let today = date(now);
@@ -401,7 +404,7 @@ fn stage(path: &Path, content: &[u8]) -> Result<PathBuf, PkiError> {
     let mut file = options.open(&temporary).map_err(failed)?;
     let written = file.write_all(content).and_then(|()| file.sync_all());
     written.map_err(|source| {
-        // Half a file is of no use to anybody, least of all on a full disk.
+        // A partial file is useless, and takes space on a full disk.
         let _ = fs::remove_file(&temporary);
         failed(source)
     })?;

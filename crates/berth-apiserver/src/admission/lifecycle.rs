@@ -13,13 +13,13 @@ use crate::objects::Objects;
 /// Namespaces that cannot be deleted.
 const IMMORTAL: [&str; 3] = ["default", "kube-public", "kube-system"];
 
-/// Namespaces whose state is remembered at most; more are forgotten all at once.
+/// Maximum number of cached namespaces; a full cache is emptied.
 const KNOWN_MAX: usize = 1024;
 
 #[derive(Default)]
 pub(crate) struct NamespaceLifecycle {
-    /// Of each namespace the revision that was looked at, and whether it was being deleted there: what everything created in
-    /// it asks, so that its object is not read again for each.
+    /// Cached state of namespaces: the revision, and whether the namespace was being deleted at
+    /// it. Every create needs this, and the cache saves reading the namespace each time.
     known: RwLock<HashMap<String, (u64, bool)>>,
 }
 

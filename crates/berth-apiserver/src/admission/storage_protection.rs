@@ -1,5 +1,5 @@
-//! StorageObjectInUseProtection: claims and volumes have a finalizer from the start, so that they stay while somebody uses them.
-//! The cluster's controllers take it away.
+//! StorageObjectInUseProtection: claims and volumes get a finalizer at creation, so that they stay
+//! while they are in use. The cluster's controllers remove it.
 
 use berth_apimachinery::meta;
 use berth_apimachinery::status::Status;

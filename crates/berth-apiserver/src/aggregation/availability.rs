@@ -1,4 +1,5 @@
-//! Asks the programs behind APIServices whether they are there, and writes the answer into the condition `Available`.
+//! Checks whether the servers behind APIServices respond, and writes the result into the condition
+//! `Available`.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -22,32 +23,33 @@ use crate::{ApiServer, UserInfo, objects};
 pub(super) const AVAILABLE: &str = "Available";
 /// Time an answer may take, as upstream.
 const TIMEOUT: Duration = Duration::from_secs(5);
-/// How often one that answers is asked again, as upstream.
+/// Interval of checks of an available server, as upstream.
 const AGAIN: Duration = Duration::from_secs(30);
-/// How often one that does not is.
+/// Interval of checks of an unavailable server.
 const RETRY: Duration = Duration::from_secs(2);
 /// Largest list of resources that is read.
 const ANSWER_BYTES_MAX: usize = 3 * 1024 * 1024;
 
-/// Says of an APIService without a Service that it is there: it stands for what is served here.
+/// Sets `Available` on an APIService without a Service, which stands for a group served here.
 pub(crate) fn set_local(object: &mut Value, now: &str) {
     let message = "Local APIServices are always available";
     conditions::set(object, &Condition { kind: AVAILABLE, status: "True", reason: "Local", message }, now);
 }
 
-/// What an APIService depended on when it was last looked at, and when to look again.
+/// Inputs of the last check of an APIService, and the time of the next.
 struct Looked {
     inputs: (String, Result<(String, u16), Unreachable>),
     due: Instant,
 }
 
 impl ApiServer {
-    /// Looks after the APIServices whose group is served elsewhere: asks their servers now and then, and at once when an
-    /// APIService, its Service or its endpoints change. Runs until dropped; beside the listener, not in virtual time.
+    /// Checks the APIServices with a Service: periodically, and at once when an APIService, its
+    /// Service or its endpoints change. Runs until dropped; beside the listener, not in virtual
+    /// time.
     pub async fn follow_services(self) {
         let mut looked: BTreeMap<String, Looked> = BTreeMap::new();
         loop {
-            // Watched first, looked at then: no change is missed between the two.
+            // Watch before the first check, so that no change in between is missed.
             let Some(mut watchers) = self.watch_inputs() else { continue };
             loop {
                 let due = self.look(&mut looked).await;
@@ -79,7 +81,7 @@ impl ApiServer {
         kinds.into_iter().map(watch).collect()
     }
 
-    /// Asks those that changed or are due; returns when the next one is.
+    /// Checks APIServices that changed or are due. Returns when the next one is due.
     async fn look(&self, looked: &mut BTreeMap<String, Looked>) -> Option<Instant> {
         let remotes = self.remotes();
         looked.retain(|name, _| remotes.iter().any(|remote| remote.name == *name));

@@ -1,4 +1,4 @@
-//! What programs elsewhere serve, as discovery lists it.
+//! The resources of aggregated API servers, in discovery's form.
 
 use std::collections::{HashMap, HashSet};
 
@@ -16,9 +16,10 @@ pub(crate) fn version(server: &ApiServer, remote: &Remote) -> Value {
     json!({"version": remote.version, "resources": resources, "freshness": freshness})
 }
 
-/// Resources of an APIResourceList in the aggregated form, each with its subresources. Of what programs elsewhere say only
-/// texts and lists of texts are taken: clients read all groups at once, and would know none for one that is no good.
-/// What only has subresources is named without a kind of its own, as a real server does: clients take no resource from that.
+/// Resources of an APIResourceList in the aggregated form, each with its subresources. Only texts
+/// and lists of texts are taken from other servers: clients read all groups in one document, and
+/// one invalid group would make them reject it. A resource that only has subresources gets no kind
+/// of its own, as from a real server: clients do not treat it as a resource.
 pub(crate) fn resources(group: &str, version: &str, listed: &[Value]) -> Vec<Value> {
     let text = |resource: &Value, field: &str| resource[field].as_str().unwrap_or_default().to_owned();
     let texts = |list: &Value| -> Vec<Value> {

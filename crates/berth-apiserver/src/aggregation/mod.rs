@@ -1,9 +1,11 @@
-//! API groups that programs elsewhere serve: an APIService names the Service behind a group's version. Requests for it are
-//! authorized here and sent on with a certificate that says they come from this server, and headers that say on whose
-//! behalf; discovery lists its resources among the others.
+//! API groups of aggregated API servers: an APIService names the Service that serves a group's
+//! version. Its requests are authorized here. They are forwarded with a certificate that
+//! identifies this server and with headers that name the user. Discovery lists its resources among
+//! the others.
 //!
-//! Built-in kinds are never handed to somebody else. An APIService without a Service stands for what is served here, as
-//! in a cluster where every version has one; here they are only kept.
+//! Requests for built-in kinds are never forwarded. An APIService without a Service stands for a
+//! group served here, as in a cluster where every version has one; here such objects are only
+//! stored.
 
 mod availability;
 pub(crate) mod discovery;
@@ -80,7 +82,7 @@ impl Remote {
     }
 }
 
-/// The APIServices with a Service as last looked at, and what their servers say they serve.
+/// The cached APIServices with a Service, and the resources that their servers list.
 #[derive(Default)]
 pub(crate) struct Services {
     remotes: RwLock<Option<Arc<Vec<Arc<Remote>>>>>,
@@ -133,7 +135,7 @@ impl ApiServer {
     }
 }
 
-/// Who serves the version a request is about, if it is a program elsewhere.
+/// The aggregated API server of the requested version, if there is one.
 pub(crate) fn find(server: &ApiServer, registry: &Registry, info: &RequestInfo) -> Option<Arc<Remote>> {
     let remotes = server.remotes();
     if remotes.is_empty() {
@@ -147,7 +149,8 @@ pub(crate) fn find(server: &ApiServer, registry: &Registry, info: &RequestInfo) 
     (!is_ours).then(|| remote.clone())
 }
 
-/// What programs read to find out whom to believe: `kube-system/extension-apiserver-authentication`.
+/// The ConfigMap `kube-system/extension-apiserver-authentication`, from which aggregated API
+/// servers learn which certificates to trust.
 pub(crate) fn authentication(front_proxy: &FrontProxy) -> Value {
     let list = |items: &[&str]| json!(items).to_string();
     json!({

@@ -1,6 +1,6 @@
-//! The names that stored definitions have been accepted with, by definition. Each is read once per revision: whether a name is
-//! free is asked several times with every write of a definition, and reading them all anew would make the thousandth definition
-//! cost a thousand times what the first one did.
+//! The accepted names of stored definitions, cached by definition; each definition is read once
+//! per revision. Every write of a definition checks several times whether a name is free. Without
+//! the cache the thousandth definition would cost a thousand times as much as the first.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -19,7 +19,7 @@ struct Known {
     group: String,
     name: String,
     accepted: Names,
-    /// Whether it wants names it has not got, and is there to stay.
+    /// Whether some of its names are not accepted, and it is not being deleted.
     lacks_names: bool,
 }
 
@@ -36,7 +36,7 @@ impl Known {
     }
 }
 
-/// The definitions as last looked at.
+/// The cached definitions.
 #[derive(Default)]
 pub(crate) struct Accepted(Mutex<BTreeMap<Arc<str>, Arc<Known>>>);
 

@@ -53,7 +53,7 @@ async fn mark_terminating(server: &ApiServer, name: &str) {
     }
     let now = server.timestamp();
     definition::set_terminating(&mut value, now.as_str().unwrap_or_default());
-    // It is only for people to see; whoever wrote in between may say it too.
+    // Informational only: on a conflict the other write may report it.
     let _ = server.commit(Write::Update { key, expected: record.revision, value }).await;
 }
 
@@ -83,7 +83,7 @@ pub(crate) async fn finish(server: ApiServer, name: String) {
         metadata.insert("finalizers".to_owned(), others.into());
         Write::Update { key, expected: record.revision, value: last }
     };
-    // Who changed it meanwhile comes by here again.
+    // On a conflict, the other write of the definition runs this check again.
     let gone = matches!(write, Write::Delete { .. });
     if server.commit(write).await.is_ok() && gone {
         uninstall(&server, &current);

@@ -53,7 +53,7 @@ pub trait Converter: Send + Sync {
         objects.into_iter().map(|object| self.convert(object, to_api_version)).collect()
     }
 
-    /// Whether another program is asked, so that asking about many objects at once is worth it.
+    /// Whether a webhook converts, so that converting many objects in one call is worth it.
     fn asks_elsewhere(&self) -> bool {
         false
     }
@@ -114,8 +114,9 @@ impl CustomKind {
     }
 }
 
-/// The schema of a custom resource together with what every object has (a definition need not declare it): whose
-/// fields those are is tracked too. `None` when the schema cannot be read, which validation prevents.
+/// The schema of a custom resource with `apiVersion`, `kind` and metadata, which a definition need
+/// not declare: ownership of their fields is tracked too. `None` when the schema cannot be parsed,
+/// which validation prevents.
 pub(crate) fn schema_with_metadata(written: Value) -> Option<Arc<Schema>> {
     let mut whole = written;
     let properties = meta::map_mut(meta::map_mut(&mut whole).entry("properties").or_insert_with(|| json!({})));
@@ -152,9 +153,9 @@ pub(crate) fn load(server: &ApiServer) {
     }
 }
 
-/// What has to follow a write: webhooks are looked at anew when their configurations change, and quotas counted when
-/// theirs do or something they count goes; rows come and go with definitions, and a definition that is being deleted goes with its
-/// last object.
+/// Follow-ups of a write. Reloads webhooks when their configurations change, recounts changed
+/// quotas, and releases quota of deleted objects. Adds and removes the rows of definitions, and
+/// deletes a terminating definition with its last object.
 ///
 /// Cleaning up goes through the server again; the box ends the recursion of types.
 pub(crate) fn after_write<'a>(
@@ -205,8 +206,9 @@ pub(crate) fn after_write<'a>(
     } else if gone {
         return Box::pin(async move {
             quota::released(server, row, object, None).await;
-            // Reading the definition costs more than the whole deletion of an object. One whose deletion is noticed only later
-            // looks for its last object itself.
+            // Reading the definition costs more than the whole deletion of an object, so skip it
+            // unless the kind is known to terminate. A definition whose deletion becomes known
+            // only later looks for its last object itself.
             if let Origin::Custom(name) = &row.origin
                 && server.kinds().is_terminating(row)
             {
@@ -233,7 +235,7 @@ async fn recheck_names(server: ApiServer, changed: Arc<Value>) {
             continue;
         }
         let write = Write::Update { key, expected: record.revision, value: updated };
-        // Whoever wrote it meanwhile looked at its names then.
+        // On a conflict, the other write has checked the names.
         if let Ok(committed) = server.commit(write).await {
             install(&server, &committed.value);
         }
@@ -258,7 +260,7 @@ fn install(server: &ApiServer, object: &Value) {
         && same_schemas(old, &row)
         && kinds.custom[&key].conversion == object["spec"]["conversion"]
     {
-        // Only status or names changed: objects need not be looked at again.
+        // Only status or names changed, not schemas or conversion: keep `since` and the converter.
         let mut custom = kinds.custom[&key].clone();
         if custom.terminating != terminating {
             custom = Arc::new(CustomKind {

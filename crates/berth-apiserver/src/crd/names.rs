@@ -1,7 +1,8 @@
 //! Which of its names a definition gets: those that no other kind of its group has.
 //!
-//! Names are accepted one by one: what is free is taken, what is not keeps what was accepted before. A definition all of
-//! whose names were accepted is established and stays so, whatever names it asks for later.
+//! Names are accepted one by one: a free name is taken, and a conflicting one keeps the previously
+//! accepted name. A definition is established once all its names were accepted. It stays
+//! established, whatever names it requests later.
 
 use std::collections::BTreeSet;
 
@@ -76,8 +77,9 @@ impl Taken {
     }
 }
 
-/// Decides about the names `definition` asks for and writes `status.acceptedNames` and the conditions `NamesAccepted`
-/// and `Established`. A definition whose names are accepted for the first time is left `Installing`; see [`establish`].
+/// Accepts or rejects the requested names of `definition`, and writes `status.acceptedNames` and
+/// the conditions `NamesAccepted` and `Established`. A definition whose names are accepted for the
+/// first time is left `Installing`; see [`establish`].
 pub fn accept(definition: &mut Value, taken: &Taken, now: &str) {
     let wanted = definition["spec"]["names"].as_object().cloned().unwrap_or_default();
     let mut accepted = definition["status"]["acceptedNames"].as_object().cloned().unwrap_or_default();
@@ -118,7 +120,8 @@ pub fn accept(definition: &mut Value, taken: &Taken, now: &str) {
     }
 }
 
-/// Makes a definition established whose names are accepted: here nothing else has to get ready first.
+/// Sets `Established` on a definition whose names are accepted: this server needs no further
+/// preparation.
 pub(crate) fn establish(definition: &mut Value, now: &str) {
     if conditions::is_true(definition, "NamesAccepted") && !conditions::is_true(definition, "Established") {
         let condition = Condition {

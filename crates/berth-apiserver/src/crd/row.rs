@@ -13,7 +13,7 @@ use crate::registry::{
 const VERBS: [&str; 8] = ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"];
 const READ_WRITE: [&str; 3] = ["get", "patch", "update"];
 
-/// The row of a definition that was validated and whose names are accepted.
+/// The registry row of a validated definition with accepted names.
 pub(crate) fn row_of(definition: &Value) -> Result<ResourceInfo, String> {
     let spec = &definition["spec"];
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();

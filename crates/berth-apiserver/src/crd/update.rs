@@ -35,8 +35,8 @@ fn changes_specification(new: &Value, old: &Value) -> bool {
     new.iter().any(differs) || old.keys().any(|key| key != "metadata" && !new.contains_key(key))
 }
 
-/// Prepares a write to the status: it is all that changes, and who manages which field. What a client sends (or a patch
-/// was made of) is mostly what there is already, and comparing costs less than copying.
+/// Prepares a status update: only `status` and `managedFields` may change. Most of what a client
+/// sends (or a patch produces) is unchanged, and comparing costs less than copying.
 pub fn prepare_status(new: &mut Value, old: &Value) {
     restore(meta::map_mut(new), old, &["status", "metadata"]);
     match (new.get_mut("metadata"), old.get("metadata")) {

@@ -1,4 +1,4 @@
-//! What the writer of a definition is warned about: formats nobody knows, which are not checked.
+//! Warnings for the writer of a definition: unknown formats, which are not validated.
 
 use std::collections::BTreeSet;
 

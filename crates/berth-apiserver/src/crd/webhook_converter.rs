@@ -1,8 +1,9 @@
 //! Conversion by the webhook a definition names (`spec.conversion.strategy: Webhook`).
 //!
-//! Reading is not asynchronous in this server, as nothing else a read needs is ever far away; a conversion webhook is. A
-//! call therefore runs on a thread of its own while its caller waits, with tokio told to carry on elsewhere. What was
-//! converted once is remembered, so that lists and watches of the same objects ask once. A list asks about its objects together.
+//! Reads are synchronous in this server, as all other data is in memory; only a conversion webhook
+//! is remote. So a call runs on a thread of its own while its caller waits, and tokio moves other
+//! tasks to another thread. Results are cached, so that lists and watches of the same objects call
+//! the webhook once. A list converts its objects in one call.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -27,7 +28,7 @@ const ASKED_AT_ONCE: usize = 100;
 /// Converted objects that are remembered.
 const REMEMBERED_MAX: usize = 4096;
 
-/// Asks a webhook.
+/// Converts objects by calling a webhook.
 pub(crate) struct WebhookConverter {
     endpoint: Result<Endpoint, String>,
     version: Option<ReviewVersion>,
@@ -36,7 +37,7 @@ pub(crate) struct WebhookConverter {
     remembered: Mutex<Remembered>,
 }
 
-/// What was converted, by uid, resourceVersion and version asked for; the oldest in front.
+/// Cached results by uid, resourceVersion and requested version; the oldest in front.
 #[derive(Default)]
 struct Remembered {
     objects: BTreeMap<Key, (Value, Value)>,
@@ -64,7 +65,8 @@ impl Remembered {
 }
 
 impl WebhookConverter {
-    /// The converter of a definition's `spec.conversion`. One that cannot work says so when it is asked.
+    /// The converter of a definition's `spec.conversion`. An invalid configuration is reported at
+    /// each call.
     pub(crate) fn new(conversion: &Value, objects: Objects) -> WebhookConverter {
         let webhook = &conversion["webhook"];
         let versions = webhook["conversionReviewVersions"].as_array().into_iter().flatten();
@@ -77,7 +79,7 @@ impl WebhookConverter {
         }
     }
 
-    /// Asks about objects, all at once.
+    /// Converts objects in one call of the webhook.
     fn ask(&self, objects: &[&Value], to_api_version: &str) -> Result<Vec<Value>, String> {
         let endpoint = self.endpoint.as_ref().map_err(Clone::clone)?;
         let version = self.version.ok_or("it accepts no version of ConversionReview that is known here")?;

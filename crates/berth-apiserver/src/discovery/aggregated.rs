@@ -70,7 +70,7 @@ pub(super) fn response(
     response
 }
 
-/// A group that is served by somebody else in the process.
+/// The entry of a group that an extension serves.
 fn extension_value(extension: &dyn Extension) -> Value {
     let group = extension.group();
     let all = extension.resources();

@@ -71,7 +71,7 @@ const SOURCES: [Source; 5] = [
     ),
 ];
 
-/// Whose metric it is.
+/// Whether a metric is a wanted one or a current one.
 #[derive(Clone, Copy, PartialEq)]
 enum Side {
     Wanted,

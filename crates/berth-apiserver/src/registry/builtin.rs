@@ -37,7 +37,7 @@ struct Row {
     verbs: Verbs,
     subresources: &'static str,
     fields: &'static str,
-    /// What a `Warning` header says to who uses it.
+    /// Text of the `Warning` header for clients that use it.
     deprecation: Option<&'static str>,
 }
 
@@ -57,12 +57,12 @@ const fn row(group_version: &'static str, kind: &'static str, plural: &'static s
     }
 }
 
-/// A kind whose objects live in namespaces.
+/// A namespaced kind.
 const fn namespaced(group_version: &'static str, kind: &'static str, plural: &'static str) -> Row {
     row(group_version, kind, plural, true)
 }
 
-/// A kind whose objects belong to the whole cluster.
+/// A cluster-scoped kind.
 const fn cluster(group_version: &'static str, kind: &'static str, plural: &'static str) -> Row {
     row(group_version, kind, plural, false)
 }

@@ -18,7 +18,7 @@ pub(crate) enum Target {
     Main,
     /// Status only.
     Status,
-    /// Whether a certificate that was asked for is to be had.
+    /// The approval of a certificate signing request.
     Approval,
     /// Resources of a pod's containers only.
     Resize,
@@ -71,7 +71,8 @@ impl Call {
         self.refuse(object, errors)
     }
 
-    /// Whether finalizers of this kind must say whose they are: those of most built-in kinds must.
+    /// Whether finalizers of this kind must be qualified with a domain, as for most built-in
+    /// kinds.
     fn wants_finalizer_domains(&self) -> bool {
         let generic = matches!(
             (self.row.group.as_str(), self.row.kind.as_str()),

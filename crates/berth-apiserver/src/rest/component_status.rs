@@ -1,8 +1,10 @@
-//! ComponentStatuses: how the parts of the control plane are, found out when asked. Nothing is stored.
+//! ComponentStatuses: the health of the control plane's components, determined on request. Nothing
+//! is stored.
 //!
-//! Deprecated, and still what `kubectl get cs` and old dashboards look at. Of where objects are kept this server knows by
-//! itself. Scheduler and controllers tell it nothing of themselves: they have no condition, which tables show as Unknown
-//! (`Healthy: Unknown` is `Unhealthy` there, and what runs would look broken).
+//! Deprecated, but `kubectl get cs` and old dashboards still read it. The server knows the store's
+//! health itself. Scheduler and controllers do not report theirs: they have no condition, which
+//! tables show as Unknown. (`Healthy: Unknown` would show as Unhealthy, and running components
+//! would look broken.)
 
 use berth_apimachinery::status::Status;
 use http::{Response, StatusCode};

@@ -36,8 +36,8 @@ pub(crate) enum Tracking {
     Done,
 }
 
-/// Makes sure that a packed list of owners is still what was put there: programs elsewhere may have changed the object, and what
-/// they write where a list belongs is no list of ours.
+/// Restores packed `managedFields`: a webhook may have replaced them, and its value in that place
+/// is not a packed list of ours.
 pub(crate) fn keep_owners(object: &mut Value, list: Option<Value>) {
     if packed::take(object).is_some() {
         packed::put_back(object, list);
@@ -162,13 +162,13 @@ struct Making {
     asked: bool,
     /// It is a Service; which of its ports on nodes were drawn for it.
     ports: Option<service_ports::Drawn>,
-    /// It as it is to be stored, where a program elsewhere was asked for that.
+    /// The storage-version object, if a conversion webhook produced it.
     converted: Option<Value>,
 }
 
 impl Call {
-    /// An object as it is to be stored, if a program elsewhere converts it. That may take its time: it is asked before anything
-    /// is held that others wait for.
+    /// The storage-version object, if a conversion webhook produces it. The call may take long, so
+    /// it comes before any lock is held.
     pub(crate) fn converted(&self, object: &Value) -> Result<Option<Value>, Status> {
         let view = self.view();
         if !view.asks_elsewhere() {
@@ -271,7 +271,7 @@ pub(crate) fn commit_status(call: &Call, error: CommitError) -> Status {
     }
 }
 
-/// The same of a write that is not the one that was asked for.
+/// The error of a failed follow-up write, other than the requested one.
 pub(crate) fn unwritten(error: CommitError) -> Status {
     match error {
         CommitError::Busy { reason } => Status::too_many_requests(reason, RETRY_AFTER),

@@ -36,12 +36,12 @@ pub(super) struct DeleteOptions {
     orphan: Option<bool>,
     uid: Option<String>,
     resource_version: Option<String>,
-    /// Admission was asked already, about that which leads to this.
+    /// Admission already reviewed the request that causes this deletion.
     is_admitted: bool,
 }
 
 impl DeleteOptions {
-    /// The same for a deletion that admission is not asked about any more.
+    /// These options for a deletion that admission does not review again.
     pub(super) fn admitted(self) -> DeleteOptions {
         DeleteOptions { is_admitted: true, ..self }
     }
@@ -69,7 +69,7 @@ impl DeleteOptions {
             .value;
         check_types(&body)?;
         check_options(&body)?;
-        // Who sends a body says everything there: what the query says does not count, not even that nothing is to be done.
+        // A body replaces all options of the query, even `dryRun`.
         let text = |value: &Value| value.as_str().map(str::to_owned);
         let options = DeleteOptions {
             grace_period_seconds: body["gracePeriodSeconds"].as_i64(),
@@ -269,14 +269,14 @@ async fn try_delete(
     }
 }
 
-/// The finalizers by which the garbage collector is told what to do with dependents.
+/// Sets the finalizers that instruct the garbage collector what to do with dependents.
 fn set_dependents_finalizers(object: &mut Value, options: &DeleteOptions, orphans: bool) {
     let (foreground, orphan) = match (options.propagation.as_deref(), options.orphan) {
         (Some("Foreground"), _) => (Some(true), Some(false)),
         (Some("Orphan"), _) => (Some(false), Some(true)),
         (Some(_), _) => (Some(false), Some(false)),
         (None, Some(orphan)) => (Some(false), Some(orphan)),
-        // Nothing asked: finalizers that are there stay, and say more than the kind's custom.
+        // No option given: existing finalizers stay, and override the kind's default.
         (None, None) => {
             let is_said = meta::finalizers(object).iter().any(|finalizer| [FOREGROUND, ORPHAN].contains(finalizer));
             (None, (orphans && !is_said).then_some(true))

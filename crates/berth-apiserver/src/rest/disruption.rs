@@ -1,4 +1,4 @@
-//! Disruption budgets: how many pods may be evicted before whoever watches over them has looked again.
+//! Disruption budgets: limits evictions until the disruption controller has recounted the pods.
 //!
 //! Behaviour after Kubernetes' documentation of the eviction API and of PodDisruptionBudgetStatus, and its tests of evictions.
 
@@ -17,7 +17,8 @@ use crate::objects;
 
 const GROUP: &str = "policy";
 const PLURAL: &str = "poddisruptionbudgets";
-/// Evictions a budget remembers until its controller has seen the pods go; with more of them nobody seems to look.
+/// Maximum number of evictions in a budget's status that its controller has not seen; more suggest
+/// that no controller runs.
 const DISRUPTED_MAX: usize = 2000;
 /// How often a budget is tried again that others write at the same time.
 const ATTEMPTS: usize = 16;
@@ -40,7 +41,7 @@ pub(super) async fn allow(call: &Call, pod: &Value) -> Result<Allowed, Status> {
     let Some(name) = budget_of(call, pod)? else { return Ok(Allowed::Counted) };
     let key = objects::key(GROUP, PLURAL, meta::namespace(pod), &name);
     for _ in 0..ATTEMPTS {
-        // It went meanwhile, and nobody forbids anything.
+        // The budget was deleted meanwhile: no limit applies.
         let Some(record) = call.server.store().get(&key) else { return Ok(Allowed::Counted) };
         let Some(charged) = charged(call, &record, pod)? else { return Ok(Allowed::Uncounted) };
         if call.options.dry_run {

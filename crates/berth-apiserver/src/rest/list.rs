@@ -28,9 +28,9 @@ use crate::{Body, fields, printers};
 
 /// Lists longer than this are sent as they are written, so that no answer is held in memory as a whole.
 const STREAM_FROM: usize = 500;
-/// Objects a selector looks at together: a program elsewhere that converts them is asked once.
+/// Objects that a selector evaluates together: a conversion webhook is called once for them.
 const SHOWN_AT_ONCE: usize = 100;
-/// What is said of a token whose revision is forgotten.
+/// Error for a continue token whose revision is compacted.
 const INCONSISTENT: &str = "The provided continue parameter is too old to display a consistent list result. You can start \
     a new list without the continue parameter, or use the continue token in this response to retrieve the remainder of the \
     results. Continuing with the provided token results in an inconsistent list - objects that were created, modified, or \
@@ -87,10 +87,10 @@ pub(crate) fn list(call: &Call) -> Result<Response<Body>, Status> {
     respond(call, page.records, metadata)
 }
 
-/// Stored objects as a list, in the form that was asked for; a long one is written while it is sent.
+/// Stored objects as a list in the negotiated form; a long list is encoded while it is sent.
 pub(super) fn respond(call: &Call, records: Vec<Arc<Record>>, metadata: Value) -> Result<Response<Body>, Status> {
     let view = call.view();
-    // What a program elsewhere converts is converted as a whole, before the answer begins.
+    // Webhook-converted lists are converted as a whole, before the response begins.
     let whole = view.asks_elsewhere();
     let plain = call.negotiated.encoding == Encoding::Json && call.options.pretty != Some(true);
     let protobuf = call.negotiated.encoding == Encoding::Protobuf;
@@ -101,7 +101,7 @@ pub(super) fn respond(call: &Call, records: Vec<Arc<Record>>, metadata: Value) -
     }
 }
 
-/// Objects as a list, in the form that was asked for, written whole.
+/// Objects as a list in the negotiated form, encoded as a whole.
 fn answer(call: &Call, mut objects: Vec<Arc<Value>>, metadata: Value) -> Result<Response<Body>, Status> {
     let list = match &call.negotiated.form {
         Form::Object => {
@@ -129,7 +129,7 @@ fn answer(call: &Call, mut objects: Vec<Arc<Value>>, metadata: Value) -> Result<
 pub(crate) struct Page {
     pub(crate) records: Vec<Arc<Record>>,
     pub(crate) revision: u64,
-    /// The last key looked at, when there is more.
+    /// The last key read, if there are more.
     next_after: Option<String>,
     remaining: usize,
     /// How often history had been forgotten when the list began.
@@ -227,7 +227,7 @@ fn select(call: &Call, selection: &Selection, listing: Listing, forgotten: u64) 
 fn read_status(error: ReadError, after: Option<&str>, prefix: &str) -> Status {
     match (error, after) {
         (ReadError::Compacted { .. }, None) => Status::expired("The resourceVersion for the provided list is too old."),
-        // Who can do with a list of several revisions goes on at the same place.
+        // The token lets a client that accepts an inconsistent list continue at the same key.
         (ReadError::Compacted { .. }, Some(after)) => {
             Status::expired(INCONSISTENT).with_continue(Continue::encode_at_latest(after, prefix))
         }

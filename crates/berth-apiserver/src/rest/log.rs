@@ -13,7 +13,7 @@ use super::call::Call;
 use crate::server::{LogPart, PodLogs};
 use crate::{ApiServer, Body};
 
-/// How often a followed log is looked at.
+/// Interval of reads of a followed log.
 const FOLLOW_EVERY: Duration = Duration::from_secs(1);
 
 /// GET on a pod's log.
@@ -61,7 +61,7 @@ fn has_previous_run(pod: &Value, container: &str) -> bool {
     all.any(|status| status["name"] == container && status["lastState"]["terminated"].is_object())
 }
 
-/// The container that was asked for, or the only one.
+/// The requested container, or the only one.
 fn container_of(pod: &Value, wanted: &str) -> Result<String, Status> {
     let names: Vec<&str> = ["containers", "initContainers"]
         .iter()
@@ -115,7 +115,7 @@ struct Follow {
 impl Follow {
     async fn next(&mut self) -> Option<Bytes> {
         while !self.ended {
-            // Looked at before reading: what was written until the end is still sent.
+            // Checked before reading, so that everything written until the end is still sent.
             self.ended = self.is_finished();
             let (namespace, name) = (meta::namespace(&self.pod), meta::name(&self.pod));
             let text = self.source.read(namespace, name, &self.container, &self.part).ok()?;

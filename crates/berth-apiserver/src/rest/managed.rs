@@ -1,4 +1,4 @@
-//! `metadata.managedFields`: who set which field, and server-side apply. A thin layer over
+//! `metadata.managedFields` (ownership of fields) and server-side apply. A thin layer over
 //! [`berth_apimachinery::apply`]; this module finds types, conversions and the manager's name.
 
 use std::sync::{Arc, Mutex, PoisonError};
@@ -23,7 +23,7 @@ struct KindVersions {
     server: ApiServer,
     row: Arc<ResourceInfo>,
     custom: Option<Arc<CustomKind>>,
-    /// The version asked for last: one request asks for the same again and again.
+    /// The version used last: one request uses the same version many times.
     known: Mutex<Option<(String, Typing)>>,
 }
 

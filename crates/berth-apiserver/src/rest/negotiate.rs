@@ -13,7 +13,7 @@ use crate::protobuf;
 pub(crate) enum Form {
     /// The object as it is.
     Object,
-    /// `as=Table`, with the version of the meta.k8s.io group asked for.
+    /// `as=Table`, with the requested version of meta.k8s.io.
     Table(String),
     /// `as=PartialObjectMetadata` or `…List`.
     Metadata(String),
@@ -52,19 +52,19 @@ impl Encoding {
 pub(crate) struct Negotiated {
     pub(crate) form: Form,
     pub(crate) encoding: Encoding,
-    /// Whether the clause asks for an indented answer.
+    /// Whether the clause requests an indented response.
     pub(crate) pretty: bool,
     /// Whether the answer may lack `managedFields`; nothing in a header says so, see [`super::Lean`].
     pub(crate) lean: bool,
 }
 
-/// What answers can be had in, the first for who does not mind.
+/// Media types we can answer in; the first is the default.
 pub(crate) const OFFERED: [&str; 3] = ["application/json", "application/yaml", protobuf::MEDIA_TYPE];
 /// The same for watches.
 const OFFERED_STREAMS: [&str; 2] =
     ["application/json;stream=watch", "application/vnd.kubernetes.protobuf;stream=watch"];
 
-/// What is asked for.
+/// What the request is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct About {
     /// Whether the objects are custom resources, of which protobuf knows their metadata only.
@@ -75,7 +75,7 @@ pub(crate) struct About {
     pub(crate) table: bool,
 }
 
-/// Picks the form and encoding `accept` asks for; no header means JSON.
+/// Picks the form and encoding that `accept` requests; no header means JSON.
 pub(crate) fn accept(accept: &str, about: About) -> Result<Negotiated, Status> {
     let allows = |media: &str, parameters: &Parameters<'_>| {
         let encoding = Encoding::of(media);
@@ -118,7 +118,7 @@ pub(crate) fn accept_header(headers: &HeaderMap) -> Cow<'_, str> {
     values.fold(Cow::Borrowed(first), |all, value| Cow::Owned(format!("{all},{value}")))
 }
 
-/// The form a clause asks for; `None` for one nobody makes.
+/// The form that a clause requests; `None` for unknown forms.
 fn form(parameters: &Parameters<'_>) -> Option<Form> {
     let Some(kind) = parameter(parameters, "as").filter(|kind| !kind.is_empty()) else { return Some(Form::Object) };
     let version = parameter(parameters, "v").unwrap_or("v1");

@@ -143,7 +143,8 @@ async fn scale(call: &mut Call, verb: &str) -> Result<Response<Body>, Status> {
         }
         let mut new = old.as_ref().clone();
         set_replicas(&mut new, &paths, &wanted);
-        // A scale without them is of whatever is there, also of kinds whose own replacements must say the revision.
+        // A scale without these fields replaces any stored state, even for kinds whose own updates
+        // require a `resourceVersion`.
         for field in ["namespace", "uid", "resourceVersion"] {
             if let Some(text) = wanted["metadata"][field].as_str().filter(|text| !text.is_empty()) {
                 meta::set(&mut new, field, text);
@@ -278,7 +279,7 @@ async fn evict(call: &mut Call) -> Result<Response<Body>, Status> {
             let mut options = options.clone();
             // They are read by where they stand, whatever they call themselves.
             options.retain(|field, _| !matches!(field.as_str(), "apiVersion" | "kind"));
-            // Who tries an eviction tries the deletion.
+            // A dry run of an eviction is a dry run of the deletion.
             if call.options.dry_run {
                 options.insert("dryRun".to_owned(), json!(["All"]));
             }
@@ -287,7 +288,7 @@ async fn evict(call: &mut Call) -> Result<Response<Body>, Status> {
         _ => Default::default(),
     };
     call.content_type.clear();
-    // Admission saw the eviction; of the deletion it is not asked, as upstream.
+    // Admission reviewed the eviction. It does not review the deletion as well, as upstream.
     let options = DeleteOptions::read(call)?.admitted();
     call.info.subresource.clear();
     for _ in 0..EVICTION_ATTEMPTS {

@@ -183,7 +183,7 @@ impl Stream {
                     Ok(event) => {
                         let mut out = BytesMut::new();
                         self.event(&mut out, &event);
-                        // Whatever else is there already goes out together.
+                        // Send all events that are already available in one chunk.
                         while let State::Following(watcher) = &mut self.state
                             && let Ok(Some(event)) = watcher.try_next()
                         {

@@ -17,7 +17,7 @@ use crate::{Objects, completion};
 /// Largest answer that is read.
 const ANSWER_BYTES_MAX: usize = 16 * 1024 * 1024;
 
-/// Who to call, from a `clientConfig`.
+/// The server to call, from a `clientConfig`.
 pub(crate) struct Endpoint {
     place: Place,
     trust: Trust,

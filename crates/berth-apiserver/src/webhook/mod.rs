@@ -1,5 +1,5 @@
-//! Calling out: webhooks that take part in admission and in conversion between versions. What reaching somebody takes
-//! ([`service`], [`connection`]) serves aggregated API servers too.
+//! Calls to admission and conversion webhooks. Addresses and connections ([`service`],
+//! [`connection`]) serve aggregated API servers too.
 
 pub(crate) mod client;
 pub mod client_config;

@@ -1,5 +1,5 @@
-//! Where a Service is reached: by what is stored about it. An ExternalName, or the addresses of its EndpointSlices or
-//! Endpoints. Its cluster IP is nobody's: there is no network here that would hand it on.
+//! Resolves a Service to addresses from stored objects: its ExternalName, or the addresses of its
+//! EndpointSlices or Endpoints. Its cluster IP is not used, as this network would not forward it.
 
 use serde_json::Value;
 

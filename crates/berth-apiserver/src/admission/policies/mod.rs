@@ -40,7 +40,7 @@ struct Bound<P> {
     bindings: Vec<Arc<Value>>,
 }
 
-/// The policies of one kind as last looked at.
+/// The cached policies of one kind.
 pub(crate) struct Cache<P>(RwLock<Option<Arc<Vec<Bound<P>>>>>);
 
 impl<P> Default for Cache<P> {
@@ -78,7 +78,8 @@ impl<P> Cache<P> {
     }
 }
 
-/// Policies somebody has bound, by name with their specs and bindings; the others decide nothing.
+/// The policies that have bindings, by name, with their specs and bindings. Policies without
+/// bindings decide nothing.
 fn bound_policies(objects: &Objects, policies: &str, bindings: &str) -> Vec<(String, Value, Vec<Arc<Value>>)> {
     let mut bound: BTreeMap<String, Vec<Arc<Value>>> = BTreeMap::new();
     for binding in objects.list(GROUP, bindings, None) {
@@ -152,7 +153,7 @@ impl Authorizer for Roles<'_> {
     }
 }
 
-/// Runs `judge` with what expressions see of a request in the form that `target` asks for.
+/// Runs `judge` with the variables that expressions see of a request, in the version of `target`.
 pub(crate) fn with_inputs<T>(
     server: &ApiServer,
     request: &AdmissionRequest<'_>,

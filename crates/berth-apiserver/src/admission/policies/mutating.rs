@@ -1,7 +1,7 @@
 //! MutatingAdmissionPolicies: expressions that change objects, where a binding says so.
 //!
-//! Policies run in the order of their names, each mutation on what the one before it has made. A policy whose object others
-//! changed after it runs once more if it says `reinvocationPolicy: IfNeeded`.
+//! Policies run in the order of their names, each mutation on the result of the previous one. A
+//! policy with `reinvocationPolicy: IfNeeded` runs once more if later policies changed its object.
 
 use berth_apimachinery::meta;
 use berth_apimachinery::status::Status;
@@ -36,7 +36,7 @@ pub(crate) fn mutate(server: &ApiServer, request: &mut AdmissionRequest<'_>) -> 
         left.push(request.object.clone().filter(|_| ran));
     }
     for (bound, left) in policies.iter().zip(left) {
-        // Only who ran before and would see something new.
+        // Rerun only policies that ran before and whose object has changed since.
         if bound.policy.is_reinvoked() && left.is_some() && left != request.object {
             run(server, request, &asked, bound)?;
         }

@@ -19,7 +19,7 @@ pub struct Target {
     pub kind: GroupVersionKind,
 }
 
-/// What is asked of a webhook, as far as matching needs it.
+/// The attributes of a request that webhook rules match.
 pub struct Asked<'a> {
     /// The request as it was made.
     pub target: &'a Target,
@@ -35,7 +35,8 @@ pub struct Asked<'a> {
 
 /// What matching looks up.
 pub trait Lookup {
-    /// Resources that show the same objects as this one, in order; without the kind where nobody knows it.
+    /// Resources that serve the same objects as `target`, in order; without the kind where it is
+    /// unknown.
     fn equivalents(&self, target: &Target) -> Vec<(GroupVersionResource, Option<GroupVersionKind>)>;
 
     /// Labels of a stored namespace; `None` when there is none of that name.
@@ -55,7 +56,8 @@ fn is_namespaces(asked: &Asked<'_>) -> bool {
     asked.target.resource.group.is_empty() && asked.target.resource.resource == "namespaces"
 }
 
-/// The labels a namespace selector is asked about: those a request gives a namespace, else the stored ones.
+/// The labels that a namespace selector matches: those in a request that writes the namespace,
+/// else the stored ones.
 pub fn namespace_labels(asked: &Asked<'_>, lookup: &dyn Lookup) -> Result<Map<String, Value>, MatchError> {
     let writes = matches!(asked.operation, "CREATE" | "UPDATE");
     if is_namespaces(asked) && asked.target.subresource.is_empty() && writes {

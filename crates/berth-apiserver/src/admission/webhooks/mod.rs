@@ -1,5 +1,5 @@
-//! Admission webhooks: programs elsewhere that change or refuse objects, as MutatingWebhookConfiguration and
-//! ValidatingWebhookConfiguration objects name them.
+//! Admission webhooks: external servers that change or reject objects, as configured by
+//! MutatingWebhookConfiguration and ValidatingWebhookConfiguration objects.
 //!
 //! Mutating webhooks are called one after the other, in the order of their configurations' names; validating ones all at
 //! once. When a webhook changed something, the mutating plugins of the server run again, and so do (once) the webhooks
@@ -90,7 +90,7 @@ impl Hooks {
     }
 }
 
-/// The webhooks as last looked at.
+/// The cached webhooks.
 #[derive(Default)]
 pub(crate) struct Cache(RwLock<Option<Arc<Hooks>>>);
 
@@ -109,7 +109,7 @@ impl Cache {
     }
 }
 
-/// A request as webhooks are asked about it.
+/// A request as webhooks receive it.
 pub(crate) struct Request {
     pub(crate) target: Target,
     pub(crate) operation: &'static str,
@@ -144,7 +144,7 @@ impl Request {
 }
 
 impl Request {
-    /// What matching asks about it, with the objects as they are by now.
+    /// The attributes for matching, with the objects as changed so far.
     pub(crate) fn about<'a>(&'a self, request: &'a AdmissionRequest<'_>) -> Asked<'a> {
         Asked {
             target: &self.target,
@@ -225,7 +225,7 @@ pub(crate) async fn mutate(
     rerun(request)?;
     for (at, hook) in hooks.mutating.iter().enumerate() {
         let again = hook.webhook["reinvocationPolicy"] == "IfNeeded";
-        // Only who was called before and would see something new.
+        // Call again only webhooks that were called before and whose object has changed since.
         if again && last_seen[at].as_ref().is_some_and(|seen| Some(seen) != request.object.as_ref()) {
             mutate_by(server, hook, &asked, request).await?;
         }
@@ -385,7 +385,7 @@ async fn call(
     review::answer(version, &uid, mutating, &answer).map_err(CallError::Failed)
 }
 
-/// An object in the version a webhook asked for.
+/// An object in the version that a webhook's rules request.
 pub(crate) fn converted(server: &ApiServer, object: Value, target: &Target, asked: &Request) -> Result<Value, Status> {
     if target.kind == asked.target.kind {
         return Ok(object);

@@ -16,12 +16,12 @@ use crate::webhook::ReviewVersion;
 /// Group of the reviews.
 const GROUP: &str = "admission.k8s.io";
 
-/// What a review asks.
+/// The content of an admission review request.
 pub(crate) struct Question<'a> {
     pub(crate) uid: &'a str,
     /// In which form the webhook wants it.
     pub(crate) target: &'a Target,
-    /// In which form it was asked.
+    /// Kind, resource and subresource of the original request.
     pub(crate) requested: &'a Target,
     pub(crate) name: &'a str,
     pub(crate) namespace: &'a str,
@@ -141,7 +141,7 @@ pub fn answer(version: ReviewVersion, uid: &str, mutating: bool, review: &Value)
                 return Err(problem.to_owned());
             }
         }
-        // The old version had one kind of patch, and nobody minded one that had no effect.
+        // v1beta1 has one patch type, and ignores an empty patch.
         ReviewVersion::V1beta1 if mutating && !patch.is_empty() => patch_type = "JSONPatch".to_owned(),
         ReviewVersion::V1beta1 => {
             patch.clear();

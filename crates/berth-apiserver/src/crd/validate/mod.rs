@@ -24,7 +24,7 @@ pub use parts::deprecation_warning;
 pub(crate) use parts::next_step;
 use parts::part;
 
-/// What is asked of a definition beyond what every one must satisfy.
+/// Checks that apply to this definition beyond those for every definition.
 struct Checks<'a> {
     structural: StructuralOptions,
     /// Every version has a schema.
@@ -143,7 +143,7 @@ pub fn validate_update_with(new: &Value, old: &Value, stored: Env) -> Vec<Error>
     errors
 }
 
-/// Checks what somebody wrote to a definition's status.
+/// Validates a client's write to a definition's status.
 pub fn validate_status_update(new: &Value) -> Vec<Error> {
     let mut errors = names::validate(&new["status"]["acceptedNames"], &Path::new("status.acceptedNames"));
     errors.extend(stored_versions(new));
@@ -220,8 +220,8 @@ fn check_group(spec: &Value, path: &Path<'_>, errors: &mut Vec<Error>) {
     }
 }
 
-/// What is asked of the schemas of a definition: those that have defaults or extensions must be structural whatever the
-/// definition was before.
+/// Requirements on the schemas of a definition: schemas with defaults or extensions must be
+/// structural, whatever the old definition had.
 fn schema_options(definition: &Value, checks: &Checks<'_>) -> StructuralOptions {
     let preserves = definition["spec"]["preserveUnknownFields"] == true;
     let structural =
@@ -377,7 +377,7 @@ fn check_rules(schema: &Value, parsed: Option<&Arc<Schema>>, checks: &Checks<'_>
     let mut stored = StoredExpressions::default();
     checks.old.into_iter().flat_map(schemas).for_each(|(_, schema)| stored.add(schema));
     let options = rules::Options {
-        // One version back, so that whoever goes back finds nothing that is not known there.
+        // One version back, so that after a downgrade every stored expression is still valid.
         env: Env::new(berth_cel::NEWEST),
         env_stored: checks.stored.clone(),
         stored: &stored,
