@@ -61,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn watches_and_those_who_do_not_ask_get_plain_answers() {
+    fn watches_and_clients_without_gzip_get_uncompressed_responses() {
         let ask = |uri: &str, accept: &str| {
             is_wanted(&Request::builder().uri(uri).header(header::ACCEPT_ENCODING, accept).body(()).expect("a request"))
         };

@@ -139,7 +139,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_asks_is_said_by_the_server_alone() {
+    fn identity_headers_of_the_client_are_replaced_by_the_servers() {
         let given = HeaderMap::from_iter([
             (HeaderName::from_static("x-remote-user"), HeaderValue::from_static("system:admin")),
             (HeaderName::from_static("x-remote-extra-scope"), HeaderValue::from_static("all")),

@@ -115,7 +115,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn what_nobody_takes_is_given_up_and_what_is_taken_slowly_is_not() {
+    async fn a_stalled_reader_is_disconnected_and_a_slow_reader_is_not() {
         let (near, mut far) = duplex(64);
         let mut patient = Patient::new(near, Duration::from_secs(60));
         let reader = tokio::spawn(async move {

@@ -287,7 +287,7 @@ fgn0RaUtMAoGCCqGSM49BAMCA0kAMEYCIQDQNlpiK+c5vEZ6rQlUbhqk5Rj57mhq
     }
 
     #[test]
-    fn a_certificate_that_cannot_be_read_makes_a_stranger_and_cuts_nobody_off() {
+    fn an_unreadable_client_certificate_is_untrusted_but_does_not_close_the_connection() {
         let pki = Pki::ephemeral(now()).expect("made");
         let (own, other) = (pki.client("jane", None).expect("signed"), pki.client("joe", None).expect("signed"));
         assert!(matches!(shown(VERSION_1, &other.key_pem, &pki), Ok(Shown::Strange)));

@@ -127,7 +127,7 @@ impl Server {
 }
 
 #[tokio::test]
-async fn requests_for_a_group_of_somebody_elses_are_sent_on_while_it_answers() {
+async fn requests_for_an_aggregated_group_are_forwarded_while_its_server_is_available() {
     let pki = pki();
     let proxy = pki.front_proxy().expect("a certificate");
     let program = Program::start(&proxy.authority_pem).await;
@@ -218,7 +218,7 @@ async fn requests_for_a_group_of_somebody_elses_are_sent_on_while_it_answers() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_api_service_says_whom_it_is_about_and_whom_to_believe() {
+async fn api_services_need_a_valid_group_service_and_ca_bundle() {
     let server = crate::harness::server();
     let spec = |more: Value| {
         let mut spec =

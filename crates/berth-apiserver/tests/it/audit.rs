@@ -23,7 +23,7 @@ impl Sink for Memory {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_did_what_as_whom_and_what_came_of_it() {
+async fn audit_events_name_users_impersonation_and_outcomes() {
     let policy = json!({"omitStages": ["RequestReceived"], "omitManagedFields": true, "rules": [
         {"level": "None", "verbs": ["get", "list", "watch"]},
         {"level": "Metadata", "resources": [{"group": "", "resources": ["secrets"]}]},

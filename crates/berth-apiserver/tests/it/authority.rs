@@ -37,7 +37,7 @@ fn refused(answer: Answer, text: &str) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_may_only_change_objects_makes_none() {
+async fn a_user_without_create_permission_cannot_create_by_update() {
     let server = server();
     let maps = "/api/v1/namespaces/default/configmaps";
     let leases = "/apis/coordination.k8s.io/v1/namespaces/default/leases";

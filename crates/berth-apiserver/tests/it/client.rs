@@ -32,7 +32,7 @@ async fn a_kube_client_works_in_process() {
 
 /// What a client that does without `managedFields` is sent is what every other client is sent, less those.
 #[tokio::test(start_paused = true)]
-async fn a_lean_client_is_told_everything_but_who_set_what() {
+async fn a_lean_client_gets_everything_but_managed_fields() {
     let server = server();
     let user = || UserInfo::master("client");
     let lean: Api<ConfigMap> =

@@ -70,7 +70,7 @@ async fn priority_levels_have_their_defaults_and_limits() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn flow_schemas_say_whose_requests_they_are_about() {
+async fn flow_schemas_need_valid_subjects_and_rules() {
     let server = server();
     let schemas = format!("{FLOW_CONTROL}/flowschemas");
     let schema = |precedence: i64, rule: Value| {
@@ -198,7 +198,7 @@ fn cells(table: &Value) -> Value {
 }
 
 #[tokio::test(start_paused = true)]
-async fn of_parts_nobody_asked_nothing_is_said() {
+async fn component_statuses_of_scheduler_and_controllers_are_unknown() {
     let server = server();
     let table = server.table("/api/v1/componentstatuses").await.expect(200);
     let rows: Vec<_> = table["rows"].as_array().unwrap().iter().map(|row| row["cells"].clone()).collect();
@@ -295,7 +295,7 @@ impl Meddler for Sluggish {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_flow_schema_says_how_it_is_in_the_end_whoever_looked_first() {
+async fn concurrent_updates_of_a_flow_schema_end_with_the_right_dangling_condition() {
     for seed in 0..20 {
         let store = Meddled::by(Sluggish(Mutex::new(SmallRng::seed_from_u64(seed))));
         let server = Arc::new(Server { api: ApiServer::new(config_on(store)) });

@@ -71,7 +71,7 @@ async fn the_body_of_a_deletion_says_everything_or_the_query_does() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_list_whose_revision_is_forgotten_can_go_on_as_it_is_now() {
+async fn a_list_of_a_compacted_revision_can_continue_at_the_current_one() {
     let store = std::sync::Arc::new(berth_store::MemoryStore::new());
     let server = Server { api: berth_apiserver::ApiServer::new(config_on(store.clone())) };
     make(&server, &["a", "b", "c"]).await;
@@ -138,7 +138,7 @@ async fn a_deletion_of_some_answers_in_the_form_that_is_asked_for() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_end_of_initial_events_is_told_to_who_takes_bookmarks() {
+async fn the_end_of_initial_events_is_sent_to_clients_that_allow_bookmarks() {
     let server = server();
     make(&server, &["a"]).await;
     let watch = |more: &str| {

@@ -197,7 +197,7 @@ async fn a_service_that_was_only_a_name_gets_an_address_as_a_new_one_does() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_wants_an_address_does_not_wait_for_anybodys_backlog() {
+async fn service_writes_do_not_wait_for_another_users_backlog() {
     let (server, store) = slow();
     store.meddler.backlog.send_replace(true);
     let path = format!("{SERVICES}/a");

@@ -19,7 +19,7 @@ async fn ask(server: &Server, uri: &str) -> (u16, String) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn checks_are_told_one_by_one_when_asked_for() {
+async fn verbose_health_lists_every_check() {
     let server = server();
     // Not ready while not everything is there; then every check is told. Alive all the same.
     let (code, text) = ask(&server, "/readyz").await;

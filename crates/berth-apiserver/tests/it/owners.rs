@@ -127,7 +127,7 @@ impl AdmissionPlugin for Counted {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_owner_named_twice_counts_once_before_anybody_looks() {
+async fn a_duplicate_owner_reference_is_removed_before_admission() {
     let seen = Arc::default();
     let mut config = config();
     config.admission.push(Arc::new(Counted(Arc::clone(&seen))));
@@ -141,7 +141,7 @@ async fn an_owner_named_twice_counts_once_before_anybody_looks() {
 
 /// Recorded from kube-apiserver 1.36: ownership is what was sent, told before admission, which owns nothing.
 #[tokio::test(start_paused = true)]
-async fn what_admission_adds_is_nobodys_and_it_sees_who_writes() {
+async fn no_manager_owns_what_admission_adds_and_admission_sees_the_managers() {
     let server = server();
     let group = "/apis/admissionregistration.k8s.io/v1";
     let managers = "object.metadata.managedFields.map(entry, entry.manager).join(',')";

@@ -70,7 +70,7 @@ async fn status_and_specification_are_written_apart() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_suspended_job_may_be_told_where_to_run() {
+async fn a_suspended_job_accepts_a_node_selector() {
     let server = server();
     server.post(JOBS, job()).await.expect(201);
     let started = json!({"spec": {"suspend": false, "template": {"spec": {"nodeSelector": {"pool": "gpu"}}}}});

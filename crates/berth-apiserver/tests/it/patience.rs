@@ -40,7 +40,7 @@ fn socket() -> TcpSocket {
 }
 
 #[tokio::test]
-async fn who_does_not_shake_hands_is_let_go() {
+async fn a_client_without_a_tls_handshake_is_disconnected() {
     let (address, _pki, _server) = listen(|patience| patience.handshake = SHORT).await;
     let mut stream = socket().connect(address).await.expect("connected");
     let mut answer = Vec::new();
@@ -49,7 +49,7 @@ async fn who_does_not_shake_hands_is_let_go() {
 }
 
 #[tokio::test]
-async fn who_does_not_say_what_he_wants_is_let_go() {
+async fn a_client_with_incomplete_headers_is_disconnected() {
     let (address, pki, _server) = listen(|patience| patience.headers = SHORT).await;
     let beginnings = [
         ("http/1.1", ""),
@@ -67,7 +67,7 @@ async fn who_does_not_say_what_he_wants_is_let_go() {
 }
 
 #[tokio::test]
-async fn who_does_not_send_what_he_announced_is_told_so() {
+async fn a_client_that_stalls_in_its_body_gets_a_504() {
     let (address, pki, _server) = listen(|patience| patience.body = SHORT).await;
     let mut stream = connect(socket(), address, &pki, "http/1.1").await.expect("connected");
     let request =
@@ -80,7 +80,7 @@ async fn who_does_not_send_what_he_announced_is_told_so() {
 }
 
 #[tokio::test]
-async fn who_takes_nothing_of_his_answer_is_let_go() {
+async fn a_client_that_does_not_read_its_response_is_disconnected() {
     const LINE: &str = "a line of many";
     let (address, pki, server) = listen(|patience| patience.taking = SHORT).await;
     // More than the system keeps for both ends of a connection.

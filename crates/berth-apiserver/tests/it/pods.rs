@@ -95,7 +95,7 @@ async fn services_get_an_address_and_secrets_their_data() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nobody_is_connected_to_a_simulated_container() {
+async fn connections_to_simulated_containers_are_rejected() {
     let server = server();
     let pods = "/api/v1/namespaces/default/pods";
     let pod = json!({"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c", "image": "i"}]}});

@@ -194,7 +194,7 @@ async fn policies_that_cannot_work_are_refused_with_their_fields() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn expressions_that_cannot_work_for_a_kind_are_told_in_the_status() {
+async fn expressions_that_cannot_work_for_a_kind_are_reported_in_the_status() {
     let server = server();
     let spec = json!({"matchConstraints": about_maps(), "validations": [
         {"expression": "object.data.size() > 0"}, {"expression": "object.dat.size() > 0"}]});

@@ -131,7 +131,7 @@ impl Converter for Onlooker {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nobody_waits_for_a_count_while_a_program_elsewhere_converts() {
+async fn recounts_do_not_wait_for_a_conversion_webhook() {
     let onlooker = Arc::new(Onlooker::default());
     let mut config = config();
     config.converters.insert(("example.com".to_owned(), "Timer".to_owned()), onlooker.clone());

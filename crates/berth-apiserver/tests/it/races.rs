@@ -79,7 +79,7 @@ async fn a_patch_without_a_revision_takes_in_what_was_written_in_between() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_names_a_revision_is_refused_when_somebody_writes_in_between() {
+async fn a_write_with_a_stale_revision_is_rejected() {
     let (server, store, created) = raced().await;
     store.meddler.write_first("put");
     let mut put = created.clone();

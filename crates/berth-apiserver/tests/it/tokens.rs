@@ -62,7 +62,7 @@ async fn a_secret_for_an_account_is_filled_and_its_token_good_as_long_as_it_is_t
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_secret_for_nobody_is_refused_or_stays_empty() {
+async fn a_token_secret_without_an_existing_account_is_rejected_or_stays_empty() {
     let server = server();
     let nobody = json!({"metadata": {"name": "t"}, "type": "kubernetes.io/service-account-token"});
     let refused = server.post(SECRETS, nobody).await.expect(422);
@@ -84,7 +84,7 @@ async fn keys_are_published() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_token_is_for_whom_it_says_or_not_given() {
+async fn malformed_token_requests_are_rejected() {
     let server = server();
     server.post(ACCOUNTS, json!({"metadata": {"name": "robot"}})).await.expect(201);
     let uri = format!("{ACCOUNTS}/robot/token");

@@ -50,7 +50,7 @@ async fn what_a_stateful_set_is_made_of_stays() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn finalizers_that_come_later_say_whose_they_are_too() {
+async fn finalizers_added_by_an_update_must_be_qualified() {
     let server = server();
     let maps = "/api/v1/namespaces/default/configmaps";
     let made = json!({"metadata": {"name": "m", "finalizers": ["example.com/f"]}});
@@ -187,7 +187,7 @@ async fn what_is_only_the_latest_is_always_pulled() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn long_lists_are_checked_and_few_of_their_mistakes_told() {
+async fn long_lists_are_validated_and_few_errors_reported() {
     const MANY: usize = 20_000;
     let server = server();
     let name = |index: usize| format!("v{index}");
