@@ -151,7 +151,7 @@ fn info() -> Value {
     json!({"title": "Kubernetes", "version": GIT_VERSION})
 }
 
-/// How clients say who they are, beside certificates.
+/// How clients authenticate, other than by certificates.
 fn security() -> Value {
     json!({"BearerToken": {
         "type": "apiKey", "description": "Bearer Token authentication", "name": "authorization", "in": "header",
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn the_index_does_not_tell_which_schemas_were_needed_so_far() {
+    fn the_index_does_not_depend_on_the_schemas_used_so_far() {
         let registry = Registry::builtin();
         let before = index(&registry, true);
         // A definition that refers to itself, by way of others.

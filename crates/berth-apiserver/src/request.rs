@@ -1,9 +1,9 @@
-//! From path, method and query to what is being asked: group, version, resource, namespace, name, subresource, verb.
-//! Behaviour after Kubernetes' `RequestInfo` (conformance suite `request-info`).
+//! Parses path, method and query into group, version, resource, namespace, name, subresource and
+//! verb. Behaviour after Kubernetes' `RequestInfo` (conformance suite `request-info`).
 
 use http::Method;
 
-/// What a request asks for.
+/// The parsed request line.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RequestInfo {
     /// Whether this concerns objects (as opposed to discovery, health, OpenAPI).
@@ -39,8 +39,8 @@ pub struct RequestInfo {
 const NAMESPACE_SUBRESOURCES: [&str; 2] = ["status", "finalize"];
 
 impl RequestInfo {
-    /// Reads a request line. `query` is the raw query string without `?`. Never fails: what is not understood is a
-    /// request that is not about resources, or one whose resource nobody serves.
+    /// Parses a request line. `query` is the raw query string without `?`. Never fails: an unknown
+    /// path becomes a non-resource request, or a request for a resource that is not served.
     pub fn parse(method: &Method, path: &str, query: &str) -> RequestInfo {
         let mut info =
             RequestInfo { path: path.to_owned(), verb: method.as_str().to_lowercase(), ..RequestInfo::default() };

@@ -59,8 +59,8 @@ pub(crate) type LeftOut = Vec<EncodeError>;
 /// Most fields of an object that are named when they are left out.
 const NAMED_MAX: usize = 16;
 
-/// What is being written. A field with a value of another type is left out, as if the object had none: one value that should
-/// not be there must not keep a list of thousands from who asks for it.
+/// The output. A field with a value of the wrong type is left out, as if it were absent: one wrong
+/// value must not keep a client from a list of thousands.
 #[derive(Default)]
 struct Out {
     bytes: Vec<u8>,
@@ -113,7 +113,7 @@ pub fn from_json(object: &Value) -> Result<Vec<u8>> {
     left_out.into_iter().next().map_or(Ok(body), Err)
 }
 
-/// The same without the fields that do not fit, which are told beside it.
+/// As above, without the fields that do not fit, which are returned beside it.
 ///
 /// # Errors
 /// Nothing is known of the kind.
@@ -162,8 +162,8 @@ fn put_head(out: &mut Vec<u8>, api_version: &str, kind: &str) {
     put_bytes(out, 1, &type_meta);
 }
 
-/// Writes lists item by item. What comes before the items says how long they are together, so whoever cannot hold them all
-/// makes each twice: once to measure, once to send.
+/// Writes lists item by item. The total length precedes the items. A caller that cannot hold them
+/// all encodes each item twice: once to measure, once to send.
 pub(crate) struct ListEncoder {
     head: Vec<u8>,
     items: &'static Field,

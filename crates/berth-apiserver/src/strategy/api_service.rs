@@ -1,4 +1,4 @@
-//! APIServices; who serves what they name is [`crate::aggregation`]'s business.
+//! APIServices: validation. [`crate::aggregation`] forwards requests to the servers they name.
 
 use berth_apimachinery::field::{Error, Path};
 use berth_apimachinery::{meta, names};

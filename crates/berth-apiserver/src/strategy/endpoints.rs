@@ -52,7 +52,8 @@ fn check_subset(subset: &Value, path: &Path<'_>, errors: &mut Vec<Error>) {
         for (index, address) in items(&subset[kind]).iter().enumerate() {
             let at = list.index(index);
             let (ip, at) = (text(address, "ip"), at.child("ip"));
-            // Upstream asks twice: whether it is written well, and whether it is one at all.
+            // Upstream runs two checks: whether the IP is well formed, and whether it is an IP at
+            // all.
             let messages = names::is_ip(ip);
             let is_none = messages.iter().any(|message| message.starts_with("must be a valid"));
             errors.extend(messages.into_iter().map(|message| Error::invalid(&at, ip, message)));
@@ -107,7 +108,7 @@ const SLICE_PORTS_MAX: usize = 20_000;
 const HINTS_MAX: usize = 8;
 const ADDRESS_TYPES: [&str; 3] = ["FQDN", "IPv4", "IPv6"];
 
-/// Checks a slice of who serves something, and where.
+/// Validates an EndpointSlice.
 fn check_slice(slice: &Value) -> Vec<Error> {
     let mut errors = Vec::new();
     let kind = text(slice, "addressType");
@@ -148,7 +149,7 @@ fn check_slice(slice: &Value) -> Vec<Error> {
     errors
 }
 
-/// Checks one who serves: at addresses of the slice's kind, on a node.
+/// Validates an endpoint: addresses of the slice's type, and its node.
 fn check_endpoint(endpoint: &Value, kind: &str, path: &Path<'_>, errors: &mut Vec<Error>) {
     let (addresses, list) = (items(&endpoint["addresses"]), path.child("addresses"));
     if addresses.is_empty() {

@@ -1,5 +1,5 @@
-//! What happened to something: events in both groups. Those of `events.k8s.io`, and of the core group when they say when
-//! (`eventTime`), say who reports what and do not change; older ones may say little.
+//! Events in both groups. Events of `events.k8s.io`, and core events with `eventTime`, must name
+//! their reporter and are immutable; older ones need few fields.
 
 use berth_apimachinery::field::{Error, Path};
 use berth_apimachinery::meta::{self, map_mut};
@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::rules::{number, text};
 use super::{Strategy, same, set_default};
 
-/// The longest names of who reports, and of what was done and why, and the longest note.
+/// Maximum lengths of the reporter's name, of action and reason, and of the note.
 const REPORTER_MAX: usize = 128;
 const WORD_MAX: usize = 128;
 const NOTE_MAX: usize = 1024;
@@ -120,7 +120,7 @@ fn check_type(event: &Value, errors: &mut Vec<Error>) {
     }
 }
 
-/// Checks who reports what.
+/// Validates the reporter, action and reason of an event.
 fn check_report(event: &Value, names: Names, errors: &mut Vec<Error>) {
     let reporter = text(event, names.reporter);
     let at = Path::new(names.reporter);

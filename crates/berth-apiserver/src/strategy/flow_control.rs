@@ -1,5 +1,5 @@
-//! FlowSchemas and PriorityLevelConfigurations: kept for those who read and write them. Which requests wait for which is
-//! decided otherwise here (`fairness`).
+//! FlowSchemas and PriorityLevelConfigurations: stored for clients that use them. They do not
+//! configure this server's fairness, which has rules of its own (`fairness`).
 
 use berth_apimachinery::field::{Error, Path};
 use berth_apimachinery::meta::{self, map_mut};
@@ -249,7 +249,8 @@ fn check_verbs(rule: &Value, path: &Path<'_>, errors: &mut Vec<Error>) {
     }
 }
 
-/// A list has items, and a star stands alone. Whether there are items without a star, to be looked at one by one.
+/// Requires items, and a star to be the only one. Returns whether there are items without a star,
+/// to be validated one by one.
 fn check_alone(
     rule: &Value,
     path: &Path<'_>,

@@ -16,7 +16,7 @@ const NAME_LABEL: &str = "batch.kubernetes.io/job-name";
 const LEGACY_UID_LABEL: &str = "controller-uid";
 const LEGACY_NAME_LABEL: &str = "job-name";
 
-/// Longest name of a job whose pods are told apart by index: the index is appended to the pods' host names.
+/// Longest name of an indexed Job: the index is appended to the pods' host names.
 const INDEXED_PARALLELISM_MAX: i64 = 100_000;
 
 pub(crate) struct Jobs;
@@ -93,7 +93,8 @@ impl Strategy for Jobs {
             immutable(new, old, &["spec", field], &mut errors);
         }
         let mut template = new["spec"]["template"].clone();
-        // A suspended job may be told where to run, once no pod of an earlier start is left.
+        // The scheduling fields of a suspended Job may change once no pod of an earlier start is
+        // left.
         let is_idle = old["status"]["active"].as_i64().unwrap_or(0) == 0;
         let stands = old["status"]["startTime"].is_null() || has_condition(old, "Suspended");
         if old["spec"]["suspend"] == true && is_idle && stands {

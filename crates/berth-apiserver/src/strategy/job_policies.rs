@@ -162,7 +162,7 @@ pub(super) fn success_policy(spec: &Value, path: &Path<'_>, errors: &mut Vec<Err
         errors.push(Error::invalid(path, spec["successPolicy"].clone(), detail));
         return;
     }
-    // Who does not say how many completions there are is told so.
+    // A missing `completions` is reported elsewhere.
     let Some(completions) = spec["completions"].as_i64() else { return };
     let list = path.child("rules");
     let rules = items(&spec["successPolicy"]["rules"]);

@@ -1,5 +1,5 @@
-//! LimitRanges: what follows from what is written for containers. A limit defaults to the largest allowed, a request to the
-//! default limit or else to the least allowed. And quotas, whose amounts are kept the same way.
+//! LimitRanges and ResourceQuotas: defaults. A container's limit defaults to the maximum, its
+//! request to the default limit or else to the minimum. Quotas store amounts in the same form.
 
 use berth_apimachinery::field::Error;
 use berth_apimachinery::meta;

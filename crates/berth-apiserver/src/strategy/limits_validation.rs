@@ -95,7 +95,7 @@ pub(super) fn quota(quota: &Value) -> Vec<Error> {
     let scopes: Vec<&str> = spec["scopes"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
     let at = path.child("scopes");
     let shown = unless_long(spec["scopes"].clone());
-    // What fits all of them need not be asked again.
+    // A repeated scope without errors needs no second check.
     let mut fine: HashSet<&str> = HashSet::new();
     for scope in &scopes {
         let before = errors.len();

@@ -63,7 +63,7 @@ impl Strategy for RuntimeClasses {
     }
 }
 
-/// Nodes: whoever registers one says what it has.
+/// Nodes: the client that registers a node states its resources.
 pub(crate) struct Nodes;
 
 impl Strategy for Nodes {
@@ -205,7 +205,7 @@ fn check_rule(rule: &Value, is_namespaced: bool, path: &Path<'_>, errors: &mut V
 
 /// The group of roles, and of users and groups that are given them.
 const GROUP: &str = "rbac.authorization.k8s.io";
-/// Whom a role can be given to.
+/// Kinds of subjects that a role can be bound to.
 const SUBJECTS: [&str; 3] = ["ServiceAccount", "User", "Group"];
 
 /// Role bindings and cluster role bindings.

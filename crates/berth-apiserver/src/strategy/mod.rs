@@ -1,5 +1,6 @@
-//! What is particular about single kinds: defaults, what a write may change, what must hold. One path serves every kind;
-//! this is where it asks. Custom resources have one strategy, most built-in kinds share another, a few have their own.
+//! Rules of single kinds: defaults, immutable fields and validation. The request path is shared by
+//! all kinds and calls these hooks. Custom resources have one strategy, most built-in kinds share
+//! another, a few have their own.
 
 mod addresses;
 mod admission_policy;
@@ -60,7 +61,7 @@ pub(crate) struct Context<'a> {
     pub(crate) registry: &'a Registry,
     pub(crate) now: jiff::Timestamp,
     pub(crate) tokens: Option<&'a Tokens>,
-    /// Who asks.
+    /// The user that sent the request.
     pub(crate) user: &'a UserInfo,
 }
 
@@ -86,7 +87,8 @@ pub(crate) trait Strategy: Send + Sync {
         false
     }
 
-    /// Fills in what may be left out. Called on every write, so it must not change what is there.
+    /// Fills in missing optional fields. Called on every write, so it must not change existing
+    /// values.
     fn default(&self, _object: &mut Value) {}
 
     /// System fields of a new object; metadata is complete.
@@ -131,7 +133,7 @@ pub(crate) trait Strategy: Send + Sync {
     /// What deletion changes besides metadata.
     fn prepare_delete(&self, _object: &mut Value) {}
 
-    /// Whether dependents stay when who deletes does not say what becomes of them.
+    /// Whether dependents are orphaned when a deletion names no propagation policy.
     fn orphans_dependents(&self) -> bool {
         false
     }
@@ -142,8 +144,9 @@ pub(crate) trait Strategy: Send + Sync {
     }
 }
 
-/// Whether a replacement must say which revision it replaces; of other kinds one without a revision replaces whatever is
-/// there. Which kinds do is a matter of history upstream too (read off kube-apiserver 1.36).
+/// Whether a replacement requires a `resourceVersion`. For other kinds a replacement without one
+/// overwrites any stored state. The set of kinds has historical reasons upstream (read off
+/// kube-apiserver 1.36).
 pub(crate) fn insists_on_revision(row: &ResourceInfo, custom: bool) -> bool {
     custom
         || match row.group.as_str() {

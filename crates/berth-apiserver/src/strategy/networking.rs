@@ -1,4 +1,4 @@
-//! What comes in from outside and who may talk to whom: ingresses, their classes, and network policies.
+//! Ingresses, IngressClasses and NetworkPolicies: defaults and validation.
 
 use std::net::IpAddr;
 
@@ -105,7 +105,7 @@ fn check_policy_port(port: &Value, path: &Path<'_>, errors: &mut Vec<Error>) {
     }
 }
 
-/// Checks whom a rule is about: pods, or addresses.
+/// Validates a peer of a rule: pods, or addresses.
 fn check_peer(peer: &Value, path: &Path<'_>, errors: &mut Vec<Error>) {
     let mut ways = 0;
     for field in ["podSelector", "namespaceSelector"] {
@@ -204,7 +204,7 @@ impl Strategy for Ingresses {
     }
 }
 
-/// Checks what an ingress serves and whom it passes that on to.
+/// Validates an Ingress: hosts, paths and backends.
 fn check_ingress(spec: &Value) -> Vec<Error> {
     let mut errors = Vec::new();
     let path = Path::new("spec");
@@ -270,7 +270,7 @@ fn check_path(entry: &Value, path: &Path<'_>, errors: &mut Vec<Error>) {
     let (given, at) = (text(entry, "path"), path.child("path"));
     match entry["pathType"].as_str() {
         None => {
-            // Nothing else is looked at then.
+            // No further validation in this case.
             errors.push(Error::required(&path.child("pathType"), "pathType must be specified"));
             return;
         }
@@ -298,7 +298,7 @@ fn check_path(entry: &Value, path: &Path<'_>, errors: &mut Vec<Error>) {
     check_backend(&entry["backend"], &path.child("backend"), errors);
 }
 
-/// Checks whom requests are passed on to: a port of a Service, or an object.
+/// Validates a backend: a port of a Service, or an object.
 fn check_backend(backend: &Value, path: &Path<'_>, errors: &mut Vec<Error>) {
     let (service, resource) = (&backend["service"], &backend["resource"]);
     match (service.is_null(), resource.is_null()) {

@@ -69,8 +69,8 @@ impl Strategy for Pods {
         true
     }
 
-    /// Upstream's rule: the asked-for period, else the pod's own; none at all for pods that never got a node or are
-    /// finished.
+    /// Upstream's rule: the requested period, else the pod's own. Zero for pods that never got a
+    /// node or are finished.
     fn grace_period(&self, object: &Value, requested: Option<i64>) -> i64 {
         let spec = &object["spec"];
         let period = requested.or_else(|| spec["terminationGracePeriodSeconds"].as_i64()).unwrap_or(30);

@@ -39,9 +39,9 @@ const KNOWN: [&str; 16] = [
     "storage",
 ];
 const NON_OVERCOMMITTED: &str = "Limit must be set for non overcommitable resources";
-/// Sources of a variable, in the order they are looked at.
+/// Sources of a variable, in the order of validation.
 const FROM: [&str; 5] = ["fieldRef", "resourceFieldRef", "configMapKeyRef", "secretKeyRef", "fileKeyRef"];
-/// What a probe or a hook can do, in the order they are looked at.
+/// Handlers of a probe or a hook, in the order of validation.
 const HANDLERS: [&str; 5] = ["exec", "httpGet", "tcpSocket", "grpc", "sleep"];
 
 /// What of the pod the checks of its containers need.

@@ -164,7 +164,7 @@ fn volume(volume: &mut Map<String, Value>) {
     }
 }
 
-/// What a pod is told of itself as files.
+/// Defaults of downward API volumes.
 fn downward(source: Option<&mut Value>) {
     let items = source.and_then(|source| source.get_mut("items")).and_then(Value::as_array_mut);
     for item in items.into_iter().flatten() {

@@ -25,7 +25,7 @@ const NOT_EPHEMERAL: [&str; 8] = [
     "restartPolicy",
 ];
 
-/// Whose PodSpec it is.
+/// The owner of a PodSpec.
 #[derive(Clone, Copy)]
 pub(crate) enum Of<'a> {
     /// That of pods to come, which may leave some things open.

@@ -31,7 +31,7 @@ const NEEDS: [(&str, &[&str]); 17] = [
     ("nfs", &["server", "path"]),
     ("hostPath", &["path"]),
 ];
-/// The sources, in the order they are looked at.
+/// The volume sources, in the order of validation.
 const SOURCES: [&str; 30] = [
     "emptyDir",
     "hostPath",
@@ -64,7 +64,7 @@ const SOURCES: [&str; 30] = [
     "ephemeral",
     "image",
 ];
-/// The sources of volumes of the cluster, in the order they are looked at.
+/// The sources of PersistentVolumes, in the order of validation.
 pub(super) const PERSISTENT: [&str; 22] = [
     "hostPath",
     "gcePersistentDisk",
@@ -92,13 +92,13 @@ pub(super) const PERSISTENT: [&str; 22] = [
 /// The secrets a storage driver may be handed.
 const CSI_SECRETS: [&str; 4] =
     ["controllerPublishSecretRef", "controllerExpandSecretRef", "nodePublishSecretRef", "nodeExpandSecretRef"];
-/// What a path on a node may be asked to be.
+/// Types of a host path.
 const HOST_PATH_TYPES: [&str; 8] =
     ["", "BlockDevice", "CharDevice", "Directory", "DirectoryOrCreate", "File", "FileOrCreate", "Socket"];
-/// What of a pod its files can tell.
+/// Pod fields available in downward API files.
 pub(super) const POD_FIELDS: [&str; 5] =
     ["metadata.annotations", "metadata.labels", "metadata.name", "metadata.namespace", "metadata.uid"];
-/// What of a container can be told to it.
+/// Container resources available through the downward API.
 const RESOURCES: [&str; 6] = [
     "limits.cpu",
     "limits.ephemeral-storage",
@@ -152,7 +152,7 @@ fn source(volume: &Value, of: Of<'_>, path: &Path<'_>, errors: &mut Vec<Error>) 
         }
         found = true;
         self::kind(kind, source, path, errors);
-        // What a template leaves open, somebody says before its pods are made.
+        // Only pods must have it: a template may leave it open until its pods are created.
         if let ("image", Of::Pod(_)) = (kind, of) {
             required(source, "reference", &at, errors);
         }
@@ -337,7 +337,7 @@ fn mode(mode: &Value, path: &Path<'_>, errors: &mut Vec<Error>) {
     }
 }
 
-/// A file that tells something of the pod. Upstream's paths leave out where in the list it is.
+/// Validates a downward API file. Upstream's error paths omit its index in the list.
 fn downward(item: &Value, path: &Path<'_>, errors: &mut Vec<Error>) {
     if required(item, "path", path, errors) {
         local_path(text(item, "path"), &path.child("path"), errors);
@@ -393,7 +393,7 @@ pub(super) fn field_ref(field: &Value, known: &[&str], path: &Path<'_>, errors: 
     }
 }
 
-/// What of a pod its environment can tell.
+/// Pod fields available in environment variables.
 pub(super) const ENVIRONMENT_FIELDS: [&str; 9] = [
     "metadata.name",
     "metadata.namespace",
@@ -405,7 +405,7 @@ pub(super) const ENVIRONMENT_FIELDS: [&str; 9] = [
     "status.podIP",
     "status.podIPs",
 ];
-/// Fields of pods that are known by name and can be told neither way.
+/// Known pod fields that the downward API does not provide.
 const SELECTABLE: [&str; 5] =
     ["spec.restartPolicy", "spec.schedulerName", "spec.hostNetwork", "status.phase", "status.nominatedNodeName"];
 

@@ -1,11 +1,12 @@
-//! The checks many kinds share: something is there, is one of a list, is a name, is within bounds.
+//! Checks shared by many kinds: a field is set, is one of a list, is a name, is within bounds.
 
 use berth_apimachinery::field::{Error, Path};
 use berth_apimachinery::names;
 use berth_apimachinery::validation::NameCheck;
 use serde_json::Value;
 
-/// As many mistakes are told of at once: more than anybody reads, of a body that may have a million.
+/// Maximum number of validation errors to report at once: more than a user reads, of a body that
+/// may have a million.
 pub(crate) const ERRORS_MAX: usize = 1000;
 
 /// A text field, empty when absent.
@@ -23,7 +24,7 @@ pub(super) fn number(value: &Value, field: &str) -> i64 {
     value[field].as_i64().unwrap_or_default()
 }
 
-/// An error when a text field is empty; tells whether it has content.
+/// Reports an error if a text field is empty. Returns whether it has content.
 pub(super) fn required(value: &Value, field: &str, path: &Path<'_>, errors: &mut Vec<Error>) -> bool {
     let missing = text(value, field).is_empty();
     if missing {
@@ -37,14 +38,14 @@ pub(super) fn named(name: &str, check: NameCheck, path: &Path<'_>, errors: &mut 
     errors.extend(check(name).into_iter().map(|message| Error::invalid(path, name, message)));
 }
 
-/// An error when a field that is there has none of the known values.
+/// Reports an error if a field is set to an unknown value.
 pub(super) fn supported(value: &Value, field: &str, known: &[&str], path: &Path<'_>, errors: &mut Vec<Error>) {
     if let Some(given) = value[field].as_str().filter(|given| !known.contains(given)) {
         errors.push(Error::not_supported(&path.child(field), given, known));
     }
 }
 
-/// Errors when a number that is there is not a user or group id.
+/// Reports errors if a number is set and is not a user or group id.
 pub(super) fn id(value: &Value, path: &Path<'_>, errors: &mut Vec<Error>) {
     if let Some(id) = value.as_i64() {
         errors.extend(names::is_user_id(id).into_iter().map(|message| Error::invalid(path, id, message)));

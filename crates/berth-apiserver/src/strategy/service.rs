@@ -1,5 +1,5 @@
-//! Services: type, ports, and an address inside the cluster that nobody routes but everybody expects. The cluster has one family
-//! of addresses, IPv4.
+//! Services: type, ports, and a cluster IP, which clients expect although this network does not
+//! route it. The cluster has one address family, IPv4.
 
 use std::collections::BTreeSet;
 
@@ -74,7 +74,8 @@ impl Strategy for Services {
         let (has_balancer, has_policy) = (new["spec"]["type"] == "LoadBalancer", is_reached(new));
         let spec = spec_mut(new);
         let is_external_name = spec.get("type").is_some_and(|kind| kind == "ExternalName");
-        // What only the former type had goes with that; what is asked for is refused.
+        // Fields that only the former type had are removed; values that the client sets are
+        // rejected.
         let mut gone: Vec<&str> = Vec::new();
         if had_balancer && !has_balancer {
             gone.extend(["allocateLoadBalancerNodePorts", "loadBalancerClass"]);
@@ -247,7 +248,7 @@ fn check_ports(ports: &[Value], path: &Path<'_>, kind: &str, errors: &mut Vec<Er
     }
 }
 
-/// Checks whose traffic comes to which pods.
+/// Validates traffic policies: which clients' traffic reaches which pods.
 fn check_reach(service: &Value, path: &Path<'_>, errors: &mut Vec<Error>) {
     let spec = &service["spec"];
     let is_balancer = spec["type"] == "LoadBalancer";
@@ -340,7 +341,8 @@ fn check_node_ports(service: &Value, path: &Path, errors: &mut Vec<Error>) {
     }
 }
 
-/// Whether nobody gives the Service addresses, neither of its own nor of pods: who does may have either family.
+/// Whether the Service is headless and has no selector. The server assigns it neither cluster IPs
+/// nor endpoints, so the client may use either address family for it.
 fn is_without_addresses(spec: &Map<String, Value>) -> bool {
     let is_set = |field: &str| spec.get(field).and_then(Value::as_object).is_some_and(|map| !map.is_empty());
     spec.get("clusterIP").is_some_and(|address| address == "None") && !is_set("selector")

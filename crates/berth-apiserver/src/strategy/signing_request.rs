@@ -1,5 +1,5 @@
-//! Certificate signing requests: who asks is who sent the request, what was asked for stays, and one who approves writes another
-//! part of the status than one who signs.
+//! Certificate signing requests. The server sets the requesting user, the request itself is
+//! immutable, and approvers and signers write different parts of the status.
 //!
 //! Source of the behaviour: Kubernetes documentation, "Certificates and Certificate Signing Requests", and its API reference.
 
@@ -87,7 +87,8 @@ impl Strategy for SigningRequests {
         keep_field(new, old, "status");
     }
 
-    /// What was approved or denied stays as it was said, as long as it is there; whether it is, is checked.
+    /// Keeps the contents of existing approval and denial conditions. Validation checks that they
+    /// are still present.
     fn prepare_status_update(&self, new: &mut Value, old: &Value, now: jiff::Timestamp) {
         for decision in [APPROVED, DENIED] {
             let before = of_type(old, decision);
@@ -134,8 +135,9 @@ pub(crate) fn validate_approval(new: &Value, old: &Value) -> Vec<Error> {
     check_update(new, old, May::Approve)
 }
 
-/// The organizations that a request (base64 of PEM) names in its subject: the groups of who would hold the certificate. The error
-/// says why it is no request, or that an organization is in an encoding that is not read: whoever signs may read it.
+/// The organizations in the subject of a request (base64 of PEM): the groups of the certificate's
+/// holder. The error says why the request is invalid, or that an organization has an unsupported
+/// encoding, which the signer might support.
 pub(crate) fn organizations(request: &Value) -> Result<Vec<String>, String> {
     let pem = request_pem(request)?;
     let parsed = parse(&pem)?;

@@ -1,4 +1,5 @@
-//! Volumes and what provides them: defaults, and what of drivers stays. Nobody binds claims here; they wait as in a cluster without a provisioner.
+//! Volumes, claims, storage classes and drivers: defaults and immutable fields. No controller
+//! binds claims here; they stay pending as in a cluster without a provisioner.
 
 use std::collections::HashSet;
 
@@ -74,7 +75,7 @@ fn check_size(size: &Value, path: &Path<'_>, errors: &mut Vec<Error>) {
     }
 }
 
-/// Checks what a claim asks for.
+/// Validates the specification of a claim.
 pub(super) fn check_claim(spec: &Value, path: &Path<'_>, errors: &mut Vec<Error>) {
     errors.extend(selector::validate_object(&spec["selector"], &path.child("selector")));
     let modes = path.child("accessModes");
@@ -110,7 +111,7 @@ pub(super) fn check_claim(spec: &Value, path: &Path<'_>, errors: &mut Vec<Error>
     }
 }
 
-/// Checks a volume of the cluster. Only its most used sources are looked into.
+/// Validates a PersistentVolume. Only the most common sources are validated in detail.
 fn check_volume(spec: &Value, path: &Path<'_>, errors: &mut Vec<Error>) {
     let modes = path.child("accessModes");
     if items(&spec["accessModes"]).is_empty() {
@@ -173,14 +174,14 @@ impl Strategy for Claims {
         errors
     }
 
-    /// What was asked for stays; a claim that is bound may ask for more.
+    /// The specification is immutable, except that a bound claim may request more storage.
     fn validate_update(&self, new: &Value, old: &Value) -> Vec<Error> {
         let mut errors = self.validate(new);
         let is_bound = new["status"]["phase"] == "Bound";
         let (mut before, mut after) = (old["spec"].clone(), new["spec"].clone());
         let mut adopt = |field: &str| put(&mut after, field, old["spec"].get(field));
         if old["spec"]["storageClassName"].is_null() {
-            // It may be said once, by who finds the class that is meant.
+            // A missing storage class may be set once.
             adopt("storageClassName");
         }
         if is_bound {
@@ -201,7 +202,8 @@ impl Strategy for Claims {
         }
         let size = |size: &Value| if size.is_null() { Some(Quantity::ZERO) } else { Quantity::from_json(size).ok() };
         let asked = |claim: &Value| size(&claim["spec"]["resources"]["requests"]["storage"]);
-        // Less than was asked for is fine as long as it is more than there is: who asked for too much may take it back.
+        // A request may shrink to any size above the current capacity, to undo one that was too
+        // large.
         if let (Some(new), Some(old), Some(has)) = (asked(new), asked(old), size(&old["status"]["capacity"]["storage"]))
             && new < old
             && new <= has
@@ -344,7 +346,7 @@ impl Strategy for Classes {
 const PARAMETERS_MAX: usize = 512;
 const PARAMETERS_BYTES_MAX: usize = 256 * 1024;
 
-/// Checks what is handed on to who makes volumes.
+/// Validates the parameters for the provisioner.
 fn check_parameters(parameters: &Value, path: &Path<'_>, errors: &mut Vec<Error>) {
     let Some(parameters) = parameters.as_object() else { return };
     if parameters.len() > PARAMETERS_MAX {
@@ -393,14 +395,14 @@ fn check_topologies(terms: &Value, path: &Path<'_>, errors: &mut Vec<Error>) {
     }
 }
 
-/// Checks the name of who makes volumes.
+/// Validates the name of the provisioner.
 fn check_provisioner(class: &Value, field: &str, errors: &mut Vec<Error>) {
     if required(class, field, &Path::root(), errors) {
         named(&text(class, field).to_lowercase(), names::is_qualified_name, &Path::new(field), errors);
     }
 }
 
-/// What drivers are told of volumes that are made differently.
+/// VolumeAttributesClasses: parameters for the modification of volumes.
 pub(crate) struct AttributesClasses;
 
 impl Strategy for AttributesClasses {
@@ -504,7 +506,7 @@ impl Strategy for Drivers {
 pub(crate) struct Capacities;
 
 impl Strategy for Capacities {
-    /// What was asked stays; the answer changes.
+    /// The specification is immutable; the status may change.
     fn validate_update(&self, new: &Value, old: &Value) -> Vec<Error> {
         let mut errors = Vec::new();
         for field in ["nodeTopology", "storageClassName"] {
