@@ -3,7 +3,7 @@
 //!
 //! A kind is a row of the table below: names, scope, versions, printer columns. The schemas come from the types, see
 //! [`structural`](crate::structural). Conversion between versions is not declared (a real cluster adds its webhook); it is
-//! [`kueue::conversion`](crate::kueue::conversion).
+//! [`kueue::conversion`].
 
 use std::sync::OnceLock;
 

@@ -4,7 +4,7 @@
 //! | what | where |
 //! |---|---|
 //! | text to tree | `lex`, `parse`, `ast` |
-//! | declared types | [`decl`], [`types`], [`env`], [`escape`](mod@escape) |
+//! | declared types | [`decl`], [`types`], [`env`](mod@env), [`escape`](mod@escape) |
 //! | what cannot work | `check`, [`issue`] |
 //! | what it may cost, what it does cost | [`estimate`], `cost` |
 //! | running it | [`program`], `eval`, [`value`], [`variables`] |

@@ -11,7 +11,7 @@ use std::sync::Arc;
 /// A name shared by reference: cluster queue, flavor, resource, pod set, label key…
 pub type Name = Arc<str>;
 
-/// An index type made by [`define_ids`].
+/// An index type made by `define_ids!`.
 pub(crate) trait Id: Copy + Eq + Ord {
     fn from_index(index: usize) -> Self;
     fn index(self) -> usize;

@@ -122,7 +122,7 @@ pub fn is_not_found(error: &kube::Error) -> bool {
 }
 
 /// What an error says to people, in events and conditions: the API's message alone when the API refused, as clients of
-/// Kubernetes show it. Logs say [`brief`] instead.
+/// Kubernetes show it. Logs contain [`brief()`] instead.
 pub fn message(error: &kube::Error) -> String {
     match error {
         kube::Error::Api(status) if !status.message.is_empty() => status.message.clone(),

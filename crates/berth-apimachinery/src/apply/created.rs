@@ -1,8 +1,8 @@
-//! What the creation of an object sets, written down at once.
+//! The `managedFields` entry of an object's creation.
 //!
-//! Whoever creates an object owns all of it. That is the difference to nothing, which [`super::compare`] would find and
-//! [`super::set`] would write; most objects are created once and changed a few times, so the text of their first entry is
-//! written without a set in between.
+//! The manager that creates an object owns all of its fields. [`super::compare()`] with nothing
+//! would find them, and [`mod@super::set`] would write them. Most objects are created once and
+//! changed a few times, so the text of the first entry is written here without a set in between.
 
 use serde_json::Value;
 

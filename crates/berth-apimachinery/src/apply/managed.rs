@@ -247,7 +247,7 @@ pub(super) fn entry(identity: &Identity, version: &str, set: &Set, time: &str) -
     Value::Object(entry)
 }
 
-/// An entry of a [packed](crate::packed) list, as far as it tells it from others.
+/// An entry of a [packed] list, as far as it tells it from others.
 pub(super) struct EntryText<'t> {
     /// All of it.
     pub(super) text: Cow<'t, str>,

@@ -136,7 +136,7 @@ impl FieldManager {
         self
     }
 
-    /// Updates leave [packed](crate::packed) lists in the objects. `sets` is what all managers of a server share.
+    /// Updates leave [packed] lists in the objects. `sets` is what all managers of a server share.
     #[must_use]
     pub fn packed(mut self, sets: Arc<ReadSets>) -> Self {
         self.packed = Some(sets);

@@ -181,7 +181,7 @@ impl Strategy for Claims {
         let (mut before, mut after) = (old["spec"].clone(), new["spec"].clone());
         let mut adopt = |field: &str| put(&mut after, field, old["spec"].get(field));
         if old["spec"]["storageClassName"].is_null() {
-            // A missing storage class may be set once.
+            // The controller that assigns the default class may set a missing storage class, once.
             adopt("storageClassName");
         }
         if is_bound {

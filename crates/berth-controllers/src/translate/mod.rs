@@ -1,7 +1,7 @@
 //! The one translator between API objects and the engine's model; controllers, simulator and conformance runner use it.
 //!
-//! [`queues`] reads queues, cohorts, flavors, checks and nodes, [`workload`] reads Workloads with their effective requests
-//! ([`requests`], [`transform`]), [`admission`] goes both ways, [`validate`] says why a workload's pods can never be
+//! [`queues`] reads queues, cohorts, flavors, checks and nodes, [`workload`](mod@workload) reads Workloads with their effective requests
+//! ([`requests`](mod@requests), [`transform`]), [`admission`](mod@admission) goes both ways, [`validate`] says why a workload's pods can never be
 //! admitted. Nothing here decides, writes conditions or talks to an API.
 
 pub mod admission;

@@ -1,5 +1,5 @@
-//! JobSet's pod webhooks on JSON: [`placement`](crate::jobset::placement) for whoever serves the API. Pods of no set
-//! are passed over before anything is read.
+//! JobSet's pod webhooks on JSON: [`placement`], for any server of the API. Pods of no JobSet are
+//! ignored before anything is read.
 
 use berth_api::jobset::constants::JOBSET_NAME;
 use k8s_openapi::api::core::v1::Pod;
