@@ -103,34 +103,16 @@ macro_rules! feature_gates {
         /// Feature gates decisions depend on, with Kueue's names and defaults (§24).
         #[derive(Debug, Clone, PartialEq, Eq)]
         pub struct FeatureGates {
-            $($(#[$doc])* pub $field: bool,)*
+            $(
+                $(#[$doc])*
+                #[doc = concat!("\n\nGate `", $name, "`.")]
+                pub $field: bool,
+            )*
         }
 
         impl Default for FeatureGates {
             fn default() -> Self {
                 FeatureGates { $($field: $default,)* }
-            }
-        }
-
-        impl FeatureGates {
-            /// Every gate's upstream name, in order of declaration.
-            pub const NAMES: &'static [&'static str] = &[$($name,)*];
-
-            /// Sets a gate by its upstream name. False if the engine knows no such gate.
-            pub fn set(&mut self, name: &str, enabled: bool) -> bool {
-                match name {
-                    $($name => self.$field = enabled,)*
-                    _ => return false,
-                }
-                true
-            }
-
-            /// The state of a gate by its upstream name, if the engine knows it.
-            pub fn get(&self, name: &str) -> Option<bool> {
-                match name {
-                    $($name => Some(self.$field),)*
-                    _ => None,
-                }
             }
         }
     };
@@ -203,19 +185,4 @@ feature_gates! {
     /// Honours the preemption gate of a workload: it must not preempt while its gate is closed
     /// (§5.6).
     multikueue_orchestrated_preemption "MultiKueueOrchestratedPreemption" = false;
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn gates_are_set_by_their_upstream_names() {
-        let mut gates = FeatureGates::default();
-        assert_eq!(gates.get("PartialAdmission"), Some(true));
-        assert!(gates.set("PartialAdmission", false));
-        assert!(!gates.partial_admission);
-        assert!(!gates.set("NoSuchGate", true));
-        assert!(FeatureGates::NAMES.iter().all(|name| gates.get(name).is_some()));
-    }
 }

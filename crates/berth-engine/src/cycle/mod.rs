@@ -56,8 +56,6 @@ pub(crate) struct Entry {
     /// Write status and event although the entry got further than "not nominated": a preemption
     /// gate blocks it.
     pub blocked_on_gates: bool,
-    /// False if an internal problem left no finding about the workload: no status is written.
-    pub writes: bool,
     pub victims: Vec<Victim>,
     pub eviction: Option<(&'static str, String)>,
     /// Sibling variants that have to leave first (§23).
@@ -82,7 +80,6 @@ impl Entry {
             reason: PendingReason::PendingEvaluation,
             message: String::new(),
             blocked_on_gates: false,
-            writes: true,
             victims: Vec::new(),
             eviction: None,
             migrates: Vec::new(),
@@ -309,8 +306,7 @@ pub(crate) fn put_back(
         message: std::mem::take(&mut entry.message),
         status: entry.status,
         requeue: entry.requeue,
-        write_status: entry.writes
-            && !second_pass_failed
+        write_status: !second_pass_failed
             && matches!(entry.status, EntryStatus::NotNominated | EntryStatus::Skipped | EntryStatus::PreemptionGated),
         second_pass_failed,
         blocked_on_preemption_gates: entry.blocked_on_gates,
