@@ -3,106 +3,22 @@
 use std::fmt;
 use std::time::Duration;
 
+use berth_apimachinery::times;
 use jiff::SignedDuration;
 use serde::de::{Error, Visitor};
 use serde::{Deserializer, Serializer};
 
-/// What people are told to write.
+/// The form that error messages ask for.
 const EXPECTED: &str = "a duration such as 90s, 5m or 1h30m";
-
-/// Units and their nanoseconds.
-const UNITS: [(&str, u128); 8] = [
-    ("ns", 1),
-    ("us", 1_000),
-    ("\u{b5}s", 1_000),
-    ("\u{3bc}s", 1_000),
-    ("ms", 1_000_000),
-    ("s", 1_000_000_000),
-    ("m", 60_000_000_000),
-    ("h", 3_600_000_000_000),
-];
 
 /// Reads a Go duration such as `90s`, `1h30m` or `-1.5h`; `0` needs no unit. Go counts nanoseconds in 64 bits: 292 years at most.
 pub fn parse(text: &str) -> Result<SignedDuration, String> {
-    nanoseconds(text)
-        .map(SignedDuration::from_nanos)
-        .ok_or_else(|| format!("time: invalid duration {text:?}, expected {EXPECTED}"))
-}
-
-fn nanoseconds(text: &str) -> Option<i64> {
-    let (negative, mut rest) = match text.strip_prefix('-') {
-        Some(rest) => (true, rest),
-        None => (false, text.strip_prefix('+').unwrap_or(text)),
-    };
-    match rest {
-        "0" => return Some(0),
-        "" => return None,
-        _ => {}
-    }
-    let mut total: u128 = 0;
-    while !rest.is_empty() {
-        let whole = digits(&mut rest);
-        let fraction = match rest.strip_prefix('.') {
-            Some(after) => {
-                rest = after;
-                digits(&mut rest)
-            }
-            None => "",
-        };
-        if whole.is_empty() && fraction.is_empty() {
-            return None;
-        }
-        let unit = rest.find(|c: char| c == '.' || c.is_ascii_digit()).unwrap_or(rest.len());
-        let (name, after) = rest.split_at(unit);
-        let unit = UNITS.iter().find(|(known, _)| *known == name)?.1;
-        let whole: u64 = if whole.is_empty() { 0 } else { whole.parse().ok()? };
-        // Further digits are below a nanosecond of any unit.
-        let fraction = fraction.get(..18).unwrap_or(fraction);
-        let part: u64 = if fraction.is_empty() { 0 } else { fraction.parse().ok()? };
-        total += u128::from(whole) * unit + u128::from(part) * unit / 10u128.pow(fraction.len() as u32);
-        if total > i64::MAX as u128 {
-            return None;
-        }
-        rest = after;
-    }
-    let total = i64::try_from(total).ok()?;
-    Some(if negative { -total } else { total })
-}
-
-/// Takes the digits in front.
-fn digits<'a>(rest: &mut &'a str) -> &'a str {
-    let (digits, after) = rest.split_at(rest.bytes().take_while(u8::is_ascii_digit).count());
-    *rest = after;
-    digits
+    times::parse_duration(text).map_err(|_| format!("time: invalid duration {text:?}, expected {EXPECTED}"))
 }
 
 /// Writes a duration the way Go does: `1h0m0s`, `2m30s`, `1.5s`, `0s`.
 pub fn format(duration: Duration) -> String {
-    let seconds = duration.as_secs();
-    let nanos = duration.subsec_nanos();
-    if seconds == 0 && nanos != 0 {
-        return match nanos {
-            n if n % 1_000_000 == 0 => format!("{}ms", n / 1_000_000),
-            n if n % 1_000 == 0 => format!("{}µs", n / 1_000),
-            n => format!("{n}ns"),
-        };
-    }
-    let (hours, minutes) = (seconds / 3600, seconds / 60 % 60);
-    let mut text = String::new();
-    if hours > 0 {
-        text.push_str(&format!("{hours}h"));
-    }
-    if hours > 0 || minutes > 0 {
-        text.push_str(&format!("{minutes}m"));
-    }
-    text.push_str(&(seconds % 60).to_string());
-    if nanos != 0 {
-        let fraction = format!("{nanos:09}");
-        text.push('.');
-        text.push_str(fraction.trim_end_matches('0'));
-    }
-    text.push('s');
-    text
+    times::duration(SignedDuration::try_from(duration).unwrap_or(SignedDuration::MAX))
 }
 
 /// A duration as text, or nothing.
@@ -164,10 +80,7 @@ pub mod signed {
     /// Writes a duration or null.
     pub fn serialize<S: Serializer>(value: &Option<SignedDuration>, serializer: S) -> Result<S::Ok, S::Error> {
         match value {
-            Some(duration) if duration.is_negative() => {
-                serializer.serialize_some(&format!("-{}", format(duration.unsigned_abs())))
-            }
-            Some(duration) => serializer.serialize_some(&format(duration.unsigned_abs())),
+            Some(duration) => serializer.serialize_some(&times::duration(*duration)),
             None => serializer.serialize_none(),
         }
     }

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
+use berth_apimachinery::times;
+use jiff::SignedDuration;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// A non-negative span of time, written as a Go duration string.
@@ -29,83 +31,19 @@ impl FromStr for Duration {
     /// Parses what Go's `time.ParseDuration` accepts, except signs.
     fn from_str(text: &str) -> Result<Self, DurationError> {
         let error = || DurationError { text: text.to_owned() };
-        if text == "0" {
-            return Ok(Self::default());
-        }
-        let mut rest = text;
-        let mut nanos: u128 = 0;
-        if rest.is_empty() {
+        if text.starts_with(['-', '+']) {
             return Err(error());
         }
-        while !rest.is_empty() {
-            let end = rest.find(|c: char| !c.is_ascii_digit() && c != '.').ok_or_else(error)?;
-            let (number, tail) = rest.split_at(end);
-            let unit_end = tail.find(|c: char| c.is_ascii_digit() || c == '.').unwrap_or(tail.len());
-            let (unit, tail) = tail.split_at(unit_end);
-            let unit: u128 = match unit {
-                "ns" => 1,
-                "us" | "µs" | "μs" => 1_000,
-                "ms" => 1_000_000,
-                "s" => 1_000_000_000,
-                "m" => 60_000_000_000,
-                "h" => 3_600_000_000_000,
-                _ => return Err(error()),
-            };
-            let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
-            if (whole.is_empty() && fraction.is_empty()) || whole.len() > 15 || fraction.contains('.') {
-                return Err(error());
-            }
-            let whole: u128 = if whole.is_empty() { 0 } else { whole.parse().map_err(|_| error())? };
-            nanos += whole * unit;
-            let mut digit_value = unit;
-            for digit in fraction.bytes().take(12) {
-                digit_value /= 10;
-                nanos += u128::from(digit - b'0') * digit_value;
-            }
-            rest = tail;
-        }
-        let seconds = u64::try_from(nanos / 1_000_000_000).map_err(|_| error())?;
-        // A span no clock can be moved by helps nobody; about 10,000 years.
-        if seconds > 315_360_000_000 {
-            return Err(error());
-        }
-        Ok(Self(std::time::Duration::new(seconds, (nanos % 1_000_000_000) as u32)))
+        let parsed = times::parse_duration(text).map_err(|_| error())?;
+        std::time::Duration::try_from(parsed).map(Self).map_err(|_| error())
     }
 }
 
 impl fmt::Display for Duration {
     /// Writes it as Go does: `1h30m0s`, `1.5s`, `250ms`, `0s`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let nanos = self.0.as_nanos();
-        if nanos == 0 {
-            return f.write_str("0s");
-        }
-        if nanos < 1_000_000_000 {
-            let (unit, name) = match nanos {
-                0..1_000 => (1, "ns"),
-                1_000..1_000_000 => (1_000, "µs"),
-                _ => (1_000_000, "ms"),
-            };
-            return write!(f, "{}{name}", decimal(nanos, unit));
-        }
-        let total = self.0.as_secs();
-        let (hours, minutes) = (total / 3600, total / 60 % 60);
-        if hours > 0 {
-            write!(f, "{hours}h{minutes}m")?;
-        } else if minutes > 0 {
-            write!(f, "{minutes}m")?;
-        }
-        write!(f, "{}s", decimal(nanos % 60_000_000_000, 1_000_000_000))
+        f.write_str(&times::duration(SignedDuration::try_from(self.0).unwrap_or(SignedDuration::MAX)))
     }
-}
-
-fn decimal(value: u128, unit: u128) -> String {
-    let fraction = value % unit;
-    if fraction == 0 {
-        return (value / unit).to_string();
-    }
-    let width = unit.ilog10() as usize;
-    format!("{}.{}", value / unit, format!("{fraction:0width$}").trim_end_matches('0'))
 }
 
 impl Serialize for Duration {

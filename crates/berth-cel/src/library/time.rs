@@ -1,5 +1,6 @@
 //! Points in time and spans between them.
 
+use berth_apimachinery::times;
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
@@ -209,51 +210,7 @@ fn fraction(nanos: u32) -> String {
 
 /// `1h2m3.5s` and the like, in nanoseconds.
 pub(crate) fn parse_duration(text: &str) -> Option<i64> {
-    let (negative, mut rest) = match text.strip_prefix('-') {
-        Some(rest) => (true, rest),
-        None => (false, text.strip_prefix('+').unwrap_or(text)),
-    };
-    if rest == "0" {
-        return Some(0);
-    }
-    if rest.is_empty() {
-        return None;
-    }
-    let mut total: i128 = 0;
-    while !rest.is_empty() {
-        let whole = rest.bytes().take_while(u8::is_ascii_digit).count();
-        let (digits, after) = rest.split_at(whole);
-        let (fraction, after) = match after.strip_prefix('.') {
-            Some(after) => after.split_at(after.bytes().take_while(u8::is_ascii_digit).count()),
-            None => ("", after),
-        };
-        if digits.is_empty() && fraction.is_empty() {
-            return None;
-        }
-        let unit_length = after.find(|c: char| c.is_ascii_digit() || c == '.').unwrap_or(after.len());
-        let (unit, after) = after.split_at(unit_length);
-        let scale: i128 = match unit {
-            "ns" => 1,
-            "us" | "µs" | "μs" => 1_000,
-            "ms" => 1_000_000,
-            "s" => 1_000_000_000,
-            "m" => 60_000_000_000,
-            "h" => 3_600_000_000_000,
-            _ => return None,
-        };
-        if digits.len() > 20 {
-            return None;
-        }
-        let whole: i128 = if digits.is_empty() { 0 } else { digits.parse().ok()? };
-        total += whole * scale;
-        if !fraction.is_empty() {
-            let kept = &fraction[..fraction.len().min(18)];
-            let value: i128 = kept.parse().ok()?;
-            total += value * scale / 10i128.pow(kept.len() as u32);
-        }
-        rest = after;
-    }
-    i64::try_from(if negative { -total } else { total }).ok()
+    i64::try_from(times::parse_duration(text).ok()?.as_nanos()).ok()
 }
 
 /// Seconds with as many decimals as are needed: `3661.5s`.
