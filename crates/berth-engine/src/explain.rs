@@ -9,12 +9,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::amount::Amount;
-use crate::cycle::Entry;
 use crate::cycle::nominate::{Nomination, nominate};
 use crate::cycle::process;
-use crate::decision::{
-    AssignmentMode, Considered, EntryStatus, Finding, FlavorAttempt, PendingReason, PreemptionReason,
-};
+use crate::cycle::{Entry, Turn};
+use crate::decision::{AssignmentMode, Considered, Finding, FlavorAttempt, PendingReason, PreemptionReason, WaitCause};
 use crate::engine::Engine;
 use crate::engine::hold::checks_for;
 use crate::ids::{FrId, Name, NodeId, QueueId, WorkloadId};
@@ -22,7 +20,7 @@ use crate::model::{Admission, CheckState, PreemptionPolicy, StopPolicy, Time, Wo
 use crate::preemption::fair::below_common;
 use crate::preemption::{Preemptor, candidates, satisfies};
 use crate::quota::amount_of;
-use crate::status::{QueuePosition, WeightedShare};
+use crate::status::{QueuePosition, QueueProblem, QueueReadiness, WeightedShare};
 use crate::waiting::order::keep_first;
 use crate::waiting::{is_backoff_over, is_queueable};
 use crate::withheld::WithheldHolders;
@@ -45,7 +43,7 @@ pub struct Explanation {
     pub standing: Standing,
     /// Why its cluster queue admits nothing at present; `None` if it admits workloads or does not
     /// exist (§5.3).
-    pub queue_inactive: Option<String>,
+    pub queue_inactive: Option<QueueReadiness>,
     /// The decision it would get if its turn came now; `None` unless it waits.
     pub verdict: Option<Outlook>,
 }
@@ -114,10 +112,8 @@ pub enum NotQueued {
 pub struct Outlook {
     /// How well the workload could be served.
     pub mode: AssignmentMode,
-    /// The reason its condition would show; `None` when it would be admitted.
-    pub reason: Option<PendingReason>,
-    /// The message, in Kueue's words.
-    pub message: String,
+    /// Why it would keep waiting; `None` when it would be admitted.
+    pub cause: Option<WaitCause>,
     /// Flavors tried per pod set, and searches for victims.
     pub considered: Considered,
     /// Quotas that are short, in the order the search met them.
@@ -233,6 +229,13 @@ pub enum Preemptible {
     WithinNominal,
 }
 
+impl Outlook {
+    /// The reason its condition would show; `None` when it would be admitted.
+    pub fn reason(&self) -> Option<PendingReason> {
+        self.cause.as_ref().map(WaitCause::reason)
+    }
+}
+
 impl Engine {
     /// Explains a workload; `None` if it is not known. Costs about as much as deciding about it,
     /// and a look at each workload that waits in its queue or holds quota that is short.
@@ -316,12 +319,12 @@ impl Engine {
         }
     }
 
-    fn inactive(&self, queue: QueueId) -> Option<String> {
-        let readiness = self.world.readiness(queue);
-        if readiness.active && !self.world.is_schedulable(queue) {
-            return Some("Can't admit new workloads: its cohorts form a cycle.".to_owned());
+    fn inactive(&self, queue: QueueId) -> Option<QueueReadiness> {
+        let mut readiness = self.world.readiness(queue);
+        if readiness.is_active() && !self.world.is_schedulable(queue) {
+            readiness.problems.push(QueueProblem::CohortCycle);
         }
-        (!readiness.active).then_some(readiness.message)
+        (!readiness.is_active()).then_some(readiness)
     }
 }
 
@@ -332,30 +335,37 @@ fn outlook(world: &mut World, id: WorkloadId, queue: QueueId, now: Time) -> Outl
     let scan = world.record_mut(id).scan.take();
     let mark = world.mark();
     let nomination = nominate(world, &mut entry, now);
-    let is_considered = matches!(nomination, Nomination::Considered);
-    if is_considered {
-        process::alone(world, &mut entry, now);
-    }
+    let turn = match nomination {
+        Nomination::Considered => Ok(process::alone(world, &mut entry, now)),
+        Nomination::Refused(cause) => Err(cause),
+        Nomination::Dropped => Err(WaitCause::NotEvaluated),
+    };
     world.rollback(mark);
     world.record_mut(id).scan = scan;
-    if !is_considered {
-        return Outlook {
-            mode: AssignmentMode::NoFit,
-            reason: Some(entry.reason),
-            message: entry.message,
-            considered: Considered::default(),
-            shortages: Vec::new(),
-            victims: Vec::new(),
-            victims_withheld: Vec::new(),
-            shares: Vec::new(),
-            unready: Vec::new(),
-            unready_withheld: 0,
-            unready_unlisted: 0,
-        };
-    }
+    let (cause, victims) = match turn {
+        Ok(Turn::Admits) => (None, Vec::new()),
+        Ok(Turn::Preempts(victims)) => (Some(WaitCause::Preempting { victims: entry.targets.len() }), victims),
+        Ok(Turn::Migrates { siblings, .. }) => (Some(WaitCause::Migrating { siblings }), Vec::new()),
+        Ok(Turn::Waits(cause)) => (Some(cause), Vec::new()),
+        Ok(Turn::LosesNodes(_)) => (Some(WaitCause::NotEvaluated), Vec::new()),
+        Err(cause) => {
+            return Outlook {
+                mode: AssignmentMode::NoFit,
+                cause: Some(cause),
+                considered: Considered::default(),
+                shortages: Vec::new(),
+                victims: Vec::new(),
+                victims_withheld: Vec::new(),
+                shares: Vec::new(),
+                unready: Vec::new(),
+                unready_withheld: 0,
+                unready_unlisted: 0,
+            };
+        }
+    };
     let mode = entry.assignment.mode();
-    let reason = (entry.status != EntryStatus::Assumed).then_some(entry.reason);
-    let considered = entry.assignment.take_considered(world);
+    // A copy, as what follows asks the assignment again.
+    let considered = entry.assignment.clone().take_considered(world);
     let mut shortages = Vec::new();
     let mut known = Holders::default();
     for set in &considered.pod_sets {
@@ -363,10 +373,10 @@ fn outlook(world: &mut World, id: WorkloadId, queue: QueueId, now: Time) -> Outl
             shortages.extend(shortages_of(world, &entry, &set.pod_set, attempt, &mut known));
         }
     }
-    let victims = entry.victims.iter().map(|victim| (victim.workload.clone(), victim.reason)).collect();
+    let victims = victims.into_iter().map(|victim| (victim.workload, victim.reason)).collect();
     let shares = compared_shares(world, &entry, &shortages);
     let mut unready = Vec::new();
-    if reason == Some(PendingReason::WaitingForPodsReady) {
+    if cause == Some(WaitCause::PodsNotReady) {
         unready.extend(process::workloads_without_ready_pods(world));
     }
     let key = |id: &WorkloadId| world.record(*id).key();
@@ -374,8 +384,7 @@ fn outlook(world: &mut World, id: WorkloadId, queue: QueueId, now: Time) -> Outl
     let unready = unready.iter().map(|id| key(id).clone()).collect();
     Outlook {
         mode,
-        reason,
-        message: entry.message,
+        cause,
         considered,
         shortages,
         victims,

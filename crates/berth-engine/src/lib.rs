@@ -80,10 +80,10 @@ pub use config::{
     RequeuingTimestamp,
 };
 pub use decision::{
-    Admit, AssignmentMode, Considered, ConsideredVictim, CycleOutcome, CycleResult, Decision, EntryStatus, Exclusion,
-    Finding, FlavorAttempt, LayerShortage, LevelCapacity, PendingReason, PodSetConsidered, PreemptionBar,
-    PreemptionMode, PreemptionReason, Priority, RequeueReason, SearchOutcome, TopologyProblem, TopologyShortage,
-    Verdict, Victim, VictimFate, VictimSearch, Wait,
+    Admit, AssignmentMode, Balance, Considered, ConsideredVictim, CycleOutcome, CycleResult, Decision, Eviction,
+    Exclusion, Finding, FlavorAttempt, LayerShortage, LevelCapacity, PendingReason, PodSetConsidered, Preemption,
+    PreemptionBar, PreemptionMode, PreemptionReason, Priority, QuotaChange, RequeueReason, SearchOutcome,
+    TopologyProblem, TopologyShortage, Verdict, Victim, VictimFate, VictimSearch, Wait, WaitCause,
 };
 pub use engine::{Effects, Engine, HEADS_PER_PART};
 pub use event::Event;
@@ -92,6 +92,6 @@ pub use ids::Name;
 pub use ordered_set::OrderedSet;
 pub use status::{
     ClusterQueueFigures, ClusterQueueStatus, CohortFigures, CohortStatus, FlavorUsage, LocalQueueStatus, QueuePosition,
-    QueueReadiness, QuotaFigures, QuotaHolder, WeightedShare,
+    QueueProblem, QueueReadiness, QuotaFigures, QuotaHolder, WeightedShare,
 };
 pub use withheld::{WithheldCandidates, WithheldHolders};

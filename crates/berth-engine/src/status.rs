@@ -89,20 +89,83 @@ pub struct CohortFigures {
     pub quotas: Vec<(Name, Name, Amount, i64)>,
 }
 
-/// Condition Active of a ClusterQueue (§5.3).
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// Whether a ClusterQueue may admit workloads: its condition Active (§5.3).
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct QueueReadiness {
-    /// Active=True.
-    pub active: bool,
-    /// The condition's reason: `Ready`, `Stopped`, `FlavorNotFound`, …
-    pub reason: &'static str,
-    /// The condition's message.
-    pub message: String,
+    /// Everything that keeps it from admitting workloads; the first one is the condition's reason.
+    pub problems: Vec<QueueProblem>,
 }
 
-impl Default for QueueReadiness {
-    fn default() -> Self {
-        QueueReadiness { active: true, reason: "Ready", message: "Can admit new workloads".to_owned() }
+/// Why a ClusterQueue admits nothing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum QueueProblem {
+    /// It does not exist.
+    NotFound,
+    /// It is being deleted.
+    Terminating,
+    /// `spec.stopPolicy` stops it.
+    Stopped,
+    /// These flavors do not exist.
+    FlavorsNotFound(Vec<Name>),
+    /// These admission checks do not exist.
+    ChecksNotFound(Vec<Name>),
+    /// These admission checks are not active.
+    ChecksInactive(Vec<Name>),
+    /// It has several admission checks of MultiKueue.
+    SeveralMultiKueueChecks(Vec<Name>),
+    /// Its admission check of MultiKueue is for some flavors only.
+    MultiKueueCheckPerFlavor(Vec<Name>),
+    /// It has admission checks of MultiKueue and of ProvisioningRequests; all its checks.
+    MultiKueueWithProvisioning(Vec<Name>),
+    /// The topology of a flavor does not exist.
+    TopologyNotFound {
+        /// The topology.
+        topology: Name,
+        /// The flavor.
+        flavor: Name,
+    },
+    /// Its cohorts form a cycle. Not part of the condition.
+    CohortCycle,
+    /// A problem that a recorded case prescribes.
+    #[cfg(feature = "lab")]
+    Prescribed {
+        /// Reason of the condition.
+        reason: &'static str,
+        /// Message of the condition.
+        message: String,
+    },
+}
+
+impl QueueProblem {
+    /// Reason of condition Active=False.
+    pub fn reason(&self) -> &'static str {
+        match self {
+            QueueProblem::NotFound => "NotFound",
+            QueueProblem::Terminating => "Terminating",
+            QueueProblem::Stopped => "Stopped",
+            QueueProblem::FlavorsNotFound(_) => "FlavorNotFound",
+            QueueProblem::ChecksNotFound(_) => "AdmissionCheckNotFound",
+            QueueProblem::ChecksInactive(_) => "AdmissionCheckInactive",
+            QueueProblem::SeveralMultiKueueChecks(_) => "MultipleMultiKueueAdmissionChecks",
+            QueueProblem::MultiKueueCheckPerFlavor(_) => "MultiKueueAdmissionCheckAppliedPerFlavor",
+            QueueProblem::MultiKueueWithProvisioning(_) => "MultiKueueWithProvisioningRequest",
+            QueueProblem::TopologyNotFound { .. } => "TopologyNotFound",
+            QueueProblem::CohortCycle => "CohortCycle",
+            #[cfg(feature = "lab")]
+            QueueProblem::Prescribed { reason, .. } => reason,
+        }
+    }
+}
+
+impl QueueReadiness {
+    /// True when the queue may admit workloads.
+    pub fn is_active(&self) -> bool {
+        self.problems.is_empty()
+    }
+
+    /// The condition's reason: `Ready`, or that of the first problem.
+    pub fn reason(&self) -> &'static str {
+        self.problems.first().map_or("Ready", QueueProblem::reason)
     }
 }
 

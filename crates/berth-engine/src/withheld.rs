@@ -67,11 +67,10 @@ impl Explanation {
 
 impl Outlook {
     fn withhold(&mut self, may_name: MayName<'_>) {
-        // Shares belong to queues and cohorts; messages are Kueue's and only count workloads.
+        // Shares belong to queues and cohorts; a cause only counts workloads.
         let Outlook {
             mode: _,
-            reason: _,
-            message: _,
+            cause: _,
             considered: Considered { pod_sets: _, borrowing_level: _, victim_searches },
             shortages,
             victims,

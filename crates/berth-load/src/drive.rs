@@ -249,8 +249,9 @@ impl<P: Probe> Drive<'_, P> {
                 }
                 true
             }
-            Verdict::Evict { reason, .. } => {
-                self.evict(&decision.workload, Name::from(reason), Name::from(reason));
+            Verdict::Evict(eviction) => {
+                let reason = Name::from(eviction.reason());
+                self.evict(&decision.workload, reason.clone(), reason);
                 true
             }
             Verdict::Wait(_) => false,

@@ -114,7 +114,7 @@ impl Found {
             queue: workload.spec.queue_name.clone(),
             cluster_queue: explanation.cluster_queue.as_deref().map(str::to_owned),
             standing: object::standing(explanation),
-            queue_inactive: explanation.queue_inactive.clone(),
+            queue_inactive: explanation.queue_inactive.as_ref().map(|readiness| readiness.message()),
             outlook: object::outlook(explanation),
             variants: variants.collect(),
             withheld,

@@ -51,8 +51,8 @@ pub fn outlook(explanation: &Explanation) -> Option<api::Outlook> {
     let (victims, withheld) = (outlook.victims.iter(), outlook.victims_withheld.iter());
     Some(api::Outlook {
         mode: outlook.mode.as_str().to_owned(),
-        reason: outlook.reason.map(|reason| reason.as_str().to_owned()),
-        message: outlook.message.clone(),
+        reason: outlook.reason().map(|reason| reason.as_str().to_owned()),
+        message: outlook.message(),
         pod_sets: outlook.considered.pod_sets.iter().map(pod_set).collect(),
         shortages: outlook.shortages.iter().map(|it| shortage(it, own_queue)).collect(),
         victims: victims
@@ -92,7 +92,7 @@ fn pod_set(set: &PodSetConsidered) -> api::PodSetConsidered {
     api::PodSetConsidered {
         name: set.pod_set.to_string(),
         flavors: set.attempts.iter().map(attempt).collect(),
-        findings: set.findings.iter().map(finding).collect(),
+        findings: set.other_findings().map(|it| finding(&it)).collect(),
     }
 }
 

@@ -34,7 +34,7 @@ impl Source {
             // The engine is asked for one queue at a time: decisions are not held up by all of them.
             let figures = self.scheduler.engine().cluster_queue_figures(name).unwrap_or_default();
             cluster_queue(&mut series, &queue, &figures, settings);
-            if figures.status.readiness.active {
+            if figures.status.readiness.is_active() {
                 active.insert(name.to_owned());
             }
             let skipped = skips.get(name).copied().unwrap_or(0);
@@ -114,7 +114,7 @@ fn cluster_queue(series: &mut Series, queue: &ClusterQueue, figures: &ClusterQue
     let name = queue.metadata.name.as_deref().unwrap_or_default();
     let of = ("cluster_queue", name);
     let status = &figures.status;
-    let is_active = status.readiness.active;
+    let is_active = status.readiness.is_active();
     // In a queue that may not admit nobody has a turn.
     let aside = if is_active { figures.inadmissible } else { status.pending };
     let kinds = match is_active {

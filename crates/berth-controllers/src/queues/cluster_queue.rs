@@ -36,9 +36,10 @@ pub fn refreshed(
     status.flavors_usage = usage(&figures.flavors_usage);
     status.fair_sharing = fair_sharing.then_some(FairSharingStatus { weighted_share: figures.weighted_share.value });
     let readiness = &figures.readiness;
+    let message = readiness.message();
     let (active, reason, message) = match terminating {
         true => (false, active::TERMINATING, "Can't admit new workloads; clusterQueue is terminating"),
-        false => (readiness.active, readiness.reason, readiness.message.as_str()),
+        false => (readiness.is_active(), readiness.reason(), message.as_str()),
     };
     let new = NewCondition { type_: conditions::ACTIVE, status: active, reason, message, generation };
     conditions::set(&mut status.conditions, new, now);

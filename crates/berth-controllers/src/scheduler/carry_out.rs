@@ -13,7 +13,7 @@ use jiff::Timestamp;
 use crate::conditions;
 use crate::gates::{Gate, Gates};
 use crate::translate::{admission, amounts, decision, workload_key};
-use crate::workload::status::{self, Eviction};
+use crate::workload::status;
 
 /// One workload's part in what a cycle decided.
 #[derive(Clone, Debug, PartialEq)]
@@ -23,23 +23,9 @@ pub enum Change {
     /// Say why it waits.
     Wait(Box<Wait>),
     /// Evict it for another workload.
-    Preempt {
-        /// What the engine says about it.
-        victim: Box<Victim>,
-        /// For whom.
-        preemptor: WorkloadKey,
-        /// The preemptor's cluster queue.
-        queue: Name,
-    },
+    Preempt(Box<Victim>),
     /// Evict it for its own sake.
-    Evict {
-        /// Reason of condition Evicted.
-        reason: &'static str,
-        /// Its message.
-        message: String,
-        /// Why its pods found no other nodes, if that is why; to be told if the eviction cannot be written.
-        unplaced: Option<String>,
-    },
+    Evict(Box<berth_engine::Eviction>),
     /// It was set aside because an equivalent workload just failed (semantics §4.8).
     Bypassed(PendingReason),
     /// Finish it: a newer slice of its elastic job took over (semantics §13.3).
@@ -84,16 +70,12 @@ pub fn changes(outcome: CycleOutcome) -> Vec<(WorkloadKey, Change)> {
             Verdict::Admit(admit) => list.push((key, Change::Admit(Box::new(admit)))),
             Verdict::Preempt { victims, wait } => {
                 for victim in victims.into_iter().filter(|victim| victim.write) {
-                    let (preemptor, queue) = (key.clone(), decision.cluster_queue.clone());
-                    let whom = victim.workload.clone();
-                    list.push((whom, Change::Preempt { victim: Box::new(victim), preemptor, queue }));
+                    list.push((victim.workload.clone(), Change::Preempt(Box::new(victim))));
                 }
                 list.push((key, Change::Wait(Box::new(wait))));
             }
             Verdict::Wait(wait) => list.push((key, Change::Wait(Box::new(wait)))),
-            Verdict::Evict { reason, message, unplaced } => {
-                list.push((key, Change::Evict { reason, message, unplaced }));
-            }
+            Verdict::Evict(eviction) => list.push((key, Change::Evict(Box::new(eviction)))),
         }
     }
     list.extend(outcome.bypassed.into_iter().map(|(key, reason)| (key, Change::Bypassed(reason))));
@@ -115,12 +97,13 @@ pub fn carry_out(change: &Change, before: &Workload, gates: &Gates, now: Timesta
     match change {
         Change::Admit(it) => admit(&mut after, it, &mut notices, gates, now)?,
         Change::Wait(it) => wait(&mut after, it, &mut notices, gates, now)?,
-        Change::Preempt { victim, preemptor, .. } => {
+        Change::Preempt(victim) => {
             if !may_be_evicted(&after) {
                 return None;
             }
-            status::preempt(&mut after, victim.reason.as_str(), &victim.message, gates, now);
-            notices.tell(EventType::Normal, &status::eviction_event(eviction::PREEMPTED), victim.message.clone());
+            let (message, preemptor) = (victim.message(), &victim.preemption.workload);
+            status::preempt(&mut after, victim.reason.as_str(), &message, gates, now);
+            notices.tell(EventType::Normal, &status::eviction_event(eviction::PREEMPTED), message);
             notices.tell(EventType::Normal, events::PREEMPTED, decision::preempted_event(victim));
             notices.list.push(Notice {
                 about: preemptor.clone(),
@@ -131,12 +114,13 @@ pub fn carry_out(change: &Change, before: &Workload, gates: &Gates, now: Timesta
                     .then(|| decision::preempted_unnamed_event(victim)),
             });
         }
-        Change::Evict { reason, message, .. } => {
+        Change::Evict(eviction) => {
             if !may_be_evicted(&after) {
                 return None;
             }
-            status::evict(&mut after, &Eviction { reason, cause: "", message }, gates, now);
-            notices.tell(EventType::Normal, &status::eviction_event(reason), message.clone());
+            let (reason, message) = (eviction.reason(), eviction.message());
+            status::evict(&mut after, &status::Eviction { reason, cause: "", message: &message }, gates, now);
+            notices.tell(EventType::Normal, &status::eviction_event(reason), message);
         }
         Change::Bypassed(reason) => {
             if !is_waiting(&after) {
@@ -212,27 +196,25 @@ fn admit(after: &mut Workload, admit: &Admit, notices: &mut Notices, gates: &Gat
 
 fn wait(after: &mut Workload, wait: &Wait, notices: &mut Notices, gates: &Gates, now: Timestamp) -> Option<()> {
     if wait.second_pass_failed {
-        notices.tell(EventType::Warning, events::SECOND_PASS_FAILED, wait.message.clone());
+        notices.tell(EventType::Warning, events::SECOND_PASS_FAILED, wait.message());
         return Some(());
     }
     if !is_waiting(after) {
         return None;
     }
-    if wait.write_status {
-        let reason = decision::pending_reason(wait.reason, gates);
-        let changed = status::unset_quota_reservation(after, reason, &wait.message, gates, now);
-        let requests = wait.requests.iter().map(|(name, resources)| PodSetRequest {
-            name: name.to_string(),
-            resources: amounts::to_resource_list(resources),
-        });
-        status::set_resource_requests(after, requests.collect());
-        if changed {
-            notices.tell(EventType::Warning, reason, wait.message.clone());
-        }
-    }
-    if wait.blocked_on_preemption_gates {
+    let (reason, message) = (decision::pending_reason(wait.reason(), gates), wait.message());
+    let changed = status::unset_quota_reservation(after, reason, &message, gates, now);
+    let requests = wait.requests.iter().map(|(name, resources)| PodSetRequest {
+        name: name.to_string(),
+        resources: amounts::to_resource_list(resources),
+    });
+    status::set_resource_requests(after, requests.collect());
+    if wait.cause.is_preemption_gated() {
         let type_ = conditions::BLOCKED_ON_PREEMPTION_GATES;
-        status::set(after, type_, true, "PreemptionGated", &wait.message, now);
+        status::set(after, type_, true, "PreemptionGated", &message, now);
+    }
+    if changed {
+        notices.tell(EventType::Warning, reason, message);
     }
     Some(())
 }

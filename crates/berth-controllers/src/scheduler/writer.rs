@@ -169,7 +169,7 @@ impl Writes {
     #[must_use]
     pub(super) fn add(&self, key: ObjectKey, priority: i64, change: Change) -> bool {
         let urgency = match &change {
-            Change::Preempt { .. } | Change::Evict { .. } | Change::ReplaceSlice { .. } => Urgency::Frees,
+            Change::Preempt(_) | Change::Evict(_) | Change::ReplaceSlice { .. } => Urgency::Frees,
             Change::Admit(_) => Urgency::Gives,
             Change::Wait(_) | Change::Bypassed(_) => Urgency::Tells,
         };
@@ -355,8 +355,8 @@ impl Writer {
                     // A slice that runs has been written; nothing pending can cancel this.
                     let _ = self.writes.add(object_key(&replaced), i64::from(after.spec.priority.unwrap_or(0)), change);
                 }
-                if let Change::Preempt { victim, queue, .. } = change {
-                    self.metrics.preempted(queue, victim.reason.as_str());
+                if let Change::Preempt(victim) = change {
+                    self.metrics.preempted(&victim.preemption.cluster_queue, victim.reason.as_str());
                 }
                 Ok(())
             }
@@ -367,15 +367,11 @@ impl Writer {
                     self.put_off(key, &before, &error);
                 }
                 self.take_back(key, change);
-                if let Change::Evict { unplaced: Some(message), .. } = change {
+                if let Change::Evict(eviction) = change
+                    && let Some(message) = eviction.unplaced()
+                {
                     let (about, reason) = (workload_key(key), events::SECOND_PASS_FAILED.to_owned());
-                    self.tell(Notice {
-                        about,
-                        event_type: EventType::Warning,
-                        reason,
-                        message: message.clone(),
-                        unnamed: None,
-                    });
+                    self.tell(Notice { about, event_type: EventType::Warning, reason, message, unnamed: None });
                 }
                 Ok(())
             }
@@ -399,7 +395,7 @@ impl Writer {
 }
 
 fn throws_out(change: &Change) -> bool {
-    matches!(change, Change::Preempt { .. } | Change::Evict { .. })
+    matches!(change, Change::Preempt(_) | Change::Evict(_))
 }
 
 /// Would a write only word anew why a workload waits? What differs within one reason is how much is missing at the
@@ -453,7 +449,7 @@ impl Writer {
     fn take_back(&self, key: &ObjectKey, change: &Change) {
         let event = match change {
             Change::Admit(_) => Event::AdmissionFailed(workload_key(key)),
-            Change::Preempt { .. } | Change::Evict { .. } => Event::PreemptionFailed(workload_key(key)),
+            Change::Preempt(_) | Change::Evict(_) => Event::PreemptionFailed(workload_key(key)),
             Change::Wait(_) | Change::Bypassed(_) | Change::ReplaceSlice { .. } => return,
         };
         self.scheduler.apply(event);
@@ -475,7 +471,7 @@ mod tests {
     }
 
     fn evict() -> Change {
-        Change::Evict { reason: "Preempted", message: String::new(), unplaced: None }
+        Change::Evict(Box::new(berth_engine::Eviction::FlavorMigration { sibling_uid: "uid".into() }))
     }
 
     #[test]

@@ -19,7 +19,7 @@ pub fn pending_reason(reason: PendingReason, gates: &Gates) -> &'static str {
 
 /// Both priorities of a preemption, as its events end (semantics §11.2).
 fn priorities(victim: &Victim) -> String {
-    let (preemptor, preemptee) = (priority(victim.preemptor_priority), priority(victim.priority));
+    let (preemptor, preemptee) = (priority(victim.preemption.priority), priority(victim.priority));
     format!("; preemptor effective priority: {preemptor}; preemptee effective priority: {preemptee}")
 }
 
@@ -29,7 +29,7 @@ fn priority(priority: Priority) -> String {
 
 /// The message of event `Preempted` on a victim.
 pub fn preempted_event(victim: &Victim) -> String {
-    format!("{}{}", victim.message, priorities(victim))
+    format!("{}{}", victim.message(), priorities(victim))
 }
 
 /// The message of event `PreemptedWorkload` on the workload a victim makes room for.
@@ -40,7 +40,7 @@ pub fn preempted_workload_event(victim: &Victim) -> String {
 
 /// The same for readers that may have no right to know of the victim: without its name and priority.
 pub fn preempted_unnamed_event(victim: &Victim) -> String {
-    let (uid, queue, preemptor) = (&victim.uid, &victim.cluster_queue, priority(victim.preemptor_priority));
+    let (uid, queue, preemptor) = (&victim.uid, &victim.cluster_queue, priority(victim.preemption.priority));
     format!(
         "Preempted workload of another namespace (UID: {uid}) in ClusterQueue {queue}; preemptor effective priority: {preemptor}"
     )

@@ -57,7 +57,7 @@ pub(crate) fn reject(
         }
         if let Some(taint) = untolerated(&object.node_taints, &[&set.info.template.tolerations, &object.tolerations]) {
             return Some(Rejection::Unsuitable(Finding::UntoleratedTaint {
-                taint: taint_text(taint),
+                taint: taint.clone(),
                 flavor: name.clone(),
             }));
         }
@@ -74,12 +74,6 @@ pub(crate) fn untolerated<'a>(taints: &'a [Taint], tolerations: &[&[Toleration]]
         taint.effect != TaintEffect::PreferNoSchedule
             && !tolerations.iter().flat_map(|list| list.iter()).any(|toleration| toleration.tolerates(taint))
     })
-}
-
-/// A taint as messages print it: Go's formatting of the struct, whose last field is the time it
-/// was added.
-fn taint_text(taint: &Taint) -> String {
-    format!("{{{} {} {} <nil>}}", taint.key, taint.value, taint.effect.as_str())
 }
 
 /// Node selector and required affinity against the labels of the flavor, looking only at keys the

@@ -24,9 +24,6 @@ use crate::topology::Places;
 use crate::world::World;
 use crate::world::record::PodSetInfo;
 
-/// Usual length of a pod set's message, so that its text is allocated once.
-const MESSAGE_USUAL: usize = 160;
-
 /// Maximum number of searches in one round: pod sets with many flavors may have more combinations
 /// than the workloads behind them should wait for.
 const SEARCHES_MAX: usize = 1024;
@@ -186,26 +183,14 @@ impl PodSetOutcome {
         self.flavors.iter().map(|choice| choice.mode).min().unwrap_or(AssignmentMode::Fit)
     }
 
-    /// Writes the findings, sorted. Writes nothing if there are none.
-    fn write_reasons(&self, text: &mut String) {
-        match (&self.error, self.findings.as_slice()) {
-            (Some(error), _) => text.push_str(&error.to_string()),
-            (None, [one]) => one.write_to(text),
-            (None, several) => {
-                let mut reasons: Vec<String> = several.iter().map(Finding::to_string).collect();
-                reasons.sort();
-                text.push_str(&reasons.join(", "));
-            }
-        }
-    }
-
-    /// Takes the attempts and the other findings.
+    /// Takes the attempts and the findings.
     fn take_considered(&mut self) -> PodSetConsidered {
-        let attempts = std::mem::take(&mut self.attempts);
-        let apart = |finding: &&Finding| !attempts.iter().any(|attempt| attempt.findings.contains(finding));
-        let mut findings: Vec<Finding> = self.findings.iter().filter(apart).cloned().collect();
-        findings.extend(self.error.clone().map(Finding::TopologyRequest));
-        PodSetConsidered { pod_set: self.name.clone(), attempts, findings }
+        PodSetConsidered {
+            pod_set: self.name.clone(),
+            attempts: std::mem::take(&mut self.attempts),
+            findings: std::mem::take(&mut self.findings),
+            error: self.error.take(),
+        }
     }
 
     /// The flavor of a resource.
@@ -224,25 +209,6 @@ impl Assignment {
     /// True if some chosen flavor-resource is borrowed.
     pub fn is_borrowing(&self) -> bool {
         self.borrowing > 0
-    }
-
-    /// Why it does not fit, in Kueue's words (§8.11).
-    pub fn message(&self) -> String {
-        let mut text = String::new();
-        for set in &self.pod_sets {
-            if set.error.is_none() && set.findings.is_empty() {
-                continue;
-            }
-            text.reserve(MESSAGE_USUAL);
-            if !text.is_empty() {
-                text.push_str("; ");
-            }
-            for part in ["couldn't assign flavors to pod set ", &set.name, ": "] {
-                text.push_str(part);
-            }
-            set.write_reasons(&mut text);
-        }
-        text
     }
 
     /// Flavor-resources that need preemption (§9.1).

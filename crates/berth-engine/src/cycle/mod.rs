@@ -15,16 +15,16 @@ pub(crate) mod order;
 mod parts;
 pub(crate) mod process;
 mod tournament;
+mod victims;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::assignment::{AskedPodSet, Assignment};
 use crate::decision::{
-    Admit, AssignmentMode, Considered, CycleOutcome, CycleResult, Decision, EntryStatus, PendingReason, RequeueReason,
-    Verdict, Victim, Wait,
+    Admit, AssignmentMode, Considered, CycleOutcome, CycleResult, Decision, Eviction, Verdict, Victim, Wait, WaitCause,
 };
-use crate::ids::{NodeId, QueueId, WorkloadId};
+use crate::ids::{Name, NodeId, QueueId, WorkloadId};
 use crate::model::Time;
 use crate::preemption::Target;
 use crate::quota::FrAmounts;
@@ -35,7 +35,7 @@ use crate::world::World;
 
 pub(crate) use parts::Parts;
 
-/// One head of a cycle, and its outcome.
+/// One head of a cycle.
 #[derive(Debug)]
 pub(crate) struct Entry {
     pub workload: WorkloadId,
@@ -49,19 +49,24 @@ pub(crate) struct Entry {
     pub targets: Vec<Target>,
     /// The elastic slice it replaces, if that holds quota here.
     pub replaced: Option<WorkloadId>,
-    pub status: EntryStatus,
-    pub requeue: RequeueReason,
-    pub reason: PendingReason,
-    pub message: String,
-    /// Write status and event although the entry got further than "not nominated": a preemption
-    /// gate blocks it.
-    pub blocked_on_gates: bool,
-    pub victims: Vec<Victim>,
-    pub eviction: Option<(&'static str, String)>,
-    /// Sibling variants that have to leave first (§23).
-    pub migrates: Vec<WorkloadId>,
     /// See [`Entry::net_places`].
     net_places: Option<Arc<Places>>,
+}
+
+/// Outcome of an entry's turn in its cycle (§5.6).
+#[derive(Debug)]
+pub(crate) enum Turn {
+    /// It is admitted.
+    Admits,
+    /// It evicts these victims and waits for them to leave.
+    Preempts(Vec<Victim>),
+    /// It evicts these sibling variants, of `siblings` on worse flavors, and waits for all of them
+    /// to leave (§23).
+    Migrates { evicts: Vec<WorkloadId>, siblings: usize },
+    /// It waits.
+    Waits(WaitCause),
+    /// It is evicted itself: these nodes failed, and its pods found no others (§5.6 step 2).
+    LosesNodes(Vec<Name>),
 }
 
 impl Entry {
@@ -75,21 +80,12 @@ impl Entry {
             asked: Arc::default(),
             targets: Vec::new(),
             replaced: None,
-            status: EntryStatus::NotNominated,
-            requeue: RequeueReason::Generic,
-            reason: PendingReason::PendingEvaluation,
-            message: String::new(),
-            blocked_on_gates: false,
-            victims: Vec::new(),
-            eviction: None,
-            migrates: Vec::new(),
             net_places: None,
         }
     }
 
     /// Replaces its assignment.
     pub fn take(&mut self, assignment: Assignment, asked: Arc<[AskedPodSet]>, targets: Vec<Target>) {
-        self.message = assignment.message();
         self.assignment = assignment;
         self.asked = asked;
         self.targets = targets;
@@ -197,14 +193,14 @@ fn answer(
         let is_done = |entry: &mut Box<Entry>| no_entry_acts || process::is_hopeless(world, entry);
         let done: Vec<_> = entries.extract_if(first.., is_done).collect();
         for mut entry in done {
-            process::give_up(&mut entry);
-            progress |= put_back(world, pending_queues, &mut entry, outcome, now);
+            let cause = process::no_assignment(&entry);
+            progress |= put_back(world, pending_queues, &mut entry, cause, Vec::new(), outcome, now);
         }
     }
     let entries = process::run(world, entries, outcome, now);
     world.rollback(base);
-    for entry in entries {
-        progress |= conclude(world, pending_queues, entry, outcome, now);
+    for (entry, turn) in entries {
+        progress |= conclude(world, pending_queues, entry, turn, outcome, now);
     }
     progress
 }
@@ -230,7 +226,9 @@ fn consider(
 ) -> bool {
     match nominate::nominate(world, entry, now) {
         nominate::Nomination::Considered => return true,
-        nominate::Nomination::Refused => *progress |= put_back(world, pending_queues, entry, outcome, now),
+        nominate::Nomination::Refused(cause) => {
+            *progress |= put_back(world, pending_queues, entry, cause, Vec::new(), outcome, now);
+        }
         nominate::Nomination::Dropped => pending_queues.forget(world, entry.workload),
     }
     false
@@ -242,22 +240,42 @@ fn conclude(
     world: &mut World,
     pending_queues: &mut PendingQueues,
     mut entry: Box<Entry>,
+    turn: Turn,
     outcome: &mut CycleOutcome,
     now: Time,
 ) -> bool {
-    if entry.status == EntryStatus::Assumed {
-        let verdict = Verdict::Admit(admit(world, pending_queues, &mut entry, now));
-        outcome.decisions.push(entry.decision(world, verdict));
-        return true;
-    }
-    if let Some((reason, message)) = entry.eviction.take() {
-        world.record_mut(entry.workload).eviction_expected = true;
-        pending_queues.forget(world, entry.workload);
-        let unplaced = Some(std::mem::take(&mut entry.message));
-        outcome.decisions.push(entry.decision(world, Verdict::Evict { reason, message, unplaced }));
-        return true;
-    }
-    put_back(world, pending_queues, &mut entry, outcome, now)
+    let (cause, victims) = match turn {
+        Turn::Admits => {
+            let verdict = Verdict::Admit(admit(world, pending_queues, &mut entry, now));
+            outcome.decisions.push(entry.decision(world, verdict));
+            return true;
+        }
+        Turn::LosesNodes(nodes) => {
+            world.record_mut(entry.workload).eviction_expected = true;
+            pending_queues.forget(world, entry.workload);
+            let considered = entry.assignment.take_considered(world);
+            let eviction = Eviction::NodeFailures { nodes, considered };
+            outcome.decisions.push(entry.decision(world, Verdict::Evict(eviction)));
+            return true;
+        }
+        Turn::Waits(cause) => (cause, Vec::new()),
+        Turn::Preempts(victims) => (WaitCause::Preempting { victims: entry.targets.len() }, victims),
+        Turn::Migrates { evicts, siblings } => {
+            let sibling_uid = world.record(entry.workload).facts.uid.clone();
+            for id in evicts {
+                let eviction = Eviction::FlavorMigration { sibling_uid: sibling_uid.clone() };
+                let sibling = world.record_mut(id);
+                sibling.eviction_expected = true;
+                outcome.decisions.push(Decision {
+                    workload: sibling.key().clone(),
+                    cluster_queue: world.queue(entry.queue).name.clone(),
+                    verdict: Verdict::Evict(eviction),
+                });
+            }
+            (WaitCause::Migrating { siblings }, Vec::new())
+        }
+    };
+    put_back(world, pending_queues, &mut entry, cause, victims, outcome, now)
 }
 
 /// Puts a workload that was not admitted back into its queue and records why it waits (§5.10).
@@ -266,23 +284,21 @@ pub(crate) fn put_back(
     world: &mut World,
     pending_queues: &mut PendingQueues,
     entry: &mut Entry,
+    cause: WaitCause,
+    victims: Vec<Victim>,
     outcome: &mut CycleOutcome,
     now: Time,
 ) -> bool {
-    if entry.status != EntryStatus::NotNominated && entry.requeue == RequeueReason::Generic {
-        entry.requeue = RequeueReason::FailedAfterNomination;
-    }
-    let keeps_scan =
-        entry.status != EntryStatus::Skipped || world.config.gates.flavor_fungibility_preserve_scan_progress;
+    let (reason, requeue) = (cause.reason(), cause.requeue());
+    let keeps_scan = !cause.is_skipped() || world.config.gates.flavor_fungibility_preserve_scan_progress;
     let record = world.record_mut(entry.workload);
     record.evaluated_generation = record.facts.generation;
-    let issued = !entry.victims.is_empty();
+    let issued = !victims.is_empty();
     let scan = std::mem::take(&mut entry.assignment.scan);
     // It has found its flavors and waits for other workloads to leave or to be ready: its next
     // search starts with the same flavors.
-    let found = entry.requeue == RequeueReason::PendingMigration || entry.reason == PendingReason::WaitingForPodsReady;
-    let gated = entry.status == EntryStatus::PreemptionGated;
-    let cleared = issued || found || entry.assignment.deferred || gated || !keeps_scan;
+    let found = matches!(cause, WaitCause::Migrating { .. } | WaitCause::PodsNotReady);
+    let cleared = issued || found || entry.assignment.deferred || cause.is_preemption_gated() || !keeps_scan;
     record.scan = (!cleared && scan.has_more_flavors()).then(|| Box::new(scan));
     let mut second_pass_failed = false;
     let mut progress = false;
@@ -290,43 +306,23 @@ pub(crate) fn put_back(
         second_pass_failed = pending_queues.second_pass.schedule(entry.workload, now);
     } else {
         let scan_goes_on = world.record(entry.workload).scan.as_ref().is_some_and(|scan| scan.has_more_flavors());
-        let requeued = pending_queues.requeue(world, entry.queue, entry.workload, entry.requeue, entry.reason, now);
+        let requeued = pending_queues.requeue(world, entry.queue, entry.workload, requeue, reason, now);
         progress = !requeued.active || scan_goes_on || !requeued.bypassed.is_empty();
         for id in requeued.bypassed {
-            outcome.bypassed.push((world.record(id).key().clone(), entry.reason));
+            outcome.bypassed.push((world.record(id).key().clone(), reason));
         }
     }
-    for victim in &entry.victims {
+    for victim in &victims {
         if let Some(id) = world.workloads.id(&victim.workload) {
             world.record_mut(id).eviction_expected |= victim.write;
         }
     }
     let wait = Wait {
-        reason: entry.reason,
-        message: std::mem::take(&mut entry.message),
-        status: entry.status,
-        requeue: entry.requeue,
-        write_status: !second_pass_failed
-            && matches!(entry.status, EntryStatus::NotNominated | EntryStatus::Skipped | EntryStatus::PreemptionGated),
+        cause,
         second_pass_failed,
-        blocked_on_preemption_gates: entry.blocked_on_gates,
         requests: world.record(entry.workload).shape.totals(world).clone(),
         considered: entry.assignment.take_considered(world),
     };
-    for id in std::mem::take(&mut entry.migrates) {
-        let message = format!(
-            "Evicted to accommodate a workload (UID: {}) due to migration to more favorable resource flavor",
-            world.record(entry.workload).facts.uid
-        );
-        let sibling = world.record_mut(id);
-        sibling.eviction_expected = true;
-        outcome.decisions.push(Decision {
-            workload: sibling.key().clone(),
-            cluster_queue: world.queue(entry.queue).name.clone(),
-            verdict: Verdict::Evict { reason: "FlavorMigration", message, unplaced: None },
-        });
-    }
-    let victims = std::mem::take(&mut entry.victims);
     let verdict = if issued { Verdict::Preempt { victims, wait } } else { Verdict::Wait(wait) };
     outcome.decisions.push(entry.decision(world, verdict));
     progress

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::{Entry, is_usable};
 use crate::assignment::search::assign_flavors;
 use crate::assignment::{Ask, AskedPodSet, Assignment, Pins, asked_pod_set, reduce};
-use crate::decision::{AssignmentMode, PendingReason, RequeueReason};
+use crate::decision::{AssignmentMode, WaitCause};
 use crate::ids::WorkloadId;
 use crate::model::{CheckState, Time};
 use crate::preemption::{Preemptor, RealOracle, Target, find_targets};
@@ -16,18 +16,16 @@ use crate::world::World;
 pub(crate) enum Nomination {
     /// It has an assignment, good or bad.
     Considered,
-    /// It cannot be considered; its entry has the reason.
-    Refused,
+    /// It cannot be considered.
+    Refused(WaitCause),
     /// It holds quota already: it does not go back to a queue.
     Dropped,
 }
 
-/// Sets an entry's assignment and targets, or the reason why it has none.
+/// Sets an entry's assignment and targets, or returns the reason why it has none.
 pub(crate) fn nominate(world: &mut World, entry: &mut Entry, now: Time) -> Nomination {
-    if let Some((reason, message)) = refusal(world, entry) {
-        entry.reason = reason;
-        entry.message = message;
-        return Nomination::Refused;
+    if let Some(cause) = refusal(world, entry) {
+        return Nomination::Refused(cause);
     }
     if world.record(entry.workload).holding.is_some() && !entry.second_pass {
         return Nomination::Dropped;
@@ -40,7 +38,7 @@ pub(crate) fn nominate(world: &mut World, entry: &mut Entry, now: Time) -> Nomin
 }
 
 /// Why a head cannot be considered at all (§5.4, §2.8).
-fn refusal(world: &mut World, entry: &mut Entry) -> Option<(PendingReason, String)> {
+fn refusal(world: &mut World, entry: &Entry) -> Option<WaitCause> {
     let selected = world.is_selected(entry.queue, world.record(entry.workload).local);
     let record = world.record(entry.workload);
     if record.holding.is_some() && !entry.second_pass {
@@ -48,27 +46,23 @@ fn refusal(world: &mut World, entry: &mut Entry) -> Option<(PendingReason, Strin
     }
     let facts = &record.facts;
     if facts.checks.iter().any(|check| matches!(check.state, CheckState::Retry | CheckState::Rejected)) {
-        return Some((PendingReason::PendingEvaluation, "The workload has failed admission checks".to_owned()));
+        return Some(WaitCause::FailedChecks);
     }
     let queue = world.queue(entry.queue);
     if queue.spec.is_none() {
-        return Some((PendingReason::Misconfigured, format!("ClusterQueue {} not found", queue.name)));
+        return Some(WaitCause::QueueNotFound { queue: queue.name.clone() });
     }
     if !world.is_schedulable(entry.queue) {
-        return Some((PendingReason::Suspended, format!("ClusterQueue {} is inactive", queue.name)));
+        return Some(WaitCause::QueueInactive { queue: queue.name.clone() });
     }
     if !selected {
         let namespace = &facts.key.namespace;
         if !world.namespaces.contains_key(namespace) {
-            return Some((PendingReason::Misconfigured, format!("workload namespace {namespace:?} does not exist")));
+            return Some(WaitCause::NamespaceNotFound { namespace: namespace.clone() });
         }
-        entry.requeue = RequeueReason::NamespaceMismatch;
-        return Some((
-            PendingReason::Misconfigured,
-            "workload namespace doesn't match ClusterQueue selector".to_owned(),
-        ));
+        return Some(WaitCause::NamespaceMismatch);
     }
-    facts.inadmissible.clone().map(|message| (PendingReason::Misconfigured, message))
+    facts.inadmissible.clone().map(|problem| WaitCause::Invalid { problem })
 }
 
 fn drop_outdated_scan(world: &mut World, entry: &Entry) {

@@ -4,35 +4,35 @@
 use super::claims::Claims;
 use super::nominate::assign;
 use super::order::EntryOrder;
-use super::{Entry, count, is_usable};
+use super::victims::victims;
+use super::{Entry, Turn, count, is_usable};
 use crate::amount::Amount;
-use crate::decision::{AssignmentMode, CycleOutcome, EntryStatus, PendingReason, Priority, RequeueReason, Victim};
+use crate::decision::{AssignmentMode, CycleOutcome, PendingReason, WaitCause};
 use crate::ids::{QueueId, WorkloadId};
 use crate::model::{PreemptionPolicy, Time};
 use crate::preemption::candidates::is_evicted;
-use crate::preemption::message;
 use crate::quota::FrAmounts;
 use crate::topology::Places;
-use crate::world::{Record, World};
+use crate::world::World;
 
-/// Processes every entry; returns them in the order they were processed.
+/// Processes every entry; returns them with their outcomes, in the order they were processed.
 pub(crate) fn run(
     world: &mut World,
     entries: Vec<Box<Entry>>,
     outcome: &mut CycleOutcome,
     now: Time,
-) -> Vec<Box<Entry>> {
+) -> Vec<(Box<Entry>, Turn)> {
     let mut order = EntryOrder::new(world, entries);
     let mut claims = Claims::default();
     let mut done = Vec::new();
     let mut pods_not_ready = world.config.block_admission_on_pods_ready && has_workload_without_ready_pods(world);
     while let Some(mut entry) = order.next(world) {
-        process(world, &mut entry, &mut claims, pods_not_ready, outcome, now);
+        let turn = process(world, &mut entry, &mut claims, pods_not_ready, outcome, now);
         // Pods of a workload admitted now cannot be ready yet: all later entries wait for them
         // (§20.4).
-        let admitted = entry.status == EntryStatus::Assumed && !entry.second_pass;
+        let admitted = matches!(turn, Turn::Admits) && !entry.second_pass;
         pods_not_ready |= admitted && world.config.block_admission_on_pods_ready;
-        done.push(entry);
+        done.push((entry, turn));
     }
     done
 }
@@ -64,21 +64,21 @@ pub(crate) fn no_entry_acts(world: &World, before: &[Box<Entry>], tree: &[Box<En
         })
 }
 
-/// Records why an entry can neither be admitted nor preempt.
-pub(crate) fn give_up(entry: &mut Entry) {
-    (entry.requeue, entry.reason) = match entry.assignment.mode() {
+/// Why an entry can neither be admitted nor preempt.
+pub(crate) fn no_assignment(entry: &Entry) -> WaitCause {
+    match entry.assignment.mode() {
         AssignmentMode::NoFit => {
-            (RequeueReason::NoFit, entry.assignment.no_fit.unwrap_or(PendingReason::NoMatchingFlavor))
+            WaitCause::NoFit { reason: entry.assignment.no_fit.unwrap_or(PendingReason::NoMatchingFlavor) }
         }
-        _ => (RequeueReason::PreemptionNoCandidates, PendingReason::WaitingForQuota),
-    };
+        _ => WaitCause::NoCandidates,
+    }
 }
 
 /// Processes an entry as if it were the first of its cycle. Leaves the world changed; the caller
 /// rolls back.
-pub(crate) fn alone(world: &mut World, entry: &mut Entry, now: Time) {
+pub(crate) fn alone(world: &mut World, entry: &mut Entry, now: Time) -> Turn {
     let pods_not_ready = world.config.block_admission_on_pods_ready && has_workload_without_ready_pods(world);
-    process(world, entry, &mut Claims::default(), pods_not_ready, &mut CycleOutcome::default(), now);
+    process(world, entry, &mut Claims::default(), pods_not_ready, &mut CycleOutcome::default(), now)
 }
 
 fn process(
@@ -88,11 +88,10 @@ fn process(
     pods_not_ready: bool,
     outcome: &mut CycleOutcome,
     now: Time,
-) {
+) -> Turn {
     let queue_name = world.queue(entry.queue).name.clone();
-    if crate::cycle::process::better_sibling_admitted(world, entry) {
-        skip(entry, "A more favorable variant is already admitted", PendingReason::PendingEvaluation);
-        return;
+    if better_sibling_admitted(world, entry) {
+        return Turn::Waits(WaitCause::BetterSiblingAdmitted);
     }
     refresh(world, entry, claims, outcome, now);
     let mode = entry.assignment.mode();
@@ -100,21 +99,13 @@ fn process(
     if gates.tas_failed_node_replacement_fail_fast && entry.second_pass && mode != AssignmentMode::Fit {
         let nodes = &world.record(entry.workload).facts.unhealthy_nodes;
         if !nodes.is_empty() {
-            let nodes: Vec<&str> = nodes.iter().map(|node| &**node).collect();
-            entry.status = EntryStatus::Evicted;
-            entry.eviction = Some((
-                "NodeFailures",
-                format!("Workload was evicted as there was no replacement for unhealthy node(s): {}", nodes.join(",")),
-            ));
-            return;
+            return Turn::LosesNodes(nodes.iter().cloned().collect());
         }
     }
     if mode == AssignmentMode::NoFit {
-        give_up(entry);
-        return;
+        return Turn::Waits(no_assignment(entry));
     }
     if mode == AssignmentMode::Preempt && entry.targets.is_empty() {
-        give_up(entry);
         let can_always_reclaim =
             world.queue(entry.queue).config.preemption.reclaim_within_cohort == PreemptionPolicy::Any;
         if !can_always_reclaim || (gates.prioritize_preemptor_workloads && entry.is_preemptor) {
@@ -124,61 +115,40 @@ fn process(
             let places = entry.net_places(world);
             claims.take_up(world, node, &reserved, &places);
         }
-        return;
+        return Turn::Waits(WaitCause::NoCandidates);
     }
     let gated = gates.concurrent_admission || gates.multikueue_orchestrated_preemption;
     if mode == AssignmentMode::Preempt && gated && world.record(entry.workload).facts.preemption_gated {
-        entry.status = EntryStatus::PreemptionGated;
-        entry.message = "Workload requires preemption, but it's gated".to_owned();
-        entry.requeue = RequeueReason::PreemptionGated;
-        entry.reason = PendingReason::AdmissionGated;
-        entry.blocked_on_gates = true;
-        return;
+        return Turn::Waits(WaitCause::PreemptionGated);
     }
     let usage = entry.quota_usage();
     let places = entry.net_places(world);
     let node = world.queue(entry.queue).node;
     if mode == AssignmentMode::DeferredFit {
-        entry.message = "Workload has overlapping preemption targets with another workload, but will fit after these \
-                         preemptions complete"
-            .to_owned();
-        entry.reason = PendingReason::WaitingForPreemptedWorkloads;
-        entry.requeue = RequeueReason::PendingPreemption;
         claims.take_up(world, node, &usage, &places);
-        return;
+        return Turn::Waits(WaitCause::FitsAfterPreemption);
     }
     if claims.overlap(&entry.targets) {
-        skip(
-            entry,
-            "Workload has overlapping preemption targets with another workload",
-            PendingReason::WaitingForQuota,
-        );
         count(&mut outcome.skipped_preemptions, &queue_name);
-        return;
+        return Turn::Waits(WaitCause::VictimsTaken);
     }
     if !claims.fit(world, entry, &usage, &places) {
-        skip(entry, "Workload no longer fits after processing another workload", PendingReason::WaitingForQuota);
         if mode == AssignmentMode::Preempt {
             count(&mut outcome.skipped_preemptions, &queue_name);
         }
-        return;
+        return Turn::Waits(WaitCause::NoLongerFits);
     }
+    // Before the claim: what the victims hold and what the queues use is as the decision found it.
+    let victims = (mode == AssignmentMode::Preempt).then(|| victims(world, entry, &usage));
     claims.claim(world, &entry.targets);
     claims.take_up(world, node, &usage, &places);
-    if mode == AssignmentMode::Preempt {
-        issue(world, entry);
-        return;
+    if let Some(victims) = victims {
+        return Turn::Preempts(victims);
     }
     if pods_not_ready && !entry.second_pass {
-        entry.reason = PendingReason::WaitingForPodsReady;
-        entry.message = "waiting for all admitted workloads to be in PodsReady condition".to_owned();
-        entry.requeue = RequeueReason::FailedAfterNomination;
-        return;
+        return Turn::Waits(WaitCause::PodsNotReady);
     }
-    if migrate(world, entry) {
-        return;
-    }
-    entry.status = EntryStatus::Assumed;
+    migrate(world, entry).unwrap_or(Turn::Admits)
 }
 
 /// Recomputes the assignment if the outcome of earlier entries requires it (§5.6 step 1).
@@ -217,12 +187,6 @@ fn refresh(world: &mut World, entry: &mut Entry, claims: &mut Claims, outcome: &
     }
 }
 
-fn skip(entry: &mut Entry, message: &str, reason: PendingReason) {
-    entry.status = EntryStatus::Skipped;
-    entry.message = message.to_owned();
-    entry.reason = reason;
-}
-
 /// Amounts to reserve for a workload that must preempt but has no targets, so that later entries
 /// cannot take them (§5.9).
 pub(crate) fn amounts_to_reserve(world: &World, queue: QueueId, usage: &FrAmounts, borrows: bool) -> FrAmounts {
@@ -246,40 +210,6 @@ pub(crate) fn amounts_to_reserve(world: &World, queue: QueueId, usage: &FrAmount
         .collect()
 }
 
-/// Records the victims to evict and the reason why the workload waits (§11).
-fn issue(world: &World, entry: &mut Entry) {
-    let preemptor = world.record(entry.workload);
-    let preemptor_path = world.tree.path_text(world.queue(entry.queue).node);
-    for target in &entry.targets {
-        let victim = world.record(target.workload);
-        let Some(holding) = &victim.holding else { continue };
-        let queue = world.queue(holding.queue);
-        entry.victims.push(Victim {
-            workload: victim.key().clone(),
-            uid: victim.facts.uid.clone(),
-            cluster_queue: queue.name.clone(),
-            reason: target.reason,
-            message: message(
-                &preemptor.facts.uid,
-                preemptor.facts.job_uid.as_deref(),
-                target.reason.human(),
-                &preemptor_path,
-                &world.tree.path_text(queue.node),
-            ),
-            write: !is_evicted(world, target.workload),
-            priority: priority(victim),
-            preemptor_priority: priority(preemptor),
-        });
-    }
-    entry.message = format!("{}. Pending the preemption of {} workload(s)", entry.message, entry.targets.len());
-    entry.requeue = RequeueReason::PendingPreemption;
-    entry.reason = PendingReason::WaitingForPreemptedWorkloads;
-}
-
-fn priority(record: &Record) -> Priority {
-    Priority { base: record.facts.priority, boost: record.priority - record.facts.priority }
-}
-
 /// True if some workload holds quota and its pods are not all ready (§20.4).
 fn has_workload_without_ready_pods(world: &World) -> bool {
     workloads_without_ready_pods(world).next().is_some()
@@ -301,10 +231,10 @@ fn better_sibling_admitted(world: &World, entry: &Entry) -> bool {
 }
 
 /// Makes the sibling variants on worse flavors leave first, if there are any and the target flavor
-/// is good enough for a migration (§23). True if the entry has to wait.
-fn migrate(world: &World, entry: &mut Entry) -> bool {
+/// is good enough for a migration (§23). `None` if the entry need not wait.
+fn migrate(world: &World, entry: &Entry) -> Option<Turn> {
     if !world.config.gates.concurrent_admission {
-        return false;
+        return None;
     }
     let own = world.variant_rank(entry.queue, entry.workload);
     let worse: Vec<WorkloadId> = world
@@ -313,19 +243,15 @@ fn migrate(world: &World, entry: &mut Entry) -> bool {
         .filter(|id| world.record(*id).holding.is_some() && world.variant_rank(entry.queue, *id) > own)
         .collect();
     if worse.is_empty() {
-        return false;
+        return None;
     }
     let policy = world.queue(entry.queue).spec.as_ref().and_then(|spec| spec.concurrent_admission.clone());
     let flavors = world.queue(entry.queue).config.flavors();
     let last = policy.and_then(|policy| policy.last_acceptable_flavor);
     let limit = last.and_then(|name| flavors.iter().position(|it| *world.flavor_name(*it) == name));
     if limit.is_some_and(|limit| own > Some(limit)) {
-        skip(entry, "Target flavor is below LastAcceptableFlavorName", PendingReason::PendingEvaluation);
-        return true;
+        return Some(Turn::Waits(WaitCause::BelowLastAcceptableFlavor));
     }
-    entry.message = format!("{}. Pending the migration of {} workload(s)", entry.message, worse.len());
-    entry.requeue = RequeueReason::PendingMigration;
-    entry.reason = PendingReason::WaitingForPreemptedWorkloads;
-    entry.migrates = worse.into_iter().filter(|id| !is_evicted(world, *id)).collect();
-    true
+    let siblings = worse.len();
+    Some(Turn::Migrates { evicts: worse.into_iter().filter(|id| !is_evicted(world, *id)).collect(), siblings })
 }

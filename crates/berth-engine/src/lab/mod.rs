@@ -23,7 +23,7 @@ use crate::quota::{FrAmounts, add_amount};
 use crate::status::WeightedShare;
 use crate::topology::Places;
 use crate::world::World;
-use crate::{Amount, Engine};
+use crate::{Amount, Engine, text};
 
 /// Amounts per flavor and resource.
 pub type FlavorAmounts = BTreeMap<(Name, Name), i64>;
@@ -409,8 +409,8 @@ impl Lab<'_> {
         let world = &self.engine.world;
         let facts = &world.record(world.workloads.id(preemptor)?).facts;
         let holding = world.record(world.workloads.id(victim)?).holding.as_ref()?;
-        let path = |queue: QueueId| world.tree.path_text(world.queue(queue).node);
-        Some(crate::preemption::message(
+        let path = |queue: QueueId| text::path(&world.tree.names_from_root(world.queue(queue).node));
+        Some(text::preemption(
             &facts.uid,
             facts.job_uid.as_deref(),
             reason.human(),
@@ -530,7 +530,8 @@ impl Lab<'_> {
             second_pass: record.holding.is_some(),
             resume: false,
         };
-        crate::topology::assign::places_in(&mut self.engine.world, &ask, flavor, earlier)
+        let places = crate::topology::assign::places_in(&mut self.engine.world, &ask, flavor, earlier);
+        places.into_iter().map(|(name, result)| (name, result.map_err(|finding| finding.to_string()))).collect()
     }
 
     /// Drops what is kept from one question about topology to the next only to save work: no

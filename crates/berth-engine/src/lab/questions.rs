@@ -58,7 +58,7 @@ pub fn preemption_message(
     .into_iter()
     .find(|known| known.as_str() == reason)
     .map_or("", PreemptionReason::human);
-    crate::preemption::message(uid, Some(job_uid), human, preemptor_path, preemptee_path)
+    crate::text::preemption(uid, Some(job_uid), human, preemptor_path, preemptee_path)
 }
 
 /// A domain of a topology, with what it could hold, for [`domain_order`].

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::Lab;
 use crate::assignment::ScanState;
 use crate::cycle::{Entry, put_back};
-use crate::decision::{CycleOutcome, Decision, EntryStatus, PendingReason, RequeueReason};
+use crate::decision::{CycleOutcome, Decision, PendingReason, RequeueReason, WaitCause};
 use crate::ids::Name;
 use crate::model::{StopPolicy, Time, WorkloadKey};
 use crate::waiting::is_queueable;
@@ -50,25 +50,14 @@ impl Lab<'_> {
         (requeued.added, requeued.active)
     }
 
-    /// Ends a popped workload's cycle as one in which it got as far as `status`: back into its
-    /// queue, and what there is to say about that (§5.10).
-    pub fn put_back(
-        &mut self,
-        workload: &WorkloadKey,
-        status: EntryStatus,
-        requeue: RequeueReason,
-        shown: (PendingReason, &str),
-        now: Time,
-    ) -> Option<Decision> {
+    /// Ends a popped workload's cycle: it goes back into its queue for a cause (§5.10).
+    pub fn put_back(&mut self, workload: &WorkloadKey, cause: WaitCause, now: Time) -> Option<Decision> {
         let id = self.engine.world.workloads.id(workload)?;
         let queue = self.engine.waiting_queue(id)?;
         let mut entry = Entry::new(id, queue, false, false);
-        entry.status = status;
-        entry.requeue = requeue;
-        entry.blocked_on_gates = status == EntryStatus::PreemptionGated;
-        (entry.reason, entry.message) = (shown.0, shown.1.to_owned());
         let mut outcome = CycleOutcome::default();
-        put_back(&mut self.engine.world, &mut self.engine.pending_queues, &mut entry, &mut outcome, now);
+        let (world, pending_queues) = (&mut self.engine.world, &mut self.engine.pending_queues);
+        put_back(world, pending_queues, &mut entry, cause, Vec::new(), &mut outcome, now);
         outcome.decisions.pop()
     }
 

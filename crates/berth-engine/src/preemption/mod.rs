@@ -159,22 +159,3 @@ impl Oracle for RealOracle {
         Simulated { mode: if own { PreemptionMode::Preempt } else { PreemptionMode::Reclaim }, level }
     }
 }
-
-/// The message of a victim's conditions (§11.1).
-pub(crate) fn message(
-    uid: &str,
-    job_uid: Option<&str>,
-    reason: &str,
-    preemptor_path: &str,
-    preemptee_path: &str,
-) -> String {
-    let known = |text: &str| if text.is_empty() { "UNKNOWN".to_owned() } else { text.to_owned() };
-    format!(
-        "Preempted to accommodate a workload (UID: {}, JobUID: {}) due to {}; preemptor path: {}; preemptee path: {}",
-        known(uid),
-        known(job_uid.unwrap_or("")),
-        known(reason),
-        known(preemptor_path),
-        known(preemptee_path)
-    )
-}

@@ -538,11 +538,11 @@ impl QuotaTree {
         self.queues.get(root.index()).map_or(&[], Vec::as_slice)
     }
 
-    /// `/root/…/name` as messages print it (§11.1).
-    pub fn path_text(&self, id: NodeId) -> String {
-        let mut names: Vec<&str> = self.path_to_root(id).map(|id| &*self.node(id).name).collect();
+    /// Names from the root down to this node (§11.1).
+    pub fn names_from_root(&self, id: NodeId) -> Vec<Name> {
+        let mut names: Vec<Name> = self.path_to_root(id).map(|id| self.node(id).name.clone()).collect();
         names.reverse();
-        format!("/{}", names.join("/"))
+        names
     }
 }
 

@@ -78,7 +78,7 @@ pub fn explanation(explanation: &Explanation) -> String {
         }
     }
     if let Some(problem) = &explanation.queue_inactive {
-        page.line(1, format!("ClusterQueue {queue} is inactive. {problem}"));
+        page.line(1, format!("ClusterQueue {queue} is inactive. {}", problem.message()));
     }
     if let Some(outlook) = &explanation.verdict {
         verdict(&mut page, queue, outlook);
@@ -168,7 +168,7 @@ pub fn not_queued(explanation: &Explanation, reason: NotQueued) -> String {
 }
 
 fn verdict(page: &mut Page, own_queue: &str, outlook: &Outlook) {
-    match (outlook.mode, outlook.reason) {
+    match (outlook.mode, outlook.reason()) {
         (_, None) => page.heading("If its turn came now, it would be admitted."),
         (AssignmentMode::Preempt, Some(_)) if !(outlook.victims.is_empty() && outlook.victims_withheld.is_empty()) => {
             let withheld: usize = outlook.victims_withheld.iter().map(|(_, workloads)| workloads).sum();
@@ -183,8 +183,9 @@ fn verdict(page: &mut Page, own_queue: &str, outlook: &Outlook) {
         }
         (_, Some(reason)) => {
             page.heading(format!("If its turn came now, it would keep waiting: {}", reason.as_str()));
-            if !outlook.message.is_empty() {
-                page.line(1, &outlook.message);
+            let message = outlook.message();
+            if !message.is_empty() {
+                page.line(1, message);
             }
         }
     }
@@ -225,9 +226,13 @@ fn share(share: &WeightedShare) -> String {
 }
 
 fn attempts(page: &mut Page, considered: &Considered) {
-    for set in considered.pod_sets.iter().filter(|set| !(set.attempts.is_empty() && set.findings.is_empty())) {
+    for set in &considered.pod_sets {
+        let others: Vec<Finding> = set.other_findings().collect();
+        if set.attempts.is_empty() && others.is_empty() {
+            continue;
+        }
         page.heading(format!("Pod set {}", set.pod_set));
-        for it in &set.findings {
+        for it in others {
             page.line(1, it.to_string());
         }
         for attempt in &set.attempts {
@@ -314,7 +319,7 @@ fn topology(page: &mut Page, shortage: &TopologyShortage) {
 pub fn exclusion(reason: &Exclusion) -> String {
     match reason {
         Exclusion::OtherDomain => "outside the domain that replacement pods must stay in".to_owned(),
-        Exclusion::Taint(taint) => format!("taint {taint} is not tolerated"),
+        Exclusion::Taint(taint) => format!("taint {} is not tolerated", super::message::taint(taint)),
         Exclusion::NodeSelector => "excluded by the node selector".to_owned(),
         Exclusion::Affinity => "excluded by the node affinity".to_owned(),
         Exclusion::Resource(resource) => format!("too little {resource} left"),

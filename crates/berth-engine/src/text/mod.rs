@@ -2,10 +2,14 @@
 //! people.
 
 mod explanation;
+mod message;
 
 use std::fmt;
 
 use crate::decision::{Exclusion, Finding, TopologyProblem, TopologyShortage};
+
+#[cfg(feature = "lab")]
+pub(crate) use message::{path, preemption_text as preemption};
 
 pub use explanation::{considered, exclusion, explanation, fate, not_queued, outcome, protection};
 
@@ -100,7 +104,9 @@ impl fmt::Display for Finding {
         match self {
             Finding::ResourceUnavailable { resource } => write!(f, "resource {resource} unavailable in ClusterQueue"),
             Finding::FlavorNotFound { flavor } => write!(f, "flavor {flavor} not found"),
-            Finding::UntoleratedTaint { taint, flavor } => write!(f, "untolerated taint {taint} in flavor {flavor}"),
+            Finding::UntoleratedTaint { taint, flavor } => {
+                write!(f, "untolerated taint {} in flavor {flavor}", message::taint_struct(taint))
+            }
             Finding::AffinityMismatch { flavor } => write!(f, "flavor {flavor} doesn't match node affinity"),
             Finding::ExceedsMaximum { resource, flavor, assumed, requested, maximum, .. } => write!(
                 f,
@@ -200,7 +206,9 @@ impl fmt::Display for TopologyShortage {
             write!(f, "topology {topology:?} allows to fit only {} out of {needed} {what}", self.fits)?;
         }
         if !self.excluded.is_empty() {
-            let parts: Vec<String> = self.excluded.iter().map(|(reason, count)| format!("{reason}: {count}")).collect();
+            let mut parts: Vec<String> =
+                self.excluded.iter().map(|(reason, count)| format!("{reason}: {count}")).collect();
+            parts.sort_unstable();
             write!(f, ". Total nodes: {}; excluded: {}", self.nodes, parts.join(", "))?;
         }
         Ok(())
@@ -211,7 +219,7 @@ impl fmt::Display for Exclusion {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Exclusion::OtherDomain => f.write_str("topologyDomain"),
-            Exclusion::Taint(taint) => write!(f, "taint {taint:?}"),
+            Exclusion::Taint(taint) => write!(f, "taint {:?}", message::taint(taint)),
             Exclusion::NodeSelector => f.write_str("nodeSelector"),
             Exclusion::Affinity => f.write_str("affinity"),
             Exclusion::Resource(resource) => write!(f, "resource {:?}", &**resource),

@@ -259,7 +259,7 @@ pub(crate) fn places_in(
     ask: &Ask,
     flavor: FlavorId,
     earlier: &super::request::Earlier,
-) -> Vec<(Name, Result<TopologyAssignment, String>)> {
+) -> Vec<(Name, Result<TopologyAssignment, Finding>)> {
     let resource = world.resources.intern(&Name::from(super::PODS));
     let fr = world.frs.intern(flavor, resource);
     let choice = FlavorChoice { resource, flavor, fr, mode: AssignmentMode::Fit, tried: -1 };
@@ -289,10 +289,7 @@ pub(crate) fn places_in(
         return kept.collect();
     };
     let found = place_all(world, &request, false);
-    let named = found
-        .into_iter()
-        .map(|(at, result)| (assignment.pod_sets[at].name.clone(), result.map_err(|finding| finding.to_string())));
-    named.collect()
+    found.into_iter().map(|(at, result)| (assignment.pod_sets[at].name.clone(), result)).collect()
 }
 
 /// The assignment of a workload that holds quota already (§8.2).

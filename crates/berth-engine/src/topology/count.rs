@@ -80,7 +80,7 @@ enum Bar {
     Outside,
     /// Its host failed.
     Failed,
-    Taint(String),
+    Taint(Taint),
     NodeSelector,
     Affinity,
 }
@@ -216,8 +216,8 @@ impl Count {
         wanted: &Wanted,
         overlay: &Overlay,
     ) -> Vec<(Exclusion, usize)> {
-        let mut by_reason: BTreeMap<String, (Exclusion, usize)> = BTreeMap::new();
-        let mut note = |reason: Exclusion| by_reason.entry(reason.to_string()).or_insert((reason, 0)).1 += 1;
+        let mut by_reason: BTreeMap<Exclusion, usize> = BTreeMap::new();
+        let mut note = |reason: Exclusion| *by_reason.entry(reason).or_default() += 1;
         let no_leaf_takes_leader = || self.open.iter().all(|open| self.capacities[open.leaf].leader == 0);
         let of_leader = wanted.leader.is_some() && no_leaf_takes_leader();
         let of_leader = self.open.iter().filter(|_| of_leader).filter_map(|open| open.leader.as_ref());
@@ -230,7 +230,7 @@ impl Count {
                 Bar::Affinity => note(Exclusion::Affinity),
             }
         }
-        // A text per node would cost more than the search: resources are counted by column first.
+        // A name per node would cost more than the search: resources are counted by column first.
         let mut short: BTreeMap<usize, usize> = BTreeMap::new();
         for open in self.open.iter().filter(|open| self.capacities[open.leaf].pods == 0) {
             let left = Left::of(topologies, tree, open, overlay.of(open.row), self.empty);
@@ -240,9 +240,9 @@ impl Count {
         }
         for (column, count) in short {
             let reason = Exclusion::Resource(topologies.columns.name(column).clone());
-            by_reason.insert(reason.to_string(), (reason, count));
+            by_reason.insert(reason, count);
         }
-        by_reason.into_values().collect()
+        by_reason.into_iter().collect()
     }
 }
 
@@ -303,7 +303,7 @@ fn bar(topologies: &Topologies, tree: &FlavorTree, wanted: &Wanted, leaf: usize)
 /// Why pods cannot run on a node, whatever its free capacity (§14.5).
 fn turned_away(pods: &Pods, node: &Node) -> Option<Bar> {
     if let Some(taint) = untolerated(&node.taints, &[&pods.tolerations]) {
-        return Some(Bar::Taint(taint_text(taint)));
+        return Some(Bar::Taint(taint.clone()));
     }
     if !pods.node_selector.iter().all(|(key, value)| node.labels.get(key) == Some(value)) {
         return Some(Bar::NodeSelector);
@@ -364,11 +364,6 @@ pub(crate) fn sum_children(tree: &FlavorTree, wanted: &Wanted, capacities: &[Cap
         sum.slices_with_leader = sum.pods_with_leader / wanted.slice_size;
     }
     sum
-}
-
-/// A taint as exclusions name it.
-fn taint_text(taint: &Taint) -> String {
-    format!("{}={}:{}", taint.key, taint.value, taint.effect.as_str())
 }
 
 /// Required node affinity against a node.

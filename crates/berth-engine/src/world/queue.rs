@@ -101,7 +101,7 @@ impl Queue {
 
     /// True when cycles consider it.
     pub fn is_active(&self) -> bool {
-        self.readiness.active
+        self.readiness.is_active()
     }
 }
 

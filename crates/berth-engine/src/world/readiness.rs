@@ -1,9 +1,8 @@
-//! Whether a cluster queue may admit workloads: condition Active, its reason and its message
-//! (§5.3).
+//! Whether a cluster queue may admit workloads, and everything that keeps it from doing so (§5.3).
 
 use crate::ids::{Name, QueueId};
-use crate::model::StopPolicy;
-use crate::status::QueueReadiness;
+use crate::model::{AdmissionCheck, StopPolicy};
+use crate::status::{QueueProblem, QueueReadiness};
 
 use super::World;
 
@@ -12,7 +11,7 @@ const MULTIKUEUE: &str = "kueue.x-k8s.io/multikueue";
 
 /// The readiness of a queue that does not exist.
 pub(crate) fn not_found() -> QueueReadiness {
-    QueueReadiness { active: false, reason: "NotFound", message: "ClusterQueue not found".to_owned() }
+    QueueReadiness { problems: vec![QueueProblem::NotFound] }
 }
 
 impl World {
@@ -21,90 +20,50 @@ impl World {
         let queue = self.queue(id);
         let Some(spec) = &queue.spec else { return not_found() };
         if spec.terminating {
-            return QueueReadiness {
-                active: false,
-                reason: "Terminating",
-                message: "Can't admit new workloads; clusterQueue is terminating".to_owned(),
-            };
+            return QueueReadiness { problems: vec![QueueProblem::Terminating] };
         }
-        let mut problems: Vec<(&'static str, String)> = Vec::new();
-        if spec.stop_policy != StopPolicy::None {
-            problems.push(("Stopped", "is stopped".to_owned()));
-        }
-        let flavors = queue.config.flavors();
-        let missing: Vec<&Name> =
-            flavors.iter().filter(|id| self.flavor(**id).is_none()).map(|id| self.flavor_name(*id)).collect();
-        if !missing.is_empty() {
-            problems.push(("FlavorNotFound", format!("references missing ResourceFlavor(s): {}", list(&missing))));
-        }
-        let mut names: Vec<&Name> = spec.checks.iter().map(|rule| &rule.check).collect();
-        names.sort();
-        let missing: Vec<&Name> = names.iter().filter(|name| !self.checks.contains_key(**name)).copied().collect();
-        if !missing.is_empty() {
-            problems
-                .push(("AdmissionCheckNotFound", format!("references missing AdmissionCheck(s): {}", list(&missing))));
-        }
-        let inactive: Vec<&Name> =
-            names.iter().filter(|name| self.checks.get(**name).is_some_and(|check| !check.active)).copied().collect();
-        if !inactive.is_empty() {
-            problems.push((
-                "AdmissionCheckInactive",
-                format!("references inactive AdmissionCheck(s): {}", list(&inactive)),
-            ));
-        }
-        let by_controller = |controller: &str| -> Vec<&Name> {
-            let run_by = |name: &&Name| self.checks.get(*name).is_some_and(|check| &*check.controller == controller);
-            names.iter().copied().filter(run_by).collect()
+        let mut problems = Vec::new();
+        let mut add = |names: Vec<Name>, problem: fn(Vec<Name>) -> QueueProblem| {
+            if !names.is_empty() {
+                problems.push(problem(names));
+            }
         };
+        let flavors = queue.config.flavors();
+        let missing = flavors.iter().filter(|id| self.flavor(**id).is_none());
+        let mut checks: Vec<&Name> = spec.checks.iter().map(|rule| &rule.check).collect();
+        checks.sort();
+        let checks_where = |wanted: &dyn Fn(Option<&AdmissionCheck>) -> bool| -> Vec<Name> {
+            checks.iter().filter(|name| wanted(self.checks.get(**name))).map(|name| (*name).clone()).collect()
+        };
+        let by_controller =
+            |controller: &str| checks_where(&|check| check.is_some_and(|check| &*check.controller == controller));
         let multikueue = by_controller(MULTIKUEUE);
+        let per_flavor =
+            |name: &Name| spec.checks.iter().any(|rule| rule.check == *name && !rule.on_flavors.is_empty());
+        add(missing.map(|id| self.flavor_name(*id).clone()).collect(), QueueProblem::FlavorsNotFound);
+        add(checks_where(&|check| check.is_none()), QueueProblem::ChecksNotFound);
+        add(checks_where(&|check| check.is_some_and(|check| !check.active)), QueueProblem::ChecksInactive);
         if multikueue.len() > 1 {
-            problems.push((
-                "MultipleMultiKueueAdmissionChecks",
-                format!(
-                    "Cannot use multiple MultiKueue AdmissionChecks on the same ClusterQueue, found: {}",
-                    list(&multikueue)
-                ),
-            ));
+            add(multikueue.clone(), QueueProblem::SeveralMultiKueueChecks);
         }
-        if multikueue
-            .iter()
-            .any(|name| spec.checks.iter().any(|rule| rule.check == **name && !rule.on_flavors.is_empty()))
-        {
-            problems.push((
-                "MultiKueueAdmissionCheckAppliedPerFlavor",
-                format!("Cannot specify MultiKueue AdmissionCheck per flavor, found: {}", list(&multikueue)),
-            ));
+        if multikueue.iter().any(per_flavor) {
+            add(multikueue.clone(), QueueProblem::MultiKueueCheckPerFlavor);
         }
         if !multikueue.is_empty() && !by_controller(PROVISIONING_REQUEST).is_empty() {
-            problems.push((
-                "MultiKueueWithProvisioningRequest",
-                format!(
-                    "Cannot use MultiKueue AdmissionCheck with ProvisioningRequest AdmissionCheck, found: {}",
-                    list(&names)
-                ),
-            ));
+            add(checks.iter().copied().cloned().collect(), QueueProblem::MultiKueueWithProvisioning);
+        }
+        if spec.stop_policy != StopPolicy::None {
+            problems.insert(0, QueueProblem::Stopped);
         }
         if self.config.gates.topology_aware_scheduling && multikueue.is_empty() {
             for flavor in flavors.iter().filter_map(|id| self.flavor(*id)) {
                 if let Some(topology) = flavor.topology.as_ref().filter(|name| !self.topologies.has_topology(name)) {
-                    problems.push((
-                        "TopologyNotFound",
-                        format!("there is no Topology {topology:?} for TAS flavor {:?}", flavor.name),
-                    ));
+                    let (topology, flavor) = (topology.clone(), flavor.name.clone());
+                    problems.push(QueueProblem::TopologyNotFound { topology, flavor });
                 }
             }
         }
-        match problems.first() {
-            None => QueueReadiness::default(),
-            Some((reason, _)) => {
-                let texts: Vec<&str> = problems.iter().map(|(_, text)| text.as_str()).collect();
-                QueueReadiness {
-                    active: false,
-                    reason,
-                    message: format!("Can't admit new workloads: {}.", texts.join(", ")),
-                }
-            }
-        }
+        QueueReadiness { problems }
     }
 
     /// True if cycles consider a queue: it is ready, and its cohorts form no cycle.
@@ -131,10 +90,4 @@ impl World {
     pub fn provisions(&self, id: QueueId, flavor: &Name) -> bool {
         self.has_check_of(id, PROVISIONING_REQUEST, Some(flavor))
     }
-}
-
-fn list(names: &[&Name]) -> String {
-    let mut names: Vec<&str> = names.iter().map(|name| &***name).collect();
-    names.sort_unstable();
-    names.join(",")
 }

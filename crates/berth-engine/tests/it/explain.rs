@@ -55,7 +55,7 @@ fn a_shortage_names_the_exhausted_level_and_the_holders() {
     platform.submit(job("b1", "b", 4)).submit(job("p1", "pool", 1)).settle();
     platform.submit(job("wants", "a", 3));
     let found = outlook(&mut platform, "wants");
-    assert_eq!((found.mode, found.reason), (AssignmentMode::NoFit, Some(PendingReason::WaitingForQuota)));
+    assert_eq!((found.mode, found.reason()), (AssignmentMode::NoFit, Some(PendingReason::WaitingForQuota)));
     let shortage = &found.shortages[0];
     assert_eq!((shortage.asked, shortage.available, &*shortage.short_at), (3000, Amount::Bounded(2000), "company"));
     let levels: Vec<(&str, Amount, Amount)> =
@@ -108,7 +108,7 @@ fn holders_say_which_policy_protects_them() {
     let found = outlook(&mut platform, "wants");
     assert_eq!(preemptible(&found), [("owner", Preemptible::WithinNominal), ("guest", Preemptible::Yes)]);
     let victims: Vec<&str> = found.victims.iter().map(|(key, _)| &*key.name).collect();
-    assert_eq!((victims, found.reason), (vec!["guest"], Some(PendingReason::WaitingForPreemptedWorkloads)));
+    assert_eq!((victims, found.reason()), (vec!["guest"], Some(PendingReason::WaitingForPreemptedWorkloads)));
 }
 
 #[test]
@@ -286,9 +286,11 @@ fn a_queue_that_admits_nothing_says_why() {
     platform.queue(queue("a").flavor("default", 4).with(|queue| queue.stop_policy = StopPolicy::Hold));
     platform.submit(job("one", "a", 1));
     let found = explain(&mut platform, "one");
-    assert_eq!(found.queue_inactive.as_deref(), Some("Can't admit new workloads: is stopped."));
+    let problem = found.queue_inactive.as_ref().map(|readiness| readiness.message());
+    assert_eq!(problem.as_deref(), Some("Can't admit new workloads: is stopped."));
     let outlook = found.verdict.as_ref().expect("it waits");
-    assert_eq!((outlook.reason, &*outlook.message), (Some(PendingReason::Suspended), "ClusterQueue a is inactive"));
+    assert_eq!(outlook.reason(), Some(PendingReason::Suspended));
+    assert_eq!(outlook.message(), "ClusterQueue a is inactive");
     assert!(
         text::explanation(&found).contains("  ClusterQueue a is inactive. Can't admit new workloads: is stopped.\n")
     );
@@ -333,7 +335,7 @@ fn a_workload_that_fits_but_must_wait_gets_the_reason_of_the_cycle() {
     platform.submit(job("first", "a", 1)).settle();
     platform.submit(job("second", "a", 1));
     let found = outlook(&mut platform, "second");
-    assert_eq!((found.mode, found.reason), (AssignmentMode::Fit, Some(PendingReason::WaitingForPodsReady)));
+    assert_eq!((found.mode, found.reason()), (AssignmentMode::Fit, Some(PendingReason::WaitingForPodsReady)));
     let page = text::explanation(&explain(&mut platform, "second"));
     assert!(
         page.contains(
@@ -351,12 +353,12 @@ fn a_workload_that_fits_but_must_wait_gets_the_reason_of_the_cycle() {
     platform.submit(job("low", "a", 4)).settle();
     platform.submit(job("gated", "a", 4).priority(1).with(|workload| workload.preemption_gated = true));
     let found = outlook(&mut platform, "gated");
-    assert_eq!((found.reason, found.victims.len()), (Some(PendingReason::AdmissionGated), 0));
-    assert_eq!(found.message, "Workload requires preemption, but it's gated");
+    assert_eq!((found.reason(), found.victims.len()), (Some(PendingReason::AdmissionGated), 0));
+    assert_eq!(found.message(), "Workload requires preemption, but it's gated");
     platform.update("gated", |workload| workload.preemption_gated = false);
     let found = outlook(&mut platform, "gated");
-    assert_eq!((found.reason, found.victims.len()), (Some(PendingReason::WaitingForPreemptedWorkloads), 1));
-    assert!(found.message.ends_with(". Pending the preemption of 1 workload(s)"), "{}", found.message);
+    assert_eq!((found.reason(), found.victims.len()), (Some(PendingReason::WaitingForPreemptedWorkloads), 1));
+    assert!(found.message().ends_with(". Pending the preemption of 1 workload(s)"), "{}", found.message());
 }
 
 #[test]
@@ -467,7 +469,7 @@ fn a_request_no_topology_can_serve_names_the_problem() {
     let attempt = &found.considered.pod_sets[0].attempts[0];
     assert_eq!(attempt.findings, [Finding::TopologyRequest(problem)]);
     assert_eq!(attempt.no_fit, Some(PendingReason::NoMatchingFlavor));
-    assert!(found.message.ends_with("Flavor \"gpu\" does not contain the requested level"), "{}", found.message);
+    assert!(found.message().ends_with("Flavor \"gpu\" does not contain the requested level"), "{}", found.message());
     let page = text::explanation(&explain(&mut platform, "row"));
     assert!(page.contains("it asks for level row; the flavor's topology has rack, kubernetes.io/hostname"), "{page}");
 }

@@ -11,6 +11,7 @@ mod parts;
 mod placement;
 mod platform;
 mod preemption;
+mod prose;
 mod queues;
 mod random;
 mod reference;

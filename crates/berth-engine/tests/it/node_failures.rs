@@ -95,8 +95,8 @@ fn a_placement_that_lost_another_domain_meanwhile_cannot_be_mended() {
     platform.update("pair", |workload| workload.unhealthy_nodes = vec![Name::from("r1-0")]);
     platform.now = platform.now.after(Duration::from_secs(30));
     let outcome = platform.decide();
-    let Verdict::Evict { unplaced, .. } = &outcome.decisions[0].verdict else { panic!("{outcome:?}") };
-    let why = unplaced.as_deref().unwrap_or_default();
+    let Verdict::Evict(eviction) = &outcome.decisions[0].verdict else { panic!("{outcome:?}") };
+    let why = eviction.unplaced().unwrap_or_default();
     let stale =
         "Cannot replace the node, because the existing topologyAssignment is invalid, as it contains the stale domain";
     assert!(why.contains(stale) && why.contains("r1-1"), "{why}");

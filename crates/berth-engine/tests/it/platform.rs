@@ -346,8 +346,8 @@ pub fn plan_lines(outcome: &CycleOutcome) -> Vec<String> {
                     victims.iter().map(|it| format!("{} ({})", it.workload.name, it.reason.as_str())).collect();
                 format!("preempt {} for {name}", victims.join(", "))
             }
-            Verdict::Wait(wait) => format!("{name} waits: {}: {}", wait.reason.as_str(), wait.message),
-            Verdict::Evict { reason, .. } => format!("evict {name}: {reason}"),
+            Verdict::Wait(wait) => format!("{name} waits: {}: {}", wait.reason().as_str(), wait.message()),
+            Verdict::Evict(eviction) => format!("evict {name}: {}", eviction.reason()),
         });
     }
     lines

@@ -176,7 +176,7 @@ fn a_queue_without_its_flavor_is_skipped() {
     platform.queue(queue("a").flavor("missing", 4)).submit(job("stuck", "a", 1));
     assert_eq!(platform.settle(), Vec::<String>::new());
     let status = platform.engine.cluster_queue_status("a").expect("the queue exists");
-    assert_eq!(status.readiness.reason, "FlavorNotFound");
+    assert_eq!(status.readiness.reason(), "FlavorNotFound");
     assert_eq!(status.pending, 1);
     platform.flavor("missing");
     assert_eq!(platform.settle(), ["admit stuck on missing x1"]);

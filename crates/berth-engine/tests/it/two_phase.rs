@@ -57,7 +57,7 @@ fn a_queue_whose_check_is_missing_or_inactive_admits_nothing() {
     platform.submit(job("job", "a", 1));
     assert!(platform.cycle().is_empty());
     let status = platform.engine.cluster_queue_status("a").expect("the queue exists");
-    assert_eq!((status.readiness.active, status.readiness.reason), (false, "AdmissionCheckNotFound"));
+    assert_eq!((status.readiness.is_active(), status.readiness.reason()), (false, "AdmissionCheckNotFound"));
     check(&mut platform, "budget", "example.com/budget", false);
     assert!(platform.cycle().is_empty());
     check(&mut platform, "budget", "example.com/budget", true);

@@ -132,7 +132,7 @@ pub fn readiness(case: &Case) -> Verdict {
     }
     let status = world.engine.cluster_queue_status(&name);
     let (active, reason, message) = match &status {
-        Some(status) => (status.readiness.active, status.readiness.reason, status.readiness.message.clone()),
+        Some(status) => (status.readiness.is_active(), status.readiness.reason(), status.readiness.message()),
         None => (false, "NotFound", "ClusterQueue not found".to_owned()),
     };
     let want = &case.want;

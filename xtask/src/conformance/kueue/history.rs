@@ -134,8 +134,8 @@ fn summary(outcome: &CycleOutcome) -> Value {
                     evicted.insert(victim.workload.to_string(), victim.reason.as_str());
                 }
             }
-            Decided::Evict { reason, .. } => {
-                evicted.insert(decision.workload.to_string(), reason);
+            Decided::Evict(eviction) => {
+                evicted.insert(decision.workload.to_string(), eviction.reason());
             }
             Decided::Wait(_) => {}
         }

@@ -9,7 +9,7 @@ use berth_engine::lab::{self, FlavorAmounts, NotQueued};
 use berth_engine::model::{
     ClusterQueue, LabelSelector, LocalQueue, Operator, QueueingStrategy, Requirement, StopPolicy, WorkloadKey,
 };
-use berth_engine::{Decision, EntryStatus, Event, Name, PendingReason, RequeueReason};
+use berth_engine::{Decision, Event, Name, PendingReason, RequeueReason, WaitCause};
 use kube::ResourceExt;
 use serde_json::{Value, json};
 
@@ -463,25 +463,26 @@ pub fn entry_requeue(case: &Case) -> Verdict {
     let mut world = World::new(case)?;
     let keys: Vec<WorkloadKey> = world.workloads.keys().cloned().collect();
     let key = keys.first().ok_or("the case has no workload")?;
-    let status = match entry["status"].as_str() {
-        Some("assumed") => EntryStatus::Assumed,
-        Some("nominated") => EntryStatus::Nominated,
-        Some("skipped") => EntryStatus::Skipped,
-        Some("evicted") => EntryStatus::Evicted,
-        Some("preemptionGated") => EntryStatus::PreemptionGated,
-        _ => EntryStatus::NotNominated,
+    let status = entry["status"].as_str().unwrap_or_default();
+    let reason = pending_reason(entry["quotaReservedReason"].as_str().unwrap_or_default());
+    let requeue = match requeue_reason(entry["requeueReason"].as_str().unwrap_or_default()) {
+        RequeueReason::Generic if !status.is_empty() => RequeueReason::FailedAfterNomination,
+        requeue => requeue,
     };
-    let shown = pending_reason(entry["quotaReservedReason"].as_str().unwrap_or_default());
-    let reason = requeue_reason(entry["requeueReason"].as_str().unwrap_or_default());
-    let message = entry["inadmissibleMessage"].as_str().unwrap_or_default();
+    let message = entry["inadmissibleMessage"].as_str().unwrap_or_default().to_owned();
+    let cause = WaitCause::Prescribed { reason, requeue, gated: status == "preemptionGated", message };
     let mut writes = 0;
     for _ in 0..2 {
         for queue in world.queues.clone().into_keys() {
             world.engine.lab().pop(&queue);
         }
         let (before, now) = (world.workloads[key].status.clone(), world.time());
-        let decision = world.engine.lab().put_back(key, status, reason, (shown, message), now);
-        if let Some(Decision { verdict: berth_engine::Verdict::Wait(wait), .. }) = decision {
+        if matches!(status, "assumed" | "nominated") {
+            // Its admission failed: it goes back into its queue, and there is nothing to report.
+            world.engine.lab().requeue(key, requeue, reason, now);
+        } else if let Some(Decision { verdict: berth_engine::Verdict::Wait(wait), .. }) =
+            world.engine.lab().put_back(key, cause.clone(), now)
+        {
             world.carry_out(key, &Change::Wait(Box::new(wait)));
         }
         writes += u32::from(world.workloads[key].status != before);

@@ -252,10 +252,10 @@ impl World {
         match change {
             _ if kind == "NotFound" => {}
             Change::Admit(_) => self.apply(Event::AdmissionFailed(key.clone())),
-            Change::Preempt { .. } => self.apply(Event::PreemptionFailed(key.clone())),
-            Change::Evict { unplaced, .. } => {
+            Change::Preempt(_) => self.apply(Event::PreemptionFailed(key.clone())),
+            Change::Evict(eviction) => {
                 self.apply(Event::PreemptionFailed(key.clone()));
-                if let Some(message) = unplaced.clone() {
+                if let Some(message) = eviction.unplaced() {
                     let reason = "SecondPassFailed".to_owned();
                     self.tell(Notice {
                         about: key.clone(),

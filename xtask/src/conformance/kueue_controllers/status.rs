@@ -8,7 +8,7 @@ use berth_controllers::config::Resources;
 use berth_controllers::translate::{self, queues as read_queues};
 use berth_controllers::{duration, queues};
 use berth_engine::model::AdmissionScope;
-use berth_engine::{AdmissionFairSharing, Engine, EngineConfig, Event, QueueReadiness};
+use berth_engine::{AdmissionFairSharing, Engine, EngineConfig, Event, QueueProblem, QueueReadiness};
 use kube::ResourceExt;
 use serde_json::{Value, json};
 
@@ -67,11 +67,12 @@ fn cluster_queue(case: &Case) -> Verdict {
         }
         return verdict(lines);
     };
-    figures.readiness = QueueReadiness {
-        active: text("newConditionStatus") == "True",
+    let problem = QueueProblem::Prescribed {
         reason: Box::leak(text("newReason").to_owned().into_boxed_str()),
         message: text("newMessage").to_owned(),
     };
+    let problems = if text("newConditionStatus") == "True" { Vec::new() } else { vec![problem] };
+    figures.readiness = QueueReadiness { problems };
     let after = queues::cluster_queue::refreshed(&queue, &figures, false, now(case));
     let got = serde_json::to_value(after.status).map_err(|e| e.to_string())?;
     let want = json!({"cqStatus": want["cqStatus"], "error": want["error"]});

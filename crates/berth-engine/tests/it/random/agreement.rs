@@ -26,7 +26,7 @@ fn answers(outcome: &CycleOutcome) -> BTreeMap<String, Answer> {
         Verdict::Preempt { victims, .. } => {
             Answer::Preempt(victims.iter().map(|it| (it.workload.name.to_string(), it.reason)).collect())
         }
-        Verdict::Wait(wait) => Answer::Wait(wait.reason, wait.requeue),
+        Verdict::Wait(wait) => Answer::Wait(wait.reason(), wait.cause.requeue()),
         Verdict::Evict { .. } => unreachable!("no nodes fail here"),
     };
     outcome.decisions.iter().map(|it| (it.workload.name.to_string(), answer(&it.verdict))).collect()

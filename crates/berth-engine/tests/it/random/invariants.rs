@@ -203,7 +203,7 @@ fn settle(host: &mut Host) -> Option<u32> {
     let mut quiet = 0;
     for cycle in 0..150 {
         let moved = host.cycle().decisions.iter().any(|decision| match &decision.verdict {
-            Verdict::Admit(_) | Verdict::Evict { .. } => true,
+            Verdict::Admit(_) | Verdict::Evict(_) => true,
             Verdict::Preempt { victims, .. } => victims.iter().any(|victim| victim.write),
             Verdict::Wait(_) => false,
         });
@@ -314,13 +314,13 @@ proptest! {
                     if let Some(first) = decisions.first() && !decided.contains(&first.workload) {
                         let outlook = &outlooks_before[&first.workload];
                         match &first.verdict {
-                            Verdict::Admit(_) => prop_assert_eq!(outlook.reason, None),
+                            Verdict::Admit(_) => prop_assert_eq!(&outlook.cause, &None),
                             Verdict::Wait(wait) | Verdict::Preempt { wait, .. } => {
-                                prop_assert_eq!(outlook.reason, Some(wait.reason));
-                                prop_assert_eq!(&outlook.message, &wait.message);
+                                prop_assert_eq!(outlook.cause.as_ref(), Some(&wait.cause));
+                                prop_assert_eq!(outlook.message(), wait.message());
                                 prop_assert_eq!(&outlook.considered, &wait.considered);
                             }
-                            Verdict::Evict { .. } => {}
+                            Verdict::Evict(_) => {}
                         }
                     }
                     decided.extend(decisions.into_iter().map(|decision| decision.workload));

@@ -1,0 +1,192 @@
+//! Preemptions: victims, and the searches that chose them.
+
+use std::sync::Arc;
+
+use crate::amount::Amount;
+use crate::ids::Name;
+use crate::model::{PreemptionPolicies, Time, WorkloadKey};
+use crate::status::WeightedShare;
+use crate::withheld::WithheldCandidates;
+
+/// A workload to evict for another.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Victim {
+    /// The workload.
+    pub workload: WorkloadKey,
+    /// UID of the workload.
+    pub uid: Name,
+    /// The cluster queue it runs in.
+    pub cluster_queue: Name,
+    /// That cluster queue and the cohorts above it, from the root down.
+    pub path: Vec<Name>,
+    /// Why it may be preempted.
+    pub reason: PreemptionReason,
+    /// False when it is being evicted already: nothing has to be written.
+    pub write: bool,
+    /// Priority of the victim.
+    pub priority: Priority,
+    /// Flavor, resource and amount of the quota it gives back.
+    pub holds: Vec<(Name, Name, i64)>,
+    /// Time since which it holds that quota; `None` where the object does not say.
+    pub since: Option<Time>,
+    /// The preemption it is a victim of.
+    pub preemption: Arc<Preemption>,
+}
+
+/// A preemption: the workload that needs quota, and what was known when its victims were chosen.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Preemption {
+    /// The workload that needs quota.
+    pub workload: WorkloadKey,
+    /// Its UID.
+    pub uid: Name,
+    /// UID of its job.
+    pub job_uid: Option<Name>,
+    /// The cluster queue it waits in.
+    pub cluster_queue: Name,
+    /// That cluster queue and the cohorts above it, from the root down.
+    pub path: Vec<Name>,
+    /// Its priority.
+    pub priority: Priority,
+    /// The preemption policies of its cluster queue.
+    pub policies: PreemptionPolicies,
+    /// The search that found the victims, with every candidate and its fate.
+    pub search: Option<VictimSearch>,
+    /// Quota and shares of the queues and cohorts concerned, the preemptor's side first.
+    pub balances: Vec<Balance>,
+}
+
+/// Quota use of a queue or cohort before a preemption, and once it is complete: the victims gone,
+/// the preemptor admitted.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Balance {
+    /// Queue or cohort.
+    pub name: Name,
+    /// True for a cohort.
+    pub is_cohort: bool,
+    /// Quotas that the preemptor requests.
+    pub quotas: Vec<QuotaChange>,
+    /// Under fair sharing: the share before and after.
+    pub shares: Option<(WeightedShare, WeightedShare)>,
+}
+
+/// Use of one quota before and after a preemption, in base units.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct QuotaChange {
+    /// Flavor.
+    pub flavor: Name,
+    /// Resource.
+    pub resource: Name,
+    /// Nominal quota, with what children lend to a cohort.
+    pub quota: Amount,
+    /// Usage before.
+    pub before: Amount,
+    /// Usage after.
+    pub after: Amount,
+}
+
+/// A workload's priority and what it is made of (§3.1).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Priority {
+    /// `spec.priority`.
+    pub base: i64,
+    /// Amount that the boost annotation adds.
+    pub boost: i64,
+}
+
+impl Priority {
+    /// The priority that decisions use: base and boost together.
+    pub fn effective(self) -> i64 {
+        self.base + self.boost
+    }
+}
+
+/// Why a victim may be preempted (§9.4, §10.7).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum PreemptionReason {
+    /// The victim has lower priority in the same queue.
+    InClusterQueue,
+    /// The victim's queue borrows quota of the preemptor's queue.
+    InCohortReclamation,
+    /// Fair sharing.
+    InCohortFairSharing,
+    /// The victim has lower priority in a queue that borrows, as the preemptor would.
+    InCohortReclaimWhileBorrowing,
+}
+
+impl PreemptionReason {
+    /// Reason of condition Preempted.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            PreemptionReason::InClusterQueue => "InClusterQueue",
+            PreemptionReason::InCohortReclamation => "InCohortReclamation",
+            PreemptionReason::InCohortFairSharing => "InCohortFairSharing",
+            PreemptionReason::InCohortReclaimWhileBorrowing => "InCohortReclaimWhileBorrowing",
+        }
+    }
+}
+
+/// One search for victims (§9, §10): for a single resource of a flavor while flavors were compared
+/// (§8.6), or for all that the assignment is short of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct VictimSearch {
+    /// Flavor and resource of the search, if it was for a single one.
+    pub only: Option<(Name, Name)>,
+    /// Outcome of the search.
+    pub outcome: SearchOutcome,
+    /// Workloads that the policies allow to preempt, in the order they were tried; at most fifty.
+    pub candidates: Vec<ConsideredVictim>,
+    /// Candidates whose names are withheld from the reader ([`crate::Explanation::withhold`]).
+    pub withheld: Vec<WithheldCandidates>,
+    /// Number of candidates beyond those listed.
+    pub unlisted: u32,
+}
+
+/// Outcome of a search for victims.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum SearchOutcome {
+    /// Enough victims were found.
+    Found,
+    /// `withinClusterQueue` and, if the queue has a cohort, `reclaimWithinCohort` are Never.
+    Forbidden,
+    /// The policies allow to preempt no workload that holds what is needed.
+    NoCandidates,
+    /// The workload would not fit even without every workload that may be preempted.
+    NotEnough,
+    /// Every candidate is protected by something else: its priority while the preemptor borrows,
+    /// its queue's own quota, or shares.
+    Protected,
+}
+
+/// A workload that the policies allow to preempt.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ConsideredVictim {
+    /// The workload.
+    pub workload: WorkloadKey,
+    /// The cluster queue it holds quota in.
+    pub cluster_queue: Name,
+    /// Effective priority.
+    pub priority: i64,
+    /// Outcome of the search for it.
+    pub fate: VictimFate,
+}
+
+/// Outcome of a search for victims for one candidate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum VictimFate {
+    /// It is one of the victims.
+    Victim(PreemptionReason),
+    /// It was chosen first and then dropped: the other victims suffice (§9.9).
+    GivenBack,
+    /// Earlier candidates sufficed.
+    NotReached,
+    /// It was chosen, but all candidates together did not suffice.
+    NotEnough,
+    /// Its priority protects it while the preemptor borrows (§9.4).
+    OnlyWithoutBorrowing,
+    /// When its turn came, its queue or a cohort above it used no more than its own quota (§9.7).
+    WithinNominal,
+    /// Its queue's share does not exceed the preemptor's enough for fair sharing to take from it
+    /// (§10.7).
+    ShareTooSmall,
+}

@@ -1,0 +1,268 @@
+//! Why a workload waits.
+
+use std::sync::Arc;
+
+use super::Considered;
+use crate::ids::Name;
+use crate::model::ResourceList;
+
+/// Why a workload waits, with what was tried for it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Wait {
+    /// Why it waits.
+    pub cause: WaitCause,
+    /// True when it went back to the second-pass queue: only the event `SecondPassFailed` is
+    /// emitted, and neither the condition nor `status.resourceRequests` is written (§5.10).
+    pub second_pass_failed: bool,
+    /// Total requests per pod set, for `status.resourceRequests`.
+    pub requests: Arc<Vec<(Name, ResourceList)>>,
+    /// Flavors and searches for victims that were tried.
+    pub considered: Considered,
+}
+
+/// Why a workload waits. Its reason, its way back into the queue and its message all follow from
+/// this (§5.10).
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum WaitCause {
+    /// It was not evaluated yet.
+    #[default]
+    NotEvaluated,
+    /// An admission check of it is Retry or Rejected.
+    FailedChecks,
+    /// Its cluster queue does not exist.
+    QueueNotFound {
+        /// The cluster queue.
+        queue: Name,
+    },
+    /// Its cluster queue admits nothing at present.
+    QueueInactive {
+        /// The cluster queue.
+        queue: Name,
+    },
+    /// Its namespace does not exist.
+    NamespaceNotFound {
+        /// The namespace.
+        namespace: Name,
+    },
+    /// Its cluster queue does not select its namespace.
+    NamespaceMismatch,
+    /// Its object cannot be admitted as it is (§2.8).
+    Invalid {
+        /// What is wrong with the object, as its reader reported it.
+        problem: String,
+    },
+    /// No flavor can take it.
+    NoFit {
+        /// The least severe reason over the flavors.
+        reason: PendingReason,
+    },
+    /// It needs preemption and has no preemption candidates.
+    NoCandidates,
+    /// It needs preemption, and its preemption gate is closed (§5.6 step 5).
+    PreemptionGated,
+    /// Another entry of the cycle evicts the victims it needs, and it will fit when they have left.
+    FitsAfterPreemption,
+    /// Another entry of the cycle evicts the victims it needs.
+    VictimsTaken,
+    /// It no longer fits after another entry of the cycle.
+    NoLongerFits,
+    /// It waits for its victims to leave.
+    Preempting {
+        /// Number of its victims.
+        victims: usize,
+    },
+    /// The pods of an admitted workload are not ready (§20.4).
+    PodsNotReady,
+    /// It waits for its sibling variants on worse flavors to leave (§23).
+    Migrating {
+        /// Number of those siblings.
+        siblings: usize,
+    },
+    /// A sibling variant on a better flavor is admitted (§23).
+    BetterSiblingAdmitted,
+    /// It would migrate to a flavor below the last one that its queue accepts (§23).
+    BelowLastAcceptableFlavor,
+    /// A cause that a recorded case prescribes.
+    #[cfg(feature = "lab")]
+    Prescribed {
+        /// The reason to show.
+        reason: PendingReason,
+        /// How it goes back into its queue.
+        requeue: RequeueReason,
+        /// True if it waits for its preemption gate.
+        gated: bool,
+        /// The message to show.
+        message: String,
+    },
+}
+
+impl WaitCause {
+    /// Reason of condition QuotaReserved=False.
+    pub fn reason(&self) -> PendingReason {
+        match self {
+            WaitCause::NotEvaluated
+            | WaitCause::FailedChecks
+            | WaitCause::BetterSiblingAdmitted
+            | WaitCause::BelowLastAcceptableFlavor => PendingReason::PendingEvaluation,
+            WaitCause::QueueNotFound { .. }
+            | WaitCause::NamespaceNotFound { .. }
+            | WaitCause::NamespaceMismatch
+            | WaitCause::Invalid { .. } => PendingReason::Misconfigured,
+            WaitCause::QueueInactive { .. } => PendingReason::Suspended,
+            WaitCause::NoFit { reason } => *reason,
+            WaitCause::NoCandidates | WaitCause::VictimsTaken | WaitCause::NoLongerFits => {
+                PendingReason::WaitingForQuota
+            }
+            WaitCause::PreemptionGated => PendingReason::AdmissionGated,
+            WaitCause::FitsAfterPreemption | WaitCause::Preempting { .. } | WaitCause::Migrating { .. } => {
+                PendingReason::WaitingForPreemptedWorkloads
+            }
+            WaitCause::PodsNotReady => PendingReason::WaitingForPodsReady,
+            #[cfg(feature = "lab")]
+            WaitCause::Prescribed { reason, .. } => *reason,
+        }
+    }
+
+    /// How the workload goes back into its queue (§4.4).
+    pub fn requeue(&self) -> RequeueReason {
+        match self {
+            WaitCause::NotEvaluated
+            | WaitCause::FailedChecks
+            | WaitCause::QueueNotFound { .. }
+            | WaitCause::QueueInactive { .. }
+            | WaitCause::NamespaceNotFound { .. }
+            | WaitCause::Invalid { .. } => RequeueReason::Generic,
+            WaitCause::NamespaceMismatch => RequeueReason::NamespaceMismatch,
+            WaitCause::NoFit { .. } => RequeueReason::NoFit,
+            WaitCause::NoCandidates => RequeueReason::PreemptionNoCandidates,
+            WaitCause::PreemptionGated => RequeueReason::PreemptionGated,
+            WaitCause::FitsAfterPreemption | WaitCause::Preempting { .. } => RequeueReason::PendingPreemption,
+            WaitCause::Migrating { .. } => RequeueReason::PendingMigration,
+            WaitCause::VictimsTaken
+            | WaitCause::NoLongerFits
+            | WaitCause::PodsNotReady
+            | WaitCause::BetterSiblingAdmitted
+            | WaitCause::BelowLastAcceptableFlavor => RequeueReason::FailedAfterNomination,
+            #[cfg(feature = "lab")]
+            WaitCause::Prescribed { requeue, .. } => *requeue,
+        }
+    }
+
+    /// True if another entry of the cycle, or a sibling variant, came first (§5.10).
+    pub(crate) fn is_skipped(&self) -> bool {
+        matches!(
+            self,
+            WaitCause::VictimsTaken
+                | WaitCause::NoLongerFits
+                | WaitCause::BetterSiblingAdmitted
+                | WaitCause::BelowLastAcceptableFlavor
+        )
+    }
+
+    /// True when BlockedOnPreemptionGates=True has to be written (§5.6 step 5).
+    pub fn is_preemption_gated(&self) -> bool {
+        match self {
+            WaitCause::PreemptionGated => true,
+            #[cfg(feature = "lab")]
+            WaitCause::Prescribed { gated, .. } => *gated,
+            _ => false,
+        }
+    }
+}
+
+impl Wait {
+    /// Reason of condition QuotaReserved=False.
+    pub fn reason(&self) -> PendingReason {
+        self.cause.reason()
+    }
+}
+
+/// Why a workload went back to its queue (§4.4).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum RequeueReason {
+    /// No specific reason.
+    #[default]
+    Generic,
+    /// Nominated, but not carried out.
+    FailedAfterNomination,
+    /// Its namespace is not selected by the queue.
+    NamespaceMismatch,
+    /// It waits for its victims.
+    PendingPreemption,
+    /// It waits for its sibling variant to leave.
+    PendingMigration,
+    /// Its victims could not be evicted.
+    PreemptionFailed,
+    /// Its preemption gate is closed.
+    PreemptionGated,
+    /// No flavor can take it.
+    NoFit,
+    /// It needs preemption and has no preemption candidates.
+    PreemptionNoCandidates,
+}
+
+impl RequeueReason {
+    /// Upstream's spelling.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            RequeueReason::Generic => "",
+            RequeueReason::FailedAfterNomination => "FailedAfterNomination",
+            RequeueReason::NamespaceMismatch => "NamespaceMismatch",
+            RequeueReason::PendingPreemption => "PendingPreemption",
+            RequeueReason::PendingMigration => "PendingMigration",
+            RequeueReason::PreemptionFailed => "PreemptionFailed",
+            RequeueReason::PreemptionGated => "PreemptionGated",
+            RequeueReason::NoFit => "NoFit",
+            RequeueReason::PreemptionNoCandidates => "PreemptionNoCandidates",
+        }
+    }
+}
+
+/// Reasons of condition QuotaReserved=False (§22).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum PendingReason {
+    /// No flavor matches the pods.
+    NoMatchingFlavor,
+    /// Requests more than the queue's maximum capacity.
+    ExceedsMaxQuota,
+    /// Would fit if other workloads released quota.
+    WaitingForQuota,
+    /// Fits by quota, but not on the nodes.
+    TopologyPlacementFailed,
+    /// Its victims are being evicted.
+    WaitingForPreemptedWorkloads,
+    /// Its queue or its object is misconfigured.
+    Misconfigured,
+    /// Its queue is stopped or inactive.
+    Suspended,
+    /// Not evaluated yet.
+    PendingEvaluation,
+    /// An admitted workload's pods are not ready.
+    WaitingForPodsReady,
+    /// An admission gate is closed.
+    AdmissionGated,
+    /// On hold.
+    OnHold,
+    /// Deactivated.
+    Deactivated,
+}
+
+impl PendingReason {
+    /// The condition's reason.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            PendingReason::NoMatchingFlavor => "NoMatchingFlavor",
+            PendingReason::ExceedsMaxQuota => "ExceedsMaxQuota",
+            PendingReason::WaitingForQuota => "WaitingForQuota",
+            PendingReason::TopologyPlacementFailed => "TopologyPlacementFailed",
+            PendingReason::WaitingForPreemptedWorkloads => "WaitingForPreemptedWorkloads",
+            PendingReason::Misconfigured => "Misconfigured",
+            PendingReason::Suspended => "Suspended",
+            PendingReason::PendingEvaluation => "PendingEvaluation",
+            PendingReason::WaitingForPodsReady => "WaitingForPodsReady",
+            PendingReason::AdmissionGated => "AdmissionGated",
+            PendingReason::OnHold => "OnHold",
+            PendingReason::Deactivated => "Deactivated",
+        }
+    }
+}
