@@ -11,6 +11,7 @@ pub mod concurrent_admission;
 pub mod conditions;
 pub mod config;
 pub mod configuration;
+pub mod decisions;
 pub mod duration;
 pub mod execute;
 pub mod explain;
@@ -34,6 +35,7 @@ pub mod webhooks;
 pub mod workload;
 
 pub use config::Config;
+pub use decisions::Decisions;
 pub use gates::{Gate, Gates};
 pub use stores::Stores;
 
@@ -65,6 +67,12 @@ impl Installed {
 
 /// Registers every controller with the manager: the one entry point of all ways to run.
 pub fn install(manager: &mut Manager, config: Config) -> Installed {
+    install_with(manager, config, &Decisions::default())
+}
+
+/// The same with records of decisions that outlive the controllers: those of an earlier process, or
+/// of an earlier term of leading.
+pub fn install_with(manager: &mut Manager, config: Config, decisions: &Decisions) -> Installed {
     let config = Arc::new(config);
     configuration::limit_concurrency(&config, manager);
     let job_sets = config.integrations.enabled("jobset.x-k8s.io/jobset");
@@ -88,7 +96,7 @@ pub fn install(manager: &mut Manager, config: Config) -> Installed {
     queues::local_queue::install(manager, &stores, &scheduler, &metrics);
     // The scheduler's watches come before those of the controllers that act on workloads: whoever reads the engine reads
     // a state that knows of the change.
-    let decided = scheduler::install(manager, &config, &stores, &scheduler, &metrics);
+    let decided = scheduler::install(manager, &config, &stores, &scheduler, &metrics, decisions);
     if config.fair_sharing.is_some() {
         queues::cohort::install(manager, &stores, &scheduler);
     }
@@ -120,7 +128,7 @@ pub fn install(manager: &mut Manager, config: Config) -> Installed {
             jobs::controller::install(manager, &config, &stores, objects, &metrics);
         }
     });
-    let explain = explain::Explain::new(scheduler.clone(), stores.clone(), manager.client());
+    let explain = explain::Explain::new(scheduler.clone(), stores.clone(), decisions.clone(), manager.client());
     let visibility = visibility::Visibility::new(scheduler, stores.workloads.clone());
     Installed { metrics, explain, visibility, stores, kinds: manager.kinds() }
 }

@@ -8,6 +8,8 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use serde::{Deserialize, Serialize};
 
+use super::decision::DecisionRecord;
+
 /// The API group explanations are served in.
 pub const GROUP: &str = "explain.berth.dev";
 /// Its version.
@@ -45,6 +47,10 @@ pub struct WorkloadExplanation {
     /// Its concurrent-admission variants, which wait in its place.
     #[serde(default)]
     pub variants: Vec<Variant>,
+    /// The last decisions about it that were written, newest first. Only those of this process
+    /// and of its journal.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub decisions: Vec<DecisionRecord>,
     /// Why some workloads are counted and not named; absent when all are named.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub withheld: Option<Withheld>,
@@ -434,6 +440,23 @@ pub struct VictimSearch {
     pub candidates_withheld: Vec<WithheldCandidates>,
     /// Candidates beyond those.
     pub unlisted: u32,
+}
+
+impl VictimSearch {
+    /// Replaces candidates of namespaces that `may_name` rejects by their number, per cluster queue
+    /// and fate.
+    pub fn withhold(&mut self, may_name: &mut dyn FnMut(&str) -> bool) {
+        for candidate in self.candidates.extract_if(.., |it| !may_name(&it.workload.namespace)) {
+            let Candidate { workload: _, cluster_queue, priority: _, fate, message } = candidate;
+            let same = |group: &&mut WithheldCandidates| group.cluster_queue == cluster_queue && group.fate == fate;
+            match self.candidates_withheld.iter_mut().find(same) {
+                Some(group) => group.workloads += 1,
+                None => {
+                    self.candidates_withheld.push(WithheldCandidates { cluster_queue, workloads: 1, fate, message });
+                }
+            }
+        }
+    }
 }
 
 /// Candidates that are not named.

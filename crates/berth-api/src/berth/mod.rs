@@ -5,6 +5,7 @@
 //! with validation that names the field and what would be accepted; what they mean for nodes is berth-cluster's.
 
 mod configuration;
+pub mod decision;
 mod duration;
 pub mod explanation;
 mod machines;

@@ -4,13 +4,14 @@
 
 pub mod ask;
 mod holders;
-mod object;
+pub(crate) mod object;
 mod readers;
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::sync::Arc;
 
+use berth_api::berth::decision::DecisionRecord;
 use berth_api::berth::explanation::{Job, KIND, ObjectName, Variant, Withheld, WorkloadExplanation};
 use berth_api::kueue::v1beta2::{CheckState, Workload};
 use berth_engine::{Explanation, Name, NotQueued, Standing};
@@ -20,6 +21,7 @@ use serde_json::{Value, json};
 
 use crate::concurrent_admission::{flavor_of, parent_of};
 use crate::conditions;
+use crate::decisions::{self, Decisions};
 use crate::scheduler::SchedulerState;
 use crate::stores::Stores;
 use crate::translate::workload_key;
@@ -34,6 +36,7 @@ use readers::Readers;
 pub struct Explain {
     scheduler: SchedulerState,
     stores: Stores,
+    decisions: Decisions,
     readers: Readers,
 }
 
@@ -62,6 +65,8 @@ struct Found {
     workload: Arc<Workload>,
     explanation: Explanation,
     variants: Vec<(Arc<Workload>, Explanation)>,
+    /// The last decisions about it, newest first.
+    decisions: Vec<DecisionRecord>,
 }
 
 impl Found {
@@ -70,6 +75,9 @@ impl Found {
         self.explanation.withhold(may_name);
         for (_, of_variant) in &mut self.variants {
             of_variant.withhold(may_name);
+        }
+        for record in &mut self.decisions {
+            record.withhold(&mut |namespace| may_name(&Name::from(namespace)));
         }
     }
 
@@ -96,6 +104,7 @@ impl Found {
         for (_, of_variant) in &self.variants {
             let _ = write!(text, "\n{}", berth_engine::text::explanation(of_variant));
         }
+        text.push_str(&decisions::page(&self.decisions));
         if let Some(withheld) = &withheld {
             let _ = write!(text, "\n{}\n", withheld.message);
         }
@@ -117,6 +126,7 @@ impl Found {
             queue_inactive: explanation.queue_inactive.as_ref().map(|readiness| readiness.message()),
             outlook: object::outlook(explanation),
             variants: variants.collect(),
+            decisions: self.decisions.clone(),
             withheld,
             text,
         })
@@ -125,8 +135,8 @@ impl Found {
 
 impl Explain {
     /// `client` asks the API server what readers may do.
-    pub(crate) fn new(scheduler: SchedulerState, stores: Stores, client: Client) -> Self {
-        Explain { scheduler, stores, readers: Readers::new(client) }
+    pub(crate) fn new(scheduler: SchedulerState, stores: Stores, decisions: Decisions, client: Client) -> Self {
+        Explain { scheduler, stores, decisions, readers: Readers::new(client) }
     }
 
     /// The explanation of a Workload, or of the Workload of a job of this name, as far as the reader may know it: workloads
@@ -176,7 +186,9 @@ impl Explain {
                 variants.push((variant, of_variant));
             }
         }
-        Ok(Found { workload, explanation, variants })
+        let uid = workload.metadata.uid.as_deref().unwrap_or_default();
+        let decisions = self.decisions.of(&ObjectKey::of(workload.as_ref()), uid);
+        Ok(Found { workload, explanation, variants, decisions })
     }
 
     fn variants_of(&self, parent: &Workload) -> Vec<Arc<Workload>> {

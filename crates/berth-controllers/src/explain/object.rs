@@ -10,7 +10,7 @@ use berth_engine::{
 
 use crate::translate::amounts::to_quantity;
 
-fn name_of(key: &WorkloadKey) -> api::ObjectName {
+pub(crate) fn name_of(key: &WorkloadKey) -> api::ObjectName {
     api::ObjectName { namespace: key.namespace.to_string(), name: key.name.to_string() }
 }
 
@@ -81,14 +81,14 @@ fn shares(compared: &ComparedShares) -> api::ComparedShares {
     }
 }
 
-fn amount(resource: &str, amount: Amount) -> api::Amount {
+pub(crate) fn amount(resource: &str, amount: Amount) -> api::Amount {
     match amount {
         Amount::Unlimited => "Unlimited".to_owned(),
         Amount::Bounded(amount) => to_quantity(resource, amount).0,
     }
 }
 
-fn pod_set(set: &PodSetConsidered) -> api::PodSetConsidered {
+pub(crate) fn pod_set(set: &PodSetConsidered) -> api::PodSetConsidered {
     api::PodSetConsidered {
         name: set.pod_set.to_string(),
         flavors: set.attempts.iter().map(attempt).collect(),
@@ -224,7 +224,7 @@ fn preemptible(preemptible: Preemptible) -> &'static str {
     }
 }
 
-fn search(search: &VictimSearch) -> api::VictimSearch {
+pub(crate) fn search(search: &VictimSearch) -> api::VictimSearch {
     let outcome = match search.outcome {
         SearchOutcome::Found => "Found",
         SearchOutcome::Forbidden => "Forbidden",

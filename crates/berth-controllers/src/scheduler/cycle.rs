@@ -15,6 +15,7 @@ use super::feed::{self, Environment, Extra, object_key};
 use super::writer::Writes;
 use super::{SchedulerState, cycle_key};
 use crate::config::Config;
+use crate::decisions::Decisions;
 use crate::gates::Gate;
 use crate::metrics::Metrics;
 use crate::stores::Stores;
@@ -37,6 +38,7 @@ pub(crate) fn install(
     stores: &Stores,
     scheduler: &SchedulerState,
     metrics: &Metrics,
+    decisions: &Decisions,
 ) -> Writes {
     let gates = config.gates();
     let topology = gates.on(Gate::TopologyAwareScheduling);
@@ -48,11 +50,11 @@ pub(crate) fn install(
         nodes: topology.then(|| (manager.nodes(), manager.cache())),
     };
     let environment = Environment::new(config.resources.clone(), &extra);
-    let writes = super::writer::install(manager, config, stores, &environment, scheduler, metrics);
+    let writes = super::writer::install(manager, config, stores, &environment, scheduler, metrics, decisions);
     let builder = manager.controller("scheduler").concurrency(1);
     scheduler.listen_cycles(builder.queue());
     builder.queue().add(cycle_key());
-    feed::watch(builder, scheduler, stores, &extra, &environment, metrics).run(Scheduler {
+    feed::watch(builder, scheduler, stores, &extra, &environment, metrics, decisions).run(Scheduler {
         scheduler: scheduler.clone(),
         workloads: stores.workloads.clone(),
         environment,

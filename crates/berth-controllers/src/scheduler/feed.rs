@@ -11,6 +11,7 @@ use kube::Resource;
 use super::SchedulerState;
 use super::refusals::What;
 use crate::config::Resources;
+use crate::decisions::Decisions;
 use crate::metrics::Metrics;
 use crate::queues::{cohort, priority_class};
 use crate::stores::Stores;
@@ -73,6 +74,7 @@ pub(super) fn watch<'a>(
     extra: &Extra,
     environment: &Environment,
     metrics: &Metrics,
+    decisions: &Decisions,
 ) -> ControllerBuilder<'a> {
     builder = feed(builder, scheduler, &stores.namespaces, |delta: &Delta<Namespace>| match &delta.new {
         Some(namespace) => Some(Event::NamespaceUpserted {
@@ -134,9 +136,11 @@ pub(super) fn watch<'a>(
         });
     }
     let (env, of, metrics) = (environment.clone(), scheduler.clone(), metrics.clone());
+    let decisions = decisions.clone();
     builder = feed(builder, scheduler, &stores.workloads, move |delta: &Delta<Workload>| match &delta.new {
         Some(workload) => {
             metrics.changed(delta.old.as_deref(), Some(workload));
+            decisions.observe(workload);
             let event = of.upserted(&env, workload);
             if delta.old.as_ref().is_some_and(|old| priority_class::changed(old, workload))
                 && let Some(admission) = workload.status.as_ref().and_then(|status| status.admission.as_ref())
@@ -148,7 +152,9 @@ pub(super) fn watch<'a>(
         }
         None => {
             metrics.changed(delta.old.as_deref(), None);
-            let key = workload_key(&ObjectKey::of(delta.latest().as_ref()));
+            let key = ObjectKey::of(delta.latest().as_ref());
+            decisions.forget(&key);
+            let key = workload_key(&key);
             of.forget(&key);
             Some(Event::WorkloadRemoved(key))
         }

@@ -28,6 +28,7 @@ use super::feed::{Environment, object_key, workload_key};
 use super::refusals::What;
 use crate::conditions::{self, truncate};
 use crate::config::Config;
+use crate::decisions::{self, Decisions};
 use crate::execute::{Part, patch};
 use crate::gates::Gates;
 use crate::jobs::readiness;
@@ -213,6 +214,7 @@ pub(super) fn install(
     environment: &Environment,
     scheduler: &SchedulerState,
     metrics: &Metrics,
+    decisions: &Decisions,
 ) -> Writes {
     let (client, clock, recorder) = (manager.client(), manager.clock(), manager.recorder("berth-admission"));
     let writes = Writes { pending: Arc::default(), wake: Arc::default() };
@@ -227,6 +229,7 @@ pub(super) fn install(
         tells_readiness: config.pods_ready().is_some(),
         writes: writes.clone(),
         metrics: metrics.clone(),
+        decisions: decisions.clone(),
     });
     let in_flight = config.client_limit.map_or(IN_FLIGHT_MAX, |limit| {
         // Truncated on purpose: a rate of requests is a small number.
@@ -291,6 +294,7 @@ struct Writer {
     tells_readiness: bool,
     writes: Writes,
     metrics: Metrics,
+    decisions: Decisions,
 }
 
 impl Writer {
@@ -325,7 +329,8 @@ impl Writer {
     async fn attempt(&self, key: &ObjectKey, change: &Change) -> Result<(), kube::Error> {
         // Gone: the watch has told the engine.
         let Some(before) = self.stores.workloads.get(key) else { return Ok(()) };
-        let Some((mut after, notices)) = carry_out(change, &before, &self.gates, self.clock.now()) else {
+        let now = self.clock.now();
+        let Some((mut after, notices)) = carry_out(change, &before, &self.gates, now) else {
             self.take_back(key, change);
             return Ok(());
         };
@@ -342,6 +347,11 @@ impl Writer {
         let api: Api<Workload> = Api::namespaced(self.client.clone(), &key.namespace);
         match patch(&api, &before, &after, Part::Status, before.resource_version().as_deref()).await {
             Ok(answer) => {
+                // Before the cache shows the object: the record of an eviction made from the
+                // object says less.
+                if let Some(record) = decisions::of_change(change, &before, &after, now) {
+                    self.decisions.add(record);
+                }
                 if let Some(answer) = answer {
                     self.stores.workloads.observe(answer);
                 }

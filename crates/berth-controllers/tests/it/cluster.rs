@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use berth_apiserver::{ApiServer, Config as ServerConfig, UserInfo};
 use berth_controllers::Config;
+use berth_controllers::explain::Explain;
 use berth_runtime::{Clock, Manager};
 use berth_store::MemoryStore;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
@@ -18,6 +19,8 @@ pub struct Cluster {
     pub clock: Clock,
     /// `422 PATCH /path` for each request of the controllers that the API refused for good.
     pub refused: Arc<Mutex<Vec<String>>>,
+    /// What the controllers know of workloads.
+    pub explain: Explain,
 }
 
 impl Cluster {
@@ -54,8 +57,8 @@ impl Cluster {
             }
         });
         let mut manager = Manager::new(Client::new(watched, "default"), clock.clone());
-        berth_controllers::install(&mut manager, config);
-        (Cluster { client, clock, refused }, manager)
+        let explain = berth_controllers::install(&mut manager, config).explain;
+        (Cluster { client, clock, refused, explain }, manager)
     }
 
     /// The API of an object's kind, in its namespace.

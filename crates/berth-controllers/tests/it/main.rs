@@ -3,6 +3,7 @@
 mod adoption;
 mod cluster;
 mod concurrent_admission;
+mod decisions;
 mod frameworks;
 mod held;
 mod provisioning;

@@ -99,7 +99,7 @@ fn process(
     if gates.tas_failed_node_replacement_fail_fast && entry.second_pass && mode != AssignmentMode::Fit {
         let nodes = &world.record(entry.workload).facts.unhealthy_nodes;
         if !nodes.is_empty() {
-            return Turn::LosesNodes(nodes.iter().cloned().collect());
+            return Turn::LosesNodes(nodes.to_vec());
         }
     }
     if mode == AssignmentMode::NoFit {

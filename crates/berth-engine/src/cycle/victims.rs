@@ -45,8 +45,6 @@ pub(crate) fn victims(world: &mut World, entry: &Entry, usage: &FrAmounts) -> Ve
             reason: target.reason,
             write: !is_evicted(world, target.workload),
             priority: priority(victim),
-            holds: world.named_amounts(&holding.usage),
-            since: victim.facts.reserved_at,
             preemption: preemption.clone(),
         })
     };

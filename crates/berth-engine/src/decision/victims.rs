@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::amount::Amount;
 use crate::ids::Name;
-use crate::model::{PreemptionPolicies, Time, WorkloadKey};
+use crate::model::{PreemptionPolicies, WorkloadKey};
 use crate::status::WeightedShare;
 use crate::withheld::WithheldCandidates;
 
@@ -25,10 +25,6 @@ pub struct Victim {
     pub write: bool,
     /// Priority of the victim.
     pub priority: Priority,
-    /// Flavor, resource and amount of the quota it gives back.
-    pub holds: Vec<(Name, Name, i64)>,
-    /// Time since which it holds that quota; `None` where the object does not say.
-    pub since: Option<Time>,
     /// The preemption it is a victim of.
     pub preemption: Arc<Preemption>,
 }

@@ -232,7 +232,13 @@ impl Engine {
     fn holder(&self, id: WorkloadId) -> QuotaHolder {
         let world = &self.world;
         let record = world.record(id);
-        let holds = record.holding.as_ref().map(|holding| world.named_amounts(&holding.usage)).unwrap_or_default();
+        let usage = record.holding.iter().flat_map(|holding| &holding.usage);
+        let holds = usage.map(|(fr, amount)| {
+            let of = world.frs.get(*fr);
+            (world.flavor_name(of.flavor).clone(), world.resource_name(of.resource).clone(), *amount)
+        });
+        let mut holds: Vec<(Name, Name, i64)> = holds.collect();
+        holds.sort();
         QuotaHolder {
             workload: record.key().clone(),
             local_queue: record.facts.queue.clone(),

@@ -5,11 +5,11 @@ use super::quantity;
 use crate::amount::Amount;
 use crate::decision::{
     AssignmentMode, Considered, ConsideredVictim, Exclusion, Finding, FlavorAttempt, PreemptionBar, PreemptionMode,
-    SearchOutcome, TopologyProblem, TopologyShortage, VictimFate, VictimSearch,
+    PreemptionReason, SearchOutcome, TopologyProblem, TopologyShortage, VictimFate, VictimSearch,
 };
 use crate::explain::{Explanation, Holder, Level, NotQueued, Outlook, Preemptible, Shortage, Standing};
 use crate::ids::Name;
-use crate::model::{Admission, PreemptionPolicy};
+use crate::model::{Admission, BorrowWithinCohort, PreemptionPolicies, PreemptionPolicy};
 use crate::status::WeightedShare;
 use crate::withheld::{WithheldCandidates, WithheldHolders};
 
@@ -415,6 +415,31 @@ pub fn protection(cluster_queue: &str, preemptible: Preemptible, own_queue: &str
         Preemptible::PolicyNever => format!("protected: {policy} is Never"),
         Preemptible::PolicyExcludes(rule) => format!("protected: {policy} is {}", policy_name(rule)),
         Preemptible::WithinNominal => "protected: its ClusterQueue or cohort does not borrow".to_owned(),
+    }
+}
+
+/// The policy of the preemptor's cluster queue that allows to preempt a victim, for people (§9.2,
+/// §10.7).
+pub fn rule(reason: PreemptionReason, policies: &PreemptionPolicies, queue: &str) -> String {
+    let reclaim =
+        || format!("reclaimWithinCohort of ClusterQueue {queue} is {}", policy_name(policies.reclaim_within_cohort));
+    match reason {
+        PreemptionReason::InClusterQueue => {
+            format!("withinClusterQueue of ClusterQueue {queue} is {}", policy_name(policies.within_cluster_queue))
+        }
+        PreemptionReason::InCohortReclamation => reclaim(),
+        PreemptionReason::InCohortFairSharing => format!("{}, and the weighted shares allow it", reclaim()),
+        PreemptionReason::InCohortReclaimWhileBorrowing => {
+            let threshold = match policies.borrow_within_cohort {
+                BorrowWithinCohort::LowerPriority { max_priority_threshold: Some(most) } => {
+                    format!(" up to maxPriorityThreshold {most}")
+                }
+                BorrowWithinCohort::LowerPriority { max_priority_threshold: None } | BorrowWithinCohort::Never => {
+                    String::new()
+                }
+            };
+            format!("borrowWithinCohort of ClusterQueue {queue} is LowerPriority{threshold}, and {}", reclaim())
+        }
     }
 }
 

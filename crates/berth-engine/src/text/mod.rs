@@ -11,7 +11,7 @@ use crate::decision::{Exclusion, Finding, TopologyProblem, TopologyShortage};
 #[cfg(feature = "lab")]
 pub(crate) use message::{path, preemption_text as preemption};
 
-pub use explanation::{considered, exclusion, explanation, fate, not_queued, outcome, protection};
+pub use explanation::{considered, exclusion, explanation, fate, not_queued, outcome, protection, rule};
 
 /// An amount of a resource as a canonical Kubernetes quantity: `cpu` from thousandths, memory and
 /// the like in binary units where they divide evenly, everything else in decimal units.

@@ -396,17 +396,6 @@ impl World {
         }
     }
 
-    /// Flavor, resource and amount of quota, in name order.
-    pub fn named_amounts(&self, amounts: &FrAmounts) -> Vec<(Name, Name, i64)> {
-        let named = amounts.iter().map(|(fr, amount)| {
-            let of = self.frs.get(*fr);
-            (self.flavor_name(of.flavor).clone(), self.resource_name(of.resource).clone(), *amount)
-        });
-        let mut named: Vec<(Name, Name, i64)> = named.collect();
-        named.sort();
-        named
-    }
-
     /// The dominant resource share of a node as statuses show it (§10.3).
     pub fn weighted_share(&self, node: NodeId) -> WeightedShare {
         let share = self.share(node);

@@ -1,0 +1,260 @@
+//! The last decisions about each workload that were written, with what was known when they were
+//! taken.
+//!
+//! An explanation of the engine answers why a workload waits now. What happened to it before is
+//! gone from the engine by then, so the writer of decisions keeps a record of each here:
+//! [`crate::explain`] adds them to its answer, and a journal may store them ([`journal`]).
+//! Evictions that other controllers wrote are recorded from the object.
+//!
+//! Memory is bounded: see [`OF_WORKLOAD_MAX`], [`WAITS_MAX`] and [`OTHERS_MAX`]. Records survive a
+//! change of leader within the process; after a restart there are those of the journal.
+
+pub mod journal;
+mod page;
+mod record;
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use berth_api::berth::decision::{DecisionOutcome, DecisionRecord};
+use berth_api::kueue::v1beta2::Workload;
+use berth_runtime::ObjectKey;
+
+pub(crate) use page::page;
+pub(crate) use record::{of_change, of_object};
+
+/// Maximum number of records of one workload.
+pub const OF_WORKLOAD_MAX: usize = 8;
+/// Maximum number of records that a workload waits, over all workloads. Apart from the others, so
+/// that a burst of submissions does not push out why workloads were evicted.
+pub const WAITS_MAX: usize = 4_096;
+/// Maximum number of other records, over all workloads. A record is usually below 4 KiB.
+pub const OTHERS_MAX: usize = 8_192;
+/// Maximum number of records that wait to be written to the journal; further ones are dropped.
+const JOURNAL_WAITING_MAX: usize = 16_384;
+
+/// The records; clones share them.
+#[derive(Clone, Debug, Default)]
+pub struct Decisions {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    kept: Mutex<Kept>,
+    journal: Mutex<Option<SyncSender<Arc<DecisionRecord>>>>,
+    dropped: AtomicU64,
+}
+
+/// Records in the order they came, by number.
+#[derive(Debug, Default)]
+struct Kept {
+    last: u64,
+    waits: BTreeMap<u64, Arc<DecisionRecord>>,
+    others: BTreeMap<u64, Arc<DecisionRecord>>,
+    /// Numbers of each workload's records, oldest first.
+    of: HashMap<ObjectKey, Vec<u64>>,
+}
+
+impl Kept {
+    fn get(&self, number: u64) -> Option<&Arc<DecisionRecord>> {
+        self.others.get(&number).or_else(|| self.waits.get(&number))
+    }
+
+    fn of(&self, key: &ObjectKey) -> impl DoubleEndedIterator<Item = &Arc<DecisionRecord>> {
+        self.of.get(key).into_iter().flatten().filter_map(|number| self.get(*number))
+    }
+
+    fn add(&mut self, record: Arc<DecisionRecord>) {
+        let key = key_of(&record);
+        self.last += 1;
+        let number = self.last;
+        let waits = is_wait(&record);
+        let numbers = self.of.entry(key).or_default();
+        // Of several waits in a row the last one counts.
+        let replaced = numbers.last().copied().filter(|last| waits && self.waits.contains_key(last));
+        let full = (numbers.len() >= OF_WORKLOAD_MAX).then(|| numbers.first().copied()).flatten();
+        numbers.push(number);
+        let (records, max) = if waits { (&mut self.waits, WAITS_MAX) } else { (&mut self.others, OTHERS_MAX) };
+        records.insert(number, record);
+        let over = (records.len() > max).then(|| records.first_key_value().map(|(number, _)| *number)).flatten();
+        for number in replaced.or(full).into_iter().chain(over) {
+            self.remove(number);
+        }
+    }
+
+    fn remove(&mut self, number: u64) {
+        let Some(record) = self.others.remove(&number).or_else(|| self.waits.remove(&number)) else { return };
+        let key = key_of(&record);
+        if let Some(numbers) = self.of.get_mut(&key) {
+            numbers.retain(|it| *it != number);
+            if numbers.is_empty() {
+                self.of.remove(&key);
+            }
+        }
+    }
+}
+
+fn is_wait(record: &DecisionRecord) -> bool {
+    record.outcome == DecisionOutcome::Waiting
+}
+
+fn key_of(record: &DecisionRecord) -> ObjectKey {
+    ObjectKey::namespaced(record.workload.namespace.as_str(), record.workload.name.as_str())
+}
+
+impl Decisions {
+    /// Keeps records that a journal brought from an earlier process, oldest first. They are not
+    /// written to the journal again.
+    fn restore(&self, records: impl IntoIterator<Item = DecisionRecord>) {
+        let mut kept = self.kept();
+        records.into_iter().for_each(|record| kept.add(Arc::new(record)));
+    }
+
+    /// Where records arrive that a journal is to store, in order; `None` while there is a journal.
+    /// Records that arrive faster than they are taken are dropped, and counted by
+    /// [`Decisions::dropped`].
+    fn journal(&self) -> Option<Receiver<Arc<DecisionRecord>>> {
+        let mut journal = self.sender();
+        if journal.is_some() {
+            return None;
+        }
+        let (sender, receiver) = sync_channel(JOURNAL_WAITING_MAX);
+        *journal = Some(sender);
+        Some(receiver)
+    }
+
+    /// Sends nothing more to the journal.
+    fn end_journal(&self) {
+        *self.sender() = None;
+    }
+
+    fn sender(&self) -> MutexGuard<'_, Option<SyncSender<Arc<DecisionRecord>>>> {
+        self.inner.journal.lock().expect("no code panics while holding the sender's lock")
+    }
+
+    fn count_dropped(&self, records: u64) {
+        self.inner.dropped.fetch_add(records, Ordering::Relaxed);
+    }
+
+    /// Number of records that the journal did not get.
+    pub fn dropped(&self) -> u64 {
+        self.inner.dropped.load(Ordering::Relaxed)
+    }
+
+    /// Keeps a decision that was written.
+    pub(crate) fn add(&self, record: DecisionRecord) {
+        let record = Arc::new(record);
+        let sent = self.sender().as_ref().map(|journal| journal.try_send(record.clone()));
+        if let Some(Err(TrySendError::Full(_))) = sent {
+            self.count_dropped(1);
+        }
+        self.kept().add(record);
+    }
+
+    /// Keeps an eviction that an object shows and that is not kept yet.
+    pub(crate) fn observe(&self, workload: &Workload) {
+        let Some(record) = of_object(workload) else { return };
+        let second = |record: &DecisionRecord| record.time.as_ref().map(|time| time.0.as_second());
+        let known = |kept: &Arc<DecisionRecord>| {
+            let is_eviction = matches!(kept.outcome, DecisionOutcome::Preempted | DecisionOutcome::Evicted);
+            is_eviction && kept.uid == record.uid && second(kept) == second(&record)
+        };
+        let is_known = self.kept().of(&key_of(&record)).any(known);
+        if !is_known {
+            self.add(record);
+        }
+    }
+
+    /// Drops the records of a workload that was deleted. The journal keeps its own.
+    pub(crate) fn forget(&self, key: &ObjectKey) {
+        let mut kept = self.kept();
+        for number in kept.of.get(key).cloned().unwrap_or_default() {
+            kept.remove(number);
+        }
+    }
+
+    /// The records of a workload, newest first.
+    pub fn of(&self, key: &ObjectKey, uid: &str) -> Vec<DecisionRecord> {
+        let kept = self.kept();
+        kept.of(key).rev().filter(|record| record.uid == uid).map(|record| (**record).clone()).collect()
+    }
+
+    fn kept(&self) -> MutexGuard<'_, Kept> {
+        self.inner.kept.lock().expect("no code panics while holding the records' lock")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use berth_api::berth::explanation::ObjectName;
+
+    use super::*;
+
+    fn record(name: &str, outcome: DecisionOutcome, reason: &str) -> DecisionRecord {
+        let workload = ObjectName { namespace: "team".to_owned(), name: name.to_owned() };
+        DecisionRecord { workload, outcome, reason: reason.to_owned(), ..DecisionRecord::default() }
+    }
+
+    fn reasons(decisions: &Decisions, name: &str) -> Vec<String> {
+        decisions.of(&ObjectKey::namespaced("team", name), "").into_iter().map(|it| it.reason).collect()
+    }
+
+    #[test]
+    fn of_several_waits_in_a_row_the_last_one_is_kept() {
+        let decisions = Decisions::default();
+        for reason in ["a", "b"] {
+            decisions.add(record("w", DecisionOutcome::Waiting, reason));
+        }
+        decisions.add(record("w", DecisionOutcome::Admitted, "c"));
+        decisions.add(record("w", DecisionOutcome::Waiting, "d"));
+        assert_eq!(reasons(&decisions, "w"), ["d", "c", "b"]);
+    }
+
+    #[test]
+    fn records_are_bounded_per_workload_and_over_all() {
+        let decisions = Decisions::default();
+        for number in 0..2 * OF_WORKLOAD_MAX {
+            decisions.add(record("w", DecisionOutcome::Evicted, &number.to_string()));
+        }
+        assert_eq!(reasons(&decisions, "w").len(), OF_WORKLOAD_MAX);
+        assert_eq!(reasons(&decisions, "w")[0], (2 * OF_WORKLOAD_MAX - 1).to_string());
+        for number in 0..WAITS_MAX + 10 {
+            decisions.add(record(&format!("waits-{number}"), DecisionOutcome::Waiting, ""));
+        }
+        assert_eq!(reasons(&decisions, "w").len(), OF_WORKLOAD_MAX, "waits push out waits only");
+        assert!(reasons(&decisions, "waits-9").is_empty());
+        assert_eq!(reasons(&decisions, "waits-10").len(), 1);
+        for number in 0..OTHERS_MAX {
+            decisions.add(record(&format!("other-{number}"), DecisionOutcome::Admitted, ""));
+        }
+        assert!(reasons(&decisions, "w").is_empty());
+        let kept = decisions.kept();
+        assert_eq!((kept.waits.len(), kept.others.len()), (WAITS_MAX, OTHERS_MAX));
+        assert_eq!(kept.of.len(), WAITS_MAX + OTHERS_MAX);
+    }
+
+    #[test]
+    fn a_deleted_workload_leaves_nothing_behind() {
+        let decisions = Decisions::default();
+        decisions.add(record("w", DecisionOutcome::Waiting, ""));
+        decisions.add(record("w", DecisionOutcome::Admitted, ""));
+        decisions.forget(&ObjectKey::namespaced("team", "w"));
+        let kept = decisions.kept();
+        assert!(kept.of.is_empty() && kept.waits.is_empty() && kept.others.is_empty());
+    }
+
+    #[test]
+    fn a_journal_gets_every_record_but_restored_ones() {
+        let decisions = Decisions::default();
+        let journal = decisions.journal().expect("the first");
+        assert!(decisions.journal().is_none());
+        decisions.restore([record("w", DecisionOutcome::Admitted, "old")]);
+        decisions.add(record("w", DecisionOutcome::Evicted, "new"));
+        assert_eq!(reasons(&decisions, "w"), ["new", "old"]);
+        let arrived: Vec<String> = journal.try_iter().map(|it| it.reason.clone()).collect();
+        assert_eq!(arrived, ["new"]);
+    }
+}
