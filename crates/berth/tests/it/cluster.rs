@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
+use berth_api::berth::explanation::{GROUP, VERSION};
 use serde_json::Value;
 
 /// A running `berth up`; killed when dropped.
@@ -112,7 +113,37 @@ impl Cluster {
             }
             pause(Duration::from_millis(250));
         }
-        panic!("waited {seconds} s for {what}\n{}", self.run(&["get", "clusterqueues,workloads,jobs,pods", "-A"]));
+        panic!(
+            "waited {seconds} s for {what}\n{}\n{}",
+            self.run(&["get", "clusterqueues,workloads,jobs,pods", "-A"]),
+            self.unfinished_workloads()
+        );
+    }
+
+    /// The status, the events and the explanation of each workload that has not finished.
+    fn unfinished_workloads(&self) -> String {
+        let workloads = self.get(&["workloads", "-A"]);
+        let unfinished = workloads["items"].as_array().into_iter().flatten().filter(|workload| {
+            let conditions = workload["status"]["conditions"].as_array();
+            !conditions.into_iter().flatten().any(|c| c["type"] == "Finished" && c["status"] == "True")
+        });
+        let mut report = String::new();
+        for workload in unfinished {
+            let meta = &workload["metadata"];
+            let (namespace, name) = (meta["namespace"].as_str().unwrap_or(""), meta["name"].as_str().unwrap_or(""));
+            let explanation = format!(
+                "/apis/{GROUP}/{VERSION}/namespaces/{namespace}/workloads/{name}/explanation"
+            );
+            let selector = format!("involvedObject.name={name}");
+            for arguments in [
+                ["get", "workload", name, "-n", namespace, "-o", "yaml"].as_slice(),
+                &["get", "events", "-n", namespace, "--field-selector", &selector],
+                &["get", "--raw", &explanation],
+            ] {
+                report.push_str(&self.run(arguments));
+            }
+        }
+        report
     }
 
     /// The process's number.
