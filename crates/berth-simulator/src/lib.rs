@@ -1,20 +1,15 @@
 //! Scenarios in virtual time, with expectations on what a person would see.
 //!
 //! A [`scenario::Scenario`] is a file: a cluster, steps that apply manifests, wait or break things, and expectations
-//! on fields, counts and table cells. [`runner`] executes one against any Kubernetes API it is given a client for;
-//! [`embedded`] makes such an API, with Berth's controllers and a simulated cluster behind it, in this process.
+//! on fields, counts and table cells. [`runner`] starts an embedded cluster (`berth_embedded`) and executes the scenario against it.
 //! On tokio's paused clock an hour of cluster life takes as long as its decisions do, and the same seed gives the
 //! same report, byte for byte.
 //!
 //! What this crate does not do: decide anything. It only drives and looks.
 
-mod admission;
 mod ahead;
-pub mod api;
-pub mod embedded;
 pub mod expectation;
 mod explained;
-mod explanations;
 pub mod fault;
 mod followed;
 pub mod manifest;

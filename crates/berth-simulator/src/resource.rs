@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, RwLock};
 
+use berth_embedded::ApiFailure;
 use futures::AsyncBufReadExt;
 use k8s_openapi::api::core::v1::Namespace;
 use kube::api::{ApiResource, DynamicObject, ListParams, PartialObjectMeta};
@@ -78,21 +79,6 @@ impl ResourceError {
         Self::Api { what: what.into(), source: ApiFailure(error) }
     }
 }
-
-/// An answer of the API that is no success, shown as people need it: message and reason, no dump of the Status.
-#[derive(Debug)]
-pub struct ApiFailure(pub kube::Error);
-
-impl std::fmt::Display for ApiFailure {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match &self.0 {
-            kube::Error::Api(status) => write!(f, "{} ({})", status.message, status.reason),
-            other => other.fmt(f),
-        }
-    }
-}
-
-impl std::error::Error for ApiFailure {}
 
 /// What the API serves, learned once and again whenever a name is unknown (a manifest may have brought a CRD).
 #[derive(Clone)]

@@ -5,23 +5,23 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use berth_embedded::{ApiFailure, Embedded, EmbeddedError, Options};
+use berth_runtime::Clock;
 use jiff::Timestamp;
 use kube::api::{DeleteParams, Patch, PatchParams};
 use kube::{Client, ResourceExt};
 use serde_json::Value;
 
 use crate::ahead::{Ahead, Combinations};
-use crate::embedded::{Embedded, EmbeddedError, Options};
 use crate::expectation::{Differences, Expectation};
 use crate::explained;
 use crate::manifest::{self, Manifest, ManifestError};
 use crate::report::Report;
-use crate::resource::{ApiFailure, Changes, ResourceError, Resources};
+use crate::resource::{Changes, ResourceError, Resources};
 use crate::scenario::{
     Action, ClusterSource, DeleteAction, ManifestSet, PatchAction, RefusedAction, Scenario, ScenarioError, Show, Step,
 };
 use crate::table::Table;
-use berth_runtime::Clock;
 
 /// How often a condition that may become true is looked at, in cluster time, if something it is about has changed.
 const POLL: Duration = Duration::from_secs(1);

@@ -4,9 +4,9 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use berth_controllers::rights;
+use berth_embedded::api::{ApiOptions, Apiserver, CLUSTER_USER};
+use berth_embedded::{cluster_configuration, controller_configuration};
 use berth_runtime::Manager;
-use berth_simulator::api::{ApiOptions, Apiserver, CLUSTER_USER};
-use berth_simulator::embedded::{cluster_configuration, controller_configuration};
 use clap::Args;
 
 use crate::audit::AuditOptions;

@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use berth_cluster::PodLogs;
 use berth_controllers::configuration::process::Election;
+use berth_embedded::cluster_configuration;
 use berth_runtime::Manager;
-use berth_simulator::embedded::cluster_configuration;
 use clap::Args;
 use tokio::task::JoinSet;
 

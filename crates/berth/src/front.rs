@@ -11,8 +11,8 @@ use berth_apiserver::auth::authn::Authenticator;
 use berth_apiserver::kubeconfig::Kubeconfig;
 use berth_apiserver::pki::{FrontProxy, Identity, Pki};
 use berth_apiserver::tls::{Certificates, CertificatesHandle, ListenError, Listener, OWN_NAME};
+use berth_embedded::Storage;
 use berth_runtime::Clock;
-use berth_simulator::embedded::Storage;
 use clap::Args;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
@@ -279,7 +279,7 @@ const LOST_SHOWN: usize = 50;
 
 /// Recovers the objects of a folder, and says what came of it.
 fn recover(folder: &Path) -> anyhow::Result<()> {
-    let Some(recovery) = berth_simulator::api::recover(folder)? else {
+    let Some(recovery) = berth_embedded::api::recover(folder)? else {
         eprintln!("berth: {}: the store is sound, there is nothing to recover", folder.display());
         return Ok(());
     };

@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use berth_simulator::embedded::{Embedded, Options as EmbeddedOptions};
+use berth_embedded::{Embedded, Options as EmbeddedOptions};
 use clap::Args;
 
 use crate::audit::AuditOptions;

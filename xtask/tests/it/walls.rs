@@ -1,6 +1,7 @@
 //! The walls of ARCHITECTURE.md, read from the crates' manifests: which crate may know which.
 
 use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
 
 use crate::workspace_root;
 
@@ -21,13 +22,23 @@ fn dependencies(name: &str) -> BTreeSet<String> {
     found
 }
 
+/// The files of a folder and of the folders in it.
+fn sources(folder: &Path) -> Vec<PathBuf> {
+    let mut files = Vec::new();
+    for entry in std::fs::read_dir(folder).expect("a folder of sources") {
+        let path = entry.expect("an entry").path();
+        if path.is_dir() { files.extend(sources(&path)) } else { files.push(path) }
+    }
+    files
+}
+
 fn check(name: &str, forbidden: &[&str]) {
     let used = dependencies(name);
     let over: Vec<&str> = forbidden.iter().copied().filter(|wall| used.contains(*wall)).collect();
     assert!(over.is_empty(), "{name} must not depend on {over:?}");
 }
 
-const OURS: [&str; 12] = [
+const OURS: [&str; 13] = [
     "berth-engine",
     "berth-load",
     "berth-apimachinery",
@@ -38,6 +49,7 @@ const OURS: [&str; 12] = [
     "berth-controllers",
     "berth-apiserver",
     "berth-cluster",
+    "berth-embedded",
     "berth-simulator",
     "berth-dashboard",
 ];
@@ -72,21 +84,12 @@ fn expressions_know_api_mechanics_and_nothing_else() {
     check("berth-cel", &OURS.iter().copied().filter(|ours| !allowed.contains(ours)).collect::<Vec<_>>());
     check("berth-cel", &["kube", "k8s-openapi", "rand", "tokio", "chrono"]);
     // Time zones come with a library that could ask for the time: an expression's value must not depend on that.
-    let mut folders = vec![workspace_root().join("crates/berth-cel/src")];
-    let mut read = 0;
-    while let Some(folder) = folders.pop() {
-        for entry in std::fs::read_dir(&folder).expect("the crate's sources") {
-            let path = entry.expect("an entry").path();
-            if path.is_dir() {
-                folders.push(path);
-                continue;
-            }
-            let text = std::fs::read_to_string(&path).expect("a source file");
-            assert!(!text.contains("::now("), "{} asks for the time", path.display());
-            read += 1;
-        }
+    let files = sources(&workspace_root().join("crates/berth-cel/src"));
+    for path in &files {
+        let text = std::fs::read_to_string(path).expect("a source file");
+        assert!(!text.contains("::now("), "{} asks for the time", path.display());
     }
-    assert!(read > 20, "{read} files only: have the sources moved?");
+    assert!(files.len() > 20, "{} files only: have the sources moved?", files.len());
 }
 
 #[test]
@@ -101,13 +104,32 @@ fn the_server_is_untyped() {
 fn controllers_know_no_server_and_no_simulated_cluster() {
     check(
         "berth-controllers",
-        &["berth-apiserver", "berth-store", "berth-cluster", "berth-simulator", "berth-dashboard"],
+        &["berth-apiserver", "berth-store", "berth-cluster", "berth-embedded", "berth-simulator", "berth-dashboard"],
     );
 }
 
 #[test]
 fn the_simulated_cluster_knows_no_server_and_no_queueing() {
-    check("berth-cluster", &["berth-apiserver", "berth-store", "berth-controllers", "berth-engine", "berth-simulator"]);
+    check(
+        "berth-cluster",
+        &["berth-apiserver", "berth-store", "berth-controllers", "berth-engine", "berth-embedded", "berth-simulator"],
+    );
+}
+
+#[test]
+fn the_embedded_cluster_knows_no_scenario() {
+    check("berth-embedded", &["berth-engine", "berth-load", "berth-simulator", "berth-dashboard"]);
+}
+
+#[test]
+fn only_run_imports_the_simulator() {
+    let imports = |path: &Path| {
+        let text = std::fs::read_to_string(path).expect("a source file");
+        text.contains("berth_simulator")
+    };
+    let root = workspace_root().join("crates/berth/src");
+    let importing: Vec<PathBuf> = sources(&root).into_iter().filter(|path| imports(path)).collect();
+    assert_eq!(importing, [root.join("run.rs")]);
 }
 
 #[test]

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use berth_apiserver::UserInfo;
+use berth_embedded::{Embedded, Options};
 use berth_runtime::Clock;
-use berth_simulator::embedded::{Embedded, Options};
 use http::{Method, StatusCode};
 use kube::Client;
 use kube::api::{DynamicObject, PostParams};

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
+use berth_embedded::{Embedded, Options as EmbeddedOptions, Storage};
 use berth_runtime::Clock;
-use berth_simulator::embedded::{Embedded, Options as EmbeddedOptions, Storage};
 use kube::Client;
 use serde_json::{Value, json};
 use tokio::sync::Semaphore;

@@ -16,8 +16,8 @@ use berth_controllers::configuration::{self, Loaded, Process, process as default
 use berth_controllers::explain::{self, Unexplained};
 use berth_controllers::metrics::Role;
 use berth_controllers::rights;
+use berth_embedded::api::{Controllers, extensions};
 use berth_runtime::Manager;
-use berth_simulator::api::{Controllers, extensions};
 use clap::Args;
 use tokio::task::JoinSet;
 

@@ -70,7 +70,7 @@ fn run(path: &str, calls: &Arc<Calls>) {
     let policy = Policy::from_value(&json!({"omitStages": ["RequestReceived"], "rules": [{"level": "Request"}]}));
     let log = Log { policy: Arc::new(policy.expect("a policy")), sink: calls.clone() };
     let mut report = String::new();
-    let change = |options: &mut berth_simulator::embedded::Options| {
+    let change = |options: &mut berth_embedded::Options| {
         options.apart = true;
         options.audit = Some(log);
     };

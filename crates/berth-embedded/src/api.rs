@@ -1,5 +1,5 @@
 //! The API server half of a cluster of ours: the store, the server with the webhooks' logic plugged in, and the kinds
-//! and rights Berth brings. `berth apiserver` is this alone; [`crate::embedded`] adds the controllers in-process.
+//! and rights Berth brings. `berth apiserver` is this alone; [`crate::Embedded`] adds the controllers in-process.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -30,9 +30,9 @@ use kube::{Api, Client};
 use serde_json::Value;
 
 use crate::admission::{JobSetPodWebhook, JobSetWebhook, KueueWebhook};
-use crate::embedded::{EmbeddedError, Storage};
+use crate::cluster::{EmbeddedError, Storage};
 use crate::explanations::Explanations;
-use crate::resource::ApiFailure;
+use crate::failure::ApiFailure;
 
 /// The user of a cluster's machinery (controllers of built-in kinds, kubelets, pools) that runs as a process of its own.
 pub const CLUSTER_USER: &str = "berth-cluster";

@@ -20,7 +20,7 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
 use crate::api::{AGENT, ApiOptions, Apiserver, CLUSTER_USER};
-use crate::resource::ApiFailure;
+use crate::failure::ApiFailure;
 
 /// Where objects are kept.
 #[derive(Clone, Debug)]

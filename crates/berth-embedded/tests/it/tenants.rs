@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use berth_apiserver::{InProcess, UserInfo};
+use berth_embedded::{Embedded, Options};
 use berth_runtime::Clock;
-use berth_simulator::embedded::{Embedded, Options};
 use http::Request;
 use kube::Client;
 use kube::client::Body;

@@ -8,8 +8,8 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use berth_apiserver::{Body, InProcess, UserInfo};
+use berth_embedded::Embedded;
 use berth_runtime::{Clock, Elector, LeaderElection};
-use berth_simulator::embedded::Embedded;
 use http::{Method, Request, Response};
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::api::{Patch, PatchParams};

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use berth_api::jobset::v1alpha2::JobSet;
+use berth_embedded::{Embedded, Options};
 use berth_runtime::Clock;
-use berth_simulator::embedded::{Embedded, Options};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::api::{ListParams, PostParams};
 use kube::{Api, Client};

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use berth_api::kueue::v1beta2::LocalQueue;
+use berth_embedded::{Embedded, Options};
 use berth_runtime::Clock;
-use berth_simulator::embedded::{Embedded, Options};
 use kube::Api;
 use serde_json::{Value, json};
 

@@ -1,0 +1,20 @@
+//! The embedded cluster as a whole, in process and in virtual time.
+
+mod bad_input;
+mod election;
+mod jobsets;
+mod local_queues;
+mod takeover;
+mod tenants;
+mod visibility;
+
+use berth_embedded::{Embedded, Options};
+use berth_runtime::Clock;
+use serde_json::json;
+
+/// A cluster without nodes; quotas and admission need none.
+pub async fn cluster() -> (Embedded, Clock) {
+    let clock = Clock::scaled("2026-01-05T09:00:00Z".parse().expect("a timestamp"), 1.0);
+    let options = Options::in_memory(clock.clone(), 1, Some(json!({"nodePools": []})), None);
+    (Embedded::start(options).await.expect("the cluster starts"), clock)
+}
