@@ -1,17 +1,11 @@
 //! The `berth` command line: puts the rooms together and owns what only a program may touch: the operating system's
 //! clock and entropy, signals, files in the user's folders.
 
-/// Prints a line for whoever started the process; a server does not die because nobody reads any more.
-macro_rules! say {
-    ($($text:tt)*) => {{
-        use std::io::Write as _;
-        let _ = writeln!(std::io::stdout(), $($text)*);
-    }};
-}
+#[macro_use]
+extern crate berth_process;
 
 mod apiserver;
 mod audit;
-mod bench;
 mod cluster;
 mod component;
 mod controller;
@@ -20,7 +14,6 @@ mod explain;
 mod front;
 mod identity;
 mod install;
-mod process;
 mod run;
 mod time;
 mod unqueued;
@@ -29,6 +22,7 @@ mod up;
 use std::io::IsTerminal;
 use std::process::ExitCode;
 
+use berth_process::process;
 use clap::{Parser, Subcommand};
 
 /// Objects are JSON trees of many small strings: a quarter of a run's time is spent allocating them, and this allocator
@@ -63,7 +57,7 @@ enum Command {
     /// Print, or apply, what a cluster needs to run the controllers: kinds, rights, Deployment, webhooks.
     Install(install::Options),
     /// Run a load against an API server and its controllers in real time, and report what it took.
-    Bench(bench::Options),
+    Bench(berth_bench::Options),
     /// Print the CustomResourceDefinitions Berth serves, as `kubectl apply -f -` takes them.
     Crds,
 }
@@ -94,7 +88,7 @@ fn main() -> ExitCode {
         Command::Dashboard(options) => dashboard::main(&options),
         Command::Run(options) => run::main(&options),
         Command::Install(options) => install::main(&options),
-        Command::Bench(options) => bench::main(&options),
+        Command::Bench(options) => berth_bench::main(&options),
         Command::Crds => crds(),
     };
     match result {

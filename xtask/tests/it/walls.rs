@@ -38,7 +38,7 @@ fn check(name: &str, forbidden: &[&str]) {
     assert!(over.is_empty(), "{name} must not depend on {over:?}");
 }
 
-const OURS: [&str; 13] = [
+const OURS: [&str; 15] = [
     "berth-engine",
     "berth-load",
     "berth-apimachinery",
@@ -50,6 +50,8 @@ const OURS: [&str; 13] = [
     "berth-apiserver",
     "berth-cluster",
     "berth-embedded",
+    "berth-process",
+    "berth-bench",
     "berth-simulator",
     "berth-dashboard",
 ];
@@ -118,15 +120,22 @@ fn the_simulated_cluster_knows_no_server_and_no_queueing() {
 
 #[test]
 fn the_embedded_cluster_knows_no_scenario() {
-    check("berth-embedded", &["berth-engine", "berth-load", "berth-simulator", "berth-dashboard"]);
+    let forbidden =
+        ["berth-engine", "berth-load", "berth-process", "berth-bench", "berth-simulator", "berth-dashboard"];
+    check("berth-embedded", &forbidden);
+    check("berth-simulator", &["berth-load", "berth-process", "berth-bench", "berth-dashboard"]);
+}
+
+#[test]
+fn benches_know_no_scenario_and_no_page() {
+    check("berth-bench", &["berth-simulator", "berth-dashboard"]);
+    let allowed = ["berth-process", "berth-apiserver", "berth-controllers", "berth-runtime"];
+    check("berth-process", &OURS.iter().copied().filter(|ours| !allowed.contains(ours)).collect::<Vec<_>>());
 }
 
 #[test]
 fn only_run_imports_the_simulator() {
-    let imports = |path: &Path| {
-        let text = std::fs::read_to_string(path).expect("a source file");
-        text.contains("berth_simulator")
-    };
+    let imports = |path: &Path| std::fs::read_to_string(path).expect("a source file").contains("berth_simulator");
     let root = workspace_root().join("crates/berth/src");
     let importing: Vec<PathBuf> = sources(&root).into_iter().filter(|path| imports(path)).collect();
     assert_eq!(importing, [root.join("run.rs")]);

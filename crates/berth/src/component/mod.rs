@@ -1,16 +1,15 @@
 //! What every process that runs controllers has: a way to the cluster, a clock, leader election, health and metrics.
 
 pub mod candidate;
-pub mod connect;
 pub mod election;
 pub mod endpoints;
-pub mod limit;
 pub mod listen;
 
 use std::pin::{Pin, pin};
 use std::process::ExitCode;
 use std::sync::Arc;
 
+pub use berth_process::{connect, limit};
 use berth_runtime::Manager;
 use clap::Args;
 use tokio::sync::watch;

@@ -21,7 +21,7 @@ use serde_json::value::RawValue;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
-use super::objects::WORKLOADS;
+use crate::objects::WORKLOADS;
 
 /// Finishes being written at once.
 const WRITES_MAX: usize = 64;

@@ -19,7 +19,7 @@ use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 use tower::{Layer, Service};
 
-use super::limit::Limiter;
+use crate::limit::Limiter;
 
 /// How often an API server that does not answer, or does not serve what is needed yet, is asked again.
 const RETRY: Duration = Duration::from_secs(1);

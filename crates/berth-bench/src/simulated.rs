@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use berth_embedded::{Embedded, Options as EmbeddedOptions, Storage};
+use berth_process::connect::Requests;
+use berth_process::process;
 use berth_runtime::Clock;
 use kube::Client;
 use serde_json::{Value, json};
@@ -14,10 +16,8 @@ use tokio::sync::Semaphore;
 use tokio::time::Instant;
 use tower::Layer;
 
-use super::objects::create;
-use super::target::{Folder, Writes, writes};
-use crate::component::connect::Requests;
-use crate::process;
+use crate::objects::create;
+use crate::target::{Folder, Writes, writes};
 
 /// A run in which nothing happens for so long is given up.
 pub const STALLED: Duration = Duration::from_secs(60);

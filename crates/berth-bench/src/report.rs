@@ -7,11 +7,11 @@ use std::time::Duration;
 use berth_load::Plan;
 use berth_load::drive::{ClassFigures, Outcome};
 use berth_load::ledger::Violations;
+use berth_process::limit::Limit;
 use serde_json::{Value, json};
 
-use super::measure::{Cost, mebibytes};
-use super::target::Writes;
-use crate::component::limit::Limit;
+use crate::measure::{Cost, mebibytes};
+use crate::target::Writes;
 
 /// Times to compare with.
 pub struct Clock {

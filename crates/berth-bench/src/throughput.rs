@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use berth_load::drive::Spread;
+use berth_process::{process, say};
 use clap::Args;
 use futures::AsyncBufReadExt;
 use futures::stream::StreamExt;
@@ -18,12 +19,11 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use super::Output;
-use super::measure::{Cost, mebibytes};
-use super::objects::create;
-use super::sender::{Call, Sender};
-use super::target::{Server, Where, client_with};
-use crate::process;
+use crate::Output;
+use crate::measure::{Cost, mebibytes};
+use crate::objects::create;
+use crate::sender::{Call, Sender};
+use crate::target::{Server, Where, client_with};
 
 /// Objects of the lists.
 const LISTED: &str = "bench-api";

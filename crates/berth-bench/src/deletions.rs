@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use berth_load::drive::Spread;
+use berth_process::{process, say};
 use clap::Args;
 use futures::AsyncBufReadExt;
 use futures::stream::StreamExt;
@@ -14,11 +15,10 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::Output;
-use super::measure::{Cost, mebibytes};
-use super::simulated::{STALLED, Simulated, Team, jobs_path, submit, submit_many};
-use super::target::{Writes, since};
-use crate::process;
+use crate::Output;
+use crate::measure::{Cost, mebibytes};
+use crate::simulated::{STALLED, Simulated, Team, jobs_path, submit, submit_many};
+use crate::target::{Writes, since};
 
 /// The team that deletes its Jobs.
 const CROWD: &str = "crowd";

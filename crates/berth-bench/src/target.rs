@@ -12,6 +12,9 @@ use berth_apiserver::UserInfo;
 use berth_controllers::rights;
 use berth_embedded::Storage;
 use berth_embedded::api::{ApiOptions, Apiserver};
+use berth_process::connect::{self, Requests};
+use berth_process::limit::{Limit, Limiter};
+use berth_process::process::{self, TemporaryFolder};
 use berth_runtime::{Clock, Manager};
 use clap::{Args, ValueEnum};
 use kube::Client;
@@ -21,11 +24,8 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tower::Layer;
 
-use super::measure::Cost;
-use super::sender::Sender;
-use crate::component::connect::{self, Requests};
-use crate::component::limit::{Limit, Limiter};
-use crate::process::{self, TemporaryFolder};
+use crate::measure::Cost;
+use crate::sender::Sender;
 
 /// How long a process may take until it serves.
 const START_MAX: Duration = Duration::from_secs(60);

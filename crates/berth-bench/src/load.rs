@@ -13,6 +13,7 @@ use berth_controllers::conditions;
 use berth_engine::EngineConfig;
 use berth_load::bound::{limited_bound, lower_bound};
 use berth_load::{Config, Plan, Untimed, drive};
+use berth_process::{process, say};
 use clap::Args;
 use futures::stream::{self, StreamExt};
 use kube::api::ListParams;
@@ -21,12 +22,11 @@ use serde_json::Value;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
-use super::Output;
-use super::mimic::Mimic;
-use super::objects;
-use super::report::{Clock as Times, Report};
-use super::target::{Target, TargetOptions};
-use crate::process;
+use crate::Output;
+use crate::mimic::Mimic;
+use crate::objects;
+use crate::report::{Clock as Times, Report};
+use crate::target::{Target, TargetOptions};
 
 /// Creations in flight at once.
 const CREATIONS_MAX: usize = 128;
