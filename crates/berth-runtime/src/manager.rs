@@ -216,8 +216,8 @@ impl Manager {
         cache
     }
 
-    /// Lets the controller of this name reconcile at most so many keys at once, however many it could. Said before the
-    /// controller is added; a name nobody uses is fine.
+    /// Limits how many keys the controller of this name reconciles at once, for all its terms. It may be added before or
+    /// after; a name that no controller has is ignored.
     pub fn limit_concurrency(&mut self, name: &str, concurrency_max: usize) {
         self.concurrency_max.insert(name.to_owned(), concurrency_max.max(1));
     }
@@ -327,8 +327,10 @@ impl Manager {
             died = self.follow() => return Err(died),
         }
         let (mut acting, mut names) = (JoinSet::new(), BTreeMap::new());
-        for controller in std::mem::take(&mut self.controllers) {
+        for mut controller in std::mem::take(&mut self.controllers) {
             let name = controller.name.clone();
+            let concurrency_max = self.concurrency_max.get(&name).copied().unwrap_or(usize::MAX);
+            controller.concurrency = controller.concurrency.min(concurrency_max);
             names.insert(acting.spawn(controller.run()).id(), name);
         }
         for (name, task) in std::mem::take(&mut self.tasks) {
@@ -463,11 +465,10 @@ impl ControllerBuilder<'_> {
             let reconciler = reconciler.clone();
             Box::pin(async move { reconciler.reconcile(key).await })
         });
-        let concurrency_max = self.manager.concurrency_max.get(&self.name).copied().unwrap_or(usize::MAX);
         self.manager.controllers.push(Controller {
             name: self.name,
             queue: self.queue,
-            concurrency: self.concurrency.min(concurrency_max),
+            concurrency: self.concurrency,
             reconcile,
             subscriptions: self.subscriptions,
         });
@@ -508,5 +509,52 @@ impl Controller {
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use http::{Request, Response};
+    use kube::client::Body;
+
+    use super::*;
+
+    /// Notes the most reconciles in flight at once.
+    #[derive(Clone, Default)]
+    struct Slow {
+        now: Arc<AtomicUsize>,
+        most: Arc<AtomicUsize>,
+    }
+
+    impl Reconciler for Slow {
+        async fn reconcile(&self, _key: ObjectKey) -> Result<Action, Error> {
+            let now = self.now.fetch_add(1, Ordering::SeqCst) + 1;
+            self.most.fetch_max(now, Ordering::SeqCst);
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            self.now.fetch_sub(1, Ordering::SeqCst);
+            Ok(Action::Wait)
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_limit_on_concurrency_holds_whether_set_before_or_after_the_controller_is_added() {
+        let clock = Clock::scaled("2026-01-05T09:00:00Z".parse().expect("a timestamp"), 1.0);
+        let service = tower::service_fn(|_: Request<Body>| async { Ok::<_, Infallible>(Response::new(Body::empty())) });
+        let mut manager = Manager::new(Client::new(service, "default"), clock);
+        let (early, late, free) = (Slow::default(), Slow::default(), Slow::default());
+        manager.limit_concurrency("early", 2);
+        for (name, reconciler) in [("early", &early), ("late", &late), ("free", &free)] {
+            let builder = manager.controller(name).concurrency(4);
+            for key in 0..6 {
+                builder.queue().add(ObjectKey::cluster(format!("{key}")));
+            }
+            builder.run(reconciler.clone());
+        }
+        manager.limit_concurrency("late", 3);
+        manager.run(tokio::time::sleep(Duration::from_secs(20))).await.expect("no task dies");
+        assert_eq!([early, late, free].map(|it| it.most.load(Ordering::SeqCst)), [2, 3, 4]);
     }
 }
