@@ -76,33 +76,21 @@ pub fn install_with(manager: &mut Manager, config: Config, decisions: &Decisions
     let config = Arc::new(config);
     configuration::limit_concurrency(&config, manager);
     let job_sets = config.integrations.enabled("jobset.x-k8s.io/jobset");
-    let mut stores = Stores::watched(manager, job_sets);
-    // Their operators bring these kinds, and take them away again; a cluster that has none of them is fine.
-    jobs::described::for_each_foreign!(Kind => {
-        if config.integrations.enabled(<Kind as jobs::Job>::FRAMEWORK) {
-            stores.add_owners(manager.cache_if_served::<Kind>());
-        }
-    });
-    if config.integrations.enabled(<jobs::train_job::TrainJob as jobs::Job>::FRAMEWORK) {
-        stores.training_runtimes = manager.cache_if_served();
-        stores.cluster_training_runtimes = manager.cache_if_served();
-    }
-    if config.integrations.enabled("statefulset") {
-        stores.add_owners(manager.cache::<StatefulSet>());
-    }
-    let scheduler = scheduler::SchedulerState::new(config.engine(), manager.clock());
-    let metrics = metrics::Metrics::new(&config, &stores, manager.cache(), &scheduler);
-    queues::cluster_queue::install(manager, &stores, &scheduler, &metrics, config.fair_sharing.is_some());
-    queues::local_queue::install(manager, &stores, &scheduler, &metrics);
-    // The scheduler's watches come before those of the controllers that act on workloads: whoever reads the engine reads
-    // a state that knows of the change.
-    let decided = scheduler::install(manager, &config, &stores, &scheduler, &metrics, decisions);
+    let stores = stores(manager, &config, job_sets);
+    let state = scheduler::SchedulerState::new(config.engine(), manager.clock());
+    let metrics = metrics::Metrics::new(&config, &stores, manager.cache(), &state);
+    let fair_sharing = config.fair_sharing.is_some();
+    let statuses = scheduler::StatusQueues {
+        cluster_queues: queues::cluster_queue::install(manager, &stores, &state, &metrics, fair_sharing),
+        local_queues: queues::local_queue::install(manager, &stores, &state, &metrics),
+    };
+    let scheduler = scheduler::install(manager, &config, &stores, state, statuses, &metrics, decisions);
     if config.fair_sharing.is_some() {
         queues::cohort::install(manager, &stores, &scheduler);
     }
     queues::protect::install(manager, &stores);
     queues::priority_class::install(manager, &stores);
-    workload::controller::install(manager, &config, &stores, &metrics, decided);
+    workload::controller::install(manager, &config, &stores, &metrics, &scheduler);
     if config.gates().on(Gate::ConcurrentAdmission) {
         concurrent_admission::controller::install(manager, &config, &stores, &metrics);
     }
@@ -128,7 +116,27 @@ pub fn install_with(manager: &mut Manager, config: Config, decisions: &Decisions
             jobs::controller::install(manager, &config, &stores, objects, &metrics);
         }
     });
-    let explain = explain::Explain::new(scheduler.clone(), stores.clone(), decisions.clone(), manager.client());
-    let visibility = visibility::Visibility::new(scheduler, stores.workloads.clone());
+    let explain = explain::Explain::new(scheduler.state.clone(), stores.clone(), decisions.clone(), manager.client());
+    let visibility = visibility::Visibility::new(scheduler.state, stores.workloads.clone());
     Installed { metrics, explain, visibility, stores, kinds: manager.kinds() }
+}
+
+/// The caches of all kinds that the configuration has need of. Controllers keep clones of them, so they are
+/// complete before the first controller is registered.
+fn stores(manager: &mut Manager, config: &Config, job_sets: bool) -> Stores {
+    let mut stores = Stores::watched(manager, job_sets);
+    // Their operators bring these kinds, and take them away again; a cluster that has none of them is fine.
+    jobs::described::for_each_foreign!(Kind => {
+        if config.integrations.enabled(<Kind as jobs::Job>::FRAMEWORK) {
+            stores.add_owners(manager.cache_if_served::<Kind>());
+        }
+    });
+    if config.integrations.enabled(<jobs::train_job::TrainJob as jobs::Job>::FRAMEWORK) {
+        stores.training_runtimes = manager.cache_if_served();
+        stores.cluster_training_runtimes = manager.cache_if_served();
+    }
+    if config.integrations.enabled("statefulset") {
+        stores.add_owners(manager.cache::<StatefulSet>());
+    }
+    stores
 }

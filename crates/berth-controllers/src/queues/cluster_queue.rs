@@ -4,7 +4,7 @@ use berth_api::kueue::constants;
 use berth_api::kueue::reasons::active;
 use berth_api::kueue::v1beta2::{ClusterQueue, ClusterQueueStatus, FairSharingStatus, FlavorUsage, ResourceUsage};
 use berth_engine as engine;
-use berth_runtime::{Action, Cache, Clock, Error, Manager, ObjectKey, Reconciler};
+use berth_runtime::{Action, Cache, Clock, Error, Manager, ObjectKey, Queue, Reconciler};
 use jiff::Timestamp;
 use kube::{Api, Client, ResourceExt};
 use std::collections::BTreeMap;
@@ -70,17 +70,17 @@ fn usage(flavors: &[(engine::Name, BTreeMap<engine::Name, engine::FlavorUsage>)]
     flavors.iter().map(one).collect()
 }
 
-/// Adds the controller to the manager.
+/// Adds the controller to the manager; returns its due-queue, for the scheduler.
 pub fn install(
     manager: &mut Manager,
     stores: &Stores,
     scheduler: &SchedulerState,
     metrics: &Metrics,
     fair_sharing: bool,
-) {
+) -> Queue {
     let (client, clock) = (manager.client(), manager.clock());
     let builder = manager.controller("cluster-queue").concurrency(16).watch_self(&stores.cluster_queues);
-    scheduler.listen_cluster_queues(builder.queue());
+    let due = builder.queue();
     builder.run(Controller {
         client,
         clock,
@@ -90,6 +90,7 @@ pub fn install(
         fair_sharing,
         pace: Pace::default(),
     });
+    due
 }
 
 struct Controller {

@@ -5,7 +5,7 @@ use berth_runtime::{Action, Cache, Error, Manager, ObjectKey, Reconciler};
 use kube::{Api, Client};
 
 use crate::execute::{Part, patch};
-use crate::scheduler::SchedulerState;
+use crate::scheduler::{RegisteredScheduler, SchedulerState};
 use crate::stores::Stores;
 
 /// Can this change of a cohort change a decision?
@@ -15,7 +15,7 @@ pub fn concerns(old: Option<&Cohort>, new: &Cohort) -> bool {
 
 /// Adds the controller to the manager. Shares move with the usage of the queues below, whose status changes bring every
 /// cohort back here.
-pub fn install(manager: &mut Manager, stores: &Stores, scheduler: &SchedulerState) {
+pub(crate) fn install(manager: &mut Manager, stores: &Stores, scheduler: &RegisteredScheduler) {
     let client = manager.client();
     let cohorts: Cache<Cohort> = manager.cache();
     let all = cohorts.clone();
@@ -25,7 +25,7 @@ pub fn install(manager: &mut Manager, stores: &Stores, scheduler: &SchedulerStat
         .watch(&stores.cluster_queues, move |_| {
             all.list().iter().map(|cohort| ObjectKey::of(cohort.as_ref())).collect::<Vec<_>>()
         })
-        .run(Controller { client, cohorts, scheduler: scheduler.clone() });
+        .run(Controller { client, cohorts, scheduler: scheduler.state.clone() });
 }
 
 struct Controller {

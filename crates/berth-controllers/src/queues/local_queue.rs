@@ -8,7 +8,7 @@ use berth_api::kueue::v1beta2::{
     LocalQueueResourceUsage, LocalQueueStatus, StopPolicy,
 };
 use berth_engine as engine;
-use berth_runtime::{Action, Cache, Clock, Error, Manager, ObjectKey, Reconciler};
+use berth_runtime::{Action, Cache, Clock, Error, Manager, ObjectKey, Queue, Reconciler};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::{Api, Client};
@@ -86,8 +86,8 @@ fn usage(flavors: &[(engine::Name, BTreeMap<engine::Name, engine::FlavorUsage>)]
     flavors.iter().map(one).collect()
 }
 
-/// Adds the controller to the manager.
-pub fn install(manager: &mut Manager, stores: &Stores, scheduler: &SchedulerState, metrics: &Metrics) {
+/// Adds the controller to the manager; returns its due-queue, for the scheduler.
+pub fn install(manager: &mut Manager, stores: &Stores, scheduler: &SchedulerState, metrics: &Metrics) -> Queue {
     let (client, clock) = (manager.client(), manager.clock());
     let by_cluster_queue = stores.local_queues.index(|queue: &LocalQueue| vec![queue.spec.cluster_queue.clone()]);
     let builder = manager.controller("local-queue").concurrency(16).watch_self(&stores.local_queues).watch(
@@ -102,7 +102,7 @@ pub fn install(manager: &mut Manager, stores: &Stores, scheduler: &SchedulerStat
             if unchanged { Vec::new() } else { by_cluster_queue.keys(&name) }
         },
     );
-    scheduler.listen_local_queues(builder.queue());
+    let due = builder.queue();
     builder.run(Controller {
         client,
         clock,
@@ -112,6 +112,7 @@ pub fn install(manager: &mut Manager, stores: &Stores, scheduler: &SchedulerStat
         metrics: metrics.clone(),
         pace: Pace::default(),
     });
+    due
 }
 
 struct Controller {

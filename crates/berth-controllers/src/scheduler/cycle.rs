@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use super::carry_out::{Change, changes};
 use super::feed::{self, Environment, Extra, object_key};
 use super::writer::Writes;
-use super::{SchedulerState, cycle_key};
+use super::{RegisteredScheduler, SchedulerState, StatusQueues, cycle_key};
 use crate::config::Config;
 use crate::decisions::Decisions;
 use crate::gates::Gate;
@@ -30,16 +30,16 @@ const TURN_SHORT: Duration = Duration::from_millis(2);
 const REST_FACTOR: u32 = 3;
 const REST_MAX: Duration = Duration::from_millis(200);
 
-/// Adds the scheduler and its writer to the manager. The status controllers must have been added before, so that they
-/// hear about everything the scheduler's watches bring. Returns what is decided and not written yet.
+/// Adds the scheduler and its writer to the manager.
 pub(crate) fn install(
     manager: &mut Manager,
     config: &Arc<Config>,
     stores: &Stores,
-    scheduler: &SchedulerState,
+    state: SchedulerState,
+    statuses: StatusQueues,
     metrics: &Metrics,
     decisions: &Decisions,
-) -> Writes {
+) -> RegisteredScheduler {
     let gates = config.gates();
     let topology = gates.on(Gate::TopologyAwareScheduling);
     let extra = Extra {
@@ -50,18 +50,18 @@ pub(crate) fn install(
         nodes: topology.then(|| (manager.nodes(), manager.cache())),
     };
     let environment = Environment::new(config.resources.clone(), &extra);
-    let writes = super::writer::install(manager, config, stores, &environment, scheduler, metrics, decisions);
+    let writes = super::writer::install(manager, config, stores, &environment, &state, metrics, decisions);
     let builder = manager.controller("scheduler").concurrency(1);
-    scheduler.listen_cycles(builder.queue());
+    state.listen(builder.queue(), statuses);
     builder.queue().add(cycle_key());
-    feed::watch(builder, scheduler, stores, &extra, &environment, metrics, decisions).run(Scheduler {
-        scheduler: scheduler.clone(),
+    feed::watch(builder, &state, stores, &extra, &environment, metrics, decisions).run(Scheduler {
+        scheduler: state.clone(),
         workloads: stores.workloads.clone(),
         environment,
         writes: writes.clone(),
         metrics: metrics.clone(),
     });
-    writes
+    RegisteredScheduler { state, writes }
 }
 
 struct Scheduler {

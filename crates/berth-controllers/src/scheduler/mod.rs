@@ -20,7 +20,7 @@ pub(crate) use cycle::install;
 pub(crate) use writer::Writes;
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
 
 use berth_engine::model::{Time, Workload, WorkloadKey};
@@ -40,7 +40,8 @@ pub struct SchedulerState {
 
 struct Inner {
     engine: Mutex<Engine>,
-    listeners: Mutex<Listeners>,
+    /// Set when the scheduler is registered.
+    listeners: OnceLock<Listeners>,
     exact: Mutex<HashMap<WorkloadKey, Exact>>,
     refusals: Mutex<Refusals>,
     clock: Clock,
@@ -54,11 +55,27 @@ struct Exact {
     reserved: Option<Time>,
 }
 
-#[derive(Default)]
+/// Due-queues of the controllers that a change of the engine wakes.
 struct Listeners {
-    scheduler: Option<Queue>,
-    cluster_queues: Option<Queue>,
-    local_queues: Option<Queue>,
+    cycles: Queue,
+    statuses: StatusQueues,
+}
+
+/// Due-queues of the controllers that write the statuses of cluster queues and local queues. The
+/// scheduler needs them to be registered, so these two controllers are registered before it and miss
+/// no change of a figure.
+pub(crate) struct StatusQueues {
+    pub cluster_queues: Queue,
+    pub local_queues: Queue,
+}
+
+/// The scheduler, registered with a manager. Its watches feed the engine, and a cache reports a change to
+/// its watches in the order of their registration. A controller that is registered with this value
+/// therefore reads an engine that knows the change it is woken by.
+pub(crate) struct RegisteredScheduler {
+    pub state: SchedulerState,
+    /// Decisions that are not written yet.
+    pub writes: Writes,
 }
 
 /// The scheduler's only key: there is one cycle at a time.
@@ -70,7 +87,7 @@ impl SchedulerState {
     /// The state of an engine that knows no objects yet.
     pub fn new(config: EngineConfig, clock: Clock) -> Self {
         let engine = Mutex::new(Engine::new(config));
-        let (listeners, exact, refusals) = (Mutex::default(), Mutex::default(), Mutex::default());
+        let (listeners, exact, refusals) = (OnceLock::new(), Mutex::default(), Mutex::default());
         SchedulerState { inner: Arc::new(Inner { engine, listeners, exact, refusals, clock }) }
     }
 
@@ -145,18 +162,15 @@ impl SchedulerState {
     }
 
     pub(crate) fn announce(&self, effects: &Effects) {
-        let listeners = self.listeners();
-        if let Some(queue) = listeners.cluster_queues.as_ref() {
+        if let Some(Listeners { statuses, .. }) = self.inner.listeners.get() {
             for name in &effects.cluster_queues {
-                queue.add_after(ObjectKey::cluster(name.as_ref()), UPDATES_BATCH);
+                statuses.cluster_queues.add_after(ObjectKey::cluster(name.as_ref()), UPDATES_BATCH);
             }
-        }
-        if let Some(queue) = listeners.local_queues.as_ref() {
             for (namespace, name) in &effects.local_queues {
-                queue.add_after(ObjectKey::namespaced(namespace.as_ref(), name.as_ref()), UPDATES_BATCH);
+                let key = ObjectKey::namespaced(namespace.as_ref(), name.as_ref());
+                statuses.local_queues.add_after(key, UPDATES_BATCH);
             }
         }
-        drop(listeners);
         if effects.wake {
             self.wake_after(Duration::ZERO);
         }
@@ -164,27 +178,15 @@ impl SchedulerState {
 
     /// Asks for a cycle at the latest after this time.
     pub(crate) fn wake_after(&self, pause: Duration) {
-        if let Some(queue) = self.listeners().scheduler.as_ref() {
-            queue.add_after(cycle_key(), pause);
+        if let Some(Listeners { cycles, .. }) = self.inner.listeners.get() {
+            cycles.add_after(cycle_key(), pause);
         }
     }
 
-    fn listeners(&self) -> MutexGuard<'_, Listeners> {
-        self.inner.listeners.lock().expect("no code panics while holding the listeners' lock")
-    }
-
-    pub(crate) fn listen_cycles(&self, queue: Queue) {
-        self.listeners().scheduler = Some(queue);
-    }
-
-    pub(crate) fn listen_cluster_queues(&self, queue: Queue) {
-        self.inner.listeners.lock().expect("no code panics while holding the listeners' lock").cluster_queues =
-            Some(queue);
-    }
-
-    pub(crate) fn listen_local_queues(&self, queue: Queue) {
-        self.inner.listeners.lock().expect("no code panics while holding the listeners' lock").local_queues =
-            Some(queue);
+    /// Wakes these controllers from now on: cycles and the writers of statuses.
+    fn listen(&self, cycles: Queue, statuses: StatusQueues) {
+        let first = self.inner.listeners.set(Listeners { cycles, statuses }).is_ok();
+        assert!(first, "an engine has one scheduler: register another one with a new SchedulerState");
     }
 }
 

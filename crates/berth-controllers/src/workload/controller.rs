@@ -16,7 +16,7 @@ use crate::gates::Gates;
 use crate::jobs::reconcile::Context;
 use crate::metrics::Metrics;
 use crate::plan::Plan;
-use crate::scheduler::Writes;
+use crate::scheduler::{RegisteredScheduler, Writes};
 use crate::stores::Stores;
 
 /// That a workload can be looked at again is told this long after it can. When a stopped queue is let go, most of what
@@ -24,13 +24,13 @@ use crate::stores::Stores;
 /// twice as many writes.
 const LOOK_PAUSE: Duration = Duration::from_secs(1);
 
-/// Adds the workload controller to the manager. `decided` are the decisions the scheduler has not written yet.
+/// Adds the workload controller to the manager.
 pub(crate) fn install(
     manager: &mut Manager,
     config: &Arc<Config>,
     stores: &Stores,
     metrics: &Metrics,
-    decided: Writes,
+    scheduler: &RegisteredScheduler,
 ) {
     let recorder = manager.recorder("berth-workload-controller");
     let executor = Executor::new(manager, recorder, stores.workloads.clone(), stores.workloads.clone(), metrics);
@@ -40,7 +40,7 @@ pub(crate) fn install(
         stores: stores.clone(),
         executor,
         clock: manager.clock(),
-        decided,
+        decided: scheduler.writes.clone(),
         let_in: Mutex::default(),
     };
     let by_queue = stores.workloads.index(|workload: &Workload| {

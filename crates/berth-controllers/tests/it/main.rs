@@ -8,6 +8,7 @@ mod frameworks;
 mod held;
 mod provisioning;
 mod queueing;
+mod registration;
 mod rights;
 mod round_trips;
 mod topology;
