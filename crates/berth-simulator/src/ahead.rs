@@ -1,7 +1,8 @@
-//! Manifests parsed by another thread while the cluster starts and works.
+//! Manifests parsed by a second thread while the cluster starts and runs.
 //!
-//! Parsing is the only work of a run that does not depend on what happens in it. What is not ready when it is needed is
-//! parsed then, so that nothing but the time taken depends on who is faster.
+//! Parsing is the only work of a run that does not depend on the run's state. A file that the
+//! thread has not parsed when a step needs it is parsed by the step. Thread timing therefore
+//! changes how long a run takes and nothing else.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
@@ -12,25 +13,26 @@ use serde_json::Value;
 use crate::manifest;
 use crate::scenario::{Action, Loop, ManifestSet, Scenario};
 
-/// Files parsed and not yet used, at most: a scenario may go over more than memory should hold.
+/// Maximum number of parsed files not used yet. A scenario may use more files than fit in memory.
 const FILES_MAX: usize = 512;
 
-/// Documents by the text they were parsed from.
+/// Parsed documents, by the text they were parsed from.
 #[derive(Default)]
 pub(crate) struct Ahead(Mutex<HashMap<String, Vec<Value>>>);
 
 impl Ahead {
-    /// Begins with the manifests of a scenario, in the order it uses them. Ends when nobody is interested any more.
+    /// Starts parsing the manifests of a scenario, in the order in which its steps use them. The
+    /// thread ends when the returned value is dropped.
     pub(crate) fn of(scenario: &Scenario, folder: &Path, variables: &BTreeMap<String, String>) -> Arc<Ahead> {
         let ahead = Arc::<Ahead>::default();
         let reader = Reader { sets: sets(scenario), folder: folder.to_owned(), variables: variables.clone() };
         let filled = Arc::downgrade(&ahead);
-        // Where there is no thread to be had each manifest is parsed when it is needed.
+        // Without a thread, each manifest is parsed when a step needs it.
         let _ = std::thread::Builder::new().name("manifests".into()).spawn(move || reader.read(&filled));
         ahead
     }
 
-    /// The documents of a text, if they have been parsed.
+    /// Removes and returns the documents of a text, if they have been parsed.
     pub(crate) fn take(&self, text: &str) -> Option<Vec<Value>> {
         self.parsed().remove(text)
     }
@@ -73,7 +75,9 @@ impl Reader {
         }
     }
 
-    /// `None` if that was the last one. What cannot be read is left to whoever needs it and can say so.
+    /// Parses a file, or the files of a folder. `None` ends the thread: nothing uses the documents
+    /// any more, or [`FILES_MAX`] is reached. Unreadable files are skipped; the step that needs
+    /// one reports the error.
     fn parse(&self, file: &str, variables: &BTreeMap<String, String>, filled: &Weak<Ahead>) -> Option<()> {
         let path = self.folder.join(manifest::substitute(file, variables));
         for file in manifest::expand(&path).unwrap_or_default() {
@@ -91,26 +95,26 @@ impl Reader {
     }
 }
 
-/// The values of nested loops, the first one outermost.
+/// Iterates over the values of nested loops; the first loop is the outermost.
 pub(crate) struct Combinations<'l> {
     loops: &'l [Loop],
-    /// `None` after the last one.
+    /// Index of each loop's present value; `None` after the last combination.
     positions: Option<Vec<usize>>,
 }
 
 impl<'l> Combinations<'l> {
-    /// The first combination; there is none if a loop has no values.
+    /// Starts at the first combination. There is none if a loop has no values.
     pub(crate) fn of(loops: &'l [Loop]) -> Self {
         let is_empty = loops.iter().any(|each| each.values.is_empty());
         Self { loops, positions: (!is_empty).then(|| vec![0; loops.len()]) }
     }
 
-    /// Whether there is none left.
+    /// True when no combination is left.
     pub(crate) fn is_over(&self) -> bool {
         self.positions.is_none()
     }
 
-    /// These variables and those of the loops.
+    /// `variables` and the present values of the loops; `None` when no combination is left.
     pub(crate) fn values(&self, variables: &BTreeMap<String, String>) -> Option<BTreeMap<String, String>> {
         let mut variables = variables.clone();
         for (each, position) in self.loops.iter().zip(self.positions.as_ref()?) {
@@ -119,7 +123,8 @@ impl<'l> Combinations<'l> {
         Some(variables)
     }
 
-    /// Steps the innermost loop; returns the loops whose present value is over.
+    /// Advances to the next combination. Returns the loops whose value changes, the innermost
+    /// first.
     pub(crate) fn advance(&mut self) -> Vec<&'l Loop> {
         let mut finished = Vec::new();
         if let Some(positions) = &mut self.positions {
@@ -149,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn the_innermost_loop_runs_fastest() {
+    fn the_innermost_loop_changes_first() {
         let loops = loops();
         let mut combinations = Combinations::of(&loops);
         let (mut seen, mut finished) = (Vec::new(), Vec::new());
@@ -165,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_read_ahead_is_what_is_read() {
+    fn a_file_parsed_ahead_has_the_documents_of_its_text() {
         let folder = std::env::temp_dir().join(format!("berth-ahead-{}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
         std::fs::write(folder.join("job-a.yaml"), "kind: Job\nmetadata: {name: \"${team}\"}\n---\nkind: B\n").unwrap();

@@ -1,7 +1,9 @@
-//! What must be true: of an object's fields, of how many objects there are, of a table's cells.
+//! Expectations of a scenario: on an object's fields, the number of objects, a table's cells, or
+//! an explanation.
 //!
-//! Without `within` an expectation is exact: it is looked at once. With it, it may become true at any moment until
-//! then. A failed expectation names every cell that differs, what was expected and what was seen.
+//! An expectation without `within` is checked once. With `within`, it may become true at any time
+//! until the deadline. A failed expectation names every field or cell that differs, with its
+//! expected and its actual value.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -20,10 +22,11 @@ use crate::table::Table;
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct Expectation {
-    /// What this is about, for the report.
+    /// Title in the report. Default: derived from the expectation.
     #[serde(default)]
     pub that: Option<String>,
-    /// How long it may take to become true, in cluster time. Absent: it must be true now.
+    /// Time in which the expectation must become true, in cluster time. Absent: it must be true
+    /// now.
     #[serde(default, deserialize_with = "duration::option::deserialize")]
     pub within: Option<Duration>,
     /// Fields of one object.
@@ -44,17 +47,17 @@ pub struct Expectation {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct ObjectExpectation {
-    /// Which object.
+    /// The object.
     pub is: Reference,
-    /// What its fields must be.
+    /// Expected values of its fields.
     #[serde(default)]
     pub fields: BTreeMap<FieldPath, Matcher>,
-    /// True when it must not exist.
+    /// True when the object must not exist.
     #[serde(default)]
     pub absent: bool,
 }
 
-/// Fields of what `berth explain -o json` prints.
+/// Fields of the object that `berth explain -o json` prints.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct ExplanationExpectation {
@@ -63,7 +66,7 @@ pub struct ExplanationExpectation {
     /// Its namespace. Default: `default`.
     #[serde(default)]
     pub namespace: Option<String>,
-    /// What its fields must be.
+    /// Expected values of its fields.
     pub fields: BTreeMap<FieldPath, Matcher>,
 }
 
@@ -73,51 +76,51 @@ pub struct ExplanationExpectation {
 pub struct CountExpectation {
     /// Kind or resource.
     pub of: String,
-    /// Only this namespace.
+    /// Namespace of the objects. Default: all namespaces.
     #[serde(default)]
     pub namespace: Option<String>,
-    /// Only objects with these labels.
+    /// Label selector of the objects.
     #[serde(default)]
     pub selector: Option<String>,
-    /// Only objects with these fields.
+    /// Counts only objects whose fields match.
     #[serde(default, rename = "where")]
     pub filter: BTreeMap<FieldPath, Matcher>,
-    /// How many there must be.
+    /// Expected number.
     #[serde(default)]
     pub is: Option<Matcher>,
-    /// Group by the value of this field ...
+    /// Counts the objects per value of this field.
     #[serde(default)]
     pub group_by: Option<FieldPath>,
-    /// ... and expect these numbers; groups that are not named must be absent.
+    /// Expected number per value of the `groupBy` field. An unlisted value must not occur.
     #[serde(default)]
     pub groups: BTreeMap<String, Matcher>,
 }
 
-/// Cells of a table, as kubectl would print them.
+/// Cells of a table, as kubectl prints them.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct TableExpectation {
-    /// Resource as kubectl takes it.
+    /// Resource, as in `kubectl get RESOURCE`.
     pub of: String,
-    /// Only this namespace.
+    /// Namespace of the objects. Default: all namespaces.
     #[serde(default)]
     pub namespace: Option<String>,
-    /// With the columns of `-o wide`.
+    /// Includes the columns of `-o wide`.
     #[serde(default)]
     pub wide: bool,
-    /// Only objects with these labels.
+    /// Label selector of the objects.
     #[serde(default)]
     pub selector: Option<String>,
-    /// The column that names rows. Default `NAME`.
+    /// Column that identifies a row. Default: `NAME`.
     #[serde(default = "key_default")]
     pub key: String,
-    /// By row, then by column, the expected cell.
+    /// Expected cells, by row and then by column.
     #[serde(default)]
     pub rows: BTreeMap<String, BTreeMap<String, Matcher>>,
-    /// What every row that is not named must hold.
+    /// Expected cells, by column, of every row that `rows` does not list.
     #[serde(default)]
     pub others: BTreeMap<String, Matcher>,
-    /// The order of the columns, when it matters: exactly these headers.
+    /// The exact column headers, in order. Absent: headers are not checked.
     #[serde(default)]
     pub columns: Option<Vec<String>>,
 }
@@ -126,11 +129,11 @@ fn key_default() -> String {
     "NAME".into()
 }
 
-/// What a value must be. In a scenario: a plain value means equality (compared as printed, so `4` equals `"4"`); a
-/// map with one of the operators below means that.
+/// Condition on a value. In a scenario, a plain value means equality of the printed values, so `4`
+/// equals `"4"`. A map with one entry names one of the other operators.
 #[derive(Clone, Debug)]
 pub enum Matcher {
-    /// Printed the same.
+    /// Equal when printed.
     Equals(Value),
     /// `{contains: text}`.
     Contains(String),
@@ -144,7 +147,7 @@ pub enum Matcher {
     AtMost(f64),
     /// `{present: true|false}`.
     Present(bool),
-    /// `{containsField: {object, path}}`: contains the printed value of another object's field.
+    /// `{containsField: {of, path}}`: contains the printed value of another object's field.
     ContainsField(FieldReference),
 }
 
@@ -205,7 +208,8 @@ impl std::fmt::Display for Matcher {
 }
 
 impl Matcher {
-    /// Whether the printed values a path led to satisfy this. Several values satisfy it when any does.
+    /// Whether the printed values that a path selects match. With several values, one match is
+    /// enough.
     async fn accepts(&self, seen: &[String], resources: &Resources) -> Result<bool, ResourceError> {
         let number = |text: &String| text.parse::<f64>().ok();
         Ok(match self {
@@ -226,11 +230,11 @@ impl Matcher {
     }
 }
 
-/// The differences found; empty means that the expectation holds.
+/// Differences from the expected values; empty when the expectation holds.
 pub type Differences = Vec<String>;
 
 impl Expectation {
-    /// A line for the report.
+    /// Title for the report.
     pub fn title(&self) -> String {
         if let Some(that) = &self.that {
             return that.clone();
@@ -248,7 +252,7 @@ impl Expectation {
         self.table.as_ref().map_or_else(|| "nothing".into(), |table| format!("table of {}", table.of))
     }
 
-    /// The kinds whose objects decide whether this holds.
+    /// Kinds whose objects the outcome depends on.
     pub fn kinds(&self) -> BTreeSet<&str> {
         let (own, matchers): (Option<&str>, Vec<&Matcher>) = match (&self.object, &self.count, &self.table) {
             (Some(object), ..) => (Some(&object.is.kind), object.fields.values().collect()),
@@ -271,7 +275,7 @@ impl Expectation {
         own.into_iter().chain(others).collect()
     }
 
-    /// Looks once.
+    /// Compares the expected values with the API's present state.
     pub async fn check(&self, resources: &Resources) -> Result<Differences, ResourceError> {
         match (&self.object, &self.count, &self.table, &self.explanation) {
             (Some(object), None, None, None) => object.check(resources).await,
@@ -419,7 +423,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_unknown_operator_names_the_known_ones() {
+    fn an_unknown_operator_is_rejected_with_a_list_of_the_known_ones() {
         let error = serde_json::from_str::<Matcher>(r#"{"like": "x"}"#).unwrap_err().to_string();
         assert!(error.contains("unknown operator \"like\"; expected contains, matches"), "{error}");
     }

@@ -1,4 +1,4 @@
-//! Why a job waits, as `berth explain` tells it.
+//! Fetches explanations of workloads, as `berth explain` does.
 
 use berth_controllers::explain::ask;
 use kube::Client;
@@ -6,7 +6,8 @@ use serde_json::Value;
 
 use crate::resource::ResourceError;
 
-/// The explanation of a Workload, or of the Workload of a job of this name, if there is one.
+/// The explanation of the Workload with this name, or of the Workload of the job with this name;
+/// `None` when neither exists.
 pub async fn fetch(client: &Client, namespace: Option<&str>, name: &str) -> Result<Option<Value>, ResourceError> {
     let namespace = namespace.unwrap_or("default");
     match ask::api_server(client, namespace, name).await {
@@ -16,7 +17,7 @@ pub async fn fetch(client: &Client, namespace: Option<&str>, name: &str) -> Resu
     }
 }
 
-/// Its page of text.
+/// The explanation as text, as `berth explain` prints it.
 pub fn text(explanation: &Value) -> &str {
     explanation["text"].as_str().unwrap_or_default()
 }

@@ -1,4 +1,4 @@
-//! Breaking things on purpose, through the same API everyone else uses.
+//! Faults that a scenario injects, through the Kubernetes API.
 
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
 use serde::Deserialize;
@@ -6,25 +6,27 @@ use serde_json::json;
 
 use crate::resource::{Reference, ResourceError, Resources};
 
-/// Something that goes wrong. Exactly one field is set.
+/// A fault. Exactly one field is set.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Fault {
-    /// Nodes vanish, as when a machine dies or a spot VM is reclaimed: their Node objects are deleted.
+    /// Nodes are lost, as when a machine fails or a spot VM is reclaimed: their Node objects are
+    /// deleted.
     NodesLost(NodesLost),
-    /// A pod fails with this exit code, as when its program crashes.
+    /// A pod fails with an exit code, as when its program crashes.
     PodFailed(PodFailed),
-    /// A condition is set on an object's status, as its provider would: `CapacityRevoked` on a ProvisioningRequest.
+    /// A condition is set on an object's status in place of its controller, such as
+    /// `CapacityRevoked` on a ProvisioningRequest.
     Condition(ConditionFault),
 }
 
-/// Which nodes vanish.
+/// The nodes to lose.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct NodesLost {
     /// Label selector.
     pub selector: String,
-    /// How many, in name order.
+    /// Number of nodes to lose, in name order. Default: 1.
     #[serde(default = "one")]
     pub count: usize,
 }
@@ -33,7 +35,7 @@ fn one() -> usize {
     1
 }
 
-/// Which pod fails, and how.
+/// The pod that fails, and its exit code.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct PodFailed {
@@ -41,7 +43,7 @@ pub struct PodFailed {
     pub namespace: String,
     /// Label selector; the first running pod in name order fails.
     pub selector: String,
-    /// Exit code of its containers; not 0.
+    /// Exit code of the pod's containers; not 0. Default: 1.
     #[serde(default = "exit_code_default")]
     pub exit_code: i32,
 }
@@ -54,17 +56,17 @@ fn exit_code_default() -> i32 {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct ConditionFault {
-    /// On which object.
+    /// The object.
     pub object: Reference,
     /// Condition type.
     #[serde(rename = "type")]
     pub type_: String,
-    /// `True`, `False` or `Unknown`.
+    /// `True`, `False` or `Unknown`. Default: `True`.
     #[serde(default = "status_default")]
     pub status: String,
     /// Reason, in CamelCase.
     pub reason: String,
-    /// Text for people.
+    /// Message of the condition.
     #[serde(default)]
     pub message: String,
 }
@@ -74,7 +76,7 @@ fn status_default() -> String {
 }
 
 impl Fault {
-    /// Makes it happen; returns a line for the report.
+    /// Injects the fault; returns a line for the report.
     pub async fn inject(&self, resources: &Resources, now: jiff::Timestamp) -> Result<String, ResourceError> {
         let failed = |what: &str| {
             let what = what.to_owned();
@@ -107,7 +109,7 @@ impl Fault {
                 let Some(name) = pods.into_iter().find_map(|pod| pod.metadata.name) else {
                     return Ok(format!("no running pod matches {}", fault.selector));
                 };
-                // The simulated kubelet ends a running pod when this annotation says so.
+                // The simulated kubelet ends a running pod that has this annotation.
                 let patch = json!({"metadata": {"annotations": {
                     "berth.dev/fail-now": "true", "berth.dev/exit-code": fault.exit_code.to_string()}}});
                 api.patch(&name, &PatchParams::default(), &Patch::Merge(&patch)).await.map_err(failed(&name))?;

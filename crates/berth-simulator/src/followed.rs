@@ -1,8 +1,9 @@
-//! Objects of a collection, listed once and kept up to date by their watch: the same question is asked again and again
-//! while something is waited for, and most objects have not changed.
+//! Collections of objects, listed once and kept up to date by a watch. While a scenario waits, it
+//! reads the same collection again and again, and most objects have not changed.
 //!
-//! What an in-process server has committed is in its watches before the write is answered. So a look first reads whatever
-//! is there, without waiting, and then sees everything that was written before it.
+//! An in-process API server puts a commit into its watches before it answers the write. A read
+//! first consumes the events that are available, without waiting, and then includes every write
+//! answered before.
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
@@ -16,22 +17,22 @@ use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-/// A watch's body.
+/// The body of a watch's response.
 pub(crate) type Lines = Pin<Box<dyn AsyncBufRead + Send>>;
 
-/// What can be read at once of a watch.
+/// What a watch offers without waiting.
 pub(crate) enum Read {
-    /// Bytes, to be consumed.
+    /// This many bytes, which the caller consumes.
     Bytes(usize),
-    /// Nothing has happened.
+    /// No event.
     Nothing,
     /// The server has ended the watch.
     Ended,
 }
 
-/// Looks at what is there, without waiting. The bytes are in the stream's buffer.
+/// Checks a watch without waiting. Available bytes stay in the stream's buffer.
 pub(crate) fn read_now(lines: &mut Lines) -> Read {
-    // Whether something is there must not depend on how much this task has done in its turn already.
+    // Unconstrained: tokio's budget of the task must not make available bytes look absent.
     match tokio::task::unconstrained(lines.fill_buf()).now_or_never() {
         None => Read::Nothing,
         Some(Ok(bytes)) if !bytes.is_empty() => Read::Bytes(bytes.len()),
@@ -39,14 +40,15 @@ pub(crate) fn read_now(lines: &mut Lines) -> Read {
     }
 }
 
-/// Collections that were asked for, by their path (with the label selector as its query, if there is one).
+/// Followed collections, by path. A label selector is part of the path, as its query.
 #[derive(Default)]
 pub(crate) struct Collections(BTreeMap<String, Followed>);
 
 impl Collections {
-    /// The objects at `path` as they are now, without `managedFields`.
+    /// The present objects at `path`, without `managedFields`.
     pub(crate) async fn now(&mut self, client: &Client, path: &str) -> Result<Vec<Arc<Value>>, kube::Error> {
-        // What nobody has asked for in a while is not kept up to date: the server would keep history for it.
+        // A watch that is not read makes the server retain history, so unused collections are
+        // dropped.
         self.0.retain(|known, followed| {
             followed.unasked = if known == path { 0 } else { followed.unasked + 1 };
             followed.unasked < UNASKED_MAX
@@ -55,34 +57,34 @@ impl Collections {
     }
 }
 
-/// Questions about other collections after which one is let go.
+/// A collection is dropped after this many reads of other collections.
 const UNASKED_MAX: usize = 32;
 
 /// One collection.
 #[derive(Default)]
 struct Followed {
-    /// Questions about others since the last one about this.
+    /// Reads of other collections since the last read of this one.
     unasked: usize,
-    /// In the API's order: by namespace and name.
-    objects: BTreeMap<String, Kept>,
+    /// Objects in the API's order: by namespace and name.
+    objects: BTreeMap<String, Cached>,
     watch: Option<Lines>,
-    /// The beginning of a line whose end is yet to come.
+    /// An incomplete line, whose end has not arrived.
     line: Vec<u8>,
 }
 
-/// An object, decoded when somebody looks at it.
-enum Kept {
+/// A cached object, decoded on first use.
+enum Cached {
     Text(Box<str>),
     Decoded(Arc<Value>),
 }
 
-impl Kept {
+impl Cached {
     fn value(&mut self) -> Result<Arc<Value>, kube::Error> {
         let value: Arc<Value> = match self {
-            Kept::Decoded(value) => return Ok(value.clone()),
-            Kept::Text(text) => Arc::new(berth_runtime::decode(text).map_err(kube::Error::SerdeError)?),
+            Cached::Decoded(value) => return Ok(value.clone()),
+            Cached::Text(text) => Arc::new(berth_runtime::decode(text).map_err(kube::Error::SerdeError)?),
         };
-        *self = Kept::Decoded(value.clone());
+        *self = Cached::Decoded(value.clone());
         Ok(value)
     }
 }
@@ -112,7 +114,7 @@ impl Followed {
         while !self.catch_up()? {
             self.start(client, path).await?;
         }
-        self.objects.values_mut().map(Kept::value).collect()
+        self.objects.values_mut().map(Cached::value).collect()
     }
 
     async fn start(&mut self, client: &Client, path: &str) -> Result<(), kube::Error> {
@@ -127,7 +129,8 @@ impl Followed {
         Ok(())
     }
 
-    /// Takes in what has happened; `false` if the watch has ended and all has to be read again.
+    /// Applies the events that are available; `false` if the watch has ended and the collection
+    /// must be listed again.
     fn catch_up(&mut self) -> Result<bool, kube::Error> {
         let Some(mut watch) = self.watch.take() else { return Ok(false) };
         loop {
@@ -162,7 +165,7 @@ impl Followed {
     }
 
     fn put(&mut self, text: &str) -> Result<(), kube::Error> {
-        self.objects.insert(key(text)?, Kept::Text(text.into()));
+        self.objects.insert(key(text)?, Cached::Text(text.into()));
         Ok(())
     }
 }
@@ -173,7 +176,7 @@ struct Identity {
     namespace: Option<String>,
 }
 
-/// Where the API orders an object.
+/// Sort key of an object: the API lists objects by namespace and name.
 fn key(text: &str) -> Result<String, kube::Error> {
     let metadata = managed_text::metadata(text.as_bytes()).map_or("", |(range, _)| &text[range]);
     let Identity { name, namespace } = serde_json::from_str(metadata).map_err(kube::Error::SerdeError)?;

@@ -1,11 +1,12 @@
-//! Scenarios in virtual time, with expectations on what a person would see.
+//! Runs scenarios in virtual time and checks what a user of the cluster would see.
 //!
-//! A [`scenario::Scenario`] is a file: a cluster, steps that apply manifests, wait or break things, and expectations
-//! on fields, counts and table cells. [`runner`] starts an embedded cluster (`berth_embedded`) and executes the scenario against it.
-//! On tokio's paused clock an hour of cluster life takes as long as its decisions do, and the same seed gives the
-//! same report, byte for byte.
+//! A [`scenario::Scenario`] is a file. It describes a cluster, steps that apply manifests, wait or
+//! inject faults, and expectations on fields, counts and table cells. [`runner`] starts an
+//! embedded cluster (`berth_embedded`) and executes the scenario against it. The clock is tokio's
+//! paused clock: an hour of cluster time takes only as long as its decisions, and the same seed
+//! gives the same report, byte for byte.
 //!
-//! What this crate does not do: decide anything. It only drives and looks.
+//! This crate makes no scheduling decision. It sends requests to the API and compares the answers.
 
 mod ahead;
 pub mod expectation;

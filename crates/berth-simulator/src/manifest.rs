@@ -1,4 +1,4 @@
-//! Manifests: reading files and folders, substituting variables, and applying what they describe.
+//! Reads manifests from files and folders, substitutes variables, and applies their objects.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use crate::resource::{Found, ResourceError, Resources};
 /// Field manager of applied manifests.
 const FIELD_MANAGER: &str = "berth-run";
 
-/// Why manifests could not be acted on.
+/// Why manifests could not be read or applied.
 #[derive(Debug, thiserror::Error)]
 pub enum ManifestError {
     /// A file or folder cannot be read.
@@ -21,39 +21,39 @@ pub enum ManifestError {
     Read {
         /// The path.
         path: PathBuf,
-        /// Why not.
+        /// The cause.
         #[source]
         source: std::io::Error,
     },
-    /// A file holds something that is not a manifest.
+    /// A file contains a document that is not a manifest.
     #[error("{}: {problem}", path.display())]
     Invalid {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// The problem.
         problem: String,
     },
-    /// The API does not know the kind, or refused.
+    /// The API serves no such kind, or rejected the request.
     #[error("{origin}")]
     Api {
-        /// Where the manifest came from.
+        /// Origin of the manifest.
         origin: String,
-        /// The answer.
+        /// The API's answer.
         #[source]
         source: ResourceError,
     },
 }
 
-/// One manifest and where it came from, for error messages.
+/// One manifest, with its origin for error messages.
 #[derive(Clone, Debug)]
 pub struct Manifest {
-    /// File name, or where in the scenario.
+    /// File name, or place in the scenario.
     pub origin: String,
     /// The object.
     pub object: Value,
 }
 
-/// Replaces `$NAME` and `${NAME}` for exactly the names given; everything else stays, byte for byte.
+/// Replaces `$NAME` and `${NAME}` for the names in `variables`. All other text stays unchanged.
 pub fn substitute(text: &str, variables: &BTreeMap<String, String>) -> String {
     let mut result = String::with_capacity(text.len());
     let mut rest = text;
@@ -77,7 +77,7 @@ pub fn substitute(text: &str, variables: &BTreeMap<String, String>) -> String {
     result + rest
 }
 
-/// The files a path stands for: itself, or a folder's manifests in name order, folders within included.
+/// The path itself if it is a file; the manifests below it in name order if it is a folder.
 pub fn expand(path: &Path) -> Result<Vec<PathBuf>, ManifestError> {
     let read = |source| ManifestError::Read { path: path.to_owned(), source };
     if !std::fs::metadata(path).map_err(read)?.is_dir() {
@@ -100,7 +100,7 @@ pub fn expand(path: &Path) -> Result<Vec<PathBuf>, ManifestError> {
     Ok(files)
 }
 
-/// Reads the objects of one file; they may have been parsed ahead.
+/// Reads the objects of one file, or takes the documents already parsed in `ahead`.
 pub(crate) fn read(
     path: &Path,
     variables: &BTreeMap<String, String>,
@@ -127,7 +127,8 @@ pub(crate) fn read(
                 manifests
                     .extend(items.iter().map(|object| Manifest { origin: origin.clone(), object: object.clone() }));
             }
-            // A folder may hold JSON that is no manifest, such as a dashboard; kubectl refuses it, and so do we.
+            // A folder may contain JSON that is no manifest, such as a dashboard. kubectl rejects
+            // it too.
             _ if object["kind"].as_str().is_none() || object["apiVersion"].as_str().is_none() => {
                 return Err(invalid(&"expected apiVersion and kind"));
             }
@@ -138,7 +139,8 @@ pub(crate) fn read(
 }
 
 impl Manifest {
-    /// Applies the manifest: creates the object, or server-side-applies it when it exists. Says what happened.
+    /// Creates the object, or updates it with server-side apply if it exists. Returns `created` or
+    /// `configured`.
     pub async fn apply(&self, resources: &Resources, namespace: Option<&str>) -> Result<&'static str, ManifestError> {
         let (found, object) = self.typed(resources, namespace).await?;
         let api = found.api(resources.client(), object.metadata.namespace.as_deref());
@@ -153,7 +155,7 @@ impl Manifest {
         Ok("configured")
     }
 
-    /// Creates the object; it must not exist.
+    /// Creates the object, which must not exist. Returns `created`.
     pub async fn create(&self, resources: &Resources, namespace: Option<&str>) -> Result<&'static str, ManifestError> {
         let (found, object) = self.typed(resources, namespace).await?;
         let api = found.api(resources.client(), object.metadata.namespace.as_deref());
@@ -161,7 +163,7 @@ impl Manifest {
         Ok("created")
     }
 
-    /// Deletes the object if it exists.
+    /// Deletes the object if it exists. Returns `deleted` or `absent`.
     pub async fn delete(&self, resources: &Resources, namespace: Option<&str>) -> Result<&'static str, ManifestError> {
         let (found, object) = self.typed(resources, namespace).await?;
         let api = found.api(resources.client(), object.metadata.namespace.as_deref());
@@ -173,7 +175,7 @@ impl Manifest {
         }
     }
 
-    /// `job.batch/name`, as kubectl names what it did.
+    /// The object's kind, group and name as kubectl prints them: `job.batch/name`.
     pub fn title(&self) -> String {
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         let group = text(&self.object["apiVersion"]).split_once('/').map(|(group, _)| format!(".{group}"));
@@ -207,7 +209,7 @@ fn post_params() -> PostParams {
     PostParams { field_manager: Some(FIELD_MANAGER.into()), ..Default::default() }
 }
 
-/// A client that acts as another user, by impersonation headers.
+/// A client that sends impersonation headers for this user.
 pub fn impersonate(client: &Client, user: &crate::scenario::User) -> Client {
     let mut headers = vec![(http::HeaderName::from_static("impersonate-user"), user.user.clone())];
     headers.extend(user.groups.iter().map(|g| (http::HeaderName::from_static("impersonate-group"), g.clone())));
@@ -229,7 +231,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_declared_variables_are_replaced() {
+    fn only_declared_variables_are_substituted() {
         let variables = BTreeMap::from([("REGION".to_owned(), "us".to_owned()), ("team".to_owned(), "a".to_owned())]);
         let text = "$REGION-docker ${team}/x $JOB_COMPLETION_INDEX $REGIONAL $$ ${RANK} cost: 5$";
         let expected = "us-docker a/x $JOB_COMPLETION_INDEX $REGIONAL $$ ${RANK} cost: 5$";

@@ -1,9 +1,9 @@
 //! Paths to fields of an object, as scenarios write them.
 //!
 //! `status.conditions[type=Admitted].status`, `metadata.labels["cloud.google.com/gke-nodepool"]`,
-//! `spec.podSets[0].count`, `status.admission.podSetAssignments[*].flavors`. A leading dot is allowed. `[key=value]`
-//! picks the list elements whose field has that value; `[*]` all of them. With either, a path may lead to several
-//! values.
+//! `spec.podSets[0].count`, `status.admission.podSetAssignments[*].flavors`. A leading dot is
+//! allowed. `[key=value]` selects the list elements whose field has that value; `[*]` selects all.
+//! With either, a path may select several values.
 
 use std::fmt;
 
@@ -24,7 +24,7 @@ enum Segment {
     Where { field: String, value: String },
 }
 
-/// A path that cannot be read: what was found where.
+/// Why a path does not parse.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("path {text:?}: {problem}")]
 pub struct PathError {
@@ -66,7 +66,8 @@ impl FieldPath {
         Ok(Self { text: text.to_owned(), segments })
     }
 
-    /// Every value the path leads to, in document order; none when a part is absent.
+    /// Every value that the path selects, in document order; none when a field on the way is
+    /// absent.
     pub fn find<'a>(&self, object: &'a Value) -> Vec<&'a Value> {
         let mut found = vec![object];
         for segment in &self.segments {
@@ -120,7 +121,7 @@ impl Ord for FieldPath {
     }
 }
 
-/// A value as a person writes it: strings without quotes, everything else as JSON.
+/// A value as text: strings without quotes, other values as JSON.
 pub fn plain(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),
@@ -128,7 +129,8 @@ pub fn plain(value: &Value) -> String {
     }
 }
 
-/// Reads what follows an opening bracket; returns the segment and what follows the closing one.
+/// Parses the text after an opening bracket; returns the segment and the text after the closing
+/// one.
 fn bracket(inner: &str) -> Result<(Segment, &str), String> {
     if let Some(quote) = inner.chars().next().filter(|c| matches!(c, '"' | '\'')) {
         let body = &inner[1..];
@@ -167,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_lead_through_fields_keys_filters_and_indexes() {
+    fn paths_select_by_field_key_filter_and_index() {
         check("metadata.labels[\"a.b/c\"]", &[json!("x")]);
         check(".status.conditions[type=B].status", &[json!("False")]);
         check("status.conditions[0].type", &[json!("A")]);
@@ -176,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_path_says_what_was_expected() {
+    fn the_error_of_a_malformed_path_names_what_was_expected() {
         for (path, problem) in [
             ("", "it is empty"),
             ("a.", "it ends in a dot"),

@@ -1,42 +1,43 @@
-//! The report of a scenario run: plain text, the same bytes for the same seed.
+//! The report of a scenario run: plain text, byte for byte the same for the same seed.
 
 use std::fmt::Write as _;
 
 use jiff::Timestamp;
 
-/// Collects the report and hands every finished piece to a sink (a terminal, a file, a test).
+/// Formats the report and passes each finished piece to a sink (a terminal, a file, a test).
 pub struct Report<'a> {
     sink: &'a mut dyn FnMut(&str),
     start: Timestamp,
-    /// Expectations looked at.
+    /// Number of expectations checked.
     pub checked: usize,
-    /// Expectations that failed.
+    /// Number of expectations that failed.
     pub failed: usize,
 }
 
 impl<'a> Report<'a> {
-    /// A report of a run that starts at this cluster time.
+    /// The report of a run that starts at this cluster time.
     pub fn new(start: Timestamp, sink: &'a mut dyn FnMut(&str)) -> Self {
         Self { sink, start, checked: 0, failed: 0 }
     }
 
-    /// A line.
+    /// Adds a line.
     pub fn line(&mut self, text: &str) {
         (self.sink)(&format!("{text}\n"));
     }
 
-    /// A step's heading, with the cluster time since the start.
+    /// Adds a step's heading, with the cluster time since the start.
     pub fn heading(&mut self, name: &str, now: Timestamp) {
         let elapsed = self.elapsed(now);
         (self.sink)(&format!("\n== {name}  [{elapsed}]\n"));
     }
 
-    /// What a command would print, with the command.
+    /// Adds a command and its output.
     pub fn shown(&mut self, command: &str, output: &str) {
         (self.sink)(&format!("\n$ {command}\n{}\n", output.trim_end()));
     }
 
-    /// The result of an expectation: its title, when it was decided, and the differences if it failed.
+    /// Adds the result of an expectation: its title, the cluster time since the start, and the
+    /// differences if it failed. Counts it.
     pub fn verdict(&mut self, title: &str, now: Timestamp, differences: &[String]) {
         self.checked += 1;
         let elapsed = self.elapsed(now);
@@ -72,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn elapsed_time_reads_like_a_stopwatch() {
+    fn elapsed_time_is_shown_in_hours_minutes_and_seconds() {
         let start: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
         let mut sink = |_: &str| {};
         let report = Report::new(start, &mut sink);

@@ -1,7 +1,8 @@
-//! Finding resources and objects by the names people use.
+//! Finds resources and objects by the names that kubectl accepts.
 //!
-//! A scenario says `jobs`, `Job`, `cq` or `clusterqueues.kueue.x-k8s.io`, as kubectl does; discovery says what that
-//! is. Objects are found by name, or by the object that owns them, because a Workload's name is not for people.
+//! A scenario names a resource as `jobs`, `Job` or `clusterqueues.kueue.x-k8s.io`; discovery
+//! resolves the name. An object is found by its name or by its owner, because a Workload's name is
+//! generated.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, RwLock};
@@ -19,22 +20,22 @@ use tokio::sync::Mutex;
 
 use crate::followed::{Collections, Lines, Read, read_now};
 
-/// What kubectl sends to be given Tables.
+/// The `Accept` header with which kubectl requests Tables.
 const ACCEPT_TABLE: &str = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json";
 
-/// Names one object.
+/// Identifies one object.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct Reference {
-    /// Kind, resource or short name; `.group` may follow.
+    /// Kind or resource; `.group` may follow.
     pub kind: String,
     /// Namespace, for namespaced kinds. Default: `default`.
     #[serde(default)]
     pub namespace: Option<String>,
-    /// Name.
+    /// Name of the object.
     #[serde(default)]
     pub name: Option<String>,
-    /// Instead of a name: the object that owns it, as `Kind/name`.
+    /// In place of a name: the object's owner, as `Kind/name`.
     #[serde(default)]
     pub owned_by: Option<String>,
 }
@@ -53,49 +54,50 @@ impl std::fmt::Display for Reference {
     }
 }
 
-/// Why an object or resource was not found, or could not be asked for.
+/// Why an object or resource was not found, or a request for it failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ResourceError {
     /// The API has no such kind.
     #[error("the API serves no resource or kind {0:?}")]
     UnknownKind(String),
-    /// A reference names nothing.
+    /// A reference has neither a name nor an owner.
     #[error("{0}: expected name or ownedBy")]
     Unnamed(Reference),
-    /// The API refused or failed.
+    /// The API rejected the request or failed.
     #[error("{what}")]
     Api {
-        /// What was asked.
+        /// The object or path of the request.
         what: String,
-        /// The answer.
+        /// The API's answer.
         #[source]
         source: ApiFailure,
     },
 }
 
 impl ResourceError {
-    /// An answer of the API about something.
+    /// The error of a request about `what`.
     pub fn api(what: impl Into<String>, error: kube::Error) -> Self {
         Self::Api { what: what.into(), source: ApiFailure(error) }
     }
 }
 
-/// What the API serves, learned once and again whenever a name is unknown (a manifest may have brought a CRD).
+/// Reads resources and objects of an API. Discovery is cached, and repeated when a name is
+/// unknown, because a manifest may have created a CustomResourceDefinition.
 #[derive(Clone)]
 pub struct Resources {
     client: Client,
     known: Arc<RwLock<Option<Arc<Discovery>>>>,
-    /// What names were found to mean, as long as what is known is not learned anew.
+    /// Resources by the name they were found by; cleared when discovery is repeated.
     found: Arc<RwLock<BTreeMap<String, Found>>>,
     followed: Arc<Mutex<Collections>>,
 }
 
-/// One resource, found.
+/// A resource that the API serves.
 #[derive(Clone, Debug)]
 pub struct Found {
-    /// How to reach it.
+    /// Its group, version, kind and plural name.
     pub resource: ApiResource,
-    /// Whether its objects live in namespaces.
+    /// Whether its objects are namespaced.
     pub namespaced: bool,
 }
 
@@ -104,7 +106,7 @@ impl Found {
         Self { resource, namespaced: capabilities.scope == Scope::Namespaced }
     }
 
-    /// The objects of a namespace, or of the cluster.
+    /// An API for the objects of a namespace (default: `default`), or of the cluster.
     pub fn api(&self, client: &Client, namespace: Option<&str>) -> Api<DynamicObject> {
         if self.namespaced {
             Api::namespaced_with(client.clone(), namespace.unwrap_or("default"), &self.resource)
@@ -113,7 +115,8 @@ impl Found {
         }
     }
 
-    /// The path of the objects of a namespace, or of all, and of those only that a label selector selects.
+    /// Path of the objects of a namespace, or of all namespaces, with a label selector as its
+    /// query.
     fn path(&self, namespace: Option<&str>, selector: Option<&str>) -> String {
         let query = selector.map(|selector| {
             let encoded: String = selector.bytes().map(percent_encode).collect();
@@ -134,19 +137,19 @@ impl Found {
         url + "/" + &resource.plural
     }
 
-    /// The objects of every namespace.
+    /// An API for the objects of all namespaces.
     pub fn everywhere(&self, client: &Client) -> Api<DynamicObject> {
         Api::all_with(client.clone(), &self.resource)
     }
 }
 
 impl Resources {
-    /// Looks through this client.
+    /// Reads through this client.
     pub fn new(client: Client) -> Self {
         Self { client, known: Arc::default(), found: Arc::default(), followed: Arc::default() }
     }
 
-    /// The client looked through.
+    /// The client that is read through.
     pub fn client(&self) -> &Client {
         &self.client
     }
@@ -157,7 +160,8 @@ impl Resources {
         self.find(&format!("{api_version} {kind}"), &matches).await
     }
 
-    /// Finds a resource by any name kubectl would take, but for short names, which clients do not get to see here.
+    /// Finds a resource by any name that kubectl accepts except a short name: kube's discovery
+    /// does not report short names.
     pub async fn by_name(&self, name: &str) -> Result<Found, ResourceError> {
         let (plain, group) = match name.split_once('.') {
             Some((plain, group)) => (plain, Some(group)),
@@ -177,8 +181,9 @@ impl Resources {
         }
         for fresh in [false, true] {
             let discovery = self.discovery(fresh).await?;
-            // Core and stable groups first, as kubectl prefers them when a name is ambiguous; and what can be listed before
-            // what is only answered (who waits is asked of "clusterqueues" too), which discovery names last.
+            // For an ambiguous name kubectl prefers the core group. Resources that can be listed
+            // come first: the visibility API also serves "clusterqueues", and discovery lists it
+            // last.
             let mut groups: Vec<_> = discovery.groups().collect();
             groups.sort_by_key(|group| (!group.name().is_empty(), group.name().to_owned()));
             let mut found = groups.into_iter().flat_map(|group| {
@@ -215,7 +220,7 @@ impl Resources {
         Ok(discovery)
     }
 
-    /// Objects as plain JSON, without `managedFields`: of one namespace, or of all.
+    /// The objects of one namespace or of all, as JSON without `managedFields`.
     pub async fn list(
         &self,
         found: &Found,
@@ -227,8 +232,8 @@ impl Resources {
         objects.map_err(|error| ResourceError::api(found.resource.plural.clone(), error))
     }
 
-    /// What `kubectl get` asks: a Table. Its rows have their objects' metadata only if they are asked for, as half of that
-    /// is `managedFields`.
+    /// The Table that `kubectl get` requests. Rows include their objects' metadata only if
+    /// `with_metadata`, because half of the metadata is `managedFields`.
     pub async fn table<T: DeserializeOwned>(
         &self,
         found: &Found,
@@ -247,14 +252,15 @@ impl Resources {
         answer.map_err(|error| ResourceError::api(found.resource.plural.clone(), error))
     }
 
-    /// The API's present revision: as long as it stays, so does everything.
+    /// The API's present revision. While it is unchanged, so are all objects.
     pub async fn revision(&self) -> Result<Option<String>, ResourceError> {
         let api: Api<PartialObjectMeta<Namespace>> = Api::all(self.client.clone());
         let list = api.list_metadata(&ListParams::default().limit(1)).await;
         Ok(list.map_err(|error| ResourceError::api("revision", error))?.metadata.resource_version)
     }
 
-    /// Follows changes of all objects of these kinds after a revision (as [`Resources::revision`] tells it).
+    /// Follows changes of all objects of these kinds after a revision (see
+    /// [`Resources::revision`]).
     pub async fn changes(
         &self,
         kinds: impl IntoIterator<Item = &str>,
@@ -297,7 +303,7 @@ impl Resources {
     }
 }
 
-/// Tells whether objects of some kinds have changed, by watches whose events are counted, not read.
+/// Reports whether objects of some kinds have changed. Events of the watches are not decoded.
 pub struct Changes {
     resources: Resources,
     watches: Vec<Watch>,
@@ -310,7 +316,8 @@ struct Watch {
 }
 
 impl Changes {
-    /// Whether anything has changed since the last call (or the revision this began at). Never waits for a change.
+    /// Whether an object has changed since the last call, or since the first revision. Does not
+    /// wait for a change.
     pub async fn any(&mut self) -> Result<bool, ResourceError> {
         let mut changed = false;
         for watch in &mut self.watches {
@@ -324,7 +331,8 @@ impl Changes {
                         stream.consume_unpin(length);
                         changed = true;
                     }
-                    // The server has ended the watch: whatever happened meanwhile counts, and the next one begins now.
+                    // The server ended the watch. Events may be missed, so this counts as a
+                    // change; the next watch begins at the present revision.
                     Read::Ended => {
                         watch.stream = None;
                         watch.revision = self.resources.revision().await?;
@@ -337,7 +345,7 @@ impl Changes {
     }
 }
 
-/// The object as plain JSON.
+/// The object as JSON.
 pub fn to_value(object: DynamicObject) -> Value {
     serde_json::to_value(object).expect("an object that came as JSON goes back to JSON")
 }

@@ -1,4 +1,4 @@
-//! Executes a scenario: actions, the settling time, expectations, tables; step by step.
+//! Executes a scenario step by step: actions, the time to settle, expectations, tables.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -23,27 +23,30 @@ use crate::scenario::{
 };
 use crate::table::Table;
 
-/// How often a condition that may become true is looked at, in cluster time, if something it is about has changed.
+/// Interval in cluster time at which an expectation is checked again, if a related object has
+/// changed.
 const POLL: Duration = Duration::from_secs(1);
-/// The same for conditions that have not come true for [`PATIENCE`]: who waits for an hour does not mind some seconds.
+/// The interval for an expectation that has been false for [`PATIENCE`]: a wait of an hour needs
+/// no precision of a second.
 const POLL_SLOW: Duration = Duration::from_secs(5);
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// What a run came to.
+/// Result of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outcome {
-    /// Expectations looked at.
+    /// Number of expectations checked.
     pub checked: usize,
-    /// Expectations that failed.
+    /// Number of expectations that failed.
     pub failed: usize,
     /// Cluster time that passed.
     pub elapsed: Duration,
 }
 
-/// Why a run could not be carried out. A failed expectation is not among them: that is an [`Outcome`].
+/// Why a run could not be completed. A failed expectation is not an error but part of the
+/// [`Outcome`].
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
-    /// The scenario itself.
+    /// The scenario is invalid.
     #[error(transparent)]
     Scenario(#[from] ScenarioError),
     /// The embedded cluster did not start.
@@ -54,11 +57,11 @@ pub enum RunError {
     Action {
         /// The step.
         step: String,
-        /// Why.
+        /// The cause.
         #[source]
         source: Box<ActionError>,
     },
-    /// No runtime could be made.
+    /// The async runtime could not be created.
     #[error("cannot start")]
     Runtime(#[source] std::io::Error),
 }
@@ -66,36 +69,37 @@ pub enum RunError {
 /// Why one action failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ActionError {
-    /// Manifests.
+    /// Manifests could not be read or applied.
     #[error(transparent)]
     Manifest(#[from] ManifestError),
-    /// Something asked of the API.
+    /// A request to the API failed.
     #[error(transparent)]
     Resource(#[from] ResourceError),
-    /// A wait that never came true.
+    /// An awaited expectation did not become true in time.
     #[error("waited {within} for {title}: {differences}")]
     NeverTrue {
-        /// What was waited for.
+        /// Title of the expectation.
         title: String,
-        /// How long.
+        /// The time it was given.
         within: String,
-        /// What still differed.
+        /// Differences at the deadline.
         differences: String,
     },
-    /// An object that had to be refused was accepted, or refused for another reason.
+    /// An object that the API had to reject was accepted, or rejected for another reason.
     #[error("expected {what} to be refused with {expected:?}, found: {found}")]
     NotRefused {
         /// The object.
         what: String,
-        /// The text its refusal had to contain.
+        /// Text that the rejection had to contain.
         expected: String,
-        /// What happened.
+        /// The actual answer.
         found: String,
     },
 }
 
-/// Runs a scenario file on an in-memory embedded cluster in virtual time and hands the report to `sink` as it grows.
-/// Blocks the calling thread; must not be called from within a tokio runtime.
+/// Runs a scenario file on an in-memory embedded cluster in virtual time, and passes the report to
+/// `sink` piece by piece. Blocks the calling thread. Must not be called from within a tokio
+/// runtime.
 pub fn run_in_virtual_time(
     path: &Path,
     given: &BTreeMap<String, String>,
@@ -104,7 +108,7 @@ pub fn run_in_virtual_time(
     run_with(path, given, |_| {}, sink)
 }
 
-/// As [`run_in_virtual_time`], on a cluster whose options were changed by `change`.
+/// As [`run_in_virtual_time`], with the cluster's options modified by `change`.
 pub fn run_with(
     path: &Path,
     given: &BTreeMap<String, String>,
@@ -205,7 +209,7 @@ impl<'a> Run<'a> {
         }
         self.clock.sleep(step.settle).await;
         for expectation in &step.expect {
-            let differences = self.look(expectation).await?;
+            let differences = self.evaluate(expectation).await?;
             self.report.verdict(&expectation.title(), self.clock.now(), &differences);
         }
         for show in step.show.as_ref().unwrap_or(&self.scenario.spec.show) {
@@ -222,8 +226,9 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// Looks until the expectation holds or its time is over; returns what differed at the last look.
-    async fn look(&self, expectation: &Expectation) -> Result<Differences, ResourceError> {
+    /// Checks the expectation until it holds or its time is over. Returns the differences of the
+    /// last check.
+    async fn evaluate(&self, expectation: &Expectation) -> Result<Differences, ResourceError> {
         let deadline: Timestamp =
             self.clock.now().checked_add(expectation.within.unwrap_or_default()).unwrap_or(Timestamp::MAX);
         let started = self.clock.now();
@@ -238,7 +243,7 @@ impl<'a> Run<'a> {
                 Some(changes) => changes,
                 None => changes.insert(self.resources.changes(expectation.kinds(), seen.clone()).await?),
             };
-            // Nothing is looked at again before something it is about has changed.
+            // Only a change of a related object can change the outcome.
             while self.clock.now() < deadline {
                 let waited = Duration::try_from(self.clock.now().duration_since(started)).unwrap_or_default();
                 self.clock.sleep(if waited < PATIENCE { POLL } else { POLL_SLOW }).await;
@@ -260,7 +265,7 @@ impl<'a> Run<'a> {
                 Ok(())
             }
             Action::WaitUntil(expectation) => {
-                let differences = self.look(expectation).await?;
+                let differences = self.evaluate(expectation).await?;
                 if differences.is_empty() {
                     let now = self.clock.now();
                     let elapsed = self.report.elapsed(now);
@@ -282,7 +287,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Applies or creates a set, once per combination of its loops' values.
+    /// Applies or creates the manifests of a set, once per combination of its loops' values.
     async fn manifests(&mut self, set: &ManifestSet, acting: &Resources, create: bool) -> Result<(), ActionError> {
         let mut done: BTreeMap<&'static str, usize> = BTreeMap::new();
         let mut combinations = Combinations::of(&set.for_each);
@@ -320,7 +325,8 @@ impl<'a> Run<'a> {
             }
         }
         let inline = set.objects.iter().map(|object| {
-            // Substituting in the text of the object keeps one rule for files and inline objects.
+            // Substitution works on the object's text, so files and inline objects follow one
+            // rule.
             let text = manifest::substitute(&object.to_string(), variables);
             let object = serde_json::from_str(&text).unwrap_or_else(|_| object.clone());
             Manifest { origin: "inline object".into(), object }

@@ -1,7 +1,7 @@
-//! The scenario file: our own documented kind, `berth.dev/v1alpha1` `Scenario`.
+//! The scenario file: kind `Scenario` of `berth.dev/v1alpha1`, documented in docs/scenarios.md.
 //!
-//! Unknown fields are errors and every error names the line it was found at, because people use scenarios to
-//! regression-test their own quota configuration.
+//! Unknown fields are errors, and every error names its line: users write scenarios as regression
+//! tests of their own quota configuration.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -28,56 +28,60 @@ pub struct Scenario {
     pub api_version: String,
     /// Must be `Scenario`.
     pub kind: String,
-    /// Name and, if wanted, annotations for people.
+    /// Name and optional annotations.
     pub metadata: Metadata,
-    /// What to do and what to expect.
+    /// Cluster, steps and expectations.
     pub spec: Spec,
 }
 
-/// The metadata scenario files carry.
+/// Metadata of a scenario.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Metadata {
     /// Printed in the report.
     pub name: String,
-    /// Free text for people.
+    /// Free text for readers of the file.
     #[serde(default)]
     pub annotations: BTreeMap<String, String>,
 }
 
-/// What a scenario does.
+/// Specification of a scenario.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct Spec {
     /// One or two sentences, printed at the top of the report.
     #[serde(default)]
     pub description: String,
-    /// Seeds every random draw (identifiers, run-time distributions). Same seed, same report.
+    /// Seed of every random draw (identifiers, run-time distributions). The same seed gives the
+    /// same report. Default: 1.
     #[serde(default = "seed_default")]
     pub seed: u64,
-    /// Cluster time at the start.
+    /// Cluster time at the start. Default: 2026-01-05T09:00:00Z.
     #[serde(default = "start_default")]
     pub start: Timestamp,
-    /// Folder that manifest paths are relative to; itself relative to the scenario file. Default: the file's folder.
+    /// Folder that manifest paths are relative to, itself relative to the scenario file. Default:
+    /// the scenario file's folder.
     #[serde(default)]
     pub manifests: Option<PathBuf>,
-    /// Values substituted for `$NAME` and `${NAME}` in manifests. `null` means that the caller must give one
-    /// (`--set NAME=VALUE`). Only names listed here are touched, so `$JOB_COMPLETION_INDEX` survives.
+    /// Values substituted for `$NAME` and `${NAME}` in manifests. With `null` the caller must give
+    /// the value (`--set NAME=VALUE`). Names that are not listed, such as `$JOB_COMPLETION_INDEX`,
+    /// are not substituted.
     #[serde(default)]
     pub variables: BTreeMap<String, Option<String>>,
-    /// The cluster: an inline `ClusterConfiguration` spec, or the path of a file holding one.
+    /// The cluster: an inline `ClusterConfiguration` spec, or the path of a file with one.
     pub cluster: ClusterSource,
-    /// Configuration of Berth's controllers: an inline Kueue `Configuration`, or the path of a file holding one.
+    /// Configuration of Berth's controllers: an inline Kueue `Configuration`, or the path of a
+    /// file with one.
     #[serde(default)]
     pub configuration: Option<Value>,
-    /// Tables printed after every step that does not name its own.
+    /// Tables printed after every step that has no `show` of its own.
     #[serde(default)]
     pub show: Vec<Show>,
     /// Steps, in order. A failed expectation does not stop the scenario; a failed action does.
     pub steps: Vec<Step>,
 }
 
-/// Where a cluster's description comes from.
+/// Source of the cluster's description.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(untagged)]
 pub enum ClusterSource {
@@ -91,18 +95,19 @@ pub enum ClusterSource {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct Step {
-    /// Printed as the step's heading.
+    /// Heading of the step in the report.
     pub name: String,
-    /// Who acts: sent as impersonation headers, so that the API's authorization sees this user.
+    /// User that performs the actions, sent in impersonation headers so that the API authorizes
+    /// this user. Default: the administrator.
     #[serde(default, rename = "as")]
     pub as_user: Option<User>,
-    /// What to do, in order.
+    /// Actions, in order.
     #[serde(default, rename = "do")]
     pub actions: Vec<Action>,
-    /// Cluster time to let pass after the actions, before the first look.
+    /// Cluster time between the actions and the first check of an expectation. Default: 1s.
     #[serde(default = "settle_default", with = "duration")]
     pub settle: Duration,
-    /// What must be true then.
+    /// Expectations checked after that time.
     #[serde(default)]
     pub expect: Vec<Expectation>,
     /// Tables to print after this step instead of `spec.show`.
@@ -125,22 +130,23 @@ pub struct User {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Action {
-    /// Apply manifests as `kubectl apply` would: create what is missing, change what differs.
+    /// Apply manifests as `kubectl apply` does: create missing objects and update those that
+    /// differ.
     Apply(ManifestSet),
-    /// Create manifests; fails when one exists.
+    /// Create the objects of manifests; fails when one exists.
     Create(ManifestSet),
     /// Delete the objects of manifests, or one object.
     Delete(DeleteAction),
-    /// Merge-patch one object (or a subresource of it).
+    /// Merge-patch one object or a subresource of it.
     Patch(PatchAction),
     /// Let cluster time pass.
     #[serde(with = "duration")]
     Wait(Duration),
-    /// Wait until something is true, at most `within`; fails the scenario when it never is.
+    /// Wait until an expectation is true, at most for its `within`; then the scenario fails.
     WaitUntil(Expectation),
-    /// Break something.
+    /// Inject a fault.
     Fault(Fault),
-    /// Try to create an object that the API must refuse, with a message containing a text.
+    /// Try to create an object that the API must reject with a message that contains a text.
     Refused(RefusedAction),
 }
 
@@ -148,21 +154,21 @@ pub enum Action {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct ManifestSet {
-    /// Files or folders (their `*.yaml`, `*.yml`, `*.json`, in name order), relative to `spec.manifests`. With
-    /// `forEach`, `${variable}` is replaced in them.
+    /// Files or folders (their `*.yaml`, `*.yml`, `*.json`, in name order), relative to
+    /// `spec.manifests`. Variables, also those of `forEach`, are substituted in them.
     #[serde(default)]
     pub files: Vec<String>,
-    /// Objects written in the scenario itself.
+    /// Objects in the scenario file itself.
     #[serde(default)]
     pub objects: Vec<Value>,
-    /// Repeats the set for every combination of values, the first loop outermost. Each loop's variable can be used
-    /// as `${name}` in `files`, and in the manifests themselves.
+    /// Repeats the set for every combination of values; the first loop is the outermost. A loop's
+    /// variable can be used as `${name}` in `files` and in the manifests.
     #[serde(default)]
     pub for_each: Vec<Loop>,
-    /// Cluster time between two files.
+    /// Cluster time after each combination of loop values.
     #[serde(default, with = "duration")]
     pub pause: Duration,
-    /// Namespace for namespaced objects that name none.
+    /// Namespace of namespaced objects that have none.
     #[serde(default)]
     pub namespace: Option<String>,
 }
@@ -171,23 +177,23 @@ pub struct ManifestSet {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct Loop {
-    /// Name to use as `${name}`.
+    /// Name of the variable, used as `${name}`.
     pub name: String,
     /// Its values, in order.
     pub values: Vec<String>,
-    /// Cluster time to let pass after each value.
+    /// Cluster time after each value.
     #[serde(default, with = "duration")]
     pub pause: Duration,
 }
 
-/// What to delete.
+/// Objects to delete.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct DeleteAction {
-    /// Delete what these manifests describe; absent objects are fine.
+    /// Manifests whose objects are deleted; absent objects are skipped.
     #[serde(default)]
     pub files: Vec<String>,
-    /// Delete this object; it must exist.
+    /// An object that is deleted; it must exist.
     #[serde(default)]
     pub object: Option<Reference>,
 }
@@ -196,51 +202,52 @@ pub struct DeleteAction {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct PatchAction {
-    /// What to patch.
+    /// The object.
     pub object: Reference,
     /// RFC 7386 merge patch.
     pub merge: Value,
-    /// `status` or `scale`, if it is not the object itself.
+    /// `status` or `scale`. Absent: the object itself.
     #[serde(default)]
     pub subresource: Option<String>,
 }
 
-/// An action that must be refused.
+/// A request that the API must reject.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct RefusedAction {
-    /// What is tried: an object to create.
+    /// The object to create.
     pub create: Value,
-    /// Namespace when the object names none.
+    /// Namespace, if the object has none.
     #[serde(default)]
     pub namespace: Option<String>,
-    /// Text that the refusal's message must contain.
+    /// Text that the Status message must contain.
     pub message: String,
-    /// Status reason the refusal must have, such as `Invalid` or `Forbidden`.
+    /// Expected Status reason, such as `Invalid` or `Forbidden`. Absent: any.
     #[serde(default)]
     pub reason: Option<String>,
 }
 
-/// A table to print, or the explanation of one workload. Exactly one of `resource` and `explain` is set.
+/// A table to print, or the explanation of one workload. Exactly one of `resource` and `explain`
+/// is set.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct Show {
-    /// Resource as kubectl takes it: `jobs`, `clusterqueues`, `nodes`.
+    /// Resource, as in `kubectl get RESOURCE`: `jobs`, `clusterqueues`, `nodes`.
     #[serde(default)]
     pub resource: String,
     /// Job or Workload whose explanation is printed, as `berth explain` prints it.
     #[serde(default)]
     pub explain: String,
-    /// Only this namespace; all when absent.
+    /// Namespace of the objects. Default: all namespaces.
     #[serde(default)]
     pub namespace: Option<String>,
-    /// Also print columns that kubectl shows with `-o wide`.
+    /// Includes the columns of `-o wide`.
     #[serde(default)]
     pub wide: bool,
-    /// Only objects with these labels (a label selector).
+    /// Label selector of the objects.
     #[serde(default)]
     pub selector: Option<String>,
-    /// Instead of rows, print how many objects there are per value of this field.
+    /// Prints the number of objects per value of this field in place of rows.
     #[serde(default)]
     pub group_by: Option<crate::path::FieldPath>,
 }
@@ -253,7 +260,7 @@ pub enum ScenarioError {
     Read {
         /// The file.
         path: PathBuf,
-        /// Why not.
+        /// The cause.
         #[source]
         source: std::io::Error,
     },
@@ -262,10 +269,10 @@ pub enum ScenarioError {
     Invalid {
         /// The file.
         path: PathBuf,
-        /// What is wrong and where.
+        /// The problem and its line.
         problem: String,
     },
-    /// Variables without a value.
+    /// Variables have no value.
     #[error("scenario {scenario}: no value for {names}; give it with --set NAME=VALUE or in spec.variables")]
     Unset {
         /// The scenario's name.
@@ -304,7 +311,7 @@ impl Scenario {
         Ok(scenario)
     }
 
-    /// The variables with the caller's values filled in.
+    /// The scenario's variables, overridden by the caller's values.
     pub fn resolve_variables(
         &self,
         given: &BTreeMap<String, String>,
@@ -319,7 +326,8 @@ impl Scenario {
                 None => unset.push(name.as_str()),
             }
         }
-        // A value for a name the scenario does not list is most likely a typing error, but harmless: it is used.
+        // A value for an unlisted name is most likely a typing error. Substituting it does no
+        // harm.
         for (name, value) in given {
             resolved.entry(name.clone()).or_insert_with(|| value.clone());
         }
@@ -343,13 +351,13 @@ fn settle_default() -> Duration {
     Duration::from_secs(1)
 }
 
-/// Durations as people write them: `500ms`, `1.5s`, `90s`, `2m30s`, `1h`.
+/// Durations such as `500ms`, `1.5s`, `90s`, `2m30s`, `1h` and `2d`.
 pub mod duration {
     use std::time::Duration;
 
     use serde::{Deserialize, Deserializer};
 
-    /// Reads a duration, or says what would have been accepted.
+    /// Parses a duration. The error shows accepted forms.
     pub fn parse(text: &str) -> Result<Duration, String> {
         let fail = || format!("{text:?} is not a duration; expected something like 500ms, 90s, 2m30s or 1h");
         let mut total = 0.0;
@@ -383,7 +391,7 @@ pub mod duration {
         parse(&String::deserialize(deserializer)?).map_err(serde::de::Error::custom)
     }
 
-    /// The same for optional fields.
+    /// Deserializes optional durations.
     pub mod option {
         use super::{Deserialize, Deserializer, Duration, parse};
 
@@ -400,20 +408,20 @@ mod tests {
     const MINIMAL: &str = "apiVersion: berth.dev/v1alpha1\nkind: Scenario\nmetadata: {name: x}\nspec:\n  cluster: {}\n";
 
     #[test]
-    fn durations_read_as_people_write_them() {
+    fn durations_are_parsed_with_units() {
         assert_eq!(duration::parse("2m30s"), Ok(Duration::from_secs(150)));
         assert_eq!(duration::parse("500ms"), Ok(Duration::from_millis(500)));
         assert!(duration::parse("5 minutes").unwrap_err().contains("expected something like"));
     }
 
     #[test]
-    fn an_unknown_field_is_an_error_that_names_it() {
+    fn an_unknown_field_is_rejected_by_name() {
         let error = Scenario::parse(&format!("{MINIMAL}  steps: [{{name: a, exepct: []}}]\n")).unwrap_err();
         assert!(error.contains("exepct"), "{error}");
     }
 
     #[test]
-    fn a_variable_without_value_must_be_given() {
+    fn a_variable_without_a_value_must_be_set_by_the_caller() {
         let text = format!("{MINIMAL}  variables: {{REGION: null, ZONE: c}}\n  steps: [{{name: a}}]\n");
         let scenario = Scenario::parse(&text).unwrap();
         let error = scenario.resolve_variables(&BTreeMap::new()).unwrap_err().to_string();

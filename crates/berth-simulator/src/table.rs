@@ -1,4 +1,4 @@
-//! The tables a person would look at: fetched from the API as kubectl fetches them, printed as kubectl prints them.
+//! Tables of objects, fetched from the API and printed as kubectl does.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,12 +10,12 @@ use crate::path::{FieldPath, plain};
 use crate::resource::{ResourceError, Resources};
 use crate::scenario::Show;
 
-/// A table: column names, and rows of cells as they would be printed.
+/// A table: column names, and rows of cells as printed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Table {
     /// Upper-case column names.
     pub columns: Vec<String>,
-    /// Cells, one list per object; namespaced listings begin with a NAMESPACE column.
+    /// Cells, one list per object. A listing over all namespaces begins with a NAMESPACE column.
     pub rows: Vec<Vec<String>>,
 }
 
@@ -55,7 +55,8 @@ struct RowMetadata {
 }
 
 impl Table {
-    /// Fetches what `kubectl get RESOURCE` would show.
+    /// Fetches the table that `kubectl get RESOURCE` shows, or the counts per group that `show`
+    /// asks for.
     pub async fn fetch(resources: &Resources, show: &Show) -> Result<Self, ResourceError> {
         let found = resources.by_name(&show.resource).await?;
         let (namespace, selector) = (show.namespace.as_deref(), show.selector.as_deref());
@@ -100,12 +101,12 @@ impl Table {
         Self { columns: vec![path.to_string(), "COUNT".into()], rows }
     }
 
-    /// The position of a column, by name without regard to case.
+    /// Index of a column by its name, ignoring case.
     pub fn column(&self, name: &str) -> Option<usize> {
         self.columns.iter().position(|column| column.eq_ignore_ascii_case(name))
     }
 
-    /// The table as kubectl prints it: columns padded, three spaces between them.
+    /// The table as kubectl prints it: padded columns, separated by three spaces.
     pub fn render(&self) -> String {
         if self.rows.is_empty() {
             return "No resources found\n".into();
@@ -144,7 +145,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_table_prints_as_kubectl_prints_it() {
+    fn a_table_is_printed_as_kubectl_prints_it() {
         let answer = json!({
             "columnDefinitions": [
                 {"name": "Name", "priority": 0}, {"name": "Cohort", "priority": 0}, {"name": "Extra", "priority": 1},

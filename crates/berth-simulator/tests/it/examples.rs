@@ -1,4 +1,4 @@
-//! Our own scenarios: all expectations hold.
+//! All expectations of the scenarios in `examples/` hold.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -13,16 +13,16 @@ fn run(name: &str) {
 }
 
 #[test]
-fn pods_are_queued_alone_in_groups_and_through_what_keeps_them() {
+fn pods_are_queued_alone_in_groups_and_through_their_controllers() {
     run("pods");
 }
 
 #[test]
-fn a_job_starts_on_what_is_free_and_moves_to_what_is_preferred() {
+fn a_job_starts_on_a_free_flavor_and_moves_to_the_preferred_one() {
     run("concurrent-admission");
 }
 
 #[test]
-fn jobs_are_placed_in_racks_and_survive_the_loss_of_a_machine() {
+fn jobs_are_placed_in_racks_and_survive_the_loss_of_a_node() {
     run("topology");
 }

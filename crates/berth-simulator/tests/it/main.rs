@@ -1,3 +1,3 @@
-//! Scenarios from beginning to end.
+//! Runs whole scenarios.
 
 mod examples;
