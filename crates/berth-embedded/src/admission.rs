@@ -1,6 +1,7 @@
-//! Where the API server's admission meets the webhooks' logic: each plugin here turns a request into the typed call a
-//! webhook server would make in a real cluster, and its findings into the Status that the API server of one makes of the
-//! webhook's answer.
+//! Admission plugins that run the webhooks' logic in the API server's process.
+//!
+//! Each plugin turns a request into the typed call that a webhook server makes in a real cluster.
+//! It turns the findings into the Status that a real API server makes of the webhook's answer.
 
 use berth_api::jobset::constants::JOBSET_NAME;
 use berth_api::jobset::v1alpha2::JobSet;
@@ -131,7 +132,7 @@ impl AdmissionPlugin for JobSetPodWebhook {
     }
 }
 
-/// The stored objects as exclusive placement asks for them.
+/// The stored objects, as exclusive placement reads them.
 struct Stored<'a>(&'a Objects);
 
 impl ClusterView for Stored<'_> {
@@ -150,7 +151,8 @@ fn denied(request: &AdmissionRequest<'_>, stage: Stage, error: &PlacementError) 
     refusal(&webhook_name(request, stage), &denial(&error.to_string()))
 }
 
-/// The webhook that refuses in a real cluster. Kueue and JobSet have one of each stage for each kind, and name them by one rule.
+/// Name of the webhook that rejects the request in a real cluster. Kueue and JobSet have one
+/// webhook per stage and kind, named by the same rule.
 fn webhook_name(request: &AdmissionRequest<'_>, stage: Stage) -> String {
     let stage = match stage {
         Stage::Mutate => "m",
@@ -159,7 +161,7 @@ fn webhook_name(request: &AdmissionRequest<'_>, stage: Stage) -> String {
     format!("{stage}{}.kb.io", request.kind.to_lowercase())
 }
 
-/// Whether the request writes an object of this resource itself, not one of its subresources.
+/// Whether the request creates or updates an object of this resource, not one of its subresources.
 fn is(request: &AdmissionRequest<'_>, group: &str, resource: &str) -> bool {
     request.group == group && request.resource == resource && writes_object(request)
 }
@@ -168,8 +170,8 @@ fn writes_object(request: &AdmissionRequest<'_>) -> bool {
     request.subresource.is_empty() && matches!(request.operation, Operation::Create | Operation::Update)
 }
 
-/// The object as its type. The schema was checked before, so that a failure means a field our types read more strictly
-/// than the schema does; the user is told which.
+/// The object as its Rust type. The schema was checked before, so a failure means that a type is
+/// stricter than the schema. The error names the field.
 fn typed<T: DeserializeOwned>(request: &AdmissionRequest<'_>, object: &Value) -> Result<T, Status> {
     T::deserialize(object).map_err(|error| {
         let unreadable = json!({"code": 400, "message": error.to_string()});

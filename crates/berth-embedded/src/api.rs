@@ -1,5 +1,6 @@
-//! The API server half of a cluster of ours: the store, the server with the webhooks' logic plugged in, and the kinds
-//! and rights Berth brings. `berth apiserver` is this alone; [`crate::Embedded`] adds the controllers in-process.
+//! The API server of an embedded cluster: the store, the server with the webhooks' logic as
+//! admission plugins, and Berth's kinds and roles. `berth apiserver` runs this alone;
+//! [`crate::Embedded`] also runs the controllers in the same process.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -34,35 +35,36 @@ use crate::cluster::{EmbeddedError, Storage};
 use crate::explanations::Explanations;
 use crate::failure::ApiFailure;
 
-/// The user of a cluster's machinery (controllers of built-in kinds, kubelets, pools) that runs as a process of its own.
+/// User name of the simulated cluster (controllers of built-in kinds, kubelets, node pools).
 pub const CLUSTER_USER: &str = "berth-cluster";
-/// What clients in this process call themselves, as those of Berth's processes apart do.
+/// User agent of clients in this process; Berth's other processes send the same.
 pub(crate) const AGENT: &str = concat!("berth/", env!("CARGO_PKG_VERSION"));
 
-/// What an API server is made of.
+/// Options of an API server.
 pub struct ApiOptions {
     /// Cluster time.
     pub clock: Clock,
-    /// Seeds identifiers.
+    /// Seed of identifiers.
     pub seed: u64,
-    /// Where objects are kept.
+    /// Storage of the objects.
     pub storage: Storage,
-    /// Configuration of the queueing controllers: what admission does to jobs depends on it.
+    /// Configuration of the queueing controllers, which admission depends on.
     pub controllers: berth_controllers::Config,
-    /// Key that signs tokens of service accounts; `None` issues none.
+    /// Key that signs tokens of service accounts. With `None`, no token is issued.
     pub token_key: Option<TokenKey>,
-    /// Where requests are recorded; `None` records none.
+    /// Audit log of requests. With `None`, no request is recorded.
     pub audit: Option<Log>,
-    /// What aggregated API servers believe this one by.
+    /// Certificate by which aggregated API servers authenticate this one.
     pub front_proxy: Option<FrontProxy>,
-    /// The controllers run in another process: what they can tell is asked of them as of any aggregated API server.
+    /// The controllers run in another process, which serves their API groups as an aggregated API
+    /// server.
     pub controllers_elsewhere: bool,
-    /// Nothing of Berth's is there, neither kinds nor rights nor admission: an installation brings them, as to any cluster.
-    /// What other projects bring (JobSet) is.
+    /// Leaves out Berth's kinds, roles and admission: an installation brings them, as to any
+    /// cluster. Kinds and admission of other projects (JobSet) are there.
     pub bare: bool,
 }
 
-/// An API server that has what Berth brings. Cheap to clone.
+/// An API server with Berth's kinds, roles and admission. Cheap to clone.
 #[derive(Clone)]
 pub struct Apiserver {
     server: ApiServer,
@@ -71,10 +73,11 @@ pub struct Apiserver {
 }
 
 impl Apiserver {
-    /// Opens the store and installs what Berth brings; the server answers when this returns.
+    /// Opens the store and installs Berth's objects. The server answers requests once this
+    /// returns.
     ///
     /// # Errors
-    /// When the store cannot be opened or written.
+    /// The store cannot be opened or written.
     pub async fn start(options: ApiOptions) -> Result<Self, EmbeddedError> {
         let store = open(&options.storage)?;
         let clock = options.clock.clone();
@@ -120,22 +123,22 @@ impl Apiserver {
         Ok(Self { server, logs, installed })
     }
 
-    /// The server, to put a listener in front of.
+    /// The server, for a listener.
     pub fn server(&self) -> &ApiServer {
         &self.server
     }
 
-    /// Where `pods/log` reads from; empty until it is connected to a cluster's pods.
+    /// The logs that `pods/log` serves; empty until they are connected to a cluster's pods.
     pub fn logs(&self) -> PodLogs {
         self.logs.clone()
     }
 
-    /// A client that may do everything, without a socket, for programs that do not ask who set which field.
+    /// An in-process client with all rights, whose objects have no `managedFields`.
     pub fn client(&self, user: &str) -> Client {
         Client::new(self.server.in_process(UserInfo::master(user)).agent(AGENT).lean(), "default")
     }
 
-    /// Serves what these controllers can tell: their figures under `/metrics`, and who waits.
+    /// Serves the metrics of these controllers under `/metrics`, and their API groups.
     pub fn serve(&self, installed: Installed) {
         self.installed.set(installed);
     }
@@ -154,10 +157,10 @@ fn open(storage: &Storage) -> Result<Arc<dyn Store>, EmbeddedError> {
 /// File of a data folder with the objects.
 const FILE: &str = "store.sqlite";
 
-/// Makes the objects of a data folder readable again, if they are damaged: see [`berth_store::recover()`].
+/// Recovers the readable objects of a damaged data folder; see [`berth_store::recover()`].
 ///
 /// # Errors
-/// When nothing of them can be read, or the folder cannot be written.
+/// No object can be read, or the folder cannot be written.
 pub fn recover(folder: &Path) -> Result<Option<Recovery>, EmbeddedError> {
     berth_store::recover(&folder.join(FILE))
         .map_err(|error| EmbeddedError::Storage { path: folder.to_owned(), source: error.into() })
@@ -171,13 +174,14 @@ impl Converter for KueueConverter {
     }
 }
 
-/// What the controllers can tell; they exist only after the server whose client they use, and not at all where they run
-/// in another process. A replica that has lost the lead has new ones. Clones share them.
+/// The controllers of this process, as a source of metrics and explanations. Empty until they are
+/// installed, because their client needs the server; and always empty if they run in another
+/// process. A replica that loses the lead gets new ones. Clones share them.
 #[derive(Clone, Default)]
 pub struct Controllers(Arc<RwLock<Option<Arc<Installed>>>>);
 
 impl Controllers {
-    /// These are the controllers of this process from now on.
+    /// Replaces the controllers of this process.
     pub fn set(&self, installed: Installed) {
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(installed));
     }
@@ -194,12 +198,14 @@ impl berth_apiserver::Metrics for Controllers {
     }
 }
 
-/// The groups that tell what the controllers know, also for a process that serves them behind an API server elsewhere.
+/// The API groups that the controllers answer. `berth controller` serves them too, as an
+/// aggregated API server.
 pub fn extensions(controllers: &Controllers) -> Vec<Arc<dyn Extension>> {
     vec![Arc::new(Explanations(controllers.clone())), Arc::new(PendingWorkloads(controllers.clone()))]
 }
 
-/// `visibility.kueue.x-k8s.io`, as an aggregated API server serves it in a real cluster.
+/// The API group `visibility.kueue.x-k8s.io`, which an aggregated API server serves in a real
+/// cluster.
 struct PendingWorkloads(Controllers);
 
 impl Extension for PendingWorkloads {
@@ -253,7 +259,7 @@ impl PendingWorkloads {
     }
 }
 
-/// The simulated kubelet's logs, as the API server asks for them.
+/// Serves the simulated kubelet's logs to the API server.
 struct Logs(PodLogs);
 
 impl berth_apiserver::PodLogs for Logs {
@@ -272,8 +278,8 @@ impl berth_apiserver::PodLogs for Logs {
     }
 }
 
-/// Namespaces a cluster with Berth has: its own, and the one manifests written for Kueue refer to (a ServiceMonitor for
-/// the controller's metrics, say).
+/// Namespaces of a cluster with Berth: its own, and the one that manifests written for Kueue refer
+/// to, such as a ServiceMonitor for the controllers' metrics.
 const NAMESPACES: [&str; 2] = [rights::NAMESPACE, "kueue-system"];
 
 async fn install_namespaces(client: &Client) -> Result<(), EmbeddedError> {
@@ -292,8 +298,9 @@ async fn install_namespaces(client: &Client) -> Result<(), EmbeddedError> {
     Ok(())
 }
 
-/// Makes what an installation has: the controllers' service account and rights, the roles users are given. What somebody
-/// changed stays changed but for the rules, which follow the version.
+/// Creates the objects of an installation: the controllers' service account and roles, and the
+/// roles for users. Existing objects stay unchanged except for their rules, which follow the
+/// version of Berth.
 async fn install_objects(client: &Client, objects: Vec<Value>) -> Result<(), EmbeddedError> {
     for object in objects {
         let kind = object["kind"].as_str().unwrap_or_default().to_owned();
@@ -324,10 +331,10 @@ async fn install_objects(client: &Client, objects: Vec<Value>) -> Result<(), Emb
     Ok(())
 }
 
-/// Makes the API serve the kinds Berth brings; brings definitions of an earlier version up to date. `bare`: without those an
-/// installation brings.
+/// Installs the CustomResourceDefinitions of Berth and updates those of an earlier version. `bare`
+/// leaves out those that an installation brings.
 async fn install_definitions(client: &Client, bare: bool) -> Result<(), EmbeddedError> {
-    // As the trees they are: typed, a definition's schemas are some megabytes of optional fields.
+    // Untyped: the typed schemas of a definition are some megabytes of optional fields.
     let api: Api<DynamicObject> = Api::all_with(client.clone(), &ApiResource::erase::<CustomResourceDefinition>(&()));
     let failed = |name: &str, error| EmbeddedError::Install {
         what: format!("CustomResourceDefinition {name}"),
@@ -349,7 +356,8 @@ async fn install_definitions(client: &Client, bare: bool) -> Result<(), Embedded
             let params = PatchParams::default();
             api.patch(name, &params, &Patch::Merge(definition)).await.map_err(|error| failed(name, error))?;
         }
-        // Else somebody may have brought the full definition; ours is only there for want of it.
+        // Otherwise the definition is another project's: an existing one may be its full
+        // definition, of which ours is a substitute.
     }
     Ok(())
 }

@@ -1,7 +1,8 @@
-//! A whole cluster in this process: store, API server, Berth's controllers and the simulated rest.
+//! A whole cluster in this process: store, API server, Berth's controllers and the simulated
+//! nodes.
 //!
-//! The one place where the halves meet: the server knows no batch object, the controllers know no server. [`crate::api`]
-//! makes the server; the controllers and the simulated cluster run beside it in one manager, so that they share caches.
+//! [`crate::api`] starts the API server. The controllers and the simulated cluster run in one
+//! manager, so that they share caches.
 
 use std::path::PathBuf;
 
@@ -22,43 +23,45 @@ use tokio::task::JoinHandle;
 use crate::api::{AGENT, ApiOptions, Apiserver, CLUSTER_USER};
 use crate::failure::ApiFailure;
 
-/// Where objects are kept.
+/// Storage of the objects.
 #[derive(Clone, Debug)]
 pub enum Storage {
-    /// In memory, gone with the process. Needs no thread, so virtual time works.
+    /// In memory, lost with the process. Works in virtual time, because it needs no thread.
     Memory,
-    /// In a SQLite file in this folder; a write is acknowledged when it is on disk.
+    /// In a SQLite file in this folder. A write is acknowledged once it is on disk.
     Durable(PathBuf),
 }
 
-/// What a cluster is made of.
+/// Options of an embedded cluster.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Cluster time.
     pub clock: Clock,
-    /// Seeds identifiers and random draws.
+    /// Seed of identifiers and random draws.
     pub seed: u64,
-    /// Where objects are kept.
+    /// Storage of the objects.
     pub storage: Storage,
-    /// Node pools and timing (`ClusterConfiguration`, as read from its file); a small default when absent.
+    /// Node pools and timing (`ClusterConfiguration`, as read from its file). Default: a small
+    /// cluster.
     pub cluster: Option<Value>,
-    /// Configuration of Berth's controllers (Kueue's `Configuration`), defaults when absent.
+    /// Configuration of Berth's controllers (Kueue's `Configuration`). Default: Kueue's defaults.
     pub configuration: Option<Value>,
-    /// Certificate of the authority clients trust, published to every namespace as a real cluster does.
+    /// Certificate of the authority that clients trust, in PEM. It is published in every
+    /// namespace, as in a real cluster.
     pub root_ca: Option<String>,
-    /// Key that signs tokens of service accounts; `None` issues none.
+    /// Key that signs tokens of service accounts. With `None`, no token is issued.
     pub token_key: Option<TokenKey>,
-    /// Where requests are recorded; `None` records none.
+    /// Audit log of requests. With `None`, no request is recorded.
     pub audit: Option<Log>,
-    /// What aggregated API servers believe this one by.
+    /// Certificate by which aggregated API servers authenticate this one.
     pub front_proxy: Option<FrontProxy>,
-    /// The controllers share no cache with the simulated cluster and have only the rights of an installation, as when they
-    /// run in a process of their own.
+    /// The controllers run as in a process of their own: they share no cache with the simulated
+    /// cluster, and have only the rights of an installation.
     pub apart: bool,
 }
 
 impl Options {
-    /// A cluster in memory.
+    /// Options of a cluster in memory.
     pub fn in_memory(clock: Clock, seed: u64, cluster: Option<Value>, configuration: Option<Value>) -> Self {
         Self {
             clock,
@@ -78,36 +81,37 @@ impl Options {
 /// Why a cluster did not start.
 #[derive(Debug, thiserror::Error)]
 pub enum EmbeddedError {
-    /// The data folder or the store in it.
+    /// The data folder or the store in it cannot be used.
     #[error("{}", path.display())]
     Storage {
         /// The folder.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The cause.
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
-    /// The cluster's description.
+    /// The description of the cluster is invalid.
     #[error("cluster configuration: {0}")]
     Cluster(String),
-    /// The controllers' configuration.
+    /// The configuration of the controllers is invalid.
     #[error("controller configuration: {0}")]
     Configuration(String),
-    /// The API refused something Berth installs at start.
+    /// The API rejected an object that Berth installs at start.
     #[error("cannot install {what}")]
     Install {
-        /// What.
+        /// Kind and name of the object.
         what: String,
-        /// Why not.
+        /// The API's answer.
         #[source]
         source: ApiFailure,
     },
 }
 
-/// The description of a cluster, as read from its file; a small default when absent.
+/// Parses the description of a cluster, as read from its file. `None` gives a small default
+/// cluster.
 ///
 /// # Errors
-/// What is wrong with it.
+/// The description is invalid.
 pub fn cluster_configuration(value: Option<Value>) -> Result<ClusterConfiguration, EmbeddedError> {
     match value {
         Some(value) => {
@@ -117,21 +121,19 @@ pub fn cluster_configuration(value: Option<Value>) -> Result<ClusterConfiguratio
     }
 }
 
-/// The configuration of controllers that run in this process, as read from its file; Kueue's defaults when absent. What the
-/// file says about a process of their own is named in the log: it has no effect here.
+/// Parses the configuration of controllers that run in this process, as read from its file. `None`
+/// gives Kueue's defaults. Fields that only `berth controller` uses have no effect here; a warning
+/// names them.
 ///
 /// # Errors
-/// What is wrong with it.
+/// The configuration is invalid.
 pub fn controller_configuration(value: Option<Value>) -> Result<berth_controllers::Config, EmbeddedError> {
     match value {
         Some(value) => {
             let loaded = configuration::read(value, rights::NAMESPACE)
                 .map_err(|errors| EmbeddedError::Configuration(field::aggregate(&errors)))?;
             for field in loaded.of_own_process() {
-                tracing::warn!(
-                    "controller configuration: {field} is for `berth controller`; it has no effect where the controllers \
-                     run inside of the cluster's process"
-                );
+                tracing::warn!("controller configuration: {field} has no effect here; only `berth controller` uses it");
             }
             Ok(loaded.config)
         }
@@ -147,18 +149,18 @@ pub struct Embedded {
     manager: JoinHandle<Result<(), ManagerError>>,
 }
 
-/// The name the controllers of this process act under.
+/// User name of the controllers of this process.
 const CONTROLLER_USER: &str = rights::USER;
 
 impl Embedded {
-    /// Starts a cluster on the current tokio runtime; returns when its API answers and the kinds Berth brings are
-    /// installed.
+    /// Starts a cluster on the current tokio runtime. Returns once the API answers and Berth's
+    /// kinds are installed.
     pub async fn start(options: Options) -> Result<Self, EmbeddedError> {
         Self::start_through(options, |connection| Client::new(connection, "default")).await
     }
 
-    /// The same with clients of the controllers and of the simulated cluster that the caller makes of their connections, to see
-    /// what goes through.
+    /// As [`Embedded::start`], with `connect` making the clients of the controllers and of the
+    /// simulated cluster from their connections, so that the caller can observe requests.
     pub async fn start_through(options: Options, connect: impl Fn(InProcess) -> Client) -> Result<Self, EmbeddedError> {
         let cluster = cluster_configuration(options.cluster)?;
         let controllers = controller_configuration(options.configuration)?;
@@ -197,7 +199,7 @@ impl Embedded {
             }
         };
         let (stop, stopped) = oneshot::channel::<()>();
-        // A dropped sender means the same as a sent signal: nobody holds the cluster any more.
+        // A dropped sender stops the controllers like a sent signal: the cluster has been dropped.
         let stopped = stopped.map(|_| ()).shared();
         let manager = tokio::spawn(async move {
             let (controllers, machines) = (manager.run(stopped.clone()), machines.map(|it| it.run(stopped)));
@@ -214,17 +216,17 @@ impl Embedded {
         self.clock.clone()
     }
 
-    /// The API server, to put a listener in front of.
+    /// The API server, for a listener.
     pub fn server(&self) -> &ApiServer {
         &self.server
     }
 
-    /// A client that may do everything and is not told who set which field.
+    /// A client with all rights whose objects have no `managedFields`.
     pub fn observer(&self) -> Client {
         Client::new(self.server.in_process(UserInfo::master("berth:admin")).agent(AGENT).lean(), "default")
     }
 
-    /// A client that may do everything.
+    /// A client with all rights.
     pub fn admin_client(&self) -> Client {
         Client::new(self.server.in_process(UserInfo::master("berth:admin")).agent(AGENT), "default")
     }
@@ -232,13 +234,14 @@ impl Embedded {
     /// Stops the controllers and waits for them.
     pub async fn stop(mut self) {
         if let Some(stop) = self.stop.take() {
-            // The receiver is gone only when the manager ended by itself, which the join below reports.
+            // The receiver is gone only if the manager ended by itself, which the join below
+            // reports.
             let _ = stop.send(());
         }
         match (&mut self.manager).await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => tracing::error!(%error, "the controllers stopped early"),
-            Err(error) => tracing::error!(%error, "the controllers died"),
+            Err(error) => tracing::error!(%error, "the controllers panicked"),
         }
     }
 }

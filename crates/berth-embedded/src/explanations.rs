@@ -1,4 +1,5 @@
-//! `explain.berth.dev`: why a job waits and who holds quota, asked of the controllers in this process.
+//! The API group `explain.berth.dev`: why a workload waits, and which workloads hold a queue's
+//! quota. The controllers of this process answer.
 
 use berth_apimachinery::meta::GroupResource;
 use berth_apimachinery::status::Status;
@@ -9,8 +10,8 @@ use serde_json::{Value, json};
 
 use crate::api::Controllers;
 
-/// Explanations of workloads, by their names or those of their jobs, and the holders of cluster queues' quota, as far as
-/// the user that asks may know of workloads.
+/// Serves explanations of workloads, by the name of the workload or of its job, and the holders of
+/// cluster queues' quota. Answers name only workloads that the requesting user may list.
 pub(crate) struct Explanations(pub(crate) Controllers);
 
 impl Extension for Explanations {
@@ -23,8 +24,8 @@ impl Extension for Explanations {
     }
 
     fn resources(&self) -> Vec<Value> {
-        // Not what they are subresources of: nothing of it is served here, and clients that find kinds by their short names
-        // would take it for Kueue's.
+        // The parent resources are left out: this group does not serve them, and clients that
+        // resolve short names would mistake them for Kueue's.
         vec![
             json!({"name": "workloads/explanation", "singularName": "", "namespaced": true,
                 "kind": "WorkloadExplanation", "verbs": ["get"]}),
@@ -38,7 +39,7 @@ impl Extension for Explanations {
     }
 }
 
-/// The user that the API server has authenticated, as the reader of an explanation.
+/// The user that the API server authenticated, as the reader of an explanation.
 fn reader(user: &UserInfo) -> Reader {
     let UserInfo { name, uid, groups, extra } = user.clone();
     Reader { name, uid, groups, extra }

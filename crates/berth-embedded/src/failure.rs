@@ -1,6 +1,6 @@
-//! What a person reads of an answer of the API that is no success.
+//! Errors of the API, formatted for users.
 
-/// An answer of the API that is no success, shown as people need it: message and reason, no dump of the Status.
+/// An error of the API. Its text is the message and the reason, not the whole Status.
 #[derive(Debug)]
 pub struct ApiFailure(pub kube::Error);
 

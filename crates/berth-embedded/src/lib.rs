@@ -1,8 +1,9 @@
-//! Puts an embedded cluster together: store, API server, Berth's controllers and the simulated rest.
+//! Assembles an embedded cluster: store, API server, Berth's controllers and the simulated nodes.
 //!
-//! [`api`] is the API server with what Berth brings; [`Embedded`] runs the controllers and the simulated cluster beside
-//! it. This is the one place that knows both halves: the API server knows no batch object, and the controllers know no
-//! API server. [`api::extensions`] also serves `berth controller`, behind an API server elsewhere.
+//! [`api`] starts the API server with Berth's admission, kinds and API groups. [`Embedded`] also
+//! runs the controllers and the simulated cluster. Only this crate knows both halves: the API
+//! server knows no batch object, and the controllers know no API server. `berth controller` uses
+//! [`api::extensions`] to serve the same API groups behind the API server of another cluster.
 
 mod admission;
 pub mod api;

@@ -1,5 +1,5 @@
-//! What the API says to input that is wrong: Kubernetes' own Status, with its code and reason, naming the field; and
-//! nothing changes.
+//! The API's answers to invalid input: Kubernetes' own Status with code and reason, which names
+//! the field. Rejected input changes no object.
 
 use std::time::Duration;
 
@@ -76,7 +76,7 @@ fn group(resources: &[&str], flavor: &str, quota: Value) -> Value {
 }
 
 #[tokio::test(start_paused = true)]
-async fn wrong_cluster_queues_are_refused_with_their_field_and_nothing_changes() {
+async fn an_invalid_cluster_queue_is_rejected_with_its_field_and_not_stored() {
     let (cluster, _) = cluster().await;
     let client = cluster.admin_client();
 
@@ -96,7 +96,8 @@ async fn wrong_cluster_queues_are_refused_with_their_field_and_nothing_changes()
 
     let quota = |quota: Value| queue("bad", json!({"resourceGroups": [group(&["cpu"], "f", quota)]}));
     let negative = create(&client, QUEUES, &quota(json!({"nominalQuota": -1}))).await;
-    // What is a webhook's to refuse in a real cluster is refused in its words; clients ask whether they are forbidden.
+    // In a real cluster a webhook rejects this. Clients check for its code, so code and message
+    // are the same here.
     assert_status(&negative, 403, "Forbidden", "admission webhook \"vclusterqueue.kb.io\" denied the request: spec");
     assert_status(&negative, 403, "Forbidden", "spec.resourceGroups[0].flavors[0].resources[0].nominalQuota");
 
@@ -111,7 +112,7 @@ async fn wrong_cluster_queues_are_refused_with_their_field_and_nothing_changes()
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_no_object_is_refused_before_anything_else() {
+async fn a_body_that_is_no_object_is_rejected_when_it_is_decoded() {
     let (cluster, _) = cluster().await;
     let client = cluster.admin_client();
     let maps = "/api/v1/namespaces/default/configmaps";
@@ -157,7 +158,8 @@ async fn platform(client: &Client) {
     }
 }
 
-/// Creates a job of one pod and returns the QuotaReserved condition of its Workload some seconds later.
+/// Creates a job of one pod and returns the QuotaReserved condition of its Workload some seconds
+/// later.
 async fn submit(client: &Client, namespace: &str, name: &str, queue: &str, cpu: &str) -> Value {
     let job = json!({
         "apiVersion": "batch/v1", "kind": "Job",
@@ -186,7 +188,7 @@ fn message(condition: &Value) -> &str {
 }
 
 #[tokio::test(start_paused = true)]
-async fn jobs_that_cannot_run_stay_suspended_and_say_why() {
+async fn a_job_that_cannot_run_stays_suspended_and_its_workload_states_why() {
     let (cluster, _) = cluster().await;
     let client = cluster.admin_client();
     platform(&client).await;

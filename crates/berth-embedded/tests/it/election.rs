@@ -1,4 +1,4 @@
-//! Leader election against an API, in virtual time: client-go's semantics.
+//! Leader election against an API, in virtual time, with client-go's semantics.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -44,13 +44,13 @@ fn leases(embedded: &Embedded) -> Api<Lease> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_replica_takes_over_when_the_leader_has_been_silent_for_the_lease() {
+async fn a_replica_takes_over_when_the_lease_expires() {
     let (embedded, clock) = cluster().await;
     let mut first = elector(&embedded, &clock, "first");
     first.acquire().await;
     let mut second = elector(&embedded, &clock, "second");
     {
-        // While the first renews, the second never gets it.
+        // While the first replica renews the Lease, the second does not acquire it.
         let hold = first.hold();
         let wait = tokio::time::timeout(Duration::from_secs(300), second.acquire());
         tokio::select! {
@@ -58,11 +58,12 @@ async fn a_replica_takes_over_when_the_leader_has_been_silent_for_the_lease() {
             won = wait => assert!(won.is_err(), "two leaders"),
         }
     }
-    // The first is gone without a word.
+    // The first replica stops renewing without releasing the Lease.
     let silent = Instant::now();
     second.acquire().await;
     let waited = silent.elapsed();
-    // It looks again when the lease ends, and has seen the last renewal at most a retry period late.
+    // The second replica tries again when the Lease expires. It observed the last renewal at most
+    // one retry period late.
     assert!(waited <= LEASE + RETRY.mul_f64(1.2 + 0.2), "{waited:?}");
     let spec = leases(&embedded).get("test").await.expect("the lease").spec.expect("a spec");
     assert_eq!(spec.holder_identity.as_deref(), Some("second"));
@@ -100,14 +101,14 @@ async fn a_leader_whose_lease_was_taken_stops() {
     leases(&embedded).patch("test", &PatchParams::default(), &Patch::Merge(&usurped)).await.expect("patched");
     assert!(first.hold().await.contains("is held by other"));
     assert_eq!(*holder.borrow(), "other");
-    // What is not held is not given up either.
+    // A replica that does not hold the Lease does not release it.
     first.release().await;
     let spec = leases(&embedded).get("test").await.expect("the lease").spec.expect("a spec");
     assert_eq!(spec.holder_identity.as_deref(), Some("other"));
     embedded.stop().await;
 }
 
-/// A connection on which every third write goes out and is never answered: half of those are carried out.
+/// A connection on which every third write is never answered. Half of those writes take effect.
 #[derive(Clone)]
 struct Deaf {
     inner: InProcess,
@@ -140,7 +141,7 @@ impl tower::Service<Request<kube::client::Body>> for Deaf {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_write_that_is_never_answered_does_not_cost_the_lead() {
+async fn an_unanswered_write_does_not_lose_the_lead() {
     let (embedded, clock) = cluster().await;
     let connection = embedded.server().in_process(UserInfo::master("replica"));
     let deaf = Deaf { inner: connection, writes: Arc::default() };

@@ -1,4 +1,5 @@
-//! JobSets on the whole embedded cluster: scheduler, kubelet, garbage collection and admission included.
+//! JobSets on the whole embedded cluster: scheduler, kubelet, garbage collection and admission
+//! included.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -48,7 +49,7 @@ async fn ended(client: &Client) -> JobSet {
 }
 
 #[tokio::test(start_paused = true)]
-async fn exclusive_placement_gives_each_job_a_rack_of_its_own() {
+async fn exclusive_placement_gives_each_job_its_own_rack() {
     let cluster = racks().await;
     let client = cluster.admin_client();
     let topology = json!({"alpha.jobset.sigs.k8s.io/exclusive-topology": "cloud.google.com/gke-nodepool"});
@@ -71,7 +72,7 @@ async fn exclusive_placement_gives_each_job_a_rack_of_its_own() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_set_whose_pods_fail_restarts_on_clean_ground() {
+async fn a_jobset_whose_pods_fail_restarts_without_pods_of_earlier_attempts() {
     let cluster = racks().await;
     let client = cluster.admin_client();
     let policy = json!({"failurePolicy": {"maxRestarts": 2}});

@@ -1,4 +1,4 @@
-//! Local queues that share a cluster queue by what they used.
+//! Admission fair sharing: local queues share a cluster queue by their past usage.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use crate::visibility::{create, job};
 
 #[tokio::test(start_paused = true)]
-async fn what_a_local_queue_used_is_recorded_whether_or_not_it_names_a_weight() {
+async fn usage_of_a_local_queue_is_recorded_with_and_without_a_weight() {
     let clock = Clock::scaled("2026-01-05T09:00:00Z".parse().expect("a timestamp"), 1.0);
     let configuration = json!({"apiVersion": "config.kueue.x-k8s.io/v1beta2", "kind": "Configuration",
         "admissionFairSharing": {"usageHalfLifeTime": "10m", "usageSamplingInterval": "1m"}});
@@ -38,10 +38,11 @@ async fn what_a_local_queue_used_is_recorded_whether_or_not_it_names_a_weight() 
     clock.sleep(Duration::from_secs(35 * 60)).await;
     let api: Api<LocalQueue> = Api::namespaced(client, "default");
     for name in ["plain", "weighted"] {
-        let queue = api.get(name).await.expect("it is there");
+        let queue = api.get(name).await.expect("the local queue exists");
         let sharing = queue.status.and_then(|status| status.fair_sharing).expect("usage is recorded");
         let used = sharing.admission_fair_sharing_status.expect("usage is recorded").consumed_resources;
-        // After three and a half half-lives most of the core it holds.
+        // After three and a half half-lives, the recorded usage is close to the core that the
+        // queue holds.
         let cores = used["cpu"].0.trim_end_matches(char::is_alphabetic).parse::<f64>().expect("a number");
         let cores = match used["cpu"].0.chars().last() {
             Some('m') => cores / 1e3,

@@ -1,4 +1,4 @@
-//! The embedded cluster as a whole, in process and in virtual time.
+//! The whole embedded cluster, in process and in virtual time.
 
 mod bad_input;
 mod election;
@@ -12,7 +12,7 @@ use berth_embedded::{Embedded, Options};
 use berth_runtime::Clock;
 use serde_json::json;
 
-/// A cluster without nodes; quotas and admission need none.
+/// A cluster without nodes, which quotas and admission do not need.
 pub async fn cluster() -> (Embedded, Clock) {
     let clock = Clock::scaled("2026-01-05T09:00:00Z".parse().expect("a timestamp"), 1.0);
     let options = Options::in_memory(clock.clone(), 1, Some(json!({"nodePools": []})), None);

@@ -1,5 +1,6 @@
-//! A replica that takes over while its watches lag: what it has not been shown is still there. One that has lost the lead stands
-//! by with what it knows and nothing that it thought.
+//! Replicas that gain and lose the lead. A replica that takes over while its watches lag respects
+//! objects it has not received yet. A replica that lost the lead keeps its caches and drops its
+//! unwritten decisions.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -22,12 +23,12 @@ use kube::{Api, Client};
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
 
-/// A connection whose watches show what becomes of one workload, and nothing else: as if all other changes were still on
-/// their way.
+/// A connection whose watches deliver events of one workload only, as if all other events were
+/// delayed.
 #[derive(Clone)]
 struct Lagging(InProcess);
 
-/// The workload that is shown.
+/// The workload whose events are delivered.
 const SHOWN: &str = "modest";
 
 impl tower::Service<Request<kube::client::Body>> for Lagging {
@@ -78,7 +79,7 @@ async fn admitted(client: &Client) -> Vec<String> {
     has.filter_map(|it| it.metadata.name).collect()
 }
 
-/// Runs controllers until dropped.
+/// Runs controllers until the task is aborted.
 fn controllers(
     client: Client,
     clock: &Clock,
@@ -119,19 +120,20 @@ async fn two_queues(clock: &Clock) -> (Apiserver, Client) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn quota_that_was_given_unseen_is_not_given_again() {
+async fn quota_reserved_by_an_earlier_leader_is_not_reserved_again() {
     let clock = Clock::scaled("2026-01-05T09:00:00Z".parse().expect("a timestamp"), 1.0);
     let (api, client) = two_queues(&clock).await;
     workload(&client, SHOWN, "main", 0).await;
 
-    // The second replica fills its caches, and then sees no more than this workload: it could admit it.
+    // The second replica fills its caches. After that it receives events of this workload only,
+    // and could admit it.
     let (elect, elected) = oneshot::channel::<()>();
     let user = UserInfo::master(berth_controllers::rights::USER);
     let lagging = Client::new(Lagging(api.server().in_process(user).lean()), "default");
     let second = controllers(lagging, &clock, async move { elected.await.expect("elected") });
     clock.sleep(Duration::from_secs(5)).await;
 
-    // The first gives all quota to somebody who came meanwhile.
+    // The first replica admits a workload created meanwhile, which takes all quota.
     workload(&client, "urgent", "main", 100).await;
     let first = controllers(api.client(berth_controllers::rights::USER), &clock, std::future::ready(()));
     clock.sleep(Duration::from_secs(5)).await;
@@ -140,14 +142,14 @@ async fn quota_that_was_given_unseen_is_not_given_again() {
     assert!(first.await.expect_err("stopped").is_cancelled());
 
     workload(&client, "late", "other", 0).await;
-    elect.send(()).expect("it stands by");
+    elect.send(()).expect("the second replica stands by");
     clock.sleep(Duration::from_secs(30)).await;
-    // It acts, on what it has read, and gives nothing away twice.
+    // The second replica reads the workloads again before it acts, and reserves no quota twice.
     assert_eq!(admitted(&client).await, ["late", "urgent"]);
     second.abort();
 }
 
-/// How often kinds were listed, and that writes are never answered.
+/// A connection that counts lists of Jobs, and answers no write while `mute` is set.
 #[derive(Clone)]
 struct Counting {
     inner: InProcess,
@@ -188,7 +190,7 @@ async fn a_replica_that_loses_the_lead_stands_by_and_may_lead_again() {
     let first_term = install(&mut manager);
     manager.fill().await.expect("filled");
 
-    // It decides, and is cut off while it writes: what it thought is not so.
+    // The replica decides, but its write is not answered: the decision is not in the API.
     counting.mute.store(true, Ordering::SeqCst);
     workload(&client, "unwritten", "main", 0).await;
     manager.act(clock.sleep(Duration::from_secs(5))).await.expect("acts");
@@ -198,10 +200,10 @@ async fn a_replica_that_loses_the_lead_stands_by_and_may_lead_again() {
         let waiting = term.visibility.of_cluster_queue("main", "v1beta2", page).expect("the queue");
         waiting["items"].as_array().map_or(0, Vec::len)
     };
-    assert_eq!(waiting(&first_term), 0, "it has decided about it");
+    assert_eq!(waiting(&first_term), 0, "the replica has decided about the workload");
     counting.mute.store(false, Ordering::SeqCst);
 
-    // Another one leads, and gives the quota to something more urgent.
+    // Another replica leads, and admits a workload of higher priority.
     let other = controllers(api.client("other"), &clock, std::future::ready(()));
     workload(&client, "urgent", "main", 100).await;
     let mut second_term = None;
@@ -211,12 +213,12 @@ async fn a_replica_that_loses_the_lead_stands_by_and_may_lead_again() {
         () = clock.sleep(Duration::from_secs(30)) => {}
         died = manager.follow() => panic!("{died}"),
     }
-    assert_eq!(admitted(&client).await.len(), 1, "a replica that stands by gives nothing");
-    assert_eq!(waiting(&second_term), 1, "and follows what others do");
+    assert_eq!(admitted(&client).await.len(), 1, "a replica that stands by admits no workload");
+    assert_eq!(waiting(&second_term), 1, "a replica that stands by follows the changes");
     other.abort();
     assert!(other.await.expect_err("stopped").is_cancelled());
 
-    // It leads again, with the caches it has, kept up meanwhile.
+    // The first replica leads again, with its caches kept up to date meanwhile.
     let lists = counting.lists.load(Ordering::SeqCst);
     workload(&client, "late", "other", 0).await;
     manager.act(clock.sleep(Duration::from_secs(30))).await.expect("acts");
@@ -249,7 +251,7 @@ impl tower::Service<Request<kube::client::Body>> for Unconverted {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_kind_that_cannot_be_listed_holds_up_no_other() {
+async fn a_kind_that_cannot_be_listed_does_not_block_other_kinds() {
     let clock = Clock::scaled("2026-01-05T09:00:00Z".parse().expect("a timestamp"), 1.0);
     let (api, client) = two_queues(&clock).await;
     let user = UserInfo::master(berth_controllers::rights::USER);

@@ -1,8 +1,8 @@
-//! Two tenants of one cohort: what each may know of the other's workloads.
+//! Two tenants of one cohort: what each may learn of the other's workloads.
 //!
-//! Everything the other tenant has is marked by its name or its priority, and everything a tenant can ask for is searched for the
-//! marks, wherever they stand: a field that is added later is searched too. The administrator's answers say where the marks
-//! are when nothing is left out, so that the search is of something.
+//! All objects of the other tenant are marked by a name or a priority. Every answer that a tenant
+//! can get is searched for the marks in all fields, so fields added later are searched too. The
+//! administrator's answers contain the marks, which shows that the search finds them.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -20,12 +20,12 @@ use tower::ServiceExt;
 
 use crate::visibility::create;
 
-/// In every name of the other tenant's, and nowhere else.
+/// A text in every name of the other tenant's objects, and in no other name.
 const NAME: &str = "green";
-/// The priorities of its workloads.
+/// The priorities of the other tenant's workloads.
 const PRIORITIES: [&str; 2] = ["47110", "99999"];
 
-/// A cluster with the two tenants, and a way to break access reviews.
+/// A cluster with the two tenants, and a switch that makes access reviews fail.
 struct World {
     embedded: Embedded,
     admin: Client,
@@ -53,7 +53,7 @@ impl World {
         let mut file = json!({"apiVersion": "config.kueue.x-k8s.io/v1beta2", "kind": "Configuration"});
         file.as_object_mut().expect("an object").extend(configuration.as_object().expect("an object").clone());
         let mut options = Options::in_memory(clock.clone(), 1, Some(json!({"nodePools": []})), Some(file));
-        // As in a process of their own: with the rights of an installation alone.
+        // The controllers have only the rights of an installation, as in a process of their own.
         options.apart = true;
         let reviews_fail = Arc::new(AtomicBool::new(false));
         let fails = reviews_fail.clone();
@@ -78,7 +78,7 @@ impl World {
                 "value": value});
             world.create(class).await;
         }
-        // The roles that `docs/install.md` has for teams, each in its own namespace.
+        // The roles that `docs/install.md` gives to teams, each in its own namespace.
         for (user, namespace) in [("blue", "team-blue"), ("hal", "team-green")] {
             for role in ["edit", "kueue-batch-user-role"] {
                 world.bind(user, namespace, role).await;
@@ -111,7 +111,7 @@ impl World {
         self.create(kueue("LocalQueue", namespace, name, json!({"clusterQueue": cluster_queue}))).await;
     }
 
-    /// A job, and time for it to be looked at.
+    /// Creates a job and waits until the scheduler has considered it.
     async fn job(&self, namespace: &str, name: &str, queue: &str, class: &str, cpu: u32) {
         self.create(json!({"apiVersion": "batch/v1", "kind": "Job",
             "metadata": {"name": name, "namespace": namespace, "labels": {"kueue.x-k8s.io/queue-name": queue}},
@@ -125,7 +125,7 @@ impl World {
         Client::new(self.embedded.server().in_process(UserInfo::new(name, &[])), "default")
     }
 
-    /// The explanation of a workload of team-blue as a user gets it, with its page of text.
+    /// The explanation of a workload of team-blue as a user gets it, with its text.
     async fn explained(&self, client: &Client, job: &str) -> Value {
         let path = format!("/apis/explain.berth.dev/v1alpha1/namespaces/team-blue/workloads/{job}/explanation");
         ask(client, &path).await.unwrap_or_else(|error| panic!("{path}: {error}"))
@@ -136,10 +136,10 @@ async fn ask(client: &Client, path: &str) -> Result<Value, kube::Error> {
     client.request(Request::get(path).body(Vec::new()).expect("a request")).await
 }
 
-/// Where the other tenant's marks are: the fields, with `[]` for each item of a list.
+/// The fields that contain a mark of the other tenant; `[]` stands for each item of a list.
 fn marks(value: &Value) -> BTreeSet<String> {
     fn is_marked(text: &str) -> bool {
-        // As a whole number: a UID may hold the same digits.
+        // As a whole number: a UID may contain the same digits.
         let is_priority = |part: &str| PRIORITIES.contains(&part);
         text.contains(NAME) || text.split(|it: char| !it.is_ascii_alphanumeric()).any(is_priority)
     }
@@ -165,7 +165,7 @@ fn marks(value: &Value) -> BTreeSet<String> {
     found
 }
 
-/// Fields that say that something is left out.
+/// Fields that report withheld information.
 fn withheld(value: &Value) -> BTreeSet<String> {
     fn walk(value: &Value, found: &mut BTreeSet<String>) {
         match value {
@@ -190,7 +190,8 @@ fn set(fields: &[&str]) -> BTreeSet<String> {
     fields.iter().map(|field| (*field).to_owned()).collect()
 }
 
-/// Preemption by priority and reclamation: blue waits behind green in one queue, and would preempt green in both.
+/// Preemption by priority and by reclamation: blue waits behind green in one queue, and could
+/// preempt green in both.
 async fn preempting() -> World {
     let world = World::new(json!({})).await;
     let policy = json!({"withinClusterQueue": "LowerPriority", "reclaimWithinCohort": "Any"});
@@ -204,14 +205,14 @@ async fn preempting() -> World {
     world.job("team-green", "green-one", "green-main", "middle", 1).await;
     world.job("team-green", "green-two", "green-lent", "middle", 4).await;
     world.job("team-blue", "own", "main", "", 1).await;
-    // Its turn never ends, and those behind it have none.
+    // A StrictFIFO head that does not fit: workloads behind it are not considered.
     world.job("team-green", "green-first", "green-main", "over", 100).await;
     world.job("team-blue", "wants", "main", "top", 4).await;
     world
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_tenant_sees_numbers_and_amounts_of_another_and_no_names() {
+async fn a_tenant_sees_counts_and_amounts_of_another_tenant_but_no_names() {
     let world = preempting().await;
     let whole = world.explained(&world.admin, "wants").await;
     let expected = set(&[
@@ -235,7 +236,7 @@ async fn a_tenant_sees_numbers_and_amounts_of_another_and_no_names() {
     let fields = ["aheadWithheld", "candidatesWithheld", "holdersWithheld", "victimsWithheld", "withheld"];
     assert_eq!(withheld(&seen), set(&fields), "{seen:#}");
     assert_eq!(seen["withheld"]["reason"], "NotAllowed");
-    // Only names are left out, and its own are there.
+    // Only names of the other tenant are withheld; its own are present.
     let length = |list: &Value| list.as_array().map_or(0, Vec::len) as u64;
     let sum =
         |groups: &Value| groups.as_array().into_iter().flatten().filter_map(|it| it["workloads"].as_u64()).sum::<u64>();
@@ -264,7 +265,8 @@ async fn a_tenant_sees_numbers_and_amounts_of_another_and_no_names() {
     ] {
         assert!(page.contains(line), "{line} {page}");
     }
-    // A user that may get explanations and list nothing gets no other workload's name, not of its own namespace either.
+    // A user that may get explanations but may not list workloads sees no other workload's name,
+    // not even in its own namespace.
     let rules = json!([{"apiGroups": ["explain.berth.dev"], "resources": ["workloads/explanation"], "verbs": ["get"]}]);
     let role = json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole",
         "metadata": {"name": "explainer"}, "rules": rules});
@@ -277,7 +279,7 @@ async fn a_tenant_sees_numbers_and_amounts_of_another_and_no_names() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn rights_that_are_given_or_taken_count_within_seconds() {
+async fn granted_and_revoked_rights_take_effect_within_seconds() {
     let world = preempting().await;
     let blue = world.user("blue");
     assert_eq!(marks(&world.explained(&blue, "wants").await), set(&[]));
@@ -293,7 +295,7 @@ async fn rights_that_are_given_or_taken_count_within_seconds() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn where_the_api_server_does_not_answer_nothing_is_named_and_the_answer_says_why() {
+async fn names_are_withheld_with_the_reason_when_access_reviews_fail() {
     let world = preempting().await;
     world.reviews_fail.store(true, Ordering::SeqCst);
     for client in [&world.user("blue"), &world.admin] {
@@ -302,14 +304,14 @@ async fn where_the_api_server_does_not_answer_nothing_is_named_and_the_answer_sa
         let why = seen["withheld"]["message"].as_str().expect("a sentence");
         assert!(why.contains("403 Forbidden") && seen["text"].as_str().expect("a page").contains(why), "{seen:#}");
     }
-    // A failure is not kept.
+    // A failed access review is not cached.
     world.reviews_fail.store(false, Ordering::SeqCst);
     assert_eq!(withheld(&world.explained(&world.admin, "wants").await), set(&[]));
     world.embedded.stop().await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn shares_are_of_queues_and_their_holders_have_no_names() {
+async fn shares_of_queues_are_shown_without_names_of_their_workloads() {
     let world = World::new(json!({"fairSharing": {"preemptionStrategies": ["LessThanOrEqualToFinalShare"]}})).await;
     let policy = json!({"reclaimWithinCohort": "Any"});
     for (queue, namespace, local) in [("mine", "team-blue", "main"), ("theirs", "team-green", "green-main")] {
@@ -334,7 +336,7 @@ async fn shares_are_of_queues_and_their_holders_have_no_names() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn workloads_with_pods_that_are_not_ready_are_counted() {
+async fn workloads_whose_pods_are_not_ready_are_counted() {
     let ready = json!({"waitForPodsReady": {"blockAdmission": true, "timeout": "1h"}});
     let world = World::new(ready).await;
     world.queue("shared", json!({"resourceGroups": quota(&[("default", 8)])})).await;
@@ -353,7 +355,7 @@ async fn workloads_with_pods_that_are_not_ready_are_counted() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn explanations_of_variants_name_no_more() {
+async fn explanations_of_variants_withhold_the_same_names() {
     let world = World::new(json!({"featureGates": {"ConcurrentAdmission": true}})).await;
     world.create(kueue("ResourceFlavor", "", "spot", json!({}))).await;
     let spec = json!({"concurrentAdmissionPolicy": {"migration": {"mode": "TryPreferredFlavors"}},
@@ -374,9 +376,9 @@ async fn explanations_of_variants_name_no_more() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_a_tenant_can_read_names_nothing_of_another() {
+async fn no_readable_resource_names_workloads_of_another_tenant() {
     let world = preempting().await;
-    // Green is preempted, and blue runs: events and conditions are written in both namespaces.
+    // Green is preempted and blue runs, which writes events and conditions in both namespaces.
     let path = "/apis/batch/v1/namespaces/team-green/jobs/green-first?propagationPolicy=Background";
     let _: Value = world.admin.request(Request::delete(path).body(Vec::new()).expect("a request")).await.expect("gone");
     world.clock.sleep(Duration::from_secs(60)).await;
@@ -405,7 +407,7 @@ async fn what_a_tenant_can_read_names_nothing_of_another() {
     for object in &read {
         assert_eq!(marks(object), set(&[]), "{object:#}");
     }
-    // The events of the other tenant have UIDs of blue's objects, and no names.
+    // The other tenant's events contain UIDs of blue's objects, but no names.
     let hal = world.user("hal");
     let events = ask(&hal, "/api/v1/namespaces/team-green/events").await.expect("its own");
     assert!(events.to_string().contains("Preempted to accommodate a workload (UID: "), "{events:#}");

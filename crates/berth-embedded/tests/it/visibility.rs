@@ -1,4 +1,4 @@
-//! Who waits, and why, as `kubectl get --raw` asks for it.
+//! Pending workloads, explanations and holders of quota, as `kubectl get --raw` requests them.
 
 use std::time::Duration;
 
@@ -81,11 +81,11 @@ async fn waiting_workloads_are_listed_in_queue_order() {
     };
     assert_eq!(code(ask(&client, &format!("{BASE}/clusterqueues/none/pendingworkloads")).await), 404);
     assert_eq!(code(ask(&client, &format!("{BASE}/clusterqueues/cq/pendingworkloads?limit=x")).await), 400);
-    // Rights are checked as for everything else.
+    // Access is authorized as for any other resource.
     let stranger = Client::new(embedded.server().in_process(UserInfo::new("eve", &[])), "default");
     assert_eq!(code(ask(&stranger, &format!("{BASE}/clusterqueues/cq/pendingworkloads")).await), 403);
 
-    // And why one of them waits, by the name of its job or of its workload.
+    // The explanation of a workload, by the name of its job and of the workload.
     let explain =
         |name: &str| format!("/apis/explain.berth.dev/v1alpha1/namespaces/default/workloads/{name}/explanation");
     let two = ask(&client, &explain("two")).await.expect("an explanation");
@@ -94,7 +94,7 @@ async fn waiting_workloads_are_listed_in_queue_order() {
     assert_eq!(two["standing"]["ahead"].as_array().map(Vec::len), Some(2));
     let message = two["outlook"]["message"].as_str().unwrap_or_default();
     assert!(message.contains("insufficient quota for cpu in flavor default"), "{two:#}");
-    // What was tried, by figures and not only in words.
+    // The attempted flavors, as fields in addition to the text.
     let attempt = &two["outlook"]["podSets"][0]["flavors"][0];
     let expected = json!({"resource": "cpu", "asked": "1", "maximum": "0", "shortAt": "cq"});
     assert_eq!((&attempt["flavor"], &attempt["findings"][0]["quota"]), (&json!("default"), &expected), "{two:#}");
@@ -105,7 +105,7 @@ async fn waiting_workloads_are_listed_in_queue_order() {
     assert_eq!(code(ask(&client, &explain("none")).await), 404);
     assert_eq!(code(ask(&stranger, &explain("two")).await), 403);
 
-    // Who holds quota, asked of who counts it.
+    // The holders of the cluster queue's quota.
     let holders = "/apis/explain.berth.dev/v1alpha1/clusterqueues/cq/holders";
     assert_eq!(ask(&client, holders).await.expect("an answer")["total"], 0);
     let flavors = json!([{"coveredResources": ["cpu"], "flavors": [
@@ -117,18 +117,18 @@ async fn waiting_workloads_are_listed_in_queue_order() {
     clock.sleep(Duration::from_secs(5)).await;
     let held = ask(&client, &format!("{holders}?limit=1")).await.expect("an answer");
     assert_eq!((&held["total"], held["items"].as_array().map(Vec::len)), (&json!(2), Some(1)), "{held:#}");
-    // Both got it in the same second: by name then.
+    // Both reserved quota in the same second, so they are ordered by name.
     let first = &held["items"][0];
     assert_eq!(first["metadata"]["ownerReferences"][0]["name"], "one");
     assert_eq!(first["holds"], json!([{"flavor": "default", "resource": "cpu", "amount": "1"}]));
     assert_eq!((&first["admitted"], &first["priority"]), (&json!(true), &json!(0)));
     assert_eq!(code(ask(&client, "/apis/explain.berth.dev/v1alpha1/clusterqueues/none/holders").await), 404);
     assert_eq!(code(ask(&stranger, holders).await), 403);
-    // Explanations are of Kueue's kinds and take no kind's name.
+    // The group lists its subresources only, so that its names do not shadow Kueue's kinds.
     let listed = ask(&client, "/apis/explain.berth.dev/v1alpha1").await.expect("its resources");
     let names: Vec<_> = listed["resources"].as_array().into_iter().flatten().map(|it| it["name"].clone()).collect();
     assert_eq!(names, ["workloads/explanation", "clusterqueues/holders"]);
-    // Whoever writes says its name.
+    // Every in-process writer has a field manager.
     let full = embedded.admin_client();
     for path in ["/apis/kueue.x-k8s.io/v1beta2/clusterqueues/cq", "/api/v1/namespaces/kueue-system"] {
         let object = ask(&full, path).await.expect("it");
