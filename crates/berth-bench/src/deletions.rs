@@ -1,5 +1,5 @@
-//! `berth bench deletions`: one team deletes all of its waiting Jobs at once; how long that takes, and how long another team's
-//! Jobs wait for their admission meanwhile.
+//! `berth bench deletions`: one team deletes all of its waiting Jobs at once. The bench measures
+//! how long that takes, and how long another team's Jobs wait for their admission meanwhile.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -22,40 +22,42 @@ use crate::target::{Writes, since};
 
 /// The team that deletes its Jobs.
 const CROWD: &str = "crowd";
-/// Its nominal quota, in processors; so many of its Jobs run.
+/// Nominal quota of that team, in CPUs: the number of its Jobs that run.
 const CROWD_CPUS: u64 = 2;
-/// The team whose Jobs are submitted meanwhile.
+/// The team whose Jobs are submitted during the deletion.
 const OTHER: &str = "other";
-/// Between the admission of a Job of the other team and the next one.
+/// Pause between the admission of a Job of the other team and the submission of the next one.
 const PROBE_PAUSE: Duration = Duration::from_millis(100);
-/// How often what is left is counted.
+/// Interval at which the remaining Workloads are counted.
 const COUNT_PAUSE: Duration = Duration::from_millis(250);
 const WORKLOADS: &str = "/apis/kueue.x-k8s.io/v1beta2/namespaces/crowd/workloads";
 
 /// Options of `berth bench deletions`.
 #[derive(Args)]
 pub struct Options {
-    /// Jobs to submit and delete.
+    /// Number of Jobs to submit and delete.
     #[arg(long, default_value_t = 40_000)]
     count: usize,
-    /// Nodes of 32 processors.
+    /// Number of nodes, each with 32 CPUs.
     #[arg(long, default_value_t = 4)]
     nodes: u32,
-    /// Folder on the disk that is to be benched; kept afterwards. Default: a temporary one, removed.
+    /// Folder for the store, on the disk to measure; kept afterwards. Default: a temporary folder,
+    /// removed afterwards.
     #[arg(long, value_name = "DIR")]
     data_dir: Option<std::path::PathBuf>,
-    /// How the report is printed.
+    /// Format of the report.
     #[arg(long, value_enum, default_value = "text")]
     output: Output,
 }
 
-/// Runs the bench; it fails when Workloads stay, or when a ClusterQueue goes on counting Jobs that are gone.
+/// Runs the bench. It fails when Workloads remain, or when a ClusterQueue still counts deleted
+/// Jobs.
 pub fn main(options: &Options) -> anyhow::Result<ExitCode> {
     process::run(run(options))
 }
 
 async fn run(options: &Options) -> anyhow::Result<ExitCode> {
-    // No pod ends by itself while the bench lasts.
+    // Longer than the bench, so that no pod ends by itself.
     let hour = Duration::from_secs(3600);
     let cluster = Simulated::start(options.data_dir.as_deref(), options.nodes, hour).await?;
     let crowd = Team { name: CROWD, cpus: CROWD_CPUS, cohort: Some("all") };
@@ -70,7 +72,8 @@ async fn run(options: &Options) -> anyhow::Result<ExitCode> {
 
     let (stop, stopped) = watch::channel(false);
     let probes = tokio::spawn(probe(cluster.client.clone(), stopped));
-    // Some before, so that the first one during the deletion is not the first of all.
+    // Some probes run before the deletion, so that the first one during it is not the first of
+    // all.
     tokio::time::sleep(PROBE_PAUSE * 5).await;
     let (cost, writes_before) = (Cost::own(), cluster.controller_writes());
     let begun = Instant::now();
@@ -84,7 +87,7 @@ async fn run(options: &Options) -> anyhow::Result<ExitCode> {
     let counted = begun.elapsed();
     let cost = Cost::own().since(cost);
     let writes = since(&cluster.controller_writes(), &writes_before);
-    // The probes end when the channel closes as well.
+    // The probes also end when the channel closes.
     let _ = stop.send(true);
     let waits = probes.await.context("the other team's Jobs")??;
     let report = Report { count: options.count, submitted, answered, wall, counted, cost, writes, waits };
@@ -96,8 +99,8 @@ async fn run(options: &Options) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Waits until the controllers have nothing to write any more but events, which are written when there is time: what follows the
-/// creation of Jobs is no part of what their deletion costs.
+/// Waits until the controllers write nothing but events, which have low priority. Writes that
+/// follow the creation of Jobs are no cost of their deletion.
 async fn quiet(cluster: &Simulated) {
     let count = || -> u64 {
         let writes = cluster.controller_writes();
@@ -115,12 +118,12 @@ async fn quiet(cluster: &Simulated) {
     }
 }
 
-/// What there is of the crowd's Jobs.
+/// What remains of the Jobs to delete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Left {
-    /// Its Workloads.
+    /// Number of their Workloads.
     workloads: usize,
-    /// Workloads that its ClusterQueue counts as pending or as holding quota.
+    /// Number of workloads that the ClusterQueue's status counts as pending or reserving.
     counted: usize,
 }
 
@@ -138,7 +141,7 @@ impl Left {
     }
 }
 
-/// Waits for a state; gives up when nothing changes for too long.
+/// Waits until `reached` is true. Fails when nothing changes for [`STALLED`].
 async fn until(cluster: &Simulated, what: &str, reached: impl Fn(Left) -> bool) -> anyhow::Result<()> {
     let (mut last, mut changed) = (None, Instant::now());
     loop {
@@ -155,7 +158,8 @@ async fn until(cluster: &Simulated, what: &str, reached: impl Fn(Left) -> bool) 
     }
 }
 
-/// Submits Jobs of the other team one by one until it is to stop; how long each waited for its admission.
+/// Submits Jobs of the other team one by one until `stopped`. Returns the time each waited for its
+/// admission.
 async fn probe(client: Client, mut stopped: watch::Receiver<bool>) -> anyhow::Result<Vec<Duration>> {
     let mut waits = Vec::new();
     while !*stopped.borrow() {
@@ -164,10 +168,10 @@ async fn probe(client: Client, mut stopped: watch::Receiver<bool>) -> anyhow::Re
         submit(&client, OTHER, &name).await.with_context(|| name.clone())?;
         admitted(&client, &name).await.with_context(|| name.clone())?;
         waits.push(begun.elapsed());
-        // Its quota is needed again.
+        // Releases its quota for the next Job.
         let path = format!("{}/{name}?propagationPolicy=Background", jobs_path(OTHER));
         client.request_text(http::Request::delete(path).body(Vec::new())?).await.with_context(|| name.clone())?;
-        // An error is the end of the bench, which stops the probes too.
+        // An error means that the bench has ended, which stops the probes too.
         let _ = tokio::time::timeout(PROBE_PAUSE, stopped.wait_for(|stop| *stop)).await;
     }
     Ok(waits)
@@ -178,30 +182,30 @@ async fn admitted(client: &Client, name: &str) -> anyhow::Result<()> {
     let path = format!("{}?watch=true&fieldSelector=metadata.name%3D{name}", jobs_path(OTHER));
     let stream = client.request_stream(http::Request::get(path).body(Vec::new())?).await?;
     let mut lines = stream.lines();
-    while let Some(line) = tokio::time::timeout(STALLED, lines.next()).await.context("it is still suspended")? {
+    while let Some(line) = tokio::time::timeout(STALLED, lines.next()).await.context("the Job is still suspended")? {
         let event: Value = serde_json::from_str(&line?).context("an event of a watch")?;
         if event["object"]["spec"]["suspend"] == json!(false) {
             return Ok(());
         }
     }
-    bail!("its watch ended")
+    bail!("the watch of the Job ended")
 }
 
 struct Report {
     count: usize,
-    /// Until every Job had a Workload.
+    /// Time until every Job had a Workload.
     submitted: Duration,
-    /// Until the deletion was answered.
+    /// Time until the deletion was answered.
     answered: Duration,
-    /// Until no Workload was left.
+    /// Time until no Workload was left.
     wall: Duration,
-    /// Until the ClusterQueue's status said so.
+    /// Time until the ClusterQueue's status counted none.
     counted: Duration,
-    /// From the deletion on.
+    /// Cost from the deletion on.
     cost: Cost,
-    /// Of the controllers, for both teams, from the deletion on.
+    /// Writes of the controllers for both teams, from the deletion on.
     writes: Writes,
-    /// Of the other team's Jobs.
+    /// Times that the other team's Jobs waited for their admission.
     waits: Vec<Duration>,
 }
 

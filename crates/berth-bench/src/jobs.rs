@@ -1,4 +1,5 @@
-//! `berth bench jobs`: real batch Jobs of one pod through the whole path: job, workload, admission, pod, node, completion.
+//! `berth bench jobs`: batch Jobs of one pod through the whole path: Job, Workload, admission,
+//! pod, node, completion.
 
 use std::collections::BTreeMap;
 use std::process::ExitCode;
@@ -22,33 +23,35 @@ use crate::simulated::{STALLED, Simulated, Team, jobs_path, submit, submit_many}
 use crate::target::{Writes, since};
 
 const TEAM: &str = "bench";
-/// Between two jobs submitted to an idle system.
+/// Pause between two Jobs submitted to an idle system.
 const IDLE_PAUSE: Duration = Duration::from_millis(50);
 
 /// Options of `berth bench jobs`.
 #[derive(Args)]
 pub struct Options {
-    /// Jobs to run as fast as they can be submitted.
+    /// Number of Jobs to submit as fast as the API accepts them.
     #[arg(long, default_value_t = 5000)]
     count: usize,
-    /// Jobs to submit one by one to the idle system before, each after the last one was admitted.
+    /// Number of Jobs to submit before that to the idle system, each after the previous one was
+    /// admitted.
     #[arg(long, default_value_t = 200)]
     idle: usize,
-    /// How long a pod runs, in milliseconds.
+    /// Run time of a pod, in milliseconds.
     #[arg(long, value_name = "MS", default_value_t = 0)]
     runtime: u64,
-    /// Nodes of 32 processors.
+    /// Number of nodes, each with 32 CPUs.
     #[arg(long, default_value_t = 50)]
     nodes: u32,
-    /// Folder on the disk that is to be benched; kept afterwards. Default: a temporary one, removed.
+    /// Folder for the store, on the disk to measure; kept afterwards. Default: a temporary folder,
+    /// removed afterwards.
     #[arg(long, value_name = "DIR")]
     data_dir: Option<std::path::PathBuf>,
-    /// How the report is printed.
+    /// Format of the report.
     #[arg(long, value_enum, default_value = "text")]
     output: Output,
 }
 
-/// What was seen of a job, in order of its life.
+/// Times of a Job's life that were observed, in order.
 #[derive(Clone, Copy, Debug, Default)]
 struct Seen {
     submitted: Option<Instant>,
@@ -101,7 +104,7 @@ struct Condition {
     status: String,
 }
 
-/// Runs the jobs; the exit code says whether every one succeeded exactly once.
+/// Runs the Jobs. The exit code is a failure unless every Job succeeded exactly once.
 pub fn main(options: &Options) -> anyhow::Result<ExitCode> {
     process::run(run(options))
 }
@@ -173,7 +176,7 @@ async fn run(options: &Options) -> anyhow::Result<ExitCode> {
     Ok(if report.problems.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// A change of a job, as it matters here.
+/// A change of a Job, as the watch shows it.
 struct Change {
     name: String,
     at: Instant,
@@ -220,7 +223,7 @@ async fn next(changes: &mut mpsc::UnboundedReceiver<Change>) -> anyhow::Result<C
     }
 }
 
-/// Takes a change in; true when it completed its job.
+/// Records a change; true if the change completed its Job.
 fn take(change: Change, seen: &mut BTreeMap<String, Seen>, problems: &mut Vec<String>) -> bool {
     let known = seen.entry(change.name.clone()).or_default();
     if !change.suspended && known.admitted.is_none() {
@@ -246,9 +249,9 @@ struct Report {
     idle: Vec<Duration>,
     admitted: Vec<Duration>,
     completed: Vec<Duration>,
-    /// What the jobs cost, those for the idle system left out.
+    /// Cost of the Jobs, without those for the idle system.
     cost: Cost,
-    /// Writes of the controllers and of the simulated cluster for them.
+    /// Writes of the controllers and of the simulated cluster for the same Jobs.
     controller_writes: Writes,
     problems: Vec<String>,
 }

@@ -1,4 +1,5 @@
-//! `berth bench`: loads with published results, run against a real API in real time.
+//! The command `berth bench`: runs loads against a real API in real time and reports how long they
+//! took and what they cost.
 
 mod deletions;
 mod jobs;
@@ -25,26 +26,28 @@ pub struct Options {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Create the queues and workloads of a generator file, mimic their execution, and report how long they waited.
+    /// Create the queues and workloads of a generator file, mimic their execution, and report how
+    /// long they waited.
     Load(load::Options),
-    /// Run real batch Jobs of one pod through the whole path, on simulated nodes.
+    /// Run batch Jobs of one pod on simulated nodes, from their creation to their completion.
     Jobs(jobs::Options),
-    /// Delete all waiting Jobs of one team at once, and measure how long another team's Jobs wait meanwhile.
+    /// Delete all waiting Jobs of one team at once, and measure how long another team's Jobs wait
+    /// meanwhile.
     Deletions(deletions::Options),
     /// Measure the API server: durable creates, patches, watch fan-out, paged lists.
     Api(throughput::Options),
 }
 
-/// How a report is printed.
+/// Format of a report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Output {
-    /// For people.
+    /// Text for people.
     Text,
     /// One JSON object.
     Json,
 }
 
-/// Runs a bench; the exit code is a failure when something was lost, doubled or miscounted.
+/// Runs a bench. The exit code is a failure when an object was lost, admitted twice or miscounted.
 pub fn main(options: &Options) -> anyhow::Result<ExitCode> {
     match &options.command {
         Command::Load(options) => load::main(options),

@@ -1,4 +1,4 @@
-//! `berth bench load`: a generator file against a real API, in real time.
+//! `berth bench load`: runs a generator file against a real API in real time.
 
 use std::collections::BTreeMap;
 use std::io::{IsTerminal, Write as _};
@@ -28,13 +28,13 @@ use crate::objects;
 use crate::report::{Clock as Times, Report};
 use crate::target::{Target, TargetOptions};
 
-/// Creations in flight at once.
+/// Maximum number of creations in flight.
 const CREATIONS_MAX: usize = 128;
-/// How long queues may take to become active.
+/// Maximum time for queues to become active.
 const ACTIVE_MAX: Duration = Duration::from_secs(120);
-/// A run in which nothing happens for so long is given up.
+/// A run without any progress for this long fails.
 const STALLED: Duration = Duration::from_secs(60);
-/// How long figures of queues may lag behind at the end.
+/// Maximum time for the statuses of queues to be up to date at the end.
 const SETTLED_MAX: Duration = Duration::from_secs(60);
 
 /// Options of `berth bench load`.
@@ -44,25 +44,26 @@ pub struct Options {
     config: PathBuf,
     #[command(flatten)]
     target: TargetOptions,
-    /// Create everything at once while the queues are stopped, then let go: what waiting workloads cost, and how fast a deep
-    /// queue drains.
+    /// Create all workloads while the queues are stopped, then release the queues: measures the
+    /// cost of waiting workloads, and how fast a deep queue drains.
     #[arg(long)]
     hold: bool,
-    /// Running pods to create beside the load, for what they cost.
+    /// Number of running pods to create beside the load, to measure their cost.
     #[arg(long, value_name = "COUNT", default_value_t = 0)]
     pods: usize,
-    /// Stop when everything waits: with --hold, measure memory and drain nothing.
+    /// With --hold: stop once all workloads wait. Measures memory and drains no queue.
     #[arg(long, requires = "hold")]
     only_wait: bool,
-    /// How the report is printed.
+    /// Format of the report.
     #[arg(long, value_enum, default_value = "text")]
     output: Output,
-    /// Draw usage, waiting workloads and admissions over time into this SVG file.
+    /// SVG file for a chart of usage, waiting workloads and admissions over time.
     #[arg(long, value_name = "FILE")]
     chart: Option<PathBuf>,
 }
 
-/// Runs the load; the exit code says whether every workload finished exactly once and all sums were right.
+/// Runs the load. The exit code is a failure unless every workload finished exactly once and all
+/// counts were correct.
 pub fn main(options: &Options) -> anyhow::Result<ExitCode> {
     process::run(run(options))
 }
@@ -71,7 +72,7 @@ async fn run(options: &Options) -> anyhow::Result<ExitCode> {
     let name = options.config.display().to_string();
     let text = std::fs::read_to_string(&options.config).with_context(|| name.clone())?;
     let config = Config::parse(&text).with_context(|| name.clone())?;
-    // Lives as long as the process, which every task of it may count on.
+    // Leaked: every task of the process may keep a reference to the plan.
     let plan: &'static Plan = Box::leak(Box::new(Plan::new(&config)));
     let ideal = drive(plan, EngineConfig { flush_delay: Duration::ZERO, ..EngineConfig::default() }, &mut Untimed);
     let floor = options.target.limit().map(|limit| limited_bound(plan.arrivals.len(), limit.qps, limit.burst));
@@ -99,7 +100,7 @@ async fn run(options: &Options) -> anyhow::Result<ExitCode> {
         loop {
             tokio::select! {
                 biased;
-                signal = process::signal() => bail!("{}: the run is given up", signal?),
+                signal = process::signal() => bail!("{}: the run is aborted", signal?),
                 ended = &mut parts => {
                     ended?;
                     bail!("the watch of workloads ended");
@@ -141,7 +142,7 @@ async fn run(options: &Options) -> anyhow::Result<ExitCode> {
     let drain = released.map(|at| (ledger.now().admissions, ledger.last_admission().saturating_sub(at)));
     let (outcome, moments, mut violations) = ledger.close();
     if options.only_wait {
-        // None was to finish.
+        // No workload was meant to finish.
         violations = berth_load::ledger::Violations::default();
     }
     let writes = difference(target.controller_writes().await?, &writes_before);
@@ -180,11 +181,11 @@ async fn run(options: &Options) -> anyhow::Result<ExitCode> {
     Ok(if good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Creates queues and nodes, and waits until the queues take workloads.
+/// Creates queues and nodes, and waits until the queues are active unless they are stopped.
 async fn prepare(client: &Client, plan: &Plan, hold: bool) -> anyhow::Result<()> {
     let (inner, outer): (Vec<_>, Vec<_>) =
         objects::environment(plan, hold).into_iter().partition(|(path, _)| path.contains("/namespaces/"));
-    // Objects in namespaces after everything else.
+    // Namespaced objects are created after all others.
     for group in [outer, inner] {
         let results: Vec<anyhow::Result<()>> = stream::iter(group)
             .map(|(path, object)| async move {
@@ -204,7 +205,7 @@ async fn prepare(client: &Client, plan: &Plan, hold: bool) -> anyhow::Result<()>
         };
         let names: std::collections::BTreeSet<&str> = plan.queues.iter().map(|queue| queue.name.as_ref()).collect();
         if hold {
-            // What is stopped does not become active.
+            // A stopped queue does not become active.
             return Ok(());
         }
         let waiting: Vec<String> = list
@@ -222,29 +223,33 @@ async fn prepare(client: &Client, plan: &Plan, hold: bool) -> anyhow::Result<()>
     }
 }
 
-/// Lets stopped queues go.
+/// Releases the stopped queues.
 async fn release(client: &Client, plan: &Plan) -> anyhow::Result<()> {
     for queue in &plan.queues {
         let path = format!("/apis/kueue.x-k8s.io/v1beta2/clusterqueues/{}", queue.name);
         let request = http::Request::patch(path)
             .header(http::header::CONTENT_TYPE, "application/merge-patch+json")
             .body(br#"{"spec":{"stopPolicy":"None"}}"#.to_vec())?;
-        client.request_text(request).await.context("letting a queue go")?;
+        client.request_text(request).await.context("releasing a queue")?;
     }
     Ok(())
 }
 
-/// Resident memory in bytes after each part was created, of all processes that are known.
+/// Resident memory in bytes, over all known processes but the load's.
 #[derive(Default)]
 struct Memory {
+    /// Before any object was created.
     empty: u64,
+    /// With the queues and nodes.
     environment: u64,
+    /// Added by the pods.
     pods: u64,
+    /// Added by the workloads.
     workloads: u64,
 }
 
 impl Memory {
-    /// Bytes per object of each kind; queues are counted with the nodes.
+    /// Bytes per object of each kind. The memory of queues counts as that of nodes.
     fn each(&self, nodes: usize, pods: usize, workloads: usize) -> BTreeMap<&'static str, u64> {
         let per = |bytes: u64, count: usize| bytes.checked_div(count as u64);
         let environment = self.environment.saturating_sub(self.empty);
@@ -261,7 +266,7 @@ fn resident(target: &Target) -> u64 {
     target.costs().iter().filter(|(name, _)| *name != "load").map(|(_, cost)| cost.resident).sum()
 }
 
-/// Memory once nothing more happens.
+/// Resident memory once it no longer changes.
 async fn settled_memory(target: &Target) -> u64 {
     let mut last = resident(target);
     for _ in 0..30 {
@@ -275,7 +280,7 @@ async fn settled_memory(target: &Target) -> u64 {
     last
 }
 
-/// Creates every workload at its time, or as soon after as the API lets it.
+/// Creates every workload at its planned time, or as soon afterwards as the API allows.
 async fn generate(client: &Client, plan: &'static Plan, mimic: &Mimic, hold: bool) -> anyhow::Result<()> {
     let slots = Arc::new(Semaphore::new(CREATIONS_MAX));
     for number in 0..plan.arrivals.len() {
@@ -297,12 +302,12 @@ async fn generate(client: &Client, plan: &'static Plan, mimic: &Mimic, hold: boo
             drop(slot);
         });
     }
-    // The watch goes on.
+    // The run ends with the watch.
     std::future::pending().await
 }
 
-/// After the end: what every queue says it holds must become what is admitted, which is nothing, and the API must have as
-/// many finished workloads as were created.
+/// Checks the end state: every queue's status must count no workload and no usage, and the API
+/// must have as many finished workloads as were created. Returns the violations.
 async fn settle(client: &Client, plan: &Plan) -> anyhow::Result<Vec<String>> {
     let deadline = Instant::now() + SETTLED_MAX;
     let problems = loop {
@@ -328,7 +333,7 @@ async fn settle(client: &Client, plan: &Plan) -> anyhow::Result<Vec<String>> {
     Ok(problems)
 }
 
-/// What a queue still counts although nothing is left.
+/// The violation if a queue's status still counts workloads or usage although none is left.
 fn leftover(queue: &ClusterQueue) -> Option<String> {
     let status = queue.status.as_ref()?;
     let used = status.flavors_reservation.iter().chain(&status.flavors_usage).flat_map(|flavor| &flavor.resources);
@@ -336,7 +341,7 @@ fn leftover(queue: &ClusterQueue) -> Option<String> {
     let counts = (status.pending_workloads, status.reserving_workloads, status.admitted_workloads);
     (counts != (0, 0, 0) || !used.is_empty()).then(|| {
         let name = queue.name_any();
-        format!("queue {name} says (pending, reserving, admitted) {counts:?}, usage {used:?}, with nothing left")
+        format!("queue {name} reports (pending, reserving, admitted) {counts:?} and usage {used:?}, expected none")
     })
 }
 
@@ -351,7 +356,7 @@ fn difference(after: BTreeMap<String, u64>, before: &BTreeMap<String, u64>) -> B
         .collect()
 }
 
-/// The progress bar; without a terminal a line now and then.
+/// The progress bar; without a terminal, a line every ten seconds.
 struct Progress {
     total: usize,
     shown: Option<Instant>,

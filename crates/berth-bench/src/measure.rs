@@ -1,26 +1,27 @@
-//! What processes cost: CPU time and memory as the operating system counts them.
+//! CPU time and memory of processes, as the operating system counts them.
 
 use std::time::Duration;
 
-/// Ticks of `/proc/PID/stat` a second: the same on every Linux that Rust runs on.
+/// Clock ticks per second in `/proc/PID/stat`: the same on every Linux that Rust runs on.
 const TICKS_PER_SECOND: u64 = 100;
 
-/// What a process has cost so far.
+/// Resources that a process has used so far.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Cost {
-    /// Time on processors, in the program and in the system for it.
+    /// CPU time, of the program and of the system on its behalf.
     pub cpu: Duration,
-    /// Most memory resident at once, in bytes.
+    /// Peak of resident memory, in bytes.
     pub peak: u64,
-    /// Memory resident now, in bytes.
+    /// Present resident memory, in bytes.
     pub resident: u64,
 }
 
 impl Cost {
-    /// Of a process; zero where the operating system does not say.
+    /// The cost of a process; zero where the operating system does not report it.
     pub fn of(pid: u32) -> Self {
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-        // The name in parentheses may hold anything; times are the 12th and 13th field after it.
+        // The name in parentheses may contain any character. The CPU times are the 12th and 13th
+        // field after it.
         let fields: Vec<&str> = stat.rsplit_once(')').map_or("", |(_, rest)| rest).split_whitespace().collect();
         let ticks: u64 = [11, 12].iter().filter_map(|at| fields.get(*at)?.parse::<u64>().ok()).sum();
         let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
@@ -35,18 +36,18 @@ impl Cost {
         }
     }
 
-    /// Of this process.
+    /// The cost of this process.
     pub fn own() -> Self {
         Self::of(std::process::id())
     }
 
-    /// What was spent since an earlier look.
+    /// The cost with the CPU time since an earlier measurement.
     pub fn since(self, earlier: Cost) -> Cost {
         Cost { cpu: self.cpu.saturating_sub(earlier.cpu), ..self }
     }
 }
 
-/// Bytes as MiB.
+/// Converts bytes to MiB.
 pub fn mebibytes(bytes: u64) -> f64 {
     bytes as f64 / f64::from(1 << 20)
 }

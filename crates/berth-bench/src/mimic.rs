@@ -1,5 +1,6 @@
-//! Plays the part of jobs: a workload runs from the moment it is seen admitted, finishes its run time later, and starts over
-//! when it is evicted in between. Everything it sees goes into the books.
+//! Mimics jobs. A workload runs from the moment its admission is observed, and finishes after its
+//! run time. If it is evicted before, it starts over. All observed changes are recorded in a
+//! ledger.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -23,14 +24,14 @@ use tokio::time::Instant;
 
 use crate::objects::WORKLOADS;
 
-/// Finishes being written at once.
+/// Maximum number of finish writes in flight.
 const WRITES_MAX: usize = 64;
-/// How long a write that lost against another one waits for the watch to show that one.
+/// Pause after a conflict, in which the watch delivers the newer state.
 const CONFLICT_PAUSE: Duration = Duration::from_millis(1);
-/// How long a write that failed for no reason of its own waits.
+/// Pause after any other failed request.
 const FAILURE_PAUSE: Duration = Duration::from_millis(100);
 
-/// The mimic and its books; clones share them.
+/// The mimic with its ledger; clones share both.
 #[derive(Clone)]
 pub struct Mimic(Arc<Inner>);
 
@@ -45,7 +46,7 @@ struct Inner {
     failures: Mutex<BTreeMap<String, u64>>,
 }
 
-/// What the watch showed last of a workload.
+/// The last state of a workload that the watch delivered.
 #[derive(Clone, Default)]
 struct Known {
     version: String,
@@ -54,7 +55,7 @@ struct Known {
     admitted: bool,
     evicting: bool,
     finished: bool,
-    /// Counts admissions, to tell the end of a life from that of an earlier one.
+    /// Number of admissions; distinguishes the end of this run from that of an earlier one.
     life: u32,
 }
 
@@ -105,7 +106,7 @@ struct Condition {
 }
 
 impl Mimic {
-    /// A mimic for a plan that starts now.
+    /// A mimic for a plan that starts at `start`.
     pub fn new(client: Client, plan: &'static Plan, start: Instant) -> Self {
         let key = |number: usize| {
             let arrival = &plan.arrivals[number];
@@ -123,22 +124,22 @@ impl Mimic {
         }))
     }
 
-    /// The books. Nothing may be awaited while they are held.
+    /// The ledger. No `.await` may happen while the guard is held.
     pub fn ledger(&self) -> MutexGuard<'_, Ledger<'static>> {
         self.0.ledger.lock().expect("no code panics while holding the ledger")
     }
 
-    /// Takes the books; the mimic goes on with empty ones.
+    /// Takes the ledger and leaves an empty one.
     pub fn take_ledger(&self) -> Ledger<'static> {
         std::mem::replace(&mut *self.ledger(), Ledger::new(self.0.plan, Duration::MAX))
     }
 
-    /// Requests that failed for reasons other than a newer state, by error.
+    /// Number of failed requests by error, without conflicts.
     pub fn failures(&self) -> BTreeMap<String, u64> {
         self.0.failures.lock().expect("no code panics while holding the failures").clone()
     }
 
-    /// Notes a request that failed.
+    /// Counts a failed request.
     pub fn failed(&self, what: &str, error: &kube::Error) {
         let mut failures = self.0.failures.lock().expect("no code panics while holding the failures");
         *failures.entry(format!("{what}: {error}")).or_default() += 1;
@@ -149,13 +150,13 @@ impl Mimic {
         self.0.start.elapsed()
     }
 
-    /// True when the watch has shown every workload.
+    /// True when the watch has delivered every workload.
     pub fn all_seen(&self) -> bool {
         let known = self.0.known.lock().expect("no code panics while holding what is known");
         known.iter().all(|known| !known.version.is_empty())
     }
 
-    /// Watches until dropped.
+    /// Watches workloads until dropped.
     pub async fn run(&self) -> anyhow::Result<()> {
         let mut version = self.list().await?;
         loop {
@@ -180,7 +181,7 @@ impl Mimic {
         Ok(list.metadata.resource_version)
     }
 
-    /// Follows from a version on; false when that version is too old to follow.
+    /// Watches from a resourceVersion on; false if that version has expired.
     async fn watch(&self, version: &mut String) -> anyhow::Result<bool> {
         let path = format!("{WORKLOADS}?watch=true&allowWatchBookmarks=true&resourceVersion={version}");
         let request = http::Request::get(path).body(Vec::new())?;
@@ -213,7 +214,7 @@ impl Mimic {
         self.0.numbers.get(&format!("{}/{}", metadata.namespace, metadata.name)).copied()
     }
 
-    /// Takes in a state of a workload; returns its version.
+    /// Records a state of a workload; returns its resourceVersion.
     fn take(&self, text: &str) -> anyhow::Result<String> {
         let glimpse: Glimpse<'_> = serde_json::from_str(text).context("a workload")?;
         let version = glimpse.metadata.resource_version.clone();
@@ -235,7 +236,7 @@ impl Mimic {
                 }
             } else {
                 if known.finished {
-                    ledger.violation(format!("workload {} is finished no more", glimpse.metadata.name));
+                    ledger.violation(format!("workload {} is no longer finished", glimpse.metadata.name));
                 }
                 if known.holding && !holding {
                     ledger.released(number, at);
@@ -282,7 +283,7 @@ impl Mimic {
         (self.0.plan.queues[arrival.queue].name.as_ref(), arrival.name.as_ref())
     }
 
-    /// Writes that a workload is done, unless it was evicted meanwhile.
+    /// Writes the Finished condition of a workload, unless it was evicted meanwhile.
     async fn finish(&self, number: usize, life: u32) {
         let (namespace, name) = self.path(number);
         loop {
@@ -317,7 +318,8 @@ impl Mimic {
         }
     }
 
-    /// Gives back the quota of a workload that was evicted, as a job's controller does once its pods are gone.
+    /// Releases the quota of an evicted workload, as a job's controller does once its pods are
+    /// gone.
     async fn leave(&self, number: usize) {
         let (namespace, name) = self.path(number);
         let api: Api<Workload> = Api::namespaced(self.0.client.clone(), namespace);
@@ -335,7 +337,7 @@ impl Mimic {
                 Ok(()) => return,
                 Err(error) if berth_runtime::is_conflict(&error) => tokio::time::sleep(CONFLICT_PAUSE).await,
                 Err(error) => {
-                    self.failed("giving back quota", &error);
+                    self.failed("releasing quota", &error);
                     tokio::time::sleep(FAILURE_PAUSE).await;
                 }
             }

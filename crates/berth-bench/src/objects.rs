@@ -1,4 +1,4 @@
-//! A plan's objects as the API takes them.
+//! Kubernetes objects of a plan.
 
 use berth_engine::model::{PreemptionPolicy, TopologyMode};
 use berth_load::Plan;
@@ -7,12 +7,12 @@ use futures::stream::{self, StreamExt, TryStreamExt};
 use kube::Client;
 use serde_json::{Value, json};
 
-/// Where workloads are.
+/// API path of the workloads of all namespaces.
 pub const WORKLOADS: &str = "/apis/kueue.x-k8s.io/v1beta2/workloads";
 const KUEUE: &str = "kueue.x-k8s.io/v1beta2";
 
-/// Everything but the workloads, with the path of its collection, in an order in which nothing refers to what is not
-/// there. Queues that are stopped give no quota yet.
+/// All objects of the plan except workloads, each with the path of its collection. An object comes
+/// after those it refers to. With `stopped`, the cluster queues admit no workload yet.
 pub fn environment(plan: &Plan, stopped: bool) -> Vec<(String, Value)> {
     let mut objects = Vec::new();
     let kueue = |plural: &str| format!("/apis/{KUEUE}/{plural}");
@@ -90,7 +90,7 @@ pub fn environment(plan: &Plan, stopped: bool) -> Vec<(String, Value)> {
     objects
 }
 
-/// Creates running pods, on the plan's nodes as far as there are any.
+/// Creates running pods, on the plan's nodes if it has any.
 pub async fn pods(client: &Client, plan: &Plan, count: usize) -> Result<(), kube::Error> {
     const NAMESPACE: &str = "bench-pods";
     let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}});
@@ -120,7 +120,7 @@ fn policy(policy: PreemptionPolicy) -> &'static str {
     }
 }
 
-/// One workload, with the path of its collection.
+/// The path of a workload's collection, and the workload as JSON.
 pub fn workload(plan: &Plan, number: usize) -> (String, Vec<u8>) {
     let arrival = &plan.arrivals[number];
     let queue = plan.queues[arrival.queue].name.as_ref();
@@ -160,7 +160,7 @@ fn topology_request(class: &Class) -> Option<Value> {
     Some(request)
 }
 
-/// Creates an object; one that is there already is left as it is.
+/// Creates an object. An existing one stays unchanged.
 pub async fn create(client: &Client, path: &str, body: Vec<u8>) -> Result<(), kube::Error> {
     let request = http::Request::post(path)
         .header(http::header::CONTENT_TYPE, "application/json")

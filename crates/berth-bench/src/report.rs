@@ -1,4 +1,4 @@
-//! What a load run reports, for people and for programs.
+//! The report of a load run, as text and as JSON.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -13,43 +13,44 @@ use serde_json::{Value, json};
 use crate::measure::{Cost, mebibytes};
 use crate::target::Writes;
 
-/// Times to compare with.
+/// Times to compare the run with.
 pub struct Clock {
-    /// No schedule is shorter: quota, creation schedule, and the client's limit if there is one.
+    /// Lower bound of any schedule, from quota, the creation schedule and the client's limit if
+    /// any.
     pub lower_bound: Duration,
 }
 
-/// Everything about one run.
+/// Results of one run.
 pub struct Report {
     /// The generator file.
     pub configuration: String,
-    /// What was benched.
+    /// Description of the API and the controllers.
     pub target: String,
     /// The controllers' client limit.
     pub limit: Option<Limit>,
-    /// What was to be done.
+    /// The planned workloads.
     pub plan: &'static Plan,
-    /// What was done.
+    /// The outcome of the run.
     pub outcome: Outcome,
-    /// The same decisions at no cost.
+    /// The outcome with the same policy when decisions and requests take no time.
     pub ideal: Outcome,
-    /// Times to compare with.
+    /// Times to compare the run with.
     pub times: Clock,
     /// Writes of the controllers.
     pub controller_writes: Writes,
-    /// Writes of generator and mimic.
+    /// Writes of the generator and of the mimic.
     pub load_writes: Writes,
-    /// Requests of generator and mimic that failed.
+    /// Number of failed requests of the generator and of the mimic, by error.
     pub failures: BTreeMap<String, u64>,
-    /// Costs by process.
+    /// Cost of each process.
     pub costs: Vec<(String, Cost)>,
-    /// Bytes on disk.
+    /// Size of the store's files, in bytes.
     pub disk: Option<u64>,
-    /// Bytes of memory per object, by kind, where that was measured.
+    /// Bytes of memory per object, by kind, if measured.
     pub memory: Option<BTreeMap<&'static str, u64>>,
-    /// Admissions since stopped queues were let go, and how long they took.
+    /// Number of admissions since stopped queues were released, and the time they took.
     pub drain: Option<(u64, Duration)>,
-    /// Broken rules.
+    /// Violated rules.
     pub violations: Violations,
 }
 
@@ -74,7 +75,7 @@ impl Report {
         (count as f64 / self.finished().max(1) as f64 * 1000.0).round() / 1000.0
     }
 
-    /// For programs.
+    /// The report as JSON.
     pub fn json(&self) -> Value {
         let class = |figures: &ClassFigures| {
             json!({
@@ -134,7 +135,7 @@ impl Report {
         })
     }
 
-    /// For people.
+    /// The report as text.
     pub fn text(&self) -> String {
         let mut out = String::new();
         // Writing to a String cannot fail.

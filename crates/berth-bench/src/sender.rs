@@ -1,6 +1,9 @@
-//! Who sends the writes of `berth bench api`: a connection each, and no more than HTTP needs. The client of a controller
-//! (queues, retries, a pool of connections, metrics) takes half as much processor time for a request as the server does, and on
-//! one machine what the senders take the server lacks.
+//! Senders of the writes of `berth bench api`: each has its own connection and does no more than
+//! HTTP needs.
+//!
+//! The client of a controller (queues, retries, a connection pool, metrics) uses half as much CPU
+//! time per request as the server. On one machine, CPU time of the senders is not available to the
+//! server.
 
 use std::sync::Arc;
 
@@ -20,16 +23,16 @@ use tokio_rustls::TlsConnector;
 /// A request: method, path, content type and body.
 pub type Call = (http::Method, String, &'static str, Vec<u8>);
 
-/// One that sends, and waits for each answer.
+/// Sends requests one by one, and waits for each answer.
 pub enum Sender {
     /// To the server in this process.
     Inside(Client),
-    /// Over a TLS connection of its own.
+    /// To a server over its own TLS connection.
     Wire { requests: Mutex<SendRequest<Full<Bytes>>>, authority: String },
 }
 
 impl Sender {
-    /// Connects as the configuration says, by the identity of its client certificate.
+    /// Connects to the server of the configuration, with its client certificate.
     pub async fn connect(config: &kube::Config) -> anyhow::Result<Sender> {
         let host = config.cluster_url.host().context("a server's address without a host")?;
         let authority = config.cluster_url.authority().map(ToString::to_string).unwrap_or_default();
@@ -38,12 +41,12 @@ impl Sender {
         tcp.set_nodelay(true)?;
         let tls = TlsConnector::from(Arc::new(config.rustls_client_config()?)).connect(name, tcp).await?;
         let (requests, connection) = handshake(TokioIo::new(tls)).await?;
-        // What ends it is told to who sends.
+        // The error that ends the connection is returned to the next request.
         tokio::spawn(connection);
         Ok(Sender::Wire { requests: Mutex::new(requests), authority })
     }
 
-    /// Sends it; an error when the answer is none of success.
+    /// Sends a request. An answer other than success is an error.
     pub async fn send(&self, (method, path, kind, body): Call) -> anyhow::Result<()> {
         let request = http::Request::builder().method(method).uri(&path).header(CONTENT_TYPE, kind);
         match self {

@@ -19,15 +19,15 @@ use tower::Layer;
 use crate::objects::create;
 use crate::target::{Folder, Writes, writes};
 
-/// A run in which nothing happens for so long is given up.
+/// A run without any progress for this long fails.
 pub const STALLED: Duration = Duration::from_secs(60);
-/// Submissions in flight at once.
+/// Maximum number of submissions in flight.
 const SUBMISSIONS_MAX: usize = 64;
 const KUEUE: &str = "kueue.x-k8s.io/v1beta2";
 
-/// The cluster, running.
+/// A running cluster.
 pub struct Simulated {
-    /// The requests of the cluster's own controllers.
+    /// Request counts of the cluster's own controllers.
     requests: Requests,
     /// The bench's own client.
     pub client: Client,
@@ -36,18 +36,19 @@ pub struct Simulated {
     _folder: Folder,
 }
 
-/// A namespace with a LocalQueue, and a ClusterQueue for it alone; all three have one name.
+/// A namespace with a LocalQueue, and a ClusterQueue of its own. All three have the same name.
 pub struct Team<'a> {
-    /// The name.
+    /// Name of the three objects.
     pub name: &'a str,
-    /// Nominal quota, in processors.
+    /// Nominal quota, in CPUs.
     pub cpus: u64,
     /// The cohort of its ClusterQueue.
     pub cohort: Option<&'a str>,
 }
 
 impl Simulated {
-    /// Starts a cluster of nodes of 32 processors, on whose pods nothing but their run time takes time.
+    /// Starts a cluster of nodes with 32 CPUs each. Pods take `runtime` and no time to start or
+    /// stop.
     pub async fn start(data_dir: Option<&Path>, nodes: u32, runtime: Duration) -> anyhow::Result<Self> {
         let folder = Folder::of(data_dir)?;
         let cluster = json!({
@@ -78,7 +79,7 @@ impl Simulated {
         Ok(Simulated { requests, client, embedded, nodes, _folder: folder })
     }
 
-    /// Makes teams and waits until their queues are active and the nodes ready.
+    /// Creates the teams' objects, and waits until their queues are active and the nodes ready.
     pub async fn prepare(&self, teams: &[Team<'_>]) -> anyhow::Result<()> {
         let flavor = json!({"apiVersion": KUEUE, "kind": "ResourceFlavor", "metadata": {"name": "bench"}});
         self.create(&format!("/apis/{KUEUE}/resourceflavors"), &flavor).await?;
@@ -157,12 +158,12 @@ impl Team<'_> {
     }
 }
 
-/// Where a team's Jobs are.
+/// API path of a team's Jobs.
 pub fn jobs_path(team: &str) -> String {
     format!("/apis/batch/v1/namespaces/{team}/jobs")
 }
 
-/// Submits a Job of one pod of one processor to its team's queue.
+/// Submits a Job of one pod with one CPU to its team's queue.
 pub async fn submit(client: &Client, team: &str, name: &str) -> Result<(), kube::Error> {
     let object = json!({
         "apiVersion": "batch/v1", "kind": "Job",
@@ -175,7 +176,8 @@ pub async fn submit(client: &Client, team: &str, name: &str) -> Result<(), kube:
     create(client, &jobs_path(team), object.to_string().into_bytes()).await
 }
 
-/// Submits Jobs `job-0`, `job-1` and so on as fast as they are taken; returns when each was.
+/// Submits Jobs `job-0`, `job-1` and so on as fast as the API accepts them. Returns the time of
+/// each submission by name.
 pub async fn submit_many(client: &Client, team: &str, count: usize) -> anyhow::Result<BTreeMap<String, Instant>> {
     let slots = Arc::new(Semaphore::new(SUBMISSIONS_MAX));
     let mut tasks = tokio::task::JoinSet::new();

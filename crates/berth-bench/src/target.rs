@@ -1,4 +1,5 @@
-//! What is benched: an API server and controllers, in this process, in processes of their own, or somebody else's.
+//! The target of a bench: an API server and controllers in this process, in processes of their
+//! own, or those of any other cluster.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
@@ -27,10 +28,10 @@ use tower::Layer;
 use crate::measure::Cost;
 use crate::sender::Sender;
 
-/// How long a process may take until it serves.
+/// Maximum time for a process to start serving.
 const START_MAX: Duration = Duration::from_secs(60);
 
-/// Where the API and the controllers are.
+/// Where the API server and the controllers run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Where {
     /// In this process, on a durable store.
@@ -39,24 +40,27 @@ pub enum Where {
     Processes,
 }
 
-/// Options about what is benched.
+/// Options of the target.
 #[derive(Args)]
 pub struct TargetOptions {
     /// Where the API server and the controllers run.
     #[arg(long, value_enum, default_value = "embedded")]
     api: Where,
-    /// Bench any cluster instead, with the controllers it has. It should have no other load.
+    /// Kubeconfig file of a cluster to bench instead, with the controllers it has. The cluster
+    /// should have no other load.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["api", "limit", "data_dir"])]
     kubeconfig: Option<PathBuf>,
-    /// Hold the controllers' client to so many requests a second and kind after so many at once, as client-go does, or none.
+    /// Limit on the requests of the controllers' client, as in client-go: requests per second and
+    /// kind, and burst; or `none`.
     #[arg(long, value_name = "QPS/BURST", default_value = "none", value_parser = limit)]
     limit: LimitOption,
-    /// Folder on the disk that is to be benched; kept afterwards. Default: a temporary one, removed.
+    /// Folder for the store, on the disk to measure; kept afterwards. Default: a temporary folder,
+    /// removed afterwards.
     #[arg(long, value_name = "DIR")]
     data_dir: Option<PathBuf>,
 }
 
-/// A limit or none.
+/// A limit, or none.
 #[derive(Clone, Copy, Debug)]
 pub struct LimitOption(pub Option<Limit>);
 
@@ -70,7 +74,7 @@ impl TargetOptions {
         self.limit.0
     }
 
-    /// What is benched, in words.
+    /// Description of the target for the report.
     pub fn describe(&self) -> String {
         match (&self.kubeconfig, self.api) {
             (Some(path), _) => format!("the cluster of {}", path.display()),
@@ -80,16 +84,16 @@ impl TargetOptions {
     }
 }
 
-/// Writes by verb and resource.
+/// Number of writes by verb and resource.
 pub type Writes = BTreeMap<String, u64>;
 
-/// What came after an earlier count.
+/// The counts minus those of an earlier measurement.
 pub fn since(counts: &Writes, earlier: &Writes) -> Writes {
     let left = |kind: &str, count: u64| count - earlier.get(kind).copied().unwrap_or(0).min(count);
     counts.iter().map(|(kind, count)| (kind.clone(), left(kind, *count))).filter(|(_, count)| *count > 0).collect()
 }
 
-/// What is benched, running.
+/// A running target.
 pub struct Target {
     /// The bench's own client.
     pub client: Client,
@@ -106,7 +110,7 @@ enum Side {
         at_start: Cost,
     },
     Processes {
-        // Ended first: a server that goes under its controllers makes them complain.
+        // Dropped first: controllers log errors when their server stops before them.
         controller: Running,
         server: Running,
         metrics: String,
@@ -116,10 +120,10 @@ enum Side {
     },
 }
 
-/// Where a server keeps its files for a bench.
+/// Folder of a server's files during a bench.
 pub struct Folder {
     path: PathBuf,
-    /// Removes it in the end, when nobody named it.
+    /// Removes the folder when dropped; `None` if the user named the folder.
     _temporary: Option<TemporaryFolder>,
 }
 
@@ -134,14 +138,14 @@ impl Folder {
         Ok(Folder { path: path.to_owned(), _temporary: None })
     }
 
-    /// Its path.
+    /// Path of the folder.
     pub fn path(&self) -> &Path {
         &self.path
     }
 }
 
 impl Target {
-    /// Starts it; the API answers and the controllers run when this returns.
+    /// Starts the target. The API answers and the controllers run once this returns.
     pub async fn start(options: &TargetOptions) -> anyhow::Result<Self> {
         let own = Requests::default();
         if let Some(path) = &options.kubeconfig {
@@ -156,7 +160,7 @@ impl Target {
         Ok(Target { client, own, side, folder: Some(folder) })
     }
 
-    /// What each process has cost since its start.
+    /// Cost of each process since the target was started.
     pub fn costs(&self) -> Vec<(&'static str, Cost)> {
         match &self.side {
             Side::Embedded { at_start, .. } => vec![("server, controller and load", Cost::own().since(*at_start))],
@@ -167,7 +171,7 @@ impl Target {
         }
     }
 
-    /// Writes of the controllers so far; none are known of a foreign cluster's.
+    /// Writes of the controllers so far; empty for another cluster, whose writes are not known.
     pub async fn controller_writes(&self) -> anyhow::Result<Writes> {
         Ok(match &self.side {
             Side::Embedded { requests, .. } => writes(&requests.text()),
@@ -188,7 +192,7 @@ impl Target {
         Some(entries.flatten().filter_map(|entry| entry.metadata().ok()).map(|data| data.len()).sum())
     }
 
-    /// Why it cannot go on, if a part of it has died.
+    /// Why the run cannot continue, if a process or the controllers have ended.
     pub fn dead(&mut self) -> Option<String> {
         match &mut self.side {
             Side::Embedded { manager, .. } => manager.is_finished().then(|| "the controllers stopped".to_owned()),
@@ -199,11 +203,11 @@ impl Target {
         }
     }
 
-    /// Stops what was started.
+    /// Stops the controllers and processes that were started.
     pub async fn stop(self) {
         if let Side::Embedded { mut stop, manager, .. } = self.side {
             if let Some(stop) = stop.take() {
-                // It may have ended by itself, which the join tells.
+                // The manager may have ended by itself, which the join below reports.
                 let _ = stop.send(());
             }
             if let Ok(Err(error)) = manager.await {
@@ -225,7 +229,7 @@ enum Alone {
 }
 
 impl Server {
-    /// Starts it; it answers when this returns.
+    /// Starts the server. It answers once this returns.
     pub async fn start(place: Where, folder: Option<&Path>) -> anyhow::Result<Self> {
         let folder = Folder::of(folder)?;
         let side = match place {
@@ -239,7 +243,7 @@ impl Server {
         Ok(Server { side, folder })
     }
 
-    /// A client with a connection of its own.
+    /// A client with its own connection.
     pub async fn client(&self) -> anyhow::Result<Client> {
         match &self.side {
             Alone::Embedded { api, .. } => Ok(api.client("berth:bench")),
@@ -247,7 +251,7 @@ impl Server {
         }
     }
 
-    /// One that sends to it over a connection of its own.
+    /// A sender with its own connection.
     pub async fn sender(&self) -> anyhow::Result<Sender> {
         match &self.side {
             Alone::Embedded { api, .. } => Ok(Sender::Inside(api.client("berth:bench"))),
@@ -255,19 +259,19 @@ impl Server {
         }
     }
 
-    /// Whether its users take turns; those in one process with it do not wait for each other.
+    /// Whether users of the server take turns. In-process users do not wait for each other.
     pub fn takes_turns(&self) -> bool {
         matches!(self.side, Alone::Process(_))
     }
 
-    /// The way to it for who shows a token instead of a certificate.
+    /// Client configuration that authenticates with a token in place of the certificate.
     pub async fn config_with(&self, token: &str) -> anyhow::Result<kube::Config> {
         let mut config = config_of(&self.folder.path.join("kubeconfig")).await?;
         config.auth_info = AuthInfo { token: Some(token.to_owned().into()), ..AuthInfo::default() };
         Ok(config)
     }
 
-    /// What it has cost; embedded, with what its clients have.
+    /// Cost of the server. If embedded, it includes the cost of its clients.
     pub fn cost(&self) -> Cost {
         match &self.side {
             Alone::Embedded { at_start, .. } => Cost::own().since(*at_start),
@@ -346,7 +350,7 @@ async fn client_of(path: &Path, requests: &Requests) -> anyhow::Result<Client> {
     connect::client(config_of(path).await?, requests, &Limiter::new(None))
 }
 
-/// A client with a connection of its own.
+/// A client with its own connection.
 pub fn client_with(config: kube::Config) -> anyhow::Result<Client> {
     connect::client(config, &Requests::default(), &Limiter::new(None))
 }
@@ -356,7 +360,7 @@ async fn config_of(path: &Path) -> anyhow::Result<kube::Config> {
     Ok(kube::Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await?)
 }
 
-/// A `berth` process of ours; ended when dropped.
+/// A child process that runs `berth`; killed when dropped.
 struct Running {
     child: Child,
     lines: mpsc::Receiver<String>,
@@ -383,13 +387,13 @@ impl Running {
         Ok(Running { child, lines })
     }
 
-    /// Waits for a line that contains this text; returns it.
+    /// Waits for an output line that contains this text; returns the line.
     fn wait(&self, text: &str) -> anyhow::Result<String> {
         loop {
             match self.lines.recv_timeout(START_MAX) {
                 Ok(line) if line.contains(text) => return Ok(line),
                 Ok(_) => {}
-                Err(_) => bail!("a berth process did not start; what it said is above"),
+                Err(_) => bail!("a berth process did not start; its output is above"),
             }
         }
     }
@@ -401,13 +405,14 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // It may be gone already.
+        // The process may have ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// Reads to the end, so that the process never waits for a reader. What it complains about is passed on.
+/// Reads the output to its end, so that the process never blocks on a full pipe. Warnings and
+/// errors are printed.
 fn follow(stream: impl std::io::Read + Send + 'static, lines: mpsc::Sender<String>, complaints: Option<String>) {
     std::thread::spawn(move || {
         for line in BufReader::new(stream).lines().map_while(Result::ok) {
@@ -416,7 +421,7 @@ fn follow(stream: impl std::io::Read + Send + 'static, lines: mpsc::Sender<Strin
             {
                 eprintln!("{name}: {line}");
             }
-            // Nobody waits for lines once the process runs.
+            // The receiver may be gone once the process runs.
             let _ = lines.send(line);
         }
     });
@@ -430,7 +435,8 @@ async fn get(address: &str, path: &str) -> anyhow::Result<String> {
     answer.split_once("\r\n\r\n").map(|(_, body)| body.to_owned()).ok_or_else(|| anyhow!("no answer from {address}"))
 }
 
-/// Successful writes by verb and resource, from the request counts of a component.
+/// Writes by verb and resource, from the request counts of a component. Failed writes are counted
+/// apart, with their status code.
 pub fn writes(metrics: &str) -> Writes {
     let mut writes = Writes::new();
     for line in metrics.lines() {
@@ -457,7 +463,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn writes_are_told_from_reads_and_refusals() {
+    fn successful_writes_are_counted_apart_from_reads_and_failures() {
         let text = "# TYPE berth_kubernetes_requests_total counter\n\
             berth_kubernetes_requests_total{verb=\"patch\",group=\"g\",resource=\"workloads/status\",code=\"200\"} 7\n\
             berth_kubernetes_requests_total{verb=\"patch\",group=\"g\",resource=\"workloads/status\",code=\"409\"} 2\n\

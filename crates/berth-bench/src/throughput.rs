@@ -1,5 +1,6 @@
-//! `berth bench api`: what the API server does a second, durably: creates and patches by many clients, one change told to
-//! many watchers, a long list in pages, and what is left to one tenant while another floods the server.
+//! `berth bench api`: throughput of the API server on a durable store. It measures creates and
+//! patches by many clients, events of one object to many watchers, a long list in pages, and the
+//! latency of one tenant while another floods the server.
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -25,18 +26,18 @@ use crate::objects::create;
 use crate::sender::{Call, Sender};
 use crate::target::{Server, Where, client_with};
 
-/// Objects of the lists.
+/// Namespace of the objects that are created, patched and listed.
 const LISTED: &str = "bench-api";
-/// Objects that are watched.
+/// Namespace of the watched object.
 const WATCHED: &str = "bench-watch";
-/// Where the tenant works that somebody else's flood should not be felt by.
+/// Namespace of the tenant's and the flood's objects.
 const TENANT: &str = "bench-tenant";
-/// Requests each client of the flood has under way.
+/// Number of requests that each client of the flood has in flight.
 const FLOOD_DEPTH: usize = 4;
-/// Between two changes the watchers are told of.
+/// Pause between two changes of the watched object.
 const CHANGE_PAUSE: Duration = Duration::from_millis(20);
-/// How long the last watcher may take to be told.
-const TOLD_MAX: Duration = Duration::from_secs(30);
+/// Maximum time for the last event to reach the watchers.
+const EVENTS_MAX: Duration = Duration::from_secs(30);
 
 /// Options of `berth bench api`.
 #[derive(Args)]
@@ -44,44 +45,47 @@ pub struct Options {
     /// Where the API server runs.
     #[arg(long, value_enum, default_value = "processes")]
     api: Where,
-    /// Clients that write at once, each with a connection of its own where there are connections.
+    /// Number of clients that write concurrently, each with its own connection unless the server
+    /// is embedded.
     #[arg(long, default_value_t = 100)]
     clients: usize,
-    /// Objects to create, and then to patch.
+    /// Number of objects to create and then to patch.
     #[arg(long, default_value_t = 20_000)]
     writes: usize,
-    /// Creates a second that the clients send together in a second round; 0 for none. In the first each sends its next as soon
-    /// as the last is answered, so that what a create takes there is what a hundred others take.
+    /// Creates per second, over all clients, in a second round; 0 for no second round. In the
+    /// first round each client sends its next create as soon as the last is answered, so its
+    /// latency is that of a saturated server.
     #[arg(long, default_value_t = 10_000)]
     rate: u32,
-    /// Bytes of payload in an object.
+    /// Payload of an object, in bytes.
     #[arg(long, default_value_t = 1024)]
     size: usize,
-    /// Watchers of one collection.
+    /// Number of watchers of one object.
     #[arg(long, default_value_t = 200)]
     watchers: usize,
-    /// Changes the watchers are told of.
+    /// Number of changes of the watched object.
     #[arg(long, default_value_t = 200)]
     changes: usize,
-    /// Calls of a tenant, alone and then beside a flood by all clients; 0 for none. Needs `--api processes`: in one process
-    /// users do not wait for each other.
+    /// Number of calls of a tenant, first alone and then beside a flood by all clients; 0 for
+    /// none. Needs `--api processes`: in one process users do not wait for each other.
     #[arg(long, default_value_t = 1000)]
     tenant_calls: usize,
-    /// Objects to list.
+    /// Number of objects to list.
     #[arg(long, default_value_t = 100_000)]
     listed: usize,
-    /// Objects in a page of the list.
+    /// Number of objects in a page of the list.
     #[arg(long, default_value_t = 500)]
     page: usize,
-    /// Folder on the disk that is to be benched; kept afterwards. Default: a temporary one, removed.
+    /// Folder for the store, on the disk to measure; kept afterwards. Default: a temporary folder,
+    /// removed afterwards.
     #[arg(long, value_name = "DIR")]
     data_dir: Option<std::path::PathBuf>,
-    /// How the report is printed.
+    /// Format of the report.
     #[arg(long, value_enum, default_value = "text")]
     output: Output,
 }
 
-/// Runs the bench; the exit code is a failure when an object was lost or a watcher not told.
+/// Runs the bench. The exit code is a failure when an object or an event was lost.
 pub fn main(options: &Options) -> anyhow::Result<ExitCode> {
     process::run(run(options))
 }
@@ -113,7 +117,7 @@ async fn run(options: &Options) -> anyhow::Result<ExitCode> {
     })
     .await?;
     let after_patches = server.cost();
-    let (told, missed) = fan_out(&server, &clients, options).await?;
+    let (delays, missed) = fan_out(&server, &clients, options).await?;
     let tenant = beside_a_flood(&server, &clients, options.tenant_calls).await?;
     if options.listed > made {
         many(&senders, made..options.listed, None, move |number| post(number, &payload)).await?;
@@ -133,7 +137,7 @@ async fn run(options: &Options) -> anyhow::Result<ExitCode> {
         "watch": {
             "watchers": options.watchers,
             "changes": options.changes,
-            "milliseconds": spread(&told),
+            "milliseconds": spread(&delays),
             "missed": missed,
         },
         "tenant": tenant.as_ref().map(Tenant::json),
@@ -177,11 +181,11 @@ async fn run(options: &Options) -> anyhow::Result<ExitCode> {
     Ok(if lost == 0 && missed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// What a tenant's calls take.
+/// Latencies of a tenant's calls.
 struct Tenant {
     alone: Vec<Duration>,
     flooded: Vec<Duration>,
-    /// Calls of the flood meanwhile, and how long it went on.
+    /// Number of the flood's calls during the tenant's, and the time they took.
     flood: (usize, Duration),
 }
 
@@ -200,9 +204,10 @@ impl Tenant {
     }
 }
 
-/// Calls of a tenant when nobody else calls, and while another service account sends as much as it can over as many
-/// connections as there are clients. The tenant has a thread and a connection of its own, as a program elsewhere would: what
-/// the flood's clients do to each other in this process is theirs.
+/// Measures a tenant's calls without other load, and while another service account sends as many
+/// requests as it can over as many connections as there are clients. The tenant has its own thread
+/// and connection, like a program elsewhere, so that it does not wait for the flood's clients in
+/// this process.
 async fn beside_a_flood(server: &Server, clients: &[Client], calls: usize) -> anyhow::Result<Option<Tenant>> {
     if calls == 0 || !server.takes_turns() {
         return Ok(None);
@@ -219,7 +224,8 @@ async fn beside_a_flood(server: &Server, clients: &[Client], calls: usize) -> an
             flood.spawn(async move {
                 loop {
                     let change = sent.fetch_add(1, Ordering::Relaxed);
-                    // Each its own object, so that they get in the way of nothing but the server.
+                    // Each task patches its own object, so that the tasks compete for the server
+                    // alone.
                     let number = number * FLOOD_DEPTH + depth;
                     let body =
                         json!({"apiVersion": "v1", "kind": "ConfigMap", "data": {"changed": change.to_string()}});
@@ -231,21 +237,21 @@ async fn beside_a_flood(server: &Server, clients: &[Client], calls: usize) -> an
             });
         }
     }
-    // Until all of them have connected and some calls behind them.
+    // Until every client of the flood has connected and has made some calls.
     while sent.load(Ordering::Relaxed) < 10 * FLOOD_DEPTH * clients.len() && !flood.is_empty() {
         tokio::time::sleep(CHANGE_PAUSE).await;
     }
     let (before, start) = (sent.load(Ordering::Relaxed), Instant::now());
     let flooded = tokio::select! {
         flooded = patch_apart(tenant, calls) => flooded?,
-        // They end by an error alone.
+        // A task of the flood ends only by an error.
         Some(ended) = flood.join_next() => return ended?.context("the flood").map(|()| None),
     };
     let flood = (sent.load(Ordering::Relaxed) - before, start.elapsed());
     Ok(Some(Tenant { alone, flooded, flood }))
 }
 
-/// A client's calls from a thread of its own, after one that makes the connection.
+/// Latencies of a client's calls from a thread of its own, after one call that connects.
 async fn patch_apart(config: kube::Config, calls: usize) -> anyhow::Result<Vec<Duration>> {
     let thread = tokio::task::spawn_blocking(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -258,7 +264,7 @@ async fn patch_apart(config: kube::Config, calls: usize) -> anyhow::Result<Vec<D
     thread.await?
 }
 
-/// One client's calls, one after the other.
+/// Latencies of one client's sequential calls.
 async fn patch_again(client: &Client, calls: usize) -> anyhow::Result<Vec<Duration>> {
     let mut times = Vec::with_capacity(calls);
     for number in 0..calls {
@@ -271,7 +277,8 @@ async fn patch_again(client: &Client, calls: usize) -> anyhow::Result<Vec<Durati
     Ok(times)
 }
 
-/// A namespace with an object and a service account that may write there; the account's token.
+/// Creates the tenant's namespace with an object and a service account that may write there.
+/// Returns the account's token.
 async fn token_of(client: &Client, account: &str) -> anyhow::Result<String> {
     let inside = format!("/api/v1/namespaces/{TENANT}");
     let binding = json!({
@@ -309,7 +316,7 @@ async fn send(client: &Client, (method, path, kind, body): Call) -> anyhow::Resu
     Ok(())
 }
 
-/// How many calls went.
+/// Latencies of a number of calls, and the time they took together.
 struct Calls {
     times: Vec<Duration>,
     wall: Duration,
@@ -334,8 +341,9 @@ fn spread(times: &[Duration]) -> Value {
     json!({"mean": mean, "median": median, "p99": p99})
 }
 
-/// Each client makes one call after the other until all are made; with a rate, no sooner than so many a second together
-/// allow. One that is late, because all clients were waiting, counts from when it was due.
+/// Makes the calls `numbers`, distributed over the senders, which each make one call after the
+/// other. With a rate, the senders together start at most that many calls per second. The latency
+/// of a call that starts late, because all senders were busy, counts from its due time.
 async fn many(
     senders: &[Arc<Sender>],
     numbers: std::ops::Range<usize>,
@@ -394,12 +402,13 @@ struct Data {
     change: String,
 }
 
-/// Changes one object again and again; how long after sending a change each watcher heard of it, and how many did not.
+/// Changes one object repeatedly. Returns the delay of each change at each watcher, and the number
+/// of events that did not arrive.
 async fn fan_out(server: &Server, clients: &[Client], options: &Options) -> anyhow::Result<(Vec<Duration>, usize)> {
     let collection = format!("/api/v1/namespaces/{WATCHED}/configmaps");
     let body = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "watched"}});
     create(&clients[0], &collection, body.to_string().into_bytes()).await.context("the watched object")?;
-    let (sender, mut told) = mpsc::unbounded_channel();
+    let (sender, mut events) = mpsc::unbounded_channel();
     let mut watchers = JoinSet::new();
     for number in 0..options.watchers {
         let client = match clients.get(number) {
@@ -410,7 +419,7 @@ async fn fan_out(server: &Server, clients: &[Client], options: &Options) -> anyh
         let stream = client.request_stream(http::Request::get(path).body(Vec::new())?).await.context("a watch")?;
         let sender = sender.clone();
         watchers.spawn(async move {
-            // What keeps the connection alive.
+            // Keeps the connection open.
             let _client = client;
             let mut lines = stream.lines();
             while let Some(Ok(line)) = lines.next().await {
@@ -433,9 +442,9 @@ async fn fan_out(server: &Server, clients: &[Client], options: &Options) -> anyh
     }
     let expected = options.changes * options.watchers;
     let mut lags = Vec::with_capacity(expected);
-    let deadline = Instant::now() + TOLD_MAX;
+    let deadline = Instant::now() + EVENTS_MAX;
     while lags.len() < expected {
-        match tokio::time::timeout_at(deadline, told.recv()).await {
+        match tokio::time::timeout_at(deadline, events.recv()).await {
             Ok(Some((change, at))) => lags.push(at.saturating_duration_since(sent[change])),
             _ => break,
         }
@@ -456,7 +465,7 @@ struct Metadata {
     next: String,
 }
 
-/// Lists in pages: how many pages, objects, and how long.
+/// Lists in pages. Returns the number of pages, the number of objects and the time taken.
 async fn list(client: &Client, page: usize) -> anyhow::Result<(usize, usize, Duration)> {
     let (mut pages, mut found, mut next) = (0, 0, String::new());
     let start = Instant::now();
