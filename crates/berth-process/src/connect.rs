@@ -1,4 +1,4 @@
-//! The way to a Kubernetes API: kubeconfig or in-cluster credentials, and a count of what is asked of it.
+//! Kubernetes clients from a kubeconfig or in-cluster credentials, and counts of their requests.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -21,14 +21,16 @@ use tower::{Layer, Service};
 
 use crate::limit::Limiter;
 
-/// How often an API server that does not answer, or does not serve what is needed yet, is asked again.
+/// Interval of requests to an API server that does not answer, or does not serve the needed groups
+/// yet.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// How to reach the cluster.
+/// Options that select the cluster.
 #[derive(Args)]
 #[command(next_help_heading = "Cluster")]
 pub struct ConnectOptions {
-    /// Kubeconfig file of the cluster. Default: $KUBECONFIG, then the pod's service account, then ~/.kube/config.
+    /// Kubeconfig file of the cluster. Default: $KUBECONFIG, then the pod's service account, then
+    /// ~/.kube/config.
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
     /// Context of the kubeconfig to use. Default: its current context.
@@ -37,7 +39,7 @@ pub struct ConnectOptions {
 }
 
 impl ConnectOptions {
-    /// Finds out where the cluster is; asks it nothing.
+    /// The client configuration of the selected cluster. Sends no request.
     pub async fn config(&self) -> anyhow::Result<Config> {
         let options = KubeConfigOptions { context: self.context.clone(), ..KubeConfigOptions::default() };
         let in_cluster = std::env::var_os("KUBERNETES_SERVICE_HOST").is_some();
@@ -61,26 +63,27 @@ impl ConnectOptions {
     }
 }
 
-/// A client whose requests are limited and counted.
+/// A client whose requests are counted in `requests` and limited by `limiter`.
 pub fn client(config: Config, requests: &Requests, limiter: &Limiter) -> anyhow::Result<Client> {
     let url = config.cluster_url.to_string();
     let builder = ClientBuilder::try_from(config).with_context(|| url)?;
     Ok(builder.with_layer(limiter).with_layer(requests).build())
 }
 
-/// A client that asks again, for minutes, when it is told to come back later: for work that must not stop in the middle.
+/// A client that retries 429, 503 and 504 for minutes, for work that must not stop halfway.
 pub fn persistent(config: Config) -> anyhow::Result<Client> {
     client(config, &Requests::default(), &Limiter::new(None))
 }
 
-/// A client for somebody who waits for the answer: one that says to come back later is told as it is. Those that work on their
-/// own ask again and again, for minutes.
+/// An interactive client: 429, 503 and 504 are returned to the caller. A [`persistent`] client
+/// retries them for minutes.
 pub fn asking(mut config: Config) -> anyhow::Result<Client> {
     config.default_retry = false;
     client(config, &Requests::default(), &Limiter::new(None))
 }
 
-/// The certificates of the authorities that signed the API server's, PEM; none when the system's are trusted.
+/// Certificates of the authorities that the API server's certificate is verified with, in PEM.
+/// `None` if the system's authorities are trusted.
 pub fn authority_pem(config: &Config) -> Option<String> {
     let mut pem = String::new();
     for der in config.root_cert.as_ref()? {
@@ -95,12 +98,13 @@ pub fn authority_pem(config: &Config) -> Option<String> {
     Some(pem)
 }
 
-/// Waits until the API answers and serves these groups. What is missing is said once, and again when it changes.
+/// Waits until the API answers and serves these groups. Logs what is missing, once and when it
+/// changes.
 ///
 /// # Errors
-/// When the credentials are refused: waiting does not help then.
+/// The API rejects the credentials, so waiting does not help.
 pub async fn wait_for_groups(client: &Client, clock: &Clock, needed: &[&str]) -> anyhow::Result<()> {
-    let mut said = String::new();
+    let mut logged = String::new();
     loop {
         let problem = match client.list_api_groups().await {
             Ok(list) => {
@@ -117,9 +121,9 @@ pub async fn wait_for_groups(client: &Client, clock: &Clock, needed: &[&str]) ->
             Err(kube::Error::Api(status)) if status.code == 403 => return Err(anyhow!("{}", status.message)),
             Err(error) => format!("the API server does not answer: {}", causes(&error)),
         };
-        if problem != said {
+        if problem != logged {
             tracing::warn!("{problem}; waiting");
-            said = problem;
+            logged = problem;
         }
         clock.sleep(RETRY).await;
     }
@@ -138,10 +142,10 @@ fn causes(error: &dyn std::error::Error) -> String {
     text
 }
 
-/// What a request was: verb, group, resource with its subresource, and the answer's status code.
+/// Key of a count: verb, group, resource with its subresource, and the answer's status code.
 type Call = (String, String, String, u16);
 
-/// Counts requests by what they ask for; clones share the counts.
+/// Counts requests by verb, resource and status code. Clones share the counts.
 #[derive(Clone, Default)]
 pub struct Requests(Arc<Mutex<BTreeMap<Call, u64>>>);
 
@@ -174,7 +178,7 @@ impl<S> Layer<S> for Requests {
     }
 }
 
-/// A client's connection that counts.
+/// A client's connection whose requests are counted.
 #[derive(Clone)]
 pub struct Counted<S> {
     inner: S,
@@ -202,7 +206,7 @@ where
         Box::pin(async move {
             let answer = answer.await;
             if info.is_resource_request {
-                // 0 when there was no answer.
+                // 0 if the request got no answer.
                 let code = answer.as_ref().map_or(0, |response| response.status().as_u16());
                 let resource = match info.subresource.as_str() {
                     "" => info.resource,
@@ -224,7 +228,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn who_waits_for_an_answer_gets_the_first_one() {
+    async fn an_interactive_client_returns_the_first_answer() {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let url = format!("http://{}", listener.local_addr().expect("an address"));
         let asked = Arc::new(AtomicUsize::new(0));
@@ -233,7 +237,7 @@ mod tests {
             while let Ok((mut stream, _)) = listener.accept().await {
                 count.fetch_add(1, Ordering::SeqCst);
                 let mut request = [0; 4096];
-                // One read holds the whole of so small a request.
+                // One read returns the whole of such a small request.
                 let _ = stream.read(&mut request).await;
                 let answer = b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
                 let _ = stream.write_all(answer).await;

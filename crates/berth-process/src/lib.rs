@@ -1,14 +1,15 @@
-//! What the command line and the benches share: the operating system's side of a process, and the way to a Kubernetes
-//! API.
+//! The parts of a process that the command line and the benches share.
 //!
-//! [`process`] has the async runtime, signals, entropy, folders and files; [`connect`] makes clients from kubeconfigs
-//! or a pod's service account and counts their requests; [`limit`] limits those requests.
+//! [`process`] has the async runtime, signals, entropy, folders and files. [`connect`] makes
+//! Kubernetes clients from a kubeconfig or a pod's service account, and counts their requests.
+//! [`limit`] limits the rate of those requests.
 
 pub mod connect;
 pub mod limit;
 pub mod process;
 
-/// Prints a line for whoever started the process; a server does not die because nobody reads any more.
+/// Prints a line on the standard output. A closed output is ignored, so that it does not end a
+/// server.
 #[macro_export]
 macro_rules! say {
     ($($text:tt)*) => {{

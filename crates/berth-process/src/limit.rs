@@ -1,4 +1,4 @@
-//! A limit on the requests of a client, as client-go has it: so many a second and kind, so many at once before that.
+//! Limits the request rate of a client per kind of object, with a burst, as client-go does.
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
@@ -13,17 +13,17 @@ use http::{Request, Response};
 use tokio::time::Instant;
 use tower::{Layer, Service};
 
-/// Requests a second, and at once.
+/// A rate of requests and a burst.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Limit {
-    /// Requests a second.
+    /// Requests per second.
     pub qps: f64,
-    /// Requests at once after a pause.
+    /// Maximum number of requests at once after a pause.
     pub burst: u32,
 }
 
 impl Limit {
-    /// The limit as the controllers are told of it, to order their writes by.
+    /// The limit in the controllers' configuration, by which they order their writes.
     pub fn of_controllers(self) -> ClientLimit {
         ClientLimit { qps: self.qps, burst: self.burst }
     }
@@ -46,27 +46,28 @@ impl FromStr for Limit {
     }
 }
 
-/// Holds the requests of a client to a limit; each kind of object has its own, as the clients of controllers built on
-/// controller-runtime have. Watches are not counted: they are rare, and last. Clones share the counts.
+/// Delays the requests of a client to keep a limit. The limit applies to each kind of object
+/// apart, as in controllers built on controller-runtime. Watches are not limited: they are rare
+/// and long-lived. Clones share the state.
 #[derive(Clone)]
 pub struct Limiter {
     limit: Option<Limit>,
     kinds: Arc<Mutex<BTreeMap<(String, String), Bucket>>>,
 }
 
-/// Requests that may be made at once; below zero, those that have been promised a place.
+/// Number of requests that may be sent at once; negative if requests are waiting.
 struct Bucket {
     tokens: f64,
     at: Instant,
 }
 
 impl Limiter {
-    /// A limiter; without a limit it only passes requests on.
+    /// A limiter. Without a limit it does not delay requests.
     pub fn new(limit: Option<Limit>) -> Self {
         Limiter { limit, kinds: Arc::default() }
     }
 
-    /// How long a request has to wait for its place.
+    /// Reserves a place for a request. Returns the time until it may be sent.
     fn reserve(&self, group: &str, resource: &str) -> Duration {
         let Some(limit) = self.limit else { return Duration::ZERO };
         let now = Instant::now();
@@ -89,7 +90,7 @@ impl<S> Layer<S> for Limiter {
     }
 }
 
-/// A client's connection that is limited.
+/// A client's connection whose requests are limited.
 #[derive(Clone)]
 pub struct Limited<S> {
     inner: S,
@@ -120,7 +121,7 @@ where
         } else {
             Duration::ZERO
         };
-        // Nothing is sent before the answer is first asked for.
+        // The inner service sends the request only when its future is first polled.
         let answer = self.inner.call(request);
         Box::pin(async move {
             if !wait.is_zero() {
@@ -136,7 +137,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn limits_are_read() {
+    fn limits_are_parsed() {
         assert_eq!("50/100".parse(), Ok(Limit { qps: 50.0, burst: 100 }));
         for wrong in ["50", "0/1", "1/0", "a/b", "-1/5", "inf/1"] {
             assert!(wrong.parse::<Limit>().unwrap_err().contains("QPS/BURST"), "{wrong}");
@@ -144,7 +145,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn after_the_burst_requests_wait_their_turn_kind_by_kind() {
+    async fn requests_beyond_the_burst_wait_per_kind() {
         let limiter = Limiter::new(Some(Limit { qps: 10.0, burst: 2 }));
         let waits: Vec<u128> = (0..4).map(|_| limiter.reserve("g", "a").as_millis()).collect();
         assert_eq!(waits, [0, 0, 100, 200]);

@@ -1,4 +1,5 @@
-//! What only a program may touch: signals, entropy, its runtime, files named on the command line.
+//! Access to the operating system that only programs have: the async runtime, signals, entropy,
+//! and the files and folders of the command line.
 
 use std::fs::{DirBuilder, Permissions};
 use std::future::Future;
@@ -10,7 +11,8 @@ use std::process::ExitCode;
 use anyhow::{Context, anyhow, bail};
 use serde_json::Value;
 
-/// Runs to the end on a runtime with all cores; gives tasks that are left a second.
+/// Runs `program` to its end on a runtime that uses all cores. Remaining tasks then have one
+/// second to end.
 pub fn run(program: impl Future<Output = anyhow::Result<ExitCode>>) -> anyhow::Result<ExitCode> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("cannot start")?;
     raise_file_limit();
@@ -22,29 +24,31 @@ pub fn run(program: impl Future<Output = anyhow::Result<ExitCode>>) -> anyhow::R
     code
 }
 
-/// Allows this process as many open files as the system lets it have: a connection each, thousands of clients. Shells start
-/// programs with 1,024. Failing to is no reason not to start.
+/// Raises the limit on open files to the system's maximum. Every connection is an open file, and
+/// shells start programs with a limit of 1,024. A failure is logged and does not prevent the
+/// start.
 fn raise_file_limit() {
     use rustix::process::{Resource, getrlimit, setrlimit};
     let mut limit = getrlimit(Resource::Nofile);
     if limit.current != limit.maximum {
         limit.current = limit.maximum;
         if let Err(error) = setrlimit(Resource::Nofile, limit) {
-            tracing::warn!(%error, "the limit on open files stays as it is");
+            tracing::warn!(%error, "cannot raise the limit on open files");
         }
     }
 }
 
-/// A file that may not grow any more is an error of one write, to be answered; by default the system ends the process instead.
+/// Makes a write beyond the limit on file sizes fail with an error. By default the system sends
+/// SIGXFSZ, which ends the process.
 fn survive_file_size_limit() {
     let kind = tokio::signal::unix::SignalKind::from_raw(rustix::process::Signal::XFSZ.as_raw());
-    // Once listened for, it ends nobody; whether anybody listens on does not matter.
+    // The handler stays registered after the listener is dropped.
     if let Err(error) = tokio::signal::unix::signal(kind) {
-        tracing::warn!(%error, "a limit on the size of files will end the process");
+        tracing::warn!(%error, "cannot handle SIGXFSZ: a write beyond the limit on file sizes will end the process");
     }
 }
 
-/// Waits for Ctrl-C or SIGTERM; says which.
+/// Waits for Ctrl-C or SIGTERM. Returns `interrupted` or `terminated`.
 pub async fn signal() -> anyhow::Result<&'static str> {
     use tokio::signal::unix::{SignalKind, signal};
     let mut terminate = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;
@@ -56,15 +60,17 @@ pub async fn signal() -> anyhow::Result<&'static str> {
     })
 }
 
-/// A number nobody can guess, and that differs at every start: identifiers must not repeat over a restart.
+/// An unpredictable number, different at every start, so that identifiers do not repeat after a
+/// restart.
 pub fn entropy() -> anyhow::Result<u64> {
     let mut bytes = [0; 8];
     std::fs::File::open("/dev/urandom").and_then(|mut file| file.read_exact(&mut bytes)).context("/dev/urandom")?;
     Ok(u64::from_le_bytes(bytes))
 }
 
-/// Makes a folder that only its owner can look into, with those above it. One that is there is taken from others when
-/// nothing is in it that `is_ours` does not know: a folder that serves other ends too stays as it is.
+/// Creates a folder, and its parents, that only its owner can read. An existing folder is made
+/// private if `is_ours` accepts the name of every entry. A folder with other content is left
+/// unchanged.
 pub fn private_folder(path: &Path, is_ours: impl Fn(&str) -> bool) -> anyhow::Result<()> {
     let shown = || path.display().to_string();
     let found = match std::fs::metadata(path) {
@@ -81,7 +87,7 @@ pub fn private_folder(path: &Path, is_ours: impl Fn(&str) -> bool) -> anyhow::Re
     if entries.all(|entry| entry.is_ok_and(|entry| entry.file_name().to_str().is_some_and(&is_ours))) {
         let tightened = std::fs::set_permissions(path, Permissions::from_mode(mode & 0o700));
         if let Err(error) = tightened {
-            tracing::warn!(path = shown(), %error, "others may look into the folder");
+            tracing::warn!(path = shown(), %error, "cannot make the folder private: other users may read it");
         }
     }
     Ok(())
@@ -89,19 +95,20 @@ pub fn private_folder(path: &Path, is_ours: impl Fn(&str) -> bool) -> anyhow::Re
 
 const PRIVATE: u32 = 0o700;
 
-/// A folder for this run alone, gone when dropped.
+/// A folder for this run alone, removed when dropped.
 pub struct TemporaryFolder(PathBuf);
 
 impl TemporaryFolder {
-    /// Makes it, under a name that nobody can know beforehand: whoever makes it first could read what is put there.
+    /// Creates the folder under an unpredictable name. A user who created it first could read its
+    /// files.
     pub fn new(prefix: &str) -> anyhow::Result<Self> {
         let path = std::env::temp_dir().join(format!("{prefix}-{:016x}", entropy()?));
-        // Not recursive: one that is there already is somebody else's, which is an error.
+        // Not recursive: an existing folder belongs to another process, which is an error.
         DirBuilder::new().mode(PRIVATE).create(&path).with_context(|| path.display().to_string())?;
         Ok(Self(path))
     }
 
-    /// Where it is.
+    /// Path of the folder.
     pub fn path(&self) -> &Path {
         &self.0
     }
@@ -109,12 +116,14 @@ impl TemporaryFolder {
 
 impl Drop for TemporaryFolder {
     fn drop(&mut self) {
-        // Nothing in it outlives the process; one that cannot be removed does no harm.
+        // No file in it is needed after the process ends. A folder that cannot be removed does no
+        // harm.
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }
 
-/// An error and what caused it, outermost first. Some errors say in their own words what caused them: that is not said twice.
+/// The text of an error and of its causes, outermost first. A cause whose text is part of the
+/// previous one is left out.
 pub fn in_full(error: &anyhow::Error) -> String {
     let mut parts: Vec<String> = Vec::new();
     for cause in error.chain().map(ToString::to_string) {
@@ -125,7 +134,7 @@ pub fn in_full(error: &anyhow::Error) -> String {
     parts.join(": ")
 }
 
-/// Prints a document. Whoever reads it may have enough before its end (`| head`).
+/// Prints a document. A reader that closes the pipe early (`| head`) is no error.
 pub fn print(text: &str) -> anyhow::Result<()> {
     let mut out = std::io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
@@ -134,7 +143,7 @@ pub fn print(text: &str) -> anyhow::Result<()> {
     }
 }
 
-/// Reads a YAML or JSON file.
+/// Reads and parses a YAML or JSON file.
 pub fn read(path: &Path) -> anyhow::Result<Value> {
     let text = std::fs::read_to_string(path).with_context(|| path.display().to_string())?;
     serde_saphyr::from_str(&text).map_err(|error| anyhow!("{}: {error}", path.display()))
@@ -147,7 +156,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_caused_an_error_is_said_once() {
+    fn each_cause_of_an_error_is_printed_once() {
         let source = std::io::Error::from(std::io::ErrorKind::AddrInUse);
         let text = source.to_string();
         let address = ([127, 0, 0, 1], 6443).into();
@@ -162,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_is_its_owners_alone_unless_it_serves_other_ends() {
+    fn a_folder_is_made_private_unless_it_has_other_content() {
         let above = tempfile::tempdir().expect("a folder");
         let ours = |name: &str| name == "ours";
         let path = above.path().join("a/b");
@@ -185,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn a_temporary_folder_is_private_and_has_a_name_of_its_own() {
+    fn a_temporary_folder_is_private_and_has_a_unique_name() {
         let (one, two) =
             (TemporaryFolder::new("berth-test").expect("made"), TemporaryFolder::new("berth-test").expect("made"));
         assert_ne!(one.path(), two.path());
