@@ -4,28 +4,26 @@
 //! request. After a write the rest must not be left half done: charges of quotas and addresses
 //! belong to the object that is stored next, and a stored object may have to take effect (a kind
 //! that is now served, a policy that is now in force). So the rest of such a request becomes a
-//! task of its own. A request whose client stays connected pays one flag for this.
+//! task of its own, which learns from its [`Disconnection`] that its client is gone.
 
 use std::cell::Cell;
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 
 use tokio::runtime::Handle;
 
-tokio::task_local! {
-    /// Whether the client of the request being executed has disconnected.
-    static ABANDONED: bool;
-}
+/// Whether the client of one request has disconnected. Clones share it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Disconnection(Arc<AtomicBool>);
 
-/// True once the client has disconnected: stop between steps of divisible work.
-pub(crate) fn is_abandoned() -> bool {
-    ABANDONED.try_with(|abandoned| *abandoned).unwrap_or(false)
-}
-
-/// Runs `request` as if its client were connected: for work that must finish in any case.
-pub(crate) async fn to_the_end<F: Future>(request: F) -> F::Output {
-    ABANDONED.scope(false, request).await
+impl Disconnection {
+    /// True once the client has disconnected: stop between steps of divisible work.
+    pub(crate) fn is_known(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
 }
 
 thread_local! {
@@ -68,12 +66,14 @@ pub(crate) fn noting<T>(poll: impl FnOnce() -> T) -> (T, bool) {
 pub(crate) struct Completing<T: 'static> {
     /// `None` once the request has been answered.
     request: Option<Pin<Box<dyn Future<Output = T> + Send>>>,
+    client: Disconnection,
     has_written: bool,
 }
 
 impl<T: 'static> Completing<T> {
-    pub(crate) fn new(request: impl Future<Output = T> + Send + 'static) -> Completing<T> {
-        Completing { request: Some(Box::pin(request)), has_written: false }
+    /// `client` is set when this value is dropped before the request has been answered.
+    pub(crate) fn new(client: Disconnection, request: impl Future<Output = T> + Send + 'static) -> Completing<T> {
+        Completing { request: Some(Box::pin(request)), client, has_written: false }
     }
 }
 
@@ -96,7 +96,7 @@ impl<T: 'static> Drop for Completing<T> {
     fn drop(&mut self) {
         // Without a runtime the process is ending. The next start repairs what is left undone.
         if let (Some(rest), true, Ok(runtime)) = (self.request.take(), self.has_written, Handle::try_current()) {
-            let rest = ABANDONED.scope(true, rest);
+            self.client.0.store(true, Ordering::Relaxed);
             runtime.spawn(async move { drop(rest.await) });
         }
     }
@@ -104,9 +104,6 @@ impl<T: 'static> Drop for Completing<T> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-    use std::sync::atomic::{AtomicBool, Ordering};
-
     use tokio::sync::oneshot;
 
     use super::*;
@@ -117,13 +114,15 @@ mod tests {
         let (release, released) = oneshot::channel::<()>();
         let ended = Arc::new(AtomicBool::new(false));
         let seen = ended.clone();
-        let mut request = Completing::new(async move {
+        let client = Disconnection::default();
+        let known = client.clone();
+        let mut request = Completing::new(client, async move {
             if writes {
                 note_write();
             }
+            assert!(!known.is_known());
             let _ = released.await;
-            assert!(is_abandoned());
-            assert!(!to_the_end(async { is_abandoned() }).await);
+            assert!(known.is_known());
             seen.store(true, Ordering::Relaxed);
         });
         assert!(futures::poll!(&mut request).is_pending());
@@ -143,8 +142,8 @@ mod tests {
 
     #[tokio::test]
     async fn a_request_ends_when_it_is_answered_or_panics() {
-        assert_eq!(Completing::new(async { 7 }).await, 7);
-        let panics = tokio::spawn(Completing::new(async {
+        assert_eq!(Completing::new(Disconnection::default(), async { 7 }).await, 7);
+        let panics = tokio::spawn(Completing::new(Disconnection::default(), async {
             note_write();
             tokio::task::yield_now().await;
             panic!("a bug in a handler")

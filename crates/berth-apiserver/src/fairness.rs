@@ -32,7 +32,7 @@ use tokio::sync::{Notify, oneshot};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use crate::completion::{self, Completing};
+use crate::completion::{self, Completing, Disconnection};
 pub(crate) use figures::Figures;
 pub(crate) use flow::{Flow, of as flow_of};
 use turns::{Place, Turns, UnderWay};
@@ -214,13 +214,14 @@ impl Fairness {
         self: &Arc<Self>,
         flow: Flow,
         bytes: usize,
+        client: Disconnection,
         request: F,
     ) -> Completing<Result<F::Output, Status>>
     where
         F: Future + Send + 'static,
     {
         let fairness = self.clone();
-        Completing::new(async move { fairness.run(&flow, bytes, Box::pin(request)).await })
+        Completing::new(client, async move { fairness.run(&flow, bytes, Box::pin(request)).await })
     }
 
     async fn turn(&self, flow: &Flow, bytes: usize, now: Instant) -> Result<Option<Turn>, Status> {
@@ -491,7 +492,7 @@ mod tests {
         let ended = Arc::new(Mutex::new(Vec::new()));
         for _ in 0..CAPACITY_MIN {
             let (ended, mut disk) = (ended.clone(), disk.clone());
-            let mut request = fairness.complete(flow("flood"), 0, async move {
+            let mut request = fairness.complete(flow("flood"), 0, Disconnection::default(), async move {
                 completion::note_write();
                 disk.wait_for(|written| *written).await.expect("the test writes");
                 ended.lock().expect("not poisoned").push(current_user());

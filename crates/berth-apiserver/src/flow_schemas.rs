@@ -11,7 +11,7 @@ use http_body_util::Full;
 use serde_json::{Value, json};
 
 use crate::registry::ResourceInfo;
-use crate::{ApiServer, UserInfo, completion};
+use crate::{ApiServer, UserInfo};
 
 const GROUP: &str = "flowcontrol.apiserver.k8s.io";
 const VERSION: &str = "v1";
@@ -78,7 +78,7 @@ async fn report_dangling(server: &ApiServer, schema: &Value) {
             .header(header::CONTENT_TYPE, "application/apply-patch+yaml")
             .body(Full::new(Bytes::from(applied.to_string())));
         let Ok(request) = request else { return };
-        let response = completion::to_the_end(server.handle(request, UserInfo::master("system:apiserver"))).await;
+        let response = server.handle(request, UserInfo::master("system:apiserver")).await;
         if response.status() != StatusCode::CONFLICT {
             if !response.status().is_success() {
                 tracing::debug!(name, status = %response.status(), "could not write the Dangling condition of a FlowSchema");

@@ -25,7 +25,7 @@ use berth_store::{CommitFuture, Store, Write};
 
 use crate::admission::{self, AdmissionPlugin};
 use crate::auth::tokens::{TokenKey, Tokens};
-use crate::completion::{self, Completing};
+use crate::completion::{self, Completing, Disconnection};
 use crate::crd::{Converter, CustomKind};
 use crate::fairness::{Figures, current_user};
 use crate::registry::{Origin, Registry, ResourceInfo, SchemaSource};
@@ -373,8 +373,9 @@ impl ApiServer {
             Ok(body) => body,
             Err(status) => return rest::status_response_for(&status, &rest::accept_header(&parts.headers)),
         };
-        let server = self.clone();
-        Completing::new(async move { rest::handle(&server, parts, body, user).await }).await
+        let (server, client) = (self.clone(), Disconnection::default());
+        let disconnection = client.clone();
+        Completing::new(client, async move { rest::handle(&server, parts, body, user, disconnection).await }).await
     }
 
     /// A connection without a socket, for `kube::Client::new`. Every request runs as `user`.

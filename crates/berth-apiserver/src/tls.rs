@@ -26,6 +26,7 @@ use tokio::sync::{Semaphore, watch};
 use tokio_rustls::TlsAcceptor;
 
 use crate::auth::authn::Authenticator;
+use crate::completion::Disconnection;
 use crate::fairness::{self, Fairness};
 use crate::{ApiServer, Body, RequestInfo, UserInfo, audit, compression, own_service, rest};
 
@@ -315,9 +316,10 @@ async fn answer_in_turn(
     let query = parts.uri.query().unwrap_or_default();
     let info = RequestInfo::parse(&parts.method, parts.uri.path(), query);
     let flow = fairness::flow_of(&info, query, &user, &server.inner.config.controllers);
-    let (bytes, server) = (body.len(), server.clone());
-    let request = async move { rest::handle(&server, parts, body, user).await };
-    match turns.complete(flow, bytes, request).await {
+    let (bytes, server, client) = (body.len(), server.clone(), Disconnection::default());
+    let disconnection = client.clone();
+    let request = async move { rest::handle(&server, parts, body, user, disconnection).await };
+    match turns.complete(flow, bytes, client, request).await {
         Ok(response) => response,
         Err(status) => refusal(&status, accept.as_ref()),
     }

@@ -11,7 +11,7 @@ use http_body_util::Full;
 use serde_json::Value;
 
 use super::{GROUP, PLURAL, conditions, definition, uninstall};
-use crate::{ApiServer, UserInfo, completion, objects};
+use crate::{ApiServer, UserInfo, objects};
 
 /// Deletes all objects of a definition that is being deleted, then the definition.
 pub(crate) async fn delete_objects(server: ApiServer, definition: Arc<Value>) {
@@ -34,7 +34,7 @@ pub(crate) async fn delete_objects(server: ApiServer, definition: Arc<Value>) {
                 .uri(format!("/apis/{group}/{version}/{scope}{plural}"))
                 .body(Full::new(Bytes::new()));
             let Ok(request) = request else { continue };
-            let response = completion::to_the_end(server.handle(request, UserInfo::master("system:apiserver"))).await;
+            let response = server.handle(request, UserInfo::master("system:apiserver")).await;
             if !response.status().is_success() {
                 tracing::warn!(group, plural, status = %response.status(), "objects of a removed kind could not be deleted");
             }

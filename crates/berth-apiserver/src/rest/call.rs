@@ -15,6 +15,7 @@ use super::options::Options;
 use super::view::View;
 use crate::admission::{AdmissionRequest, Annotations, Operation};
 use crate::auth::{self, Attributes};
+use crate::completion::Disconnection;
 use crate::crd::CustomKind;
 use crate::registry::{Origin, ResourceInfo, VersionInfo};
 use crate::request::RequestInfo;
@@ -28,6 +29,7 @@ pub(crate) struct Call {
     version: usize,
     pub(crate) custom: Option<Arc<CustomKind>>,
     pub(crate) user: UserInfo,
+    pub(crate) client: Disconnection,
     pub(crate) options: Options,
     pub(crate) negotiated: Negotiated,
     pub(crate) content_type: String,
@@ -87,6 +89,7 @@ impl Call {
             version,
             custom,
             user,
+            client: Disconnection::default(),
             body,
             warnings,
             annotations: Annotations::default(),
@@ -103,6 +106,7 @@ impl Call {
             version: self.version,
             custom: self.custom.clone(),
             user: self.user.clone(),
+            client: self.client.clone(),
             options: self.options.clone(),
             negotiated: self.negotiated.clone(),
             content_type: String::new(),

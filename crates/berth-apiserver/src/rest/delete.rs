@@ -19,7 +19,7 @@ use super::list::{self, Selection, read};
 use super::negotiate;
 use super::update::is_finished_deletion;
 use crate::admission::{Operation, quota};
-use crate::{Body, admission, completion, crd, service_addresses, strategy};
+use crate::{Body, admission, crd, service_addresses, strategy};
 
 const FOREGROUND: &str = "foregroundDeletion";
 const ORPHAN: &str = "orphan";
@@ -329,7 +329,7 @@ async fn delete_each(call: &Call, names: Vec<String>, options: &DeleteOptions) -
     // One that is under way when another fails, or when the client hangs up, is completed: it may have been stored already.
     let failed = AtomicBool::new(false);
     let goes_on = |_: &String| {
-        let goes_on = !completion::is_abandoned() && !failed.load(Ordering::Relaxed);
+        let goes_on = !call.client.is_known() && !failed.load(Ordering::Relaxed);
         std::future::ready(goes_on)
     };
     let delete = |name: String| async move { delete_one(call, &name, options).await };

@@ -40,6 +40,7 @@ use http_body_util::{BodyExt, Limited};
 
 use crate::admission::Annotations;
 use crate::aggregation::Forwarded;
+use crate::completion::Disconnection;
 use crate::discovery::Served;
 use crate::protobuf::{self, DecodeError};
 use crate::registry::{Origin, ResourceInfo};
@@ -83,6 +84,7 @@ pub(crate) async fn handle(
     mut parts: http::request::Parts,
     body: Bytes,
     user: UserInfo,
+    client: Disconnection,
 ) -> Response<Body> {
     let query = parts.uri.query().unwrap_or_default().to_owned();
     let info = RequestInfo::parse(&parts.method, parts.uri.path(), &query);
@@ -98,7 +100,7 @@ pub(crate) async fn handle(
             }
         }
         let lean = parts.extensions.get::<Lean>().is_some();
-        answer(server, &parts.method, &parts.headers, info, &query, body, user, lean, &annotations).await
+        answer(server, &parts.method, &parts.headers, info, &query, body, user, lean, client, &annotations).await
     }
     .await;
     let response =
@@ -175,6 +177,7 @@ async fn answer(
     body: Bytes,
     user: UserInfo,
     lean: bool,
+    client: Disconnection,
     annotations: &Annotations,
 ) -> Result<Response<Body>, Status> {
     auth::authorize(&server.inner.objects, &info, &user)?;
@@ -222,6 +225,7 @@ async fn answer(
     let mut call = Call::new(server, info, row, version, custom, headers, query, body, user)?;
     call.negotiated.lean = lean;
     call.annotations = annotations.clone();
+    call.client = client;
     call.check_scope()?;
     let verb = call.check_verb(method)?;
     from_protobuf(&mut call)?;
