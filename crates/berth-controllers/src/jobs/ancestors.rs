@@ -1,4 +1,5 @@
-//! Who above a job is managed: a job owned by a managed one is part of it and not queued itself.
+//! Finds the managed owner of a job: a job owned by a managed object is part of it and is not
+//! queued itself.
 
 use berth_api::kueue::labels;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
@@ -7,10 +8,11 @@ use crate::config::Config;
 use crate::plan::PlanError;
 use crate::stores::{controller_of, group_of};
 
-/// Longest chain of owners that is followed.
+/// Maximum number of owner references to follow.
 pub const DEPTH_MAX: usize = 10;
 
-/// Kinds some integration manages, as (group, kind). An owner of another kind ends the search: nobody manages it.
+/// Kinds that some integration manages, as (group, kind). The search ends at an owner of any other
+/// kind.
 const KNOWN: &[(&str, &str)] = &[
     ("batch", "Job"),
     ("jobset.x-k8s.io", "JobSet"),
@@ -32,18 +34,18 @@ const KNOWN: &[(&str, &str)] = &[
     ("apps", "StatefulSet"),
 ];
 
-/// Kinds whose objects are not queued by themselves where an object of these owns them, as (group, kind).
+/// Kinds whose children are not queued themselves, as (group, kind).
 pub fn managing_kinds() -> &'static [(&'static str, &'static str)] {
     KNOWN
 }
 
-/// What objects of these kinds make, as (owner, what it makes), each by group and kind. AppWrappers, and kinds that the
-/// configuration names, make anything.
+/// Kinds of children that each kind's controller creates, as (owner, children), by group and kind.
+/// AppWrappers and kinds named in the configuration may create children of any kind.
 const MADE: &[((&str, &str), &[(&str, &str)])] = &[
     (("batch", "Job"), &[POD]),
     (("jobset.x-k8s.io", "JobSet"), &[JOB]),
     (("ray.io", "RayJob"), &[("ray.io", "RayCluster"), JOB]),
-    // A Job cleans up after a cluster that can be recovered.
+    // The Job cleans up after a RayCluster with fault tolerance.
     (("ray.io", "RayCluster"), &[POD, JOB]),
     (("ray.io", "RayService"), &[("ray.io", "RayCluster")]),
     (("kubeflow.org", "MPIJob"), &[JOB, POD]),
@@ -64,23 +66,24 @@ const MADE: &[((&str, &str), &[(&str, &str)])] = &[
 pub const POD: (&str, &str) = ("", "Pod");
 const JOB: (&str, &str) = ("batch", "Job");
 
-/// Does an object of the owner's kind make objects of this kind? Of kinds that are not listed that is not known: they may.
+/// True if objects of the owner's kind create objects of this kind. Owner kinds that are not listed
+/// may create anything.
 fn makes(owner: (&str, &str), child: (&str, &str)) -> bool {
     MADE.iter().find(|(known, _)| *known == owner).is_none_or(|(_, made)| made.contains(&child))
 }
 
-/// A kind among them that carries its pods' labels without being queued itself.
+/// An owner kind that copies its pods' labels, queue name included, and is not queued itself.
 const BETWEEN: (&str, &str) = ("apps", "ReplicaSet");
 
-/// What is known about an owner.
+/// Result of looking up an owner.
 pub enum Lookup {
-    /// Its metadata.
+    /// The owner's metadata.
     Found(Box<ObjectMeta>),
-    /// It does not exist, or not with that UID.
+    /// No object of that name exists.
     Missing,
-    /// It exists under that name with another UID: a reference somebody made up.
+    /// An object of that name exists with another UID, so the reference is forged or stale.
     Forged,
-    /// Its kind is not watched.
+    /// The owner's kind is not watched.
     Unwatched,
 }
 
@@ -93,8 +96,9 @@ pub struct Ancestor {
     pub metadata: ObjectMeta,
 }
 
-/// The topmost managed owner of an object, if there is one. `kind`: the object's own, by group and kind. Where the
-/// configuration says which accounts may make an object part of another, an owner of a kind that makes no such objects is none.
+/// The topmost managed owner of an object, if any. `kind`: the object's own, by group and kind. If
+/// the configuration restricts which accounts may set owner references, an owner whose kind does
+/// not create such objects is ignored.
 pub fn managed_ancestor(
     kind: (&str, &str),
     metadata: &ObjectMeta,
@@ -132,11 +136,12 @@ pub fn managed_ancestor(
         kind = (group.to_owned(), reference.kind.clone());
         current = parent;
     }
-    // Who is above is not known: to guess could queue a part of a job beside the job.
+    // The remaining owners are unknown. Guessing could queue a part of a job beside the job itself.
     if controller_of(&current).is_some() { Err(PlanError::NestingTooDeep) } else { Ok(top) }
 }
 
-/// True if an owner is of a kind that some integration manages, Berth's or one that the configuration names.
+/// True if an owner is of a kind that some integration manages, Berth's or one that the
+/// configuration names.
 pub fn is_managed_kind(config: &Config, reference: &OwnerReference) -> bool {
     KNOWN.contains(&(group_of(&reference.api_version), reference.kind.as_str())) || is_external(config, reference)
 }

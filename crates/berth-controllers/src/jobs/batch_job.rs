@@ -1,4 +1,4 @@
-//! batch/v1 Job.
+//! The integration of batch/v1 Job.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ use crate::podset::{self, PodSetError, PodSetInfo};
 
 /// Name of a Job's only pod set.
 pub const POD_SET: &str = "main";
-/// The annotation and label that numbers an Indexed Job's pods.
+/// The annotation and label that hold the index of an Indexed Job's pod.
 const COMPLETION_INDEX: &str = "batch.kubernetes.io/job-completion-index";
 
 impl Job for BatchJob {
@@ -84,7 +84,7 @@ impl Job for BatchJob {
                 spec.completions = Some(info.count);
             }
         }
-        // Labels the Job controller put on the template stay.
+        // Labels that the Job controller added to the template stay.
         let mut info = info.clone();
         let labels = spec.template.metadata.as_ref().and_then(|metadata| metadata.labels.as_ref());
         for (key, value) in labels.into_iter().flatten() {
@@ -95,7 +95,7 @@ impl Job for BatchJob {
         podset::restore(&mut spec.template, &info) || changed
     }
 
-    /// Kubernetes takes no change of a template while pods made of it count as active.
+    /// Kubernetes rejects template changes while the Job has active pods.
     fn can_be_restored(&self) -> bool {
         !self.is_active()
     }
@@ -110,7 +110,7 @@ impl Job for BatchJob {
 
     fn pods_ready(&self) -> bool {
         let status = self.status.clone().unwrap_or_default();
-        // Between their end and being counted, pods that succeeded are only in this list.
+        // Pods that succeeded are only in this list until the Job controller counts them.
         let uncounted = status.uncounted_terminated_pods.and_then(|pods| pods.succeeded).map_or(0, |list| list.len());
         let done = status.succeeded.unwrap_or(0).saturating_add(i32::try_from(uncounted).unwrap_or(i32::MAX));
         done.saturating_add(status.ready.unwrap_or(0)) >= pods(self)
@@ -123,7 +123,8 @@ impl Job for BatchJob {
     fn reclaimable_pods(&self) -> Option<Vec<ReclaimablePod>> {
         let (Some(spec), Some(status)) = (&self.spec, &self.status) else { return Some(Vec::new()) };
         let parallelism = spec.parallelism.unwrap_or(1);
-        // Without completions the Job is done once any of its pods succeeded and the others have ended.
+        // Without completions, the Job completes once one pod has succeeded and all others have
+        // ended.
         let completions = spec.completions.unwrap_or(parallelism);
         let done = match spec.completion_mode.as_deref() {
             Some("Indexed") => {
@@ -147,7 +148,8 @@ impl Job for BatchJob {
     }
 
     fn is_in_step(&self, _recorded: &[PodSet]) -> bool {
-        // With completions that follow parallelism, a Job whose completions were changed by hand is not what was queued.
+        // Such a Job must keep completions equal to parallelism; otherwise it is no longer the Job
+        // that was queued.
         if !completions_follow(self) {
             return true;
         }
@@ -168,34 +170,37 @@ impl Job for BatchJob {
     }
 }
 
-/// Pods a Job runs at once.
+/// Pods that the Job runs at once.
 fn pods(job: &BatchJob) -> i32 {
     let Some(spec) = &job.spec else { return 1 };
     let parallelism = spec.parallelism.unwrap_or(1);
     spec.completions.map_or(parallelism, |completions| completions.min(parallelism))
 }
 
-/// Fewest pods it can start with, when its annotation says so and that is fewer than it asks for.
+/// Minimum number of pods to start with, from the annotation; `None` unless it is a positive
+/// number.
 pub fn min_parallelism(job: &BatchJob) -> Option<i32> {
     let min: i32 = job.annotations().get(annotations::JOB_MIN_PARALLELISM)?.parse().ok()?;
     (min > 0).then_some(min)
 }
 
-/// Do completions follow parallelism?
+/// True if completions must equal parallelism (set by annotation), so that both are scaled
+/// together.
 pub fn completions_follow(job: &BatchJob) -> bool {
     job.annotations().get(annotations::JOB_COMPLETIONS_EQUAL_PARALLELISM).is_some_and(|value| value == "true")
 }
 
-/// The label of a template that says which Job its pods are of. The Workload has it too, so that pods can be found by it.
+/// The template label that names the pods' Job. The Workload records it too, so that pods can be
+/// selected by it.
 const JOB_NAME: &str = "batch.kubernetes.io/job-name";
 
-/// Does the API server put it on a Job's template, to tell one Job's pods from another's?
+/// True for labels that the API server adds to a Job's template to select its pods.
 fn is_generated_label(key: &str) -> bool {
     matches!(key, "controller-uid" | "batch.kubernetes.io/controller-uid" | "job-name" | JOB_NAME)
 }
 
-/// Number of indexes below `completions` that completed or failed for good; each list is like `1,3-5,7`, and what cannot
-/// be read counts as nothing.
+/// Number of indexes below `completions` that completed or failed for good. Each list looks like
+/// `1,3-5,7`; parts that do not parse are ignored.
 pub fn terminal_indexes(completed: &str, failed: &str, completions: i32) -> i32 {
     let ranges = |text: &str| -> Vec<(i32, i32)> {
         text.split(',')

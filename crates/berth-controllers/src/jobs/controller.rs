@@ -18,7 +18,8 @@ use crate::metrics::Metrics;
 use crate::plan::Step;
 use crate::stores::{Stores, controller_of, group_of};
 
-/// How soon a job is looked for again whose kind cannot be listed now.
+/// Requeue interval for a job that is not in an incomplete cache: its kind cannot be listed at
+/// present.
 const UNTIL_KNOWN: Duration = Duration::from_secs(10);
 
 /// Adds the controller of one kind of job to the manager.
@@ -59,7 +60,7 @@ pub fn install<J: Job>(
             }
             keys
         })
-        // Jobs that name a queue are looked at again when it appears.
+        // Jobs that name a queue are reconciled when that queue is created.
         .watch(&stores.local_queues, move |delta: &berth_runtime::Delta<LocalQueue>| match (&delta.old, &delta.new) {
             (None, Some(queue)) => by_queue.keys(&ObjectKey::of(queue.as_ref()).to_string()),
             _ => Vec::new(),
@@ -90,7 +91,8 @@ impl<J: Job> Reconciler for JobReconciler<J> {
     async fn reconcile(&self, key: ObjectKey) -> Result<Action, Error> {
         let object = self.objects.get(&key);
         if object.is_none() && !self.objects.is_complete() {
-            // Not known is not gone: its workload keeps its quota, as its pods may run.
+            // The cache is incomplete, so the job may still exist and run pods: its workload keeps
+            // its quota.
             return Ok(Action::After(UNTIL_KNOWN));
         }
         let context = Context { stores: &self.stores, config: &self.config, gates: &self.gates, now: self.clock.now() };
@@ -107,7 +109,7 @@ impl<J: Job> Reconciler for JobReconciler<J> {
 }
 
 impl<J: Job> JobReconciler<J> {
-    /// A queue that does not exist is said where the person who made the job looks: at the job.
+    /// Reports a missing LocalQueue on the job, where its author will see it.
     fn warn_about_queue(&self, job: &Arc<J>, workload: &Workload) {
         let namespace = workload.metadata.namespace.as_deref().unwrap_or_default();
         let queue = &workload.spec.queue_name;

@@ -1,7 +1,9 @@
-//! Pods of elastic jobs wait at a scheduling gate until their Workload has quota for them (semantics §13.3).
+//! Scheduling gates on the pods of elastic jobs, removed as their Workload gets quota (semantics
+//! §13.3).
 //!
-//! A job that grows makes its new pods at once; the slice that stands for its new size may have to wait. So every pod
-//! of an elastic job is made with a gate, and as many are let through as the newest slice that holds quota counts.
+//! A job that grows creates its new pods at once, while the slice for the new size may have to wait
+//! for quota. So every pod of an elastic job is created with a gate, and gates are removed up to
+//! the pod count of the newest slice that holds quota.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -21,7 +23,7 @@ use crate::podset;
 use crate::stores::Stores;
 use crate::workload::status;
 
-/// Puts the gate into the templates of a job that may change its size.
+/// Adds the scheduling gate to the pod templates of an elastic job.
 pub fn hold_back<J: Job>(object: &mut Value, job: &J, gates: &Gates) {
     if !J::CAN_BE_ELASTIC || !is_elastic(job, gates) {
         return;
@@ -37,7 +39,7 @@ pub fn hold_back<J: Job>(object: &mut Value, job: &J, gates: &Gates) {
     }
 }
 
-/// The pods that may pass the gate now, oldest first. `owned`: the slices of their job.
+/// The pods whose gate can be removed now, oldest first. `owned`: the slices of their job.
 pub fn releases(owned: &[Arc<Workload>], pods: &[Arc<Pod>]) -> Vec<Arc<Pod>> {
     let Some(running) = slices::latest_active(owned).filter(|workload| status::is_admitted(workload)) else {
         return Vec::new();
@@ -68,7 +70,7 @@ fn has_ended(pod: &Pod) -> bool {
     matches!(phase, Some("Succeeded" | "Failed"))
 }
 
-/// The slices of one job share the name of the first.
+/// Key shared by all slices of one job, and by its pods: the name of the first slice.
 fn chain(annotations: &std::collections::BTreeMap<String, String>, namespace: Option<String>) -> Option<ObjectKey> {
     let first = annotations.get(annotations::WORKLOAD_SLICE_NAME)?;
     Some(ObjectKey::namespaced(namespace.unwrap_or_default(), first.clone()))
@@ -96,7 +98,7 @@ pub fn install(manager: &mut Manager, stores: &Stores, metrics: &Metrics) {
             seen.filter_map(|workload| of_workload(workload)).collect::<BTreeSet<_>>()
         })
         .watch(&pods, move |delta| {
-            // A pod that came, or one that makes room for another.
+            // A new gated pod, or one that ended and so frees a place.
             let matters = |pod: &&Arc<Pod>| is_held(pod) || has_ended(pod) || delta.new.is_none();
             delta.new.as_ref().or(delta.old.as_ref()).filter(matters).and_then(|pod| of_pod(pod))
         })
@@ -120,7 +122,8 @@ impl Reconciler for Release {
         for pod in releases(&slices, &self.by_chain.get(&chain)) {
             let mut after = (*pod).clone();
             podset::remove_gate(&mut after, constants::ELASTIC_JOB_GATE);
-            // Guarded by the version: whoever changed the pod meanwhile wakes this controller again.
+            // Guarded by resourceVersion: a concurrent change of the pod triggers another
+            // reconcile.
             match patch(&api, pod.as_ref(), &after, Part::Main, pod.resource_version().as_deref()).await {
                 Ok(Some(answer)) => {
                     self.pods.observe(answer);

@@ -1,16 +1,17 @@
-//! When pod sets ask for the same pods, however they were written.
+//! Compares pod sets by what they request, not by how they are written.
 //!
-//! A job that runs and does not match its Workload is stopped, so a difference has to be one in what is asked for. What
-//! stands for a running job may have been written by Kueue, by an older release, or by somebody who made a Workload
-//! beforehand: `cpu: 1000m` is then the same as `cpu: "1"`, an empty list the same as none, and what the API server would have
-//! filled in the same as what it did fill in.
+//! A running job that does not match its Workload is stopped, so only real differences may count.
+//! The Workload of a running job may have been written by Kueue, by an older release, or by a user
+//! as a prebuilt Workload. Hence `cpu: 1000m` equals `cpu: "1"`, an empty list equals none, and a
+//! default that the API server fills in equals the missing field.
 
 use berth_api::kueue::v1beta2::PodSet;
 use berth_apimachinery::quantity::Quantity;
 use k8s_openapi::api::core::v1::{Container, PodSpec, PodTemplateSpec};
 use serde_json::{Map, Value, json};
 
-/// Are these the same pods? Placement may differ once admission has a say in it (`admitted`).
+/// True if both lists describe the same pods. Once `admitted`, node selectors and tolerations may
+/// differ, because admission adds to them.
 pub(super) fn same_pod_sets(a: &[PodSet], b: &[PodSet], admitted: bool) -> bool {
     a.len() == b.len()
         && a.iter().zip(b).all(|(a, b)| {
@@ -36,13 +37,14 @@ fn same_template(a: &PodTemplateSpec, b: &PodTemplateSpec, admitted: bool) -> bo
 }
 
 fn same_containers(a: &[Container], b: &[Container]) -> bool {
-    // Nearly always they are written alike; only others are worth the work.
+    // Most containers are equal as written; the normalized forms are computed only for the
+    // others.
     let same = |a: &Container, b: &Container| a == b || plain(a).is_some_and(|a| plain(b) == Some(a));
     a.len() == b.len() && a.iter().zip(b).all(|(a, b)| same(a, b))
 }
 
-/// A container as little as can be written for the same: quantities in one way, and nothing that the API server fills in
-/// or that says nothing. Nothing at all for what cannot be written, which is equal to no container.
+/// The container in its shortest equivalent form: canonical quantities, without default values and
+/// empty fields. `None` if it cannot be serialized; such a container equals no other.
 fn plain(container: &Container) -> Option<Value> {
     let mut plain = serde_json::to_value(container).ok()?;
     let usual_pull = if is_latest(container.image.as_deref().unwrap_or_default()) { "Always" } else { "IfNotPresent" };
@@ -113,7 +115,7 @@ fn drop_usual(object: &mut Value, field: &str, usual: &Value) {
     }
 }
 
-/// Of a request over HTTP, in a probe or a hook.
+/// Drops default values of an HTTP request in a probe or hook.
 fn drop_usual_of_get(handler: &mut Value) {
     if let Some(get) = handler.get_mut("httpGet") {
         drop_usual(get, "scheme", &json!("HTTP"));
@@ -125,7 +127,7 @@ fn each<'a>(object: &'a mut Value, list: &str) -> impl Iterator<Item = &'a mut V
     object.get_mut(list).and_then(Value::as_array_mut).into_iter().flatten()
 }
 
-/// A quantity in the one way the API server writes it; what is none stays.
+/// Replaces a quantity by its canonical form; other values stay.
 fn canonical(quantity: &mut Value) {
     if let Ok(read) = Quantity::from_json(quantity) {
         // The suffix shows only how it was written: 1024Mi, 1Gi and 1073741824 are the same.
@@ -133,7 +135,7 @@ fn canonical(quantity: &mut Value) {
     }
 }
 
-/// Removes fields that are empty lists or maps; the items of lists stay.
+/// Removes fields that are null, empty lists or empty maps; list items stay.
 fn drop_empty(value: &mut Value) {
     match value {
         Value::Object(fields) => fields.retain(|_, field| {
@@ -147,7 +149,8 @@ fn drop_empty(value: &mut Value) {
     }
 }
 
-/// Is it pulled each time unless told otherwise: an image with the tag `latest`, or with neither tag nor digest?
+/// True if the default pull policy is `Always`: the image has the tag `latest`, or neither tag nor
+/// digest.
 fn is_latest(image: &str) -> bool {
     let (named, digest) = image.split_once('@').map_or((image, None), |(named, digest)| (named, Some(digest)));
     let last = named.rsplit('/').next().unwrap_or(named);
@@ -193,7 +196,7 @@ mod tests {
             json!({"name": "a", "image": "a:1", "resources": {},
             "imagePullPolicy": "IfNotPresent"})
         ));
-        // Everything that makes other pods is a difference.
+        // Every change that affects the pods is a difference.
         for (pointer, value) in [
             ("/name", json!("other")),
             ("/image", json!("registry:5000/busybox:1")),

@@ -1,4 +1,4 @@
-//! JobSet.
+//! The integration of JobSet.
 
 use berth_api::jobset::v1alpha2::{JobSet, ReplicatedJob};
 use berth_api::kueue::v1beta2::{PodSet, ReclaimablePod};
@@ -9,9 +9,9 @@ use crate::conditions;
 use crate::gates::Gates;
 use crate::podset::{self, PodSetError, PodSetInfo};
 
-/// Label that numbers the pods of one child Job.
+/// Label that holds a pod's index in its child Job.
 const COMPLETION_INDEX: &str = "batch.kubernetes.io/job-completion-index";
-/// Label that numbers the child Jobs of one replicated job.
+/// Label that holds a child Job's index in its replicated job.
 const JOB_INDEX: &str = "jobset.sigs.k8s.io/job-index";
 
 impl Job for JobSet {
@@ -53,7 +53,7 @@ impl Job for JobSet {
         if infos.len() != expected {
             return Err(PodSetError::Count { expected, got: infos.len() });
         }
-        // If there are Jobs already, the JobSet controller carries the change over when it resumes them.
+        // The JobSet controller copies the change to existing child Jobs when it resumes them.
         for (job, info) in self.spec.replicated_jobs.iter_mut().zip(infos) {
             podset::merge(&mut job.template.spec.get_or_insert_default().template, info, gates)?;
         }
@@ -112,7 +112,7 @@ fn replicas(job: &ReplicatedJob) -> i32 {
     job.replicas.unwrap_or(1)
 }
 
-/// Pods one child Job runs at once.
+/// Pods that one child Job runs at once.
 fn pods_per_job(job: &ReplicatedJob) -> i32 {
     let Some(spec) = &job.template.spec else { return 1 };
     let parallelism = spec.parallelism.unwrap_or(1);

@@ -1,8 +1,9 @@
 //! Job integrations: one file per kind behind one trait.
 //!
-//! A kind of job says what it asks for ([`Job::pod_sets`]), how it is started and stopped, and how it is doing. Everything
-//! else (making and matching its Workload, starting it when admitted, stopping it when evicted, finishing the Workload)
-//! is written once, in [`reconcile`].
+//! A kind of job describes its pods ([`Job::pod_sets`]), how it is started and stopped, and its
+//! progress. Everything else is written once, in [`reconcile`]: creating and matching the Workload,
+//! starting the job when the Workload is admitted, stopping it on eviction, and finishing the
+//! Workload.
 
 pub mod ancestors;
 pub mod batch_job;
@@ -38,13 +39,13 @@ use crate::stores::Stores;
 /// How a job ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finished {
-    /// Did it succeed?
+    /// True if the job succeeded.
     pub success: bool,
-    /// What it says about it.
+    /// The message that the job's own status gives.
     pub message: String,
 }
 
-/// A kind of job that is started by letting go of it and stopped by suspending it.
+/// A kind of job that is started by unsuspending it and stopped by suspending it.
 pub trait Job:
     Resource<DynamicType = (), Scope = kube::core::NamespaceResourceScope>
     + Clone
@@ -59,105 +60,113 @@ pub trait Job:
     /// Name of the integration in the configuration, for example `batch/job`.
     const FRAMEWORK: &'static str;
 
-    /// May it change its size while it runs?
+    /// True for kinds whose jobs may change their size while they run.
     const CAN_BE_ELASTIC: bool = false;
 
-    /// The field that holds it back: steps from the object's root.
+    /// The field that suspends the job: steps from the object's root.
     const SUSPEND: &'static [&'static str] = &["spec", "suspend"];
 
-    /// The field that names who reconciles it, if the kind has one.
+    /// The field that names the controller that reconciles the job, if the kind has one.
     const MANAGED_BY: Option<&'static [&'static str]> = Some(&["spec", "managedBy"]);
 
-    /// Do its pods stay what they were when it started, whatever becomes of the objects it names beside itself?
+    /// True for kinds whose running pods are not affected by changes of the objects that the job
+    /// refers to. A changed reference then does not stop a running job.
     const PODS_ARE_SET_WHILE_RUNNING: bool = false;
 
-    /// Is what admission adds written before it is let go, in a write of its own?
+    /// True for kinds whose pod templates must be updated in a write of their own before the job is
+    /// unsuspended.
     const STARTS_IN_TWO_STEPS: bool = false;
 
-    /// Looks up what it names beside itself and its pods depend on.
+    /// Reads the objects that the job refers to and that determine its pods.
     fn resolve(&mut self, stores: &Stores) {
         let _ = stores;
     }
 
-    /// Lets its controller hear of changes of such objects.
+    /// Adds watches for the objects that the job refers to.
     fn watch<'a>(builder: ControllerBuilder<'a>, stores: &Stores, jobs: &Cache<Self>) -> ControllerBuilder<'a> {
         let _ = (stores, jobs);
         builder
     }
 
-    /// Where its pod templates are, as JSON pointers from the object's root, for kinds that can be elastic.
+    /// JSON pointers to the pod templates, from the object's root; only kinds that can be elastic
+    /// return any.
     fn templates(&self) -> Vec<String> {
         Vec::new()
     }
 
-    /// Is this one queued at all, when it names a queue?
+    /// False for jobs that are never queued, even when they name a queue.
     fn is_queued(&self) -> bool {
         true
     }
 
-    /// Is it suspended?
+    /// True while the job is suspended.
     fn is_suspended(&self) -> bool;
 
-    /// Suspends it.
+    /// Suspends the job.
     fn suspend(&mut self);
 
-    /// The pods it asks for.
+    /// The pod sets to record in the job's Workload.
     fn pod_sets(&self, gates: &Gates) -> Result<Vec<PodSet>, String>;
 
-    /// Lets go of it, with what admission adds to its pods.
+    /// Unsuspends the job and adds what admission assigned (node selectors, tolerations, counts) to
+    /// its pods.
     fn run_with(&mut self, infos: &[PodSetInfo], gates: &Gates) -> Result<(), PodSetError>;
 
-    /// Sets its pod templates back to what was recorded. Returns whether that changed anything.
+    /// Restores the pod templates from `infos`, which the Workload recorded. Returns true if that
+    /// changed anything.
     fn restore(&mut self, infos: &[PodSetInfo]) -> bool;
 
-    /// Would the API let the templates of one that is suspended be set back now?
+    /// True if the API accepts changes of a suspended job's templates now.
     fn can_be_restored(&self) -> bool {
         true
     }
 
-    /// How it ended, if it did.
+    /// How the job ended; `None` while it has not.
     fn finished(&self) -> Option<Finished>;
 
-    /// Are all its pods ready or done?
+    /// True once all pods are ready or have succeeded.
     fn pods_ready(&self) -> bool;
 
-    /// Has it pods that still run?
+    /// True while any pod of the job runs.
     fn is_active(&self) -> bool;
 
-    /// Pods that are done and will not come back; `None` when the kind cannot tell.
+    /// Pods that have ended and will not be replaced, per pod set; `None` for kinds whose status
+    /// does not say.
     fn reclaimable_pods(&self) -> Option<Vec<ReclaimablePod>> {
         None
     }
 
-    /// Its own priority class, if the kind has such a field.
+    /// The job's own priority class, if the kind has such a field.
     fn priority_class(&self) -> Option<String> {
         None
     }
 
-    /// Clears what a run left in its status, so that the next one starts afresh. Returns whether there was anything.
+    /// Clears what the last run left in the status, before the next one. Returns true if anything
+    /// changed.
     fn reset_status(&mut self) -> bool {
         false
     }
 
-    /// Do pod sets recorded in a Workload still fit beyond what the pod sets themselves say?
+    /// False if the job differs from the Workload's pod sets in a way that the pod sets themselves
+    /// do not show.
     fn is_in_step(&self, _recorded: &[PodSet]) -> bool {
         true
     }
 
-    /// Who reconciles it, when that is somebody else (`spec.managedBy`).
+    /// The external controller that reconciles the job (`spec.managedBy`), if one is named.
     fn managed_by(&self) -> Option<&str>;
 
-    /// Hands it to somebody else.
+    /// Sets the controller that reconciles the job.
     fn set_managed_by(&mut self, controller: &str);
 
-    /// Names of the scheduling gates, labels and selectors are the kind's own business; this removes those that the
-    /// kind's controller adds itself and that must not be recorded.
+    /// Removes the labels that the kind's own controller adds to pod templates: the Workload does
+    /// not record them.
     fn clean_labels(labels: &mut BTreeMap<String, String>) {
         let _ = labels;
     }
 }
 
-/// The local queue a job names, by label or by the annotation older jobs use.
+/// The local queue that the job names, in its label or in the older annotation.
 pub fn queue_name(job: &impl ResourceExt) -> &str {
     job.labels()
         .get(labels::QUEUE_NAME)
@@ -165,7 +174,7 @@ pub fn queue_name(job: &impl ResourceExt) -> &str {
         .map_or("", String::as_str)
 }
 
-/// The Workload somebody else made for this job, named by label or annotation.
+/// The prebuilt Workload that the job names, in its label or annotation.
 pub fn prebuilt_workload(job: &impl ResourceExt) -> Option<&str> {
     job.labels()
         .get(labels::PREBUILT_WORKLOAD)
@@ -174,13 +183,13 @@ pub fn prebuilt_workload(job: &impl ResourceExt) -> Option<&str> {
         .filter(|name| !name.is_empty())
 }
 
-/// May it change size while it runs?
+/// True if the job may change its size while it runs.
 pub fn is_elastic(job: &impl ResourceExt, gates: &Gates) -> bool {
     gates.on(Gate::ElasticJobsViaWorkloadSlices)
         && job.annotations().get(annotations::ELASTIC_JOB).is_some_and(|value| value == "true")
 }
 
-/// Integrations that exist, by their names in the configuration.
+/// Names of all integrations, as the configuration spells them.
 pub fn integrated() -> Vec<&'static str> {
     let mut names = vec!["batch/job", "jobset.x-k8s.io/jobset"];
     names.extend(described::names());
@@ -189,7 +198,7 @@ pub fn integrated() -> Vec<&'static str> {
     names
 }
 
-/// Is there an integration of this name?
+/// True if there is an integration of this name.
 pub fn is_integrated(framework: &str) -> bool {
     integrated().contains(&framework)
 }
@@ -199,7 +208,7 @@ pub fn kind_of<J: Job>() -> naming::OwnerKind {
     naming::OwnerKind { group: J::group(&()).into_owned(), kind: J::kind(&()).into_owned() }
 }
 
-/// A kind of job that a field holds back.
+/// A kind of job that has a field for suspending it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Suspendable {
     /// Name of its integration.
@@ -216,7 +225,7 @@ pub struct Suspendable {
     pub suspend: &'static [&'static str],
 }
 
-/// Every kind of job that is integrated, but for those made of pods.
+/// Every integrated kind except pods.
 pub fn suspendable() -> Vec<Suspendable> {
     fn of<J: Job>() -> Suspendable {
         Suspendable {
@@ -236,7 +245,8 @@ pub fn suspendable() -> Vec<Suspendable> {
     kinds
 }
 
-/// Drops repeated environment variables (the last one counts): lists in stored objects are keyed by name.
+/// Drops repeated environment variables and keeps the last of each: lists in stored objects are
+/// keyed by name.
 pub fn sanitize(pod_sets: &mut [PodSet]) {
     for pod_set in pod_sets {
         let Some(spec) = pod_set.template.spec.as_mut() else { continue };

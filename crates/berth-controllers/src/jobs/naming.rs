@@ -1,14 +1,15 @@
-//! Names of Workloads: `<kind>-<owner>-<hash>`, as Kueue makes them, so that both find each other's objects.
+//! Names of Workloads: `<kind>-<owner>-<hash>`. They equal Kueue's, so that either finds the
+//! other's objects.
 
 use sha1::{Digest, Sha1};
 
 use crate::gates::{Gate, Gates};
 
-/// Digits of the hash at the end of a name.
+/// Number of hash digits at the end of a name.
 const HASH_DIGITS: usize = 5;
-/// Longest object name.
+/// Maximum length of an object name.
 const NAME_MAX: usize = 253;
-/// Longest name that is also a label value (gate ShortWorkloadNames).
+/// Maximum length of a name that must also be a label value (gate ShortWorkloadNames).
 const SHORT_NAME_MAX: usize = 63;
 
 /// Group and kind of the owner of a Workload.
@@ -20,21 +21,22 @@ pub struct OwnerKind {
     pub kind: String,
 }
 
-/// The name of the Workload of `owner`.
+/// Name of the Workload of `owner`.
 pub fn workload_name(owner: &str, uid: &str, kind: &OwnerKind, gates: &Gates) -> String {
     workload_name_with(owner, uid, kind, None, gates)
 }
 
-/// The same for one of several Workloads of an owner: `extra` (for elastic jobs the generation) tells them apart.
+/// Name of one of several Workloads of an owner; `extra` (for elastic jobs: the generation) makes
+/// it unique.
 pub fn workload_name_with(owner: &str, uid: &str, kind: &OwnerKind, extra: Option<&str>, gates: &Gates) -> String {
     let mut hashed = vec![kind.kind.as_str(), kind.group.as_str(), owner, uid];
     hashed.extend(extra);
     finish(&format!("{}-{owner}", kind.kind.to_lowercase()), &hashed, gates)
 }
 
-/// The name of the variant of a Workload that may only use one flavor.
+/// Name of the variant of a Workload that is restricted to one flavor (concurrent admission).
 pub fn variant_name(parent: &str, uid: &str, kind: &OwnerKind, flavor: &str, gates: &Gates) -> String {
-    // The parent's own hash is replaced by the variant's.
+    // The variant's hash replaces the parent's.
     let base = parent.rsplit_once('-').map_or(parent, |(base, _)| base);
     finish(&format!("{base}-variant-{flavor}"), &[&kind.kind, &kind.group, parent, uid, flavor], gates)
 }

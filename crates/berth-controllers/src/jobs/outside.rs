@@ -1,4 +1,4 @@
-//! Jobs that no queue decides about: parts of other jobs, and those that are not queued (any more).
+//! Jobs that are not queued: parts of other jobs, and jobs that name no queue (any more).
 
 use berth_api::kueue::{events, labels};
 use berth_runtime::ObjectKey;
@@ -15,13 +15,13 @@ use crate::workload::status;
 
 /// Why a job is not queued.
 pub(super) enum Outside {
-    /// What it says itself, or is part of, in words.
+    /// A property of the job itself, or of its owner; the text goes into events.
     OfItself(String),
-    /// The labels of its namespace, which may be others again.
+    /// The namespace's labels, which may change back at any time.
     ByNamespace,
 }
 
-/// Why a job that is part of no other is not queued; nothing if it is.
+/// Why a job that is not part of another one is not queued; `None` if it is queued.
 pub(super) fn reason<J: Job>(context: Context<'_>, key: &ObjectKey, job: &J) -> Result<Option<Outside>, PlanError> {
     let config = context.config;
     let is_named = !queue_name(job).is_empty();
@@ -29,7 +29,7 @@ pub(super) fn reason<J: Job>(context: Context<'_>, key: &ObjectKey, job: &J) -> 
         return Ok(Some(Outside::OfItself("the job names no queue".to_owned())));
     }
     if !job.is_queued() {
-        return Ok(Some(Outside::OfItself("a job like this is not queued".to_owned())));
+        return Ok(Some(Outside::OfItself("the job's spec excludes it from queueing".to_owned())));
     }
     if is_named && !context.gates.on(Gate::ManagedJobsNamespaceSelectorAlwaysRespected) {
         return Ok(None);
@@ -41,8 +41,9 @@ pub(super) fn reason<J: Job>(context: Context<'_>, key: &ObjectKey, job: &J) -> 
     Ok((!is_selected).then_some(Outside::ByNamespace))
 }
 
-/// A job that is not queued (any more) needs none of the Workloads that were made for it: they would wait for ever, or take
-/// quota that nothing uses. Returns whether it keeps one, because it runs on its quota or has just ended.
+/// Deletes the Workloads of a job that is not queued (any more): they would wait forever, or hold
+/// quota that nothing uses. Returns true, and deletes nothing, if the job runs on the quota of one
+/// or has just ended.
 pub(super) fn give_up_workloads<J: Job>(
     context: Context<'_>,
     key: &ObjectKey,
@@ -55,7 +56,7 @@ pub(super) fn give_up_workloads<J: Job>(
     let Some(uid) = job.meta().uid.as_deref() else { return false };
     let owner = Owner { group: &kind.group, kind: &kind.kind, name: &name, uid: Some(uid) };
     let mut own = context.stores.workloads_of(&key.namespace, &owner);
-    // A Workload that was made for other purposes has not the label.
+    // Prebuilt Workloads lack the label and are kept.
     own.retain(|it| it.labels().get(labels::JOB_UID).is_some_and(|of| of == uid) && !status::is_finished(it));
     let is_over = job.finished().is_some();
     if own.iter().any(|it| is_over || (!job.is_suspended() && status::has_quota_reservation(it))) {
@@ -75,7 +76,7 @@ pub(super) fn give_up_workloads<J: Job>(
     false
 }
 
-/// A part of a managed job runs only while that job's workload is admitted.
+/// Suspends a part of a managed job unless the managed job's workload is admitted or finished.
 pub(super) fn follow_ancestor<J: Job>(
     context: Context<'_>,
     namespace: &str,

@@ -1,4 +1,4 @@
-//! Condition PodsReady (semantics §20.2).
+//! The condition PodsReady (semantics §20.2).
 
 use berth_api::kueue::reasons::pods_ready;
 use berth_api::kueue::v1beta2::Workload;
@@ -7,7 +7,8 @@ use jiff::Timestamp;
 use crate::conditions;
 use crate::workload::status;
 
-/// Brings the condition in step with the job's pods; `ready`: are all of them ready or done? Returns whether it changed.
+/// Updates the condition. `ready` returns whether all pods are ready or have succeeded. Returns
+/// true if the condition changed.
 pub(crate) fn sync(workload: &mut Workload, ready: impl FnOnce() -> bool, now: Timestamp) -> bool {
     const NOT_READY: &str = "Not all pods are ready or succeeded";
     let known = status::condition(workload, conditions::PODS_READY).cloned();

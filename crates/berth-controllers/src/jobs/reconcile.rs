@@ -1,7 +1,8 @@
-//! One look at a job: which Workload stands for it, and what to do with either (semantics §17, §19, §20).
+//! Reconciling one job: which Workload represents it, and the next writes to either (semantics §17,
+//! §19, §20).
 //!
-//! The function is pure: it reads [`Stores`] and returns a plan. It goes through the questions in a fixed order and ends at
-//! the first one whose answer is a write that changes what the later questions are about.
+//! The function is pure: it reads [`Stores`] and returns a plan. It checks conditions in a fixed
+//! order and stops at the first one that requires a write on which the later checks depend.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,23 +31,23 @@ use crate::stores::{Owner, Stores, controller_of};
 use crate::webhooks::held;
 use crate::workload::status;
 
-/// What a reconcile looks at besides the object itself.
+/// The inputs of a reconcile other than the object itself.
 #[derive(Clone, Copy)]
 pub struct Context<'a> {
-    /// Other objects.
+    /// Caches of the other objects.
     pub stores: &'a Stores,
     /// Configuration.
     pub config: &'a Config,
     /// Feature gates.
     pub gates: &'a Gates,
-    /// The time.
+    /// Current time.
     pub now: Timestamp,
 }
 
-/// Longest label value.
+/// Maximum length of a label value.
 pub(super) const LABEL_VALUE_MAX: usize = 63;
 
-/// Decides about the job with this key; `None` when it is gone.
+/// The plan for the job with this key; `job` is `None` when the object no longer exists.
 pub fn reconcile<J: Job>(context: Context<'_>, key: &ObjectKey, job: Option<&J>) -> Plan<J> {
     let mut plan = Plan::default();
     let job = match job {
@@ -92,7 +93,8 @@ pub fn reconcile<J: Job>(context: Context<'_>, key: &ObjectKey, job: Option<&J>)
     match reason {
         Err(error) => return plan.fail(error),
         Ok(Some(Outside::ByNamespace)) => return plan,
-        // What runs on quota of its own keeps it until it ends: given back, it would be used twice.
+        // Workloads that already hold quota keep it until they end: releasing it now would let it
+        // be used twice.
         Ok(Some(Outside::OfItself(why))) if !outside::give_up_workloads(context, key, job, &why, &mut plan) => {
             if let Some(ancestor) = &part {
                 outside::follow_ancestor(context, &key.namespace, job, ancestor, &mut plan);
@@ -106,7 +108,7 @@ pub fn reconcile<J: Job>(context: Context<'_>, key: &ObjectKey, job: Option<&J>)
     Reconcile { context, key, job, plan }.run()
 }
 
-/// Metadata of an owner as far as it is known.
+/// Looks up the metadata of an owner.
 pub fn lookup(stores: &Stores, namespace: &str, reference: &OwnerReference) -> Lookup {
     match stores.named_owner(namespace, reference) {
         None => Lookup::Unwatched,
@@ -118,14 +120,14 @@ pub fn lookup(stores: &Stores, namespace: &str, reference: &OwnerReference) -> L
     }
 }
 
-/// The job is gone or going: its workloads end, and nothing holds them back any more.
+/// The job is deleted or being deleted: finishes its workloads and removes their finalizers.
 fn orphans<J: Job>(context: Context<'_>, key: &ObjectKey, job: Option<&J>, plan: &mut Plan<J>) {
     let kind = kind_of::<J>();
     let owner =
         Owner { group: &kind.group, kind: &kind.kind, name: &key.name, uid: job.and_then(|j| j.meta().uid.as_deref()) };
     for workload in context.stores.workloads_of(&key.namespace, &owner) {
         let mut workload = (*workload).clone();
-        // One that is being deleted goes without another write of its status.
+        // A workload that is itself being deleted needs no status write.
         if workload.metadata.deletion_timestamp.is_none()
             && context.gates.on(Gate::FinishOrphanedWorkloads)
             && status::finish(
@@ -143,13 +145,13 @@ fn orphans<J: Job>(context: Context<'_>, key: &ObjectKey, job: Option<&J>, plan:
     }
 }
 
-/// Has the pod set's template the label that admission adds?
+/// True if the pod set's template has the label that admission adds.
 fn is_marked(pod_set: &PodSet) -> bool {
     let labels = pod_set.template.metadata.as_ref().and_then(|metadata| metadata.labels.as_ref());
     labels.is_some_and(|labels| labels.contains_key(labels::POD_SET))
 }
 
-/// Takes the finalizer off. Returns whether it was there.
+/// Removes our finalizer. Returns true if it was present.
 pub(crate) fn remove_finalizer(object: &mut impl Resource) -> bool {
     let finalizers = object.meta_mut().finalizers.get_or_insert_default();
     let before = finalizers.len();
@@ -168,7 +170,7 @@ struct Reconcile<'a, J> {
     plan: Plan<J>,
 }
 
-/// What to do after a question was answered.
+/// Whether a reconcile continues after a step.
 enum Next<T> {
     Go(T),
     Stop,
@@ -194,7 +196,7 @@ impl<J: Job> Reconcile<'_, J> {
         }
     }
 
-    /// What stops a look at a job that is not over is said on the job.
+    /// Fails the plan, and reports the error as an event on the job unless the job has finished.
     fn complain(mut self, error: PlanError) -> Plan<J> {
         if let Some(event) = error.event().filter(|_| self.job.finished().is_none() && !self.plan.warns()) {
             self.report(event);
@@ -210,7 +212,8 @@ impl<J: Job> Reconcile<'_, J> {
         self.plan.steps.push(Step::PatchWorkloadStatus(Box::new(workload.clone())));
     }
 
-    // -- which workload ------------------------------------------------------------------------------------------
+    // -- which workload
+    // ------------------------------------------------------------------------------------------
 
     fn ensure_one_workload(&mut self) -> Result<Next<Option<Workload>>, PlanError> {
         if let Some(name) = prebuilt_workload(&self.job).map(str::to_owned) {
@@ -229,7 +232,7 @@ impl<J: Job> Reconcile<'_, J> {
         }
         let pod_sets = match self.pod_sets() {
             Ok(pod_sets) => pod_sets,
-            // What it asks for is not known now. Ending needs no answer to that.
+            // The pod sets cannot be computed now. A workload that is ending does not need them.
             Err(error) => {
                 let ending = owned.into_iter().filter(|workload| self.is_ending(workload));
                 let ending = ending.min_by_key(|workload| status::is_finished(workload)).ok_or(error)?;
@@ -257,7 +260,7 @@ impl<J: Job> Reconcile<'_, J> {
                 None => "Missing Workload; unable to restore pod templates",
             };
             let was_suspended = self.job.is_suspended();
-            // The Workload remembers what the templates were: it stays until they are that again.
+            // The Workload records the original templates, so it is kept until they are restored.
             if !self.stop(only.as_deref(), message) || (was_suspended && !self.plan.steps.is_empty()) {
                 return Ok(Next::Stop);
             }
@@ -285,7 +288,8 @@ impl<J: Job> Reconcile<'_, J> {
         Ok(Next::Go(matching.map(|workload| (*workload).clone())))
     }
 
-    /// The Workload somebody made for this job: it is adopted, never made or changed to fit.
+    /// Adopts the prebuilt Workload that the job names. It is never created here, and never updated
+    /// to match the job.
     fn ensure_prebuilt(&mut self, name: &str) -> Result<Next<Option<Workload>>, PlanError> {
         let found = self.context.stores.workloads.get(&ObjectKey::namespaced(&self.key.namespace, name));
         let Some(workload) = found else {
@@ -325,14 +329,16 @@ impl<J: Job> Reconcile<'_, J> {
             if status::finish(&mut workload, finished::OUT_OF_SYNC, OUT_OF_SYNC, self.context.now) {
                 self.write_status(&workload);
             }
-            // The next reconcile reports that the Workload finished, and with it why the job stays suspended.
+            // The next reconcile reports that the Workload has finished, and therefore why the job
+            // stays suspended.
             return Ok(Next::Stop);
         }
         Ok(Next::Go(Some(workload)))
     }
 
-    /// Elastic jobs: growing makes a new slice beside the admitted one, everything else changes the workload in place
-    /// (§13.1). Returns nothing when the job has become another one, to be matched as any job is.
+    /// For elastic jobs: growth creates a new slice beside the admitted one; any other change of
+    /// size updates the workload in place (§13.1). Returns `None` when the job changed in more than
+    /// its size; it is then matched like any other job.
     fn ensure_slice(&mut self, owned: &[Arc<Workload>]) -> Result<Option<Next<Option<Workload>>>, PlanError> {
         let pod_sets = self.pod_sets()?;
         let open = slices::not_finished(owned);
@@ -394,7 +400,8 @@ impl<J: Job> Reconcile<'_, J> {
         Ok(pod_sets)
     }
 
-    /// Is there nothing left to do with the Workload but to let go of it?
+    /// True if the job or the Workload is ending, so that only quota and finalizers remain to be
+    /// released.
     fn is_ending(&self, workload: &Workload) -> bool {
         self.job.finished().is_some()
             || status::is_finished(workload)
@@ -402,7 +409,7 @@ impl<J: Job> Reconcile<'_, J> {
             || workload.metadata.deletion_timestamp.is_some()
     }
 
-    /// Does this Workload stand for the job as it is?
+    /// True if this Workload matches the job as it is now.
     fn is_equivalent(&self, workload: &Workload, pod_sets: &[PodSet]) -> bool {
         if !self.job.is_in_step(&workload.spec.pod_sets) {
             return false;
@@ -418,12 +425,13 @@ impl<J: Job> Reconcile<'_, J> {
             return same_pod_sets(pod_sets, &running, admitted)
                 || (self.job.is_suspended() && same_pod_sets(pod_sets, &workload.spec.pod_sets, admitted));
         }
-        // Also of one that runs, when what admission added can no longer be found out, as when a flavor was removed: that
-        // is no reason to stop it.
+        // Compares with the recorded pod sets also while the job runs, if what admission added can
+        // no longer be computed (for example because a flavor was deleted): that is no reason to
+        // stop the job.
         same_pod_sets(pod_sets, &workload.spec.pod_sets, admitted)
     }
 
-    /// The pod sets with what admission added to them.
+    /// The recorded pod sets with what admission added to them.
     fn expected_while_running(&self, workload: &Workload) -> Option<Vec<PodSet>> {
         let infos = start::infos(self.context, workload, is_elastic(&self.job, self.context.gates)).ok()?;
         let mut pod_sets = workload.spec.pod_sets.clone();
@@ -448,10 +456,11 @@ impl<J: Job> Reconcile<'_, J> {
         Ok(updated)
     }
 
-    // -- making one ----------------------------------------------------------------------------------------------
+    // -- creating a workload
+    // -------------------------------------------------------------------------------------
 
     fn without_workload(&mut self) -> Result<(), PlanError> {
-        // A job whose pods still run is not queued before they are gone.
+        // A job whose pods still run is not queued until they have ended.
         if self.job.finished().is_some() || self.job.is_active() {
             return Ok(());
         }
@@ -494,7 +503,7 @@ impl<J: Job> Reconcile<'_, J> {
             }
         }
         if elastic {
-            // The first slice of a job names all that replace it.
+            // All slices of a job carry the name of the first one.
             workload.annotations_mut().insert(annotations::WORKLOAD_SLICE_NAME.to_owned(), name.clone());
         }
         self.own(&mut workload);
@@ -537,7 +546,8 @@ impl<J: Job> Reconcile<'_, J> {
         workload.metadata.owner_references.get_or_insert_default().push(reference);
     }
 
-    // -- living with one -----------------------------------------------------------------------------------------
+    // -- reconciling the job with its workload
+    // -------------------------------------------------------------------
 
     fn with_workload(&mut self, mut workload: Workload) -> Result<(), PlanError> {
         let (gates, now) = (self.context.gates, self.context.now);
@@ -612,7 +622,7 @@ impl<J: Job> Reconcile<'_, J> {
         Ok(())
     }
 
-    /// Does the slice this one is to replace let the job run meanwhile?
+    /// True while the job runs under the slice that this workload is to replace.
     fn runs_under_another_slice(&self, workload: &Workload) -> bool {
         let Some(replaced) = slices::replaced_key(workload).and_then(|key| key.split_once('/')) else { return false };
         is_elastic(&self.job, self.context.gates)
@@ -624,12 +634,13 @@ impl<J: Job> Reconcile<'_, J> {
                 .is_some_and(|replaced| slices::latest_active(&[replaced]).is_some())
     }
 
-    /// The priority class label can change at any time; the workload follows. Returns whether it had to.
+    /// Updates the workload's priority when the job's priority class label changed, which is
+    /// allowed at any time. Returns true if it did.
     fn follow_priority_label(&mut self, workload: &mut Workload) -> Result<bool, PlanError> {
         let Some(label) = self.job.labels().get(labels::PRIORITY_CLASS).cloned() else { return Ok(false) };
         let follows = match &workload.spec.priority_class_ref {
             Some(class) => class.kind == constants::WORKLOAD_PRIORITY_CLASS_KIND && class.name != label,
-            // Quota was given for the priority it had; a class cannot appear afterwards.
+            // Quota was reserved at the current priority, so a class cannot be added afterwards.
             None => !status::has_quota_reservation(workload),
         };
         if !follows {
@@ -647,7 +658,8 @@ impl<J: Job> Reconcile<'_, J> {
         Ok(true)
     }
 
-    /// Who holds back admission is said on the job; the workload follows. Returns whether it had to.
+    /// Copies the job's `admission-gated-by` annotation to the workload. Returns true if it
+    /// changed.
     fn follow_admission_gates(&mut self, workload: &mut Workload) -> bool {
         const KEY: &str = annotations::ADMISSION_GATED_BY;
         let wanted = self.job.annotations().get(KEY).cloned();
@@ -664,7 +676,7 @@ impl<J: Job> Reconcile<'_, J> {
         true
     }
 
-    /// It was evicted: the job stops, and once nothing of it runs the quota goes back (§19.2).
+    /// Handles an eviction: stops the job and releases the quota once none of its pods run (§19.2).
     fn leave(&mut self, mut workload: Workload) {
         let Some(evicted) = status::true_condition(&workload, conditions::EVICTED).cloned() else { return };
         self.stop(Some(&workload), &evicted.message);
@@ -719,8 +731,9 @@ impl<J: Job> Reconcile<'_, J> {
         }
     }
 
-    /// Was an unfinished job let go of, and is not all of that undone yet? What admission adds to a pod template has a label
-    /// that the template its Workload recorded has not. `pod_sets`: the job's, if they are known already.
+    /// True if an unfinished job is unsuspended, or suspended with templates that still carry what
+    /// admission added: the templates then have a label that those recorded in the Workload lack.
+    /// `pod_sets`: the job's, if already computed.
     fn is_let_go(&self, workload: Option<&Workload>, pod_sets: Option<&[PodSet]>) -> bool {
         if self.job.finished().is_some() {
             return false;
@@ -737,9 +750,10 @@ impl<J: Job> Reconcile<'_, J> {
         }
     }
 
-    /// Suspends the job, clears what the run left in its status, and sets its pod templates back. In this order, because
-    /// Kubernetes lets templates of Jobs change only while they are suspended and none of their pods is active. Returns
-    /// whether all of it could be done now: the change of status that tells of the last pod's end brings another look.
+    /// Suspends the job, clears what the run left in its status, and restores its pod templates.
+    /// The order matters: Kubernetes accepts template changes only while a Job is suspended and has
+    /// no active pods. Returns false if templates cannot be restored yet; the status change at the
+    /// last pod's end triggers the next reconcile.
     fn stop(&mut self, workload: Option<&Workload>, message: &str) -> bool {
         if !self.job.is_suspended() {
             self.job.suspend();

@@ -1,7 +1,8 @@
-//! Elastic jobs: the Workloads that stand for one job while it changes its size (semantics §13.1).
+//! Workload slices of elastic jobs: the Workloads that represent one job while its size changes
+//! (semantics §13.1).
 //!
-//! A job that grows beyond its quota gets a second Workload, a slice, that replaces the first one when it is admitted.
-//! Every other change of size is written into the Workload that is there.
+//! A job that grows after admission gets a second Workload, a slice, which replaces the first one
+//! when it is admitted. Every other change of size updates the existing Workload.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,17 +14,18 @@ use kube::ResourceExt;
 use crate::workload::counts::PodSetCounts;
 use crate::workload::status;
 
-/// The slice this one replaces, as `namespace/name`.
+/// Key of the slice that this one replaces, as `namespace/name`.
 pub fn replaced_key(workload: &Workload) -> Option<&str> {
     workload.annotations().get(annotations::WORKLOAD_SLICE_REPLACEMENT_FOR).map(String::as_str)
 }
 
-/// A workload's own key as slices that replace it write it.
+/// A workload's key in the form that [`replaced_key`] returns.
 fn key_of(workload: &Workload) -> String {
     format!("{}/{}", workload.namespace().unwrap_or_default(), workload.name_any())
 }
 
-/// Slices that are not finished, oldest first. Of slices made within one second the replaced one is older.
+/// Slices that are not finished, oldest first. Creation times have a resolution of a second, so a
+/// slice sorts after the one it replaces.
 pub fn not_finished(owned: &[Arc<Workload>]) -> Vec<Arc<Workload>> {
     let mut open: Vec<Arc<Workload>> = owned.iter().filter(|w| !status::is_finished(w)).cloned().collect();
     sort(&mut open);
@@ -33,7 +35,8 @@ pub fn not_finished(owned: &[Arc<Workload>]) -> Vec<Arc<Workload>> {
 fn sort(slices: &mut [Arc<Workload>]) {
     let created = |w: &Workload| w.metadata.creation_timestamp.as_ref().map(|time| time.0);
     let by_key: BTreeMap<String, Arc<Workload>> = slices.iter().map(|w| (key_of(w), w.clone())).collect();
-    // Steps back along replacements; a chain is no longer than the list, however it is written.
+    // Number of replacements behind a slice, limited to the list's length because annotations may
+    // form a cycle.
     let depth = |workload: &Arc<Workload>| {
         let mut at = workload.clone();
         (0..by_key.len())
@@ -49,19 +52,19 @@ fn sort(slices: &mut [Arc<Workload>]) {
     slices.sort_by_cached_key(|w| (created(w), depth(w), w.name_any()));
 }
 
-/// Which slices of a job count.
+/// The roles of a job's unfinished slices.
 #[derive(Clone, Debug, Default)]
 pub struct Active {
-    /// The one that stands for the job as it should be.
+    /// The slice that represents the job's desired size.
     pub survivor: Option<Arc<Workload>>,
-    /// The one whose pods run until the survivor is admitted.
+    /// The slice under which the pods run until the survivor is admitted.
     pub kept: Option<Arc<Workload>>,
-    /// Those that are left over.
+    /// All other slices, which are to be finished.
     pub extra: Vec<Arc<Workload>>,
 }
 
-/// Sorts out the slices of a job that are not finished: the newest that holds quota runs, the newest that replaces it
-/// waits, others are left over. Slices that are being evicted go their own way.
+/// Assigns the roles among unfinished slices: the newest with a quota reservation is running, the
+/// newest that replaces it is waiting, and the others are extra. Slices under eviction are ignored.
 pub fn normalize(open: &[Arc<Workload>]) -> Active {
     let mut open = open.to_vec();
     sort(&mut open);
@@ -82,7 +85,8 @@ pub fn normalize(open: &[Arc<Workload>]) -> Active {
     Active { survivor, kept, extra }
 }
 
-/// The newest slice that holds quota and is not being evicted: the one the job's pods run under.
+/// The newest slice with a quota reservation that is neither evicted nor finished: the job's pods
+/// run under it.
 pub fn latest_active(slices: &[Arc<Workload>]) -> Option<Arc<Workload>> {
     let mut slices = slices.to_vec();
     sort(&mut slices);
@@ -91,22 +95,22 @@ pub fn latest_active(slices: &[Arc<Workload>]) -> Option<Arc<Workload>> {
     slices.iter().rev().find(active).cloned()
 }
 
-/// What the slices of a job need.
+/// What must be done so that the slices match the job.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Ensured {
-    /// There is none.
+    /// There is no slice.
     Missing,
-    /// The job's pod sets are others than those of its slice.
+    /// The job's pod sets have other names than the slice's.
     Incompatible,
-    /// This slice stands for the job.
+    /// This slice matches the job.
     Current(Arc<Workload>),
-    /// This one does once it is written with its new counts.
+    /// This slice matches the job once it is written, with its new counts.
     Resized(Box<Workload>),
-    /// A new slice must replace this one.
+    /// A new slice must be created to replace this one.
     Replace(Arc<Workload>),
 }
 
-/// What the slices need to stand for a job with these pod sets.
+/// Compares the newest slice with the job's pod sets.
 pub fn ensure(open: &[Arc<Workload>], active: &Active, pod_sets: &[PodSet]) -> Ensured {
     let Some(newest) = active.survivor.clone().or_else(|| open.last().cloned()) else { return Ensured::Missing };
     let (counts, wanted) = (PodSetCounts::of(&newest.spec.pod_sets), PodSetCounts::of(pod_sets));

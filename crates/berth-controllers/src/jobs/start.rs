@@ -1,4 +1,5 @@
-//! What a job's pods are told when it is admitted, and what its checks say before.
+//! What a workload's admission and admission checks add to the job's pods, and the messages of
+//! those checks.
 
 use berth_api::kueue::v1beta2::{CheckState, Workload};
 use berth_api::kueue::{annotations, labels};
@@ -10,7 +11,8 @@ use crate::gates::Gate;
 use crate::podset::{PodSetError, PodSetInfo};
 use crate::workload::status;
 
-/// What admission adds to each pod set: flavors, labels that say where it came from, and the updates of its checks.
+/// What admission adds to each pod set: the flavors' node labels and tolerations, labels that
+/// identify pod set and queues, and the admission checks' updates. Empty without an admission.
 pub(super) fn infos(context: Context<'_>, workload: &Workload, elastic: bool) -> Result<Vec<PodSetInfo>, PodSetError> {
     let gates = context.gates;
     let status = workload.status.as_ref();
@@ -58,7 +60,8 @@ pub(super) fn infos(context: Context<'_>, workload: &Workload, elastic: bool) ->
     Ok(infos)
 }
 
-/// What the checks of a workload that holds quota say, to be shown on its job too.
+/// Messages of the admission checks of a workload with a quota reservation, for an event on its
+/// job; `None` without one.
 pub(super) fn check_messages(workload: &Workload) -> Option<String> {
     if !status::has_quota_reservation(workload) {
         return None;

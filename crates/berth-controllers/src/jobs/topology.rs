@@ -1,4 +1,4 @@
-//! The topology request a pod template's annotations stand for (semantics §14.2).
+//! The topology request in the annotations of a pod template (semantics §14.2).
 
 use std::collections::BTreeMap;
 
@@ -9,18 +9,18 @@ use k8s_openapi::api::core::v1::PodTemplateSpec;
 
 use crate::gates::{Gate, Gates};
 
-/// What a kind of job knows about the ranks of its pods.
+/// Labels from which a job's pod ranks are derived.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Ranks<'a> {
-    /// Label that numbers the pods.
+    /// Label that holds a pod's index.
     pub pod_index_label: Option<&'a str>,
-    /// Label that numbers groups of pods.
+    /// Label that holds the index of a pod's group.
     pub sub_group_index_label: Option<&'a str>,
     /// Number of groups.
     pub sub_group_count: Option<i32>,
 }
 
-/// The request of the pods a template makes; nothing while topology-aware scheduling is off.
+/// The topology request of a template's pods; `None` while the gate TopologyAwareScheduling is off.
 pub fn of_template(
     template: &PodTemplateSpec,
     ranks: Ranks<'_>,
@@ -32,7 +32,8 @@ pub fn of_template(
     request(template.metadata.as_ref().and_then(|metadata| metadata.annotations.as_ref()), ranks, gates)
 }
 
-/// The request, or nothing when neither annotations nor ranks say anything.
+/// The topology request of these annotations; `None` if there are neither topology annotations nor
+/// a rank label.
 pub fn request(
     annotations: Option<&BTreeMap<String, String>>,
     ranks: Ranks<'_>,
@@ -78,7 +79,7 @@ pub fn request(
     } else {
         request.pod_set_slice_required_topology_constraints = constraints;
     }
-    // A group is placed by what it requires or prefers together.
+    // A pod set group is placed by its common required or preferred level, so it needs one of them.
     if request.required.is_some() || request.preferred.is_some() {
         request.pod_set_group_name = get(annotations::PODSET_GROUP_NAME).cloned();
     }

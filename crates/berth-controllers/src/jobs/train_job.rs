@@ -1,9 +1,11 @@
-//! TrainJob of Kubeflow Trainer: what it runs is in a runtime that it names, so its pods are worked out from both.
+//! The integration of Kubeflow Trainer's TrainJob, whose pods depend on the runtime that it refers
+//! to.
 //!
-//! Trainer makes one JobSet of a TrainJob: the runtime's template with the TrainJob's own settings and patches applied. The
-//! same is worked out here, as far as quota is concerned, and each replicated job is a pod set. What admission adds goes into
-//! a patch of our own (`spec.runtimePatches`, manager `kueue.x-k8s.io/manager`), which Trainer lays over the JobSet; the
-//! patches are there so that nobody has to write into anybody else's part.
+//! Trainer creates one JobSet for a TrainJob: the runtime's template with the TrainJob's own
+//! settings and patches applied. The same computation is done here as far as quota needs it; each
+//! replicated job becomes a pod set. What admission adds is written to a separate patch
+//! (`spec.runtimePatches`, manager `kueue.x-k8s.io/manager`), which Trainer applies to the JobSet.
+//! Each manager owns one patch, so ours never conflicts with another's.
 
 use std::sync::Arc;
 
@@ -23,22 +25,23 @@ use crate::gates::Gates;
 use crate::podset::{PodSetError, PodSetInfo};
 use crate::stores::Stores;
 
-/// Who our patch is by.
+/// Manager name of our patch.
 const MANAGER: &str = "kueue.x-k8s.io/manager";
-/// Kind of runtime that belongs to no namespace, and what a reference without kind means.
+/// Kind of cluster-scoped runtimes; the default of a reference without kind.
 const CLUSTER_RUNTIME: &str = "ClusterTrainingRuntime";
-/// Label on a runtime's jobs: which step they are.
+/// Label on a runtime's replicated jobs that names their step.
 const STEP: &str = "trainer.kubeflow.org/trainjob-ancestor-step";
 const TRAINER: &str = "trainer";
-/// The job that trains, and the container in it that the TrainJob's own settings are about.
+/// Name of the replicated job that trains, and of its container to which the TrainJob's own
+/// settings apply.
 const NODE: &str = "node";
-/// The job that starts the others under MPI.
+/// Name of the replicated job that launches the others under MPI.
 const LAUNCHER: &str = "launcher";
-/// Labels that number pods within a child Job, and child Jobs.
+/// Labels that hold a pod's index in its child Job, and a child Job's index.
 const COMPLETION_INDEX: &str = "batch.kubernetes.io/job-completion-index";
 const JOB_INDEX: &str = "jobset.sigs.k8s.io/job-index";
 
-/// A TrainJob and, once [`Job::resolve`] has looked for it, the spec of its runtime.
+/// A TrainJob with the spec of its runtime, which [`Job::resolve`] reads from the cache.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct TrainJob {
@@ -76,17 +79,18 @@ impl Resource for TrainJob {
     }
 }
 
-/// Pods of one replicated job.
+/// A replicated job.
 struct Part {
     name: String,
-    /// Child Jobs.
+    /// Number of child Jobs.
     replicas: i32,
-    /// Pods of each that run at once.
+    /// Pods that each child Job runs at once.
     pods: i32,
     template: Value,
 }
 
-/// The runtime a TrainJob names, as a key that tells namespaced ones from others.
+/// Key of the runtime that a TrainJob refers to; the namespace is empty for cluster-scoped
+/// runtimes.
 fn runtime_key(job: &TrainJob) -> String {
     let reference = &job.object.spec["runtimeRef"];
     let name = reference["name"].as_str().unwrap_or_default();
@@ -105,23 +109,23 @@ impl TrainJob {
         self.object.status.as_ref().unwrap_or(&Value::Null)
     }
 
-    /// Gives it the spec of the runtime it names.
+    /// Sets the runtime's spec.
     pub fn with_runtime(mut self, spec: Option<Value>) -> Self {
         self.runtime = spec.map(Arc::new);
         self
     }
 
-    /// Kind and name of the runtime.
+    /// Kind and name of the referenced runtime.
     pub fn runtime(&self) -> (&str, &str) {
         let reference = &self.spec()["runtimeRef"];
         (reference["kind"].as_str().unwrap_or(CLUSTER_RUNTIME), reference["name"].as_str().unwrap_or_default())
     }
 
-    /// The jobs Trainer would make of it, in the runtime's order.
+    /// The replicated jobs that Trainer creates for this TrainJob, in the runtime's order.
     fn parts(&self) -> Result<Vec<Part>, String> {
         let Some(runtime) = self.runtime.as_deref() else {
             let (kind, name) = self.runtime();
-            return Err(format!("spec.runtimeRef: {kind} {name:?} not found; the job is queued once it exists"));
+            return Err(format!("spec.runtimeRef: {kind} {name:?} not found; create it to queue the job"));
         };
         let jobs = runtime.pointer("/template/spec/replicatedJobs").and_then(Value::as_array);
         let jobs = jobs.map(Vec::as_slice).unwrap_or_default();
@@ -131,7 +135,8 @@ impl TrainJob {
         for job in jobs {
             let name = job["name"].as_str().unwrap_or_default();
             let step = job["template"]["metadata"]["labels"][STEP].as_str();
-            // Under MPI the launcher carries the trainer's label, and the nodes are beside it.
+            // Under MPI the launcher carries the trainer's label, while another replicated job runs
+            // the nodes.
             let trains = name == NODE || (step == Some(TRAINER) && !has_node);
             let spec = &job["template"]["spec"];
             let mut template = spec["template"].clone();
@@ -153,7 +158,7 @@ impl TrainJob {
         Ok(parts)
     }
 
-    /// What the TrainJob itself says about the training container.
+    /// Applies the TrainJob's own settings to the training container.
     fn settle_trainer(&self, template: &mut Value) {
         let own = &self.spec()["trainer"];
         let containers = template.pointer_mut("/spec/containers").and_then(Value::as_array_mut);
@@ -172,7 +177,7 @@ impl TrainJob {
         }
     }
 
-    /// Lays the patches for one replicated job over its pod template, in their order.
+    /// Applies the patches for one replicated job to its pod template, in order.
     fn patch(&self, name: &str, template: &mut Value) {
         for patch in self.spec()["runtimePatches"].as_array().into_iter().flatten() {
             let jobs = patch.pointer("/trainingRuntimeSpec/template/spec/replicatedJobs").and_then(Value::as_array);
@@ -184,7 +189,7 @@ impl TrainJob {
         }
     }
 
-    /// Our patch, made when it is not there.
+    /// Our patch, added first if it is missing.
     fn own_patch(&mut self) -> &mut Value {
         let patches = &mut self.object.spec["runtimePatches"];
         if !patches.is_array() {
@@ -199,7 +204,7 @@ impl TrainJob {
     }
 }
 
-/// Puts our patch into a new TrainJob, empty: Trainer lets patches be changed where they are.
+/// Adds our empty patch to a new TrainJob: Trainer accepts changes of existing patches only.
 pub fn reserve_patch(object: &mut Value) {
     let patches = &mut object["spec"]["runtimePatches"];
     if !patches.is_array() {
@@ -212,8 +217,8 @@ pub fn reserve_patch(object: &mut Value) {
     }
 }
 
-/// Lays one value over another as a strategic merge does, which is how Trainer applies patches: objects member by member, lists
-/// of named things by name, anything else, tolerations among it, replaced.
+/// Applies one value to another as Trainer applies patches, by strategic merge: objects by member,
+/// lists of named items by name; anything else, lists of tolerations included, is replaced.
 fn overlay(base: &mut Value, over: &Value) {
     match (&mut *base, over) {
         (Value::Object(base), Value::Object(over)) => {
@@ -238,7 +243,7 @@ fn overlay(base: &mut Value, over: &Value) {
     }
 }
 
-/// The template as a type, with what the API server would fill in where pods are compared.
+/// The template as a typed object, with the defaults that matter when pods are compared.
 fn read(part: &Part) -> Result<PodTemplateSpec, String> {
     let mut template = part.template.clone();
     if !template["spec"]["containers"].is_array() {
@@ -262,8 +267,8 @@ fn read(part: &Part) -> Result<PodTemplateSpec, String> {
     })
 }
 
-/// An info as the patch of a replicated job. A patch replaces the list of tolerations, so those of the template are in it; maps
-/// and gates it adds to.
+/// The patch of a replicated job for `info`. A patch replaces the list of tolerations, so the list
+/// includes those of the template; maps and gates are merged by Trainer.
 fn patch_of(part: &Part, info: &PodSetInfo, gates: &Gates) -> Result<Value, PodSetError> {
     let mut metadata = Map::new();
     for (field, map) in [("labels", &info.labels), ("annotations", &info.annotations)] {
@@ -277,7 +282,7 @@ fn patch_of(part: &Part, info: &PodSetInfo, gates: &Gates) -> Result<Value, PodS
     }
     if !info.tolerations.is_empty() {
         let own = part.template["spec"].get("tolerations").cloned().unwrap_or_else(|| json!([]));
-        // A list that does not read as one was refused when the pod sets were made.
+        // A list that does not parse was rejected when the pod sets were computed.
         let tolerations = serde_json::from_value(own).unwrap_or_default();
         let mut all = PodSetInfo { tolerations, ..PodSetInfo::default() };
         all.merge(&PodSetInfo { tolerations: info.tolerations.clone(), ..PodSetInfo::default() }, gates)?;
@@ -291,9 +296,9 @@ fn patch_of(part: &Part, info: &PodSetInfo, gates: &Gates) -> Result<Value, PodS
 
 impl Job for TrainJob {
     const FRAMEWORK: &'static str = "trainer.kubeflow.org/trainjob";
-    // Trainer makes a running job's pods once; a runtime that is edited is for those that come.
+    // Trainer creates a running job's pods once; changes of the runtime affect later runs only.
     const PODS_ARE_SET_WHILE_RUNNING: bool = true;
-    /// Trainer refuses a change of patches together with anything but a suspended job.
+    /// Trainer rejects a write that changes patches and unsuspends the job at once.
     const STARTS_IN_TWO_STEPS: bool = true;
 
     fn resolve(&mut self, stores: &Stores) {
@@ -314,7 +319,7 @@ impl Job for TrainJob {
     }
 
     fn watch<'a>(builder: ControllerBuilder<'a>, stores: &Stores, jobs: &Cache<Self>) -> ControllerBuilder<'a> {
-        // Jobs whose runtime comes or changes ask for something else now.
+        // A runtime that is created or changed changes the pod sets of its jobs.
         let by_runtime = jobs.index(|job: &TrainJob| vec![runtime_key(job)]);
         let of_cluster = by_runtime.clone();
         builder
@@ -362,7 +367,7 @@ impl Job for TrainJob {
     }
 
     fn run_with(&mut self, infos: &[PodSetInfo], gates: &Gates) -> Result<(), PodSetError> {
-        // What an earlier run left in our patch is replaced, not added to.
+        // Additions of an earlier run are replaced, not merged.
         if let Some(patch) = self.own_patch().as_object_mut() {
             patch.remove("trainingRuntimeSpec");
         }
@@ -379,7 +384,7 @@ impl Job for TrainJob {
     }
 
     fn restore(&mut self, _infos: &[PodSetInfo]) -> bool {
-        // Trainer refuses to have patches changed while jobs run.
+        // Trainer rejects changes of patches while child Jobs run.
         if self.is_active() {
             return false;
         }
@@ -509,7 +514,7 @@ mod tests {
     }
 
     #[test]
-    fn what_admission_adds_goes_into_our_patch_and_leaves_with_it() {
+    fn additions_of_admission_go_into_our_patch_and_are_removed_with_it() {
         let mut job = job(
             json!({"runtimeRef": {"name": "torch"}, "suspend": true, "runtimePatches": [{"manager": "me"}]}),
             Value::Null,
@@ -561,18 +566,18 @@ mod tests {
         let infos: Vec<PodSetInfo> = job.pod_sets(&Gates::default()).expect("pod sets").iter().map(info).collect();
         let patched = "/runtimePatches/0/trainingRuntimeSpec/template/spec/replicatedJobs/1/template/spec/template/spec/tolerations";
         let all = json!([toleration("own"), toleration("both"), toleration("spot")]);
-        // Also when it starts again before anybody has taken the patch back.
+        // A second start, without a restore in between, gives the same.
         for _ in 0..2 {
             job.run_with(&infos, &Gates::default()).expect("it starts");
             assert_eq!(job.spec().pointer(patched), Some(&all));
             let node = &job.pod_sets(&Gates::default()).expect("pod sets")[1].template;
             let tolerations = node.spec.as_ref().and_then(|spec| spec.tolerations.as_ref()).expect("tolerations");
-            assert_eq!(json!(tolerations), all, "what Trainer makes of it");
+            assert_eq!(json!(tolerations), all, "the list after Trainer's merge");
         }
     }
 
     #[test]
-    fn its_status_says_how_it_is_doing() {
+    fn status_gives_readiness_reclaimable_pods_and_the_end() {
         let with = |status: Value| job(json!({"runtimeRef": {"name": "torch"}}), status).with_runtime(Some(torch()));
         let jobs = json!({"jobsStatus": [{"name": "dataset-initializer", "succeeded": 1, "ready": 0, "active": 0},
             {"name": "node", "succeeded": 0, "ready": 1, "active": 1}, {"name": "aside", "ready": 3, "succeeded": 0, "active": 3}]});

@@ -1,5 +1,6 @@
-//! AppWrapper: any objects deployed together. Where its pods are is declared, or known for the common kinds; what
-//! admission adds is written beside each component, and its operator applies it when it makes the component.
+//! The integration of AppWrapper, which deploys any objects together. Its pod templates are
+//! declared, or inferred for well-known kinds. What admission adds is written beside each
+//! component, and the AppWrapper operator applies it when it creates the component.
 
 use berth_apimachinery::field::{Error, Path};
 use serde_json::{Value, json};
@@ -8,7 +9,7 @@ use super::{Description, Group, Injection, integer, kubeflow, ray, true_conditio
 use crate::jobs::Finished;
 use crate::podset::PodSetInfo;
 
-/// AppWrapper.
+/// Description of AppWrapper.
 pub const APP_WRAPPER: Description = Description {
     framework: "workload.codeflare.dev/appwrapper",
     elastic: false,
@@ -20,7 +21,7 @@ pub const APP_WRAPPER: Description = Description {
     groups: |spec| Ok(components(spec)?.into_iter().flatten().collect()),
     finished: |status| match status["phase"].as_str()? {
         "Succeeded" => Some(Finished { success: true, message: "AppWrapper finished successfully".to_owned() }),
-        // What failed keeps its quota until its components are gone.
+        // A failed wrapper keeps its quota until its components are deleted.
         "Failed" if true_condition(status, "ResourcesDeployed").is_none() => {
             Some(Finished { success: false, message: "AppWrapper failed".to_owned() })
         }
@@ -38,10 +39,10 @@ pub const APP_WRAPPER: Description = Description {
     },
 };
 
-/// Label that numbers the pods of a batch Job.
+/// Label that holds the index of a batch Job's pod.
 const COMPLETION_INDEX: &str = "batch.kubernetes.io/job-completion-index";
 
-/// The pod sets of each component.
+/// The pod groups of each component.
 fn components(spec: &Value) -> Result<Vec<Vec<Group>>, String> {
     let mut all = Vec::new();
     for (index, component) in spec["components"].as_array().into_iter().flatten().enumerate() {
@@ -60,7 +61,8 @@ fn components(spec: &Value) -> Result<Vec<Vec<Group>>, String> {
     Ok(all)
 }
 
-/// A pod set as its author declared it: `path` is like `template.spec.workerGroupSpecs[0].template`.
+/// A pod set that the wrapper declares; its `path` looks like
+/// `template.spec.workerGroupSpecs[0].template`.
 fn declared_set(set: &Value) -> Result<Group, String> {
     let path = set["path"].as_str().ok_or("podspec must specify path")?;
     let mut pointer = String::new();
@@ -76,7 +78,7 @@ fn declared_set(set: &Value) -> Result<Group, String> {
     Ok(Group::new("", integer(&set["replicas"], 1), pointer))
 }
 
-/// Pod sets of the kinds whose pods are known.
+/// The pod groups of a component of a well-known kind; empty for other kinds.
 fn inferred(object: &Value) -> Result<Vec<Group>, String> {
     let spec = &object["spec"];
     let version = object["apiVersion"].as_str().unwrap_or_default();
@@ -118,13 +120,14 @@ fn numbered(mut groups: Vec<Group>, label: &'static str) -> Vec<Group> {
     groups
 }
 
-/// A wrapper counts what is written in its components, not what an operator adds.
+/// Only what the component's spec contains: AppWrapper ignores the containers and pods that KubeRay
+/// adds.
 fn of_ray(groups: Vec<Group>) -> Vec<Group> {
     let written = groups.into_iter().filter(|group| group.default.is_none());
     written.map(|group| Group { added: Vec::new(), ..group }).collect()
 }
 
-/// Writes what admission adds beside the components.
+/// Writes what admission adds beside each component.
 pub(super) fn set_infos(spec: &mut Value, infos: &[PodSetInfo]) {
     let Ok(components) = components(spec) else { return };
     let mut infos = infos.iter();
@@ -151,7 +154,7 @@ fn info(info: &PodSetInfo) -> Value {
     value
 }
 
-/// Takes it away again. Returns whether there was anything.
+/// Removes what admission added. Returns true if there was anything.
 pub(super) fn clear_infos(spec: &mut Value) -> bool {
     let components = spec["components"].as_array_mut().into_iter().flatten();
     let removed = components.filter_map(|component| component.as_object_mut()?.remove("podSetInfos"));

@@ -1,4 +1,5 @@
-//! Kubeflow's training jobs: one pod set per replica type, in the order each kind defines.
+//! The integrations of Kubeflow's training jobs: one pod set per replica type, in each kind's fixed
+//! order.
 
 use berth_apimachinery::field::{Error, Path};
 use serde_json::Value;
@@ -6,7 +7,7 @@ use serde_json::Value;
 use super::{Description, Group, Injection, integer, true_condition};
 use crate::jobs::Finished;
 
-/// Label that numbers the pods of a replica type.
+/// Label that holds a pod's index in its replica type.
 pub(super) const REPLICA_INDEX: &str = "training.kubeflow.org/replica-index";
 
 macro_rules! training_job {

@@ -1,8 +1,8 @@
-//! Integrations of kinds other projects define: one description per kind, one mechanism for all.
+//! Integrations of other projects' kinds: one description per kind, one implementation for all.
 //!
-//! Such a kind keeps its own schema; what queueing needs of it is where its pod templates are and how many pods each makes,
-//! which field holds it back, and what its status says. A [`Description`] says that; everything else is written once, here
-//! and in [`super::reconcile`].
+//! Each kind keeps its own schema. Queueing needs to know where its pod templates are, how many
+//! pods each template makes, which field suspends the job, and how to read its status. A
+//! [`Description`] holds that; everything else is written once, here and in [`super::reconcile`].
 
 pub mod appwrapper;
 pub mod kubeflow;
@@ -24,25 +24,25 @@ use super::{Finished, Job};
 use crate::gates::Gates;
 use crate::podset::{PodSetError, PodSetInfo};
 
-/// Pods of one sort a job makes.
+/// Pods that a job makes from one template.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Group {
     /// Name of the pod set.
     pub name: String,
-    /// Pods.
+    /// Number of pods.
     pub count: i32,
-    /// Where the template is, as a JSON pointer into the spec.
+    /// JSON pointer into the spec to the pod template.
     pub template: String,
-    /// The template when the spec has none there.
+    /// The template to use if the spec has none.
     pub default: Option<PodTemplateSpec>,
-    /// Containers the kind's operator adds to these pods.
+    /// Containers that the kind's operator adds to these pods.
     pub added: Vec<Container>,
-    /// Label that numbers these pods, where it is another one than the kind's.
+    /// Label that holds a pod's index, if it differs from [`Description::pod_index_label`].
     pub pod_index_label: Option<&'static str>,
 }
 
 impl Group {
-    /// A group with a template of its own.
+    /// A group whose template is in the spec.
     pub fn new(name: impl Into<String>, count: i32, template: impl Into<String>) -> Self {
         Group {
             name: name.into(),
@@ -55,43 +55,43 @@ impl Group {
     }
 }
 
-/// Where what admission adds to pods is written.
+/// Where the additions of admission are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Injection {
-    /// Into the templates.
+    /// Into the pod templates.
     Templates,
-    /// Into the lists of infos beside them, from which the kind's operator takes it.
+    /// Into `podSetInfos` beside them; the kind's operator applies those.
     Infos,
 }
 
-/// What queueing needs to know of a kind.
+/// What queueing needs to know about a kind.
 #[derive(Debug)]
 pub struct Description {
     /// Name of the integration in the configuration.
     pub framework: &'static str,
-    /// May it change its size while it runs?
+    /// True if jobs may change their size while they run.
     pub elastic: bool,
-    /// The field that holds it back: steps from the object's root.
+    /// The field that suspends the job: steps from the object's root.
     pub suspend: &'static [&'static str],
-    /// The field that names who reconciles it, if the kind has one.
+    /// The field that names the controller that reconciles the job, if the kind has one.
     pub managed_by: Option<&'static [&'static str]>,
-    /// JSON pointer into the spec to its own priority class.
+    /// JSON pointer into the spec to the job's own priority class.
     pub priority_class: Option<&'static str>,
-    /// Label that numbers the pods of a group.
+    /// Label that holds a pod's index in its group.
     pub pod_index_label: Option<&'static str>,
-    /// Where admission's additions go.
+    /// Where the additions of admission are written.
     pub injection: Injection,
-    /// Its pods, in the order of the pod sets.
+    /// Reads the pod groups from the spec, in the order of the pod sets.
     pub groups: fn(&Value) -> Result<Vec<Group>, String>,
-    /// How it ended, from its status.
+    /// Reads from the status how the job ended.
     pub finished: fn(&Value) -> Option<Finished>,
-    /// Are all its pods ready or done?
+    /// Reads from the status whether all pods are ready or have succeeded.
     pub ready: fn(&Value) -> bool,
-    /// Has it pods that still run?
+    /// Reads from the status whether pods still run.
     pub active: fn(&Value) -> bool,
-    /// Is this one queued at all?
+    /// Reads from the spec whether the job is queued at all.
     pub queued: fn(&Value) -> bool,
-    /// What is wrong with a spec that is to be queued; `elastic`: it may change its size.
+    /// Validates the spec of a job to be queued; `elastic`: the job may change its size.
     pub validate: fn(&Value, elastic: bool, path: &Path<'_>) -> Vec<Error>,
 }
 
@@ -113,7 +113,7 @@ pub trait Described:
     /// Its spec as written.
     fn spec(&self) -> &Value;
 
-    /// Its spec, to be changed.
+    /// Its spec, mutable.
     fn spec_mut(&mut self) -> &mut Value;
 
     /// Its status as written.
@@ -153,7 +153,7 @@ described! {
     AppWrapper: appwrapper::APP_WRAPPER;
 }
 
-/// Does something with every kind that has a description. `$kind` stands for its type.
+/// Runs a block for each kind that has a description, with `$kind` as its type.
 macro_rules! for_each_described {
     ($kind:ident => $body:block) => {{
         {
@@ -200,8 +200,8 @@ macro_rules! for_each_described {
 }
 pub(crate) use for_each_described;
 
-/// Does something with every kind of job another project defines: those with a description, and TrainJob. `$kind` stands for
-/// its type.
+/// Runs a block for each kind of another project, those with a description and TrainJob, with
+/// `$kind` as its type.
 macro_rules! for_each_foreign {
     ($kind:ident => $body:block) => {{
         $crate::jobs::described::for_each_described!($kind => $body);
@@ -222,12 +222,12 @@ pub(crate) fn names() -> Vec<&'static str> {
     names
 }
 
-/// The value some steps below, if it is there.
+/// The value at a path; null if it is missing.
 fn at<'a>(value: &'a Value, steps: &[&str]) -> &'a Value {
     steps.iter().fold(value, |value, step| &value[*step])
 }
 
-/// Sets the value some steps below, making what is missing on the way.
+/// Sets the value at a path and creates missing objects on the way.
 pub(crate) fn set_at(value: &mut Value, steps: &[&str], new: Value) {
     let mut at = value;
     for step in steps {
@@ -239,7 +239,7 @@ pub(crate) fn set_at(value: &mut Value, steps: &[&str], new: Value) {
     *at = new;
 }
 
-/// The part of a path from the object's root that is below `spec`.
+/// The part of a path that follows `spec`.
 fn below_spec(steps: &'static [&'static str]) -> &'static [&'static str] {
     &steps[1..]
 }
@@ -268,7 +268,7 @@ impl<K: Described> Job for K {
     fn pod_sets(&self, gates: &Gates) -> Result<Vec<PodSet>, String> {
         let mut groups = (K::DESCRIPTION.groups)(self.spec())?;
         if K::DESCRIPTION.injection == Injection::Infos {
-            // Its parts have no names of their own: they are counted.
+            // Components have no names, so pod sets are numbered.
             let name = self.meta().name.clone().unwrap_or_default();
             groups.iter_mut().enumerate().for_each(|(index, group)| group.name = format!("{name}-{index}"));
         }
@@ -355,21 +355,21 @@ impl<K: Described> Job for K {
     }
 }
 
-/// A number of pods or hosts as written; what is no such number is the default.
+/// The number of pods or hosts in a field; `default` if it holds no such number.
 pub(super) fn integer(value: &Value, default: i32) -> i32 {
     value.as_i64().and_then(|number| i32::try_from(number).ok()).unwrap_or(default)
 }
 
-/// The condition of a type in a status, when it is True: its message.
+/// Message of the condition of this type, if the condition is True.
 pub(super) fn true_condition<'a>(status: &'a Value, type_: &str) -> Option<&'a str> {
     let conditions = status["conditions"].as_array()?;
     let condition = conditions.iter().find(|it| it["type"] == type_ && it["status"] == "True")?;
     Some(condition["message"].as_str().unwrap_or_default())
 }
 
-/// Rules of a queued job beside those of its own kind: its pod sets can be read and are not too many.
+/// Validates the pod sets of a job to be queued: they must be readable, and not too many.
 pub(crate) fn validate_pod_sets<K: Job>(job: &K, gates: &Gates) -> Vec<Error> {
-    /// Pod sets a workload can have.
+    /// Maximum number of pod sets of a workload.
     const POD_SETS_MAX: usize = 18;
     let path = Path::new("spec");
     match job.pod_sets(gates) {
@@ -428,7 +428,7 @@ mod tests {
         let none = |name: &str| PodSetInfo { name: name.to_owned(), ..PodSetInfo::default() };
         job.suspend();
         assert!(job.restore(&[none("master"), none("worker")]));
-        assert_eq!(job.spec, spec, "what was added is gone again, and nothing else changed");
+        assert_eq!(job.spec, spec, "only what admission added was removed");
     }
 
     #[test]
@@ -439,7 +439,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ray_job_asks_for_head_groups_and_submitter() {
+    fn a_ray_job_has_head_worker_and_submitter_pod_sets() {
         let cluster = json!({"headGroupSpec": {"template": template("1")}, "workerGroupSpecs": [
             {"groupName": "TPU", "replicas": 2, "numOfHosts": 4, "template": template("8")}]});
         let job: RayJob = read(json!({"shutdownAfterJobFinishes": true, "rayClusterSpec": cluster}), Value::Null);
@@ -464,7 +464,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrapper_is_told_beside_its_components() {
+    fn admission_additions_of_a_wrapper_are_written_beside_its_components() {
         let pods =
             json!({"apiVersion": "batch/v1", "kind": "Job", "spec": {"parallelism": 2, "template": template("1")}});
         let spec = json!({"suspend": true, "components": [{"template": {"apiVersion": "v1", "kind": "Service"}},

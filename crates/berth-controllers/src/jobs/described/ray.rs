@@ -1,4 +1,5 @@
-//! Ray: a head, groups of workers, and for a RayJob the pod that submits its program.
+//! The integrations of Ray: a head, groups of workers and, for a RayJob, the pod that submits its
+//! program.
 
 use berth_apimachinery::field::{Error, Path};
 use k8s_openapi::api::core::v1::{Container, PodTemplateSpec};
@@ -7,7 +8,7 @@ use serde_json::{Value, json};
 use super::{Description, Group, Injection, integer, true_condition};
 use crate::jobs::Finished;
 
-/// Name of the head's pod set, which no worker group can have.
+/// Name of the head's pod set; worker groups cannot use it.
 const HEAD: &str = "head";
 /// Name of the submitter's pod set.
 const SUBMITTER: &str = "submitter";
@@ -28,10 +29,10 @@ const COMMON: Description = Description {
     validate: |spec, elastic, path| validate_cluster(spec, elastic, path),
 };
 
-/// RayCluster: it runs until it is deleted.
+/// Description of RayCluster, which runs until it is deleted.
 pub const CLUSTER: Description = Description { framework: "ray.io/raycluster", ..COMMON };
 
-/// RayService: its cluster is in its spec; it serves until it is deleted.
+/// Description of RayService, which runs until it is deleted; its cluster is part of its spec.
 pub const SERVICE: Description = Description {
     framework: "ray.io/rayservice",
     suspend: &["spec", "rayClusterConfig", "suspend"],
@@ -47,7 +48,8 @@ pub const SERVICE: Description = Description {
     ..COMMON
 };
 
-/// RayJob: a cluster for one program. One that uses a cluster that is there is not queued: the cluster is.
+/// Description of RayJob, a cluster for one program. A RayJob that selects an existing cluster is
+/// not queued, because that cluster is.
 pub const JOB: Description = Description {
     framework: "ray.io/rayjob",
     groups: job,
@@ -65,7 +67,7 @@ pub const JOB: Description = Description {
     ..COMMON
 };
 
-/// Head and workers of the cluster described at `at`.
+/// Head and workers of the cluster at `at` in the spec.
 fn cluster(spec: &Value, at: &str) -> Result<Vec<Group>, String> {
     let cluster = spec.pointer(at).unwrap_or(&Value::Null);
     let mut head = Group::new(HEAD, 1, format!("{at}/headGroupSpec/template"));
@@ -81,7 +83,7 @@ fn cluster(spec: &Value, at: &str) -> Result<Vec<Group>, String> {
     Ok(groups)
 }
 
-/// The container KubeRay adds to the head of a cluster that scales itself.
+/// The container that KubeRay adds to the head of a cluster with autoscaling.
 fn autoscaler(resources: &Value) -> Result<Container, String> {
     let half_a_core = json!({"cpu": "500m", "memory": "512Mi"});
     let resources = match resources {
@@ -92,7 +94,7 @@ fn autoscaler(resources: &Value) -> Result<Container, String> {
         .map_err(|error| format!("autoscalerOptions.resources: {error}"))
 }
 
-/// The container KubeRay submits a program with.
+/// The container in which KubeRay submits the program.
 fn submitter() -> Result<Container, String> {
     let resources = json!({"requests": {"cpu": "500m", "memory": "200Mi"}, "limits": {"cpu": "1", "memory": "1Gi"}});
     serde_json::from_value(json!({"name": "ray-job-submitter", "resources": resources})).map_err(|e| e.to_string())
@@ -109,7 +111,7 @@ fn job(spec: &Value) -> Result<Vec<Group>, String> {
             groups.push(group);
         }
         "SidecarMode" => groups[0].added.push(submitter()?),
-        // Somebody else submits.
+        // The user submits the program.
         _ => {}
     }
     Ok(groups)

@@ -1,4 +1,5 @@
-//! Pod templates inside specs whose schema is somebody else's: read whole, changed only where admission has a say.
+//! Pod templates inside specs with a schema of their own: read whole, written only in the fields
+//! that admission changes.
 
 use k8s_openapi::api::core::v1::PodTemplateSpec;
 use serde_json::{Map, Value, json};
@@ -7,11 +8,11 @@ use super::Group;
 use crate::gates::Gates;
 use crate::podset::{self, PodSetError, PodSetInfo};
 
-/// What admission adds to a template, by where it is.
+/// The fields of a template that admission adds to.
 const METADATA: [&str; 2] = ["labels", "annotations"];
 const SPEC: [&str; 3] = ["nodeSelector", "tolerations", "schedulingGates"];
 
-/// The template of a group.
+/// Reads a group's template.
 pub(super) fn read(spec: &Value, group: &Group) -> Result<PodTemplateSpec, String> {
     let path = || format!("spec{}", group.template.replace('/', "."));
     match spec.pointer(&group.template).filter(|value| !value.is_null()) {
@@ -20,7 +21,7 @@ pub(super) fn read(spec: &Value, group: &Group) -> Result<PodTemplateSpec, Strin
                 return Err(format!("{}: must be a pod template", path()));
             }
             let mut value = value.clone();
-            // Kubernetes reads a template without containers; so do we, and let its operator complain.
+            // Kubernetes accepts a template without containers; the kind's operator validates it.
             if value["spec"]["containers"].is_null() {
                 super::set_at(&mut value, &["spec", "containers"], json!([]));
             }
@@ -30,7 +31,7 @@ pub(super) fn read(spec: &Value, group: &Group) -> Result<PodTemplateSpec, Strin
     }
 }
 
-/// Puts an info into a group's template.
+/// Merges `info` into a group's template.
 pub(super) fn merge(spec: &mut Value, group: &Group, info: &PodSetInfo, gates: &Gates) -> Result<(), PodSetError> {
     let Ok(mut template) = read(spec, group) else { return Ok(()) };
     podset::merge(&mut template, info, gates)?;
@@ -38,9 +39,9 @@ pub(super) fn merge(spec: &mut Value, group: &Group, info: &PodSetInfo, gates: &
     Ok(())
 }
 
-/// Sets a group's template back to what was recorded. Returns whether that changed anything.
+/// Restores a group's template from `info`. Returns true if that changed anything.
 pub(super) fn restore(spec: &mut Value, group: &Group, info: &PodSetInfo) -> bool {
-    // What was never there has nothing to be set back.
+    // A default template that was never written needs no restore.
     if spec.pointer(&group.template).is_none() {
         return false;
     }
@@ -52,13 +53,13 @@ pub(super) fn restore(spec: &mut Value, group: &Group, info: &PodSetInfo) -> boo
     true
 }
 
-/// Writes those fields of a template that admission may change; everything else stays as its author wrote it.
+/// Writes the fields of a template that admission may change; all other fields stay as written.
 fn write(spec: &mut Value, group: &Group, template: &PodTemplateSpec) {
     let wanted = json!(template);
     let place = match spec.pointer(&group.template).is_some_and(Value::is_object) {
         true => spec.pointer_mut(&group.template),
         false => {
-            // The default template becomes the job's own once something has to be added to it.
+            // The default template is written to the spec once something must be added to it.
             let steps: Vec<&str> = group.template.split('/').skip(1).collect();
             super::set_at(spec, &steps, wanted.clone());
             spec.pointer_mut(&group.template)

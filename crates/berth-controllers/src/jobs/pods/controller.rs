@@ -1,4 +1,4 @@
-//! The reconciler of pods and groups of pods.
+//! The reconciler of single pods and pod groups.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! What the pods of a unit say together: how many there are of each sort, which are too many, which are lost.
+//! The combined state of a unit's pods: pod sets, completion, excess pods and missing pods.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,9 +15,9 @@ use crate::jobs::Finished;
 use crate::jobs::topology::{self, Ranks};
 use crate::podset;
 
-/// Name of the pod set of a pod that stands alone.
+/// Name of the pod set of a single pod.
 const ALONE: &str = "main";
-/// Pod sets a workload can have.
+/// Maximum number of pod sets of a workload.
 const ROLES_MAX: usize = 18;
 
 /// The pods of a unit, in name order; at least one.
@@ -27,21 +27,21 @@ pub struct Group<'a> {
     pods: &'a [Arc<Pod>],
 }
 
-/// Pods of a group that no longer belong to it or were replaced.
+/// The pods of a group compared with the places that its Workload has.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Surplus {
-    /// More than the group has places for.
+    /// Pods beyond the group's places.
     pub excess: Vec<Arc<Pod>>,
-    /// Ended without success, with another pod in their place.
+    /// Failed pods whose places other pods have taken.
     pub replaced: Vec<Arc<Pod>>,
-    /// Places that no pod fills.
+    /// Number of places without a pod.
     pub absent: usize,
-    /// The pods that count.
+    /// The pods that fill places.
     pub kept: Vec<Arc<Pod>>,
 }
 
 impl<'a> Group<'a> {
-    /// The group of these pods; nothing when there are none.
+    /// The group of these pods; `None` if there are none.
     pub fn new(unit: &'a Unit, pods: &'a [Arc<Pod>]) -> Option<Self> {
         (!pods.is_empty()).then_some(Group { unit, pods })
     }
@@ -51,12 +51,12 @@ impl<'a> Group<'a> {
         self.pods
     }
 
-    /// The pod that speaks for all.
+    /// The pod whose labels and annotations count for the whole group.
     pub fn first(&self) -> &'a Arc<Pod> {
         &self.pods[0]
     }
 
-    /// What it is called in texts.
+    /// Name for messages.
     pub fn name(&self) -> String {
         match self.unit {
             Unit::Pod { name } => format!("pod {name}"),
@@ -64,17 +64,18 @@ impl<'a> Group<'a> {
         }
     }
 
-    /// Is it more than a pod that stands alone?
+    /// False for a single pod.
     pub fn is_group(&self) -> bool {
         matches!(self.unit, Unit::Group { .. })
     }
 
-    /// Does it serve until it is taken away?
+    /// True if the group serves until it is deleted, as pods of a StatefulSet do: it never
+    /// finishes.
     pub fn is_serving(&self) -> bool {
         self.is_group() && self.pods.iter().any(|pod| annotation(pod, annotations::POD_GROUP_SERVING) == "true")
     }
 
-    /// May pods that failed not be replaced?
+    /// True if failed pods must not be replaced.
     pub fn is_unretriable(&self) -> bool {
         self.pods.iter().any(|pod| annotation(pod, annotations::RETRIABLE_IN_GROUP) == "false")
     }
@@ -83,10 +84,10 @@ impl<'a> Group<'a> {
         self.pods.iter().any(|pod| annotation(pod, annotations::POD_GROUP_FAST_ADMISSION) == "true")
     }
 
-    /// Pods the group is made of.
+    /// Number of pods that the group consists of.
     ///
     /// # Errors
-    /// What is wrong with the annotation that says so.
+    /// The annotation with the count is missing or malformed.
     pub fn total(&self) -> Result<usize, String> {
         if !self.is_group() {
             return Ok(1);
@@ -98,7 +99,7 @@ impl<'a> Group<'a> {
         })
     }
 
-    /// The queue all its pods name.
+    /// The queue that all pods name.
     ///
     /// # Errors
     /// Its pods name different queues.
@@ -116,24 +117,24 @@ impl<'a> Group<'a> {
         }
     }
 
-    /// Do some of its pods wait for admission?
+    /// True if any pod still has the admission gate.
     pub fn is_waiting(&self) -> bool {
         self.pods.iter().any(|pod| is_gated(pod))
     }
 
-    /// Its pods that were let go of and have not ended.
+    /// Pods without the admission gate that have not ended.
     pub fn started(&self) -> impl Iterator<Item = &'a Arc<Pod>> {
         self.pods.iter().filter(|pod| !is_gated(pod) && !is_terminated(pod))
     }
 
-    /// Has it pods that run? Those that are on their way out need no quota any more where that is to be released fast
-    /// (§19.2).
+    /// True if any pod runs. With the gate FastQuotaReleaseInPodIntegration, pods that are being
+    /// deleted do not count (§19.2).
     pub fn is_active(&self, gates: &Gates) -> bool {
         let fast = gates.on(Gate::FastQuotaReleaseInPodIntegration);
         self.pods.iter().any(|pod| phase(pod) == "Running" && !(fast && is_deleting(pod)))
     }
 
-    /// Are all its pods ready or done?
+    /// True once all pods are ready or have succeeded.
     pub fn is_ready(&self) -> bool {
         let ready = |pod: &&Arc<Pod>| {
             let conditions = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
@@ -143,8 +144,8 @@ impl<'a> Group<'a> {
         self.total().is_ok_and(|total| self.pods.iter().filter(ready).count() >= total)
     }
 
-    /// How it ended, if it did. A group ends when as many pods succeeded as it has places, or when nothing of it runs and
-    /// nothing is to be replaced.
+    /// How the group ended; `None` while it has not. A group ends once as many pods have succeeded
+    /// as it has places, or once no pod runs and failed pods must not be replaced.
     pub fn finished(&self) -> Option<Finished> {
         if !self.is_group() {
             let pod = self.first();
@@ -161,7 +162,7 @@ impl<'a> Group<'a> {
         over.then(|| Finished { success: succeeded >= total, message: format!("Pods succeeded: {succeeded}/{total}.") })
     }
 
-    /// Pods that are done and will not come back, by pod set.
+    /// Pods that have succeeded and will not be replaced, by pod set.
     pub fn reclaimable(&self) -> Option<Vec<ReclaimablePod>> {
         if !self.is_group() || self.is_serving() {
             return None;
@@ -173,10 +174,10 @@ impl<'a> Group<'a> {
         Some(done.into_iter().map(|(name, count)| ReclaimablePod { name: name.to_owned(), count }).collect())
     }
 
-    /// The pod sets a new Workload of it has.
+    /// The pod sets of a new Workload for the group.
     ///
     /// # Errors
-    /// It is not complete, or what its pods say does not go together.
+    /// The group is incomplete, or its pods contradict each other.
     pub fn pod_sets(&self, gates: &Gates) -> Result<Vec<PodSet>, String> {
         if !self.is_group() {
             return Ok(vec![pod_set(ALONE, 1, self.first(), None, gates)?]);
@@ -201,7 +202,7 @@ impl<'a> Group<'a> {
             only.count = i32::try_from(total).unwrap_or(i32::MAX);
         }
         if sets.len() > ROLES_MAX {
-            return Err(format!("group has {} sorts of pods; at most {ROLES_MAX} are possible", sets.len()));
+            return Err(format!("group has {} pod roles; at most {ROLES_MAX} are allowed", sets.len()));
         }
         Ok(sets)
     }
@@ -223,8 +224,8 @@ impl<'a> Group<'a> {
         by_role.into_iter().map(set).collect()
     }
 
-    /// Sorts out which pods fill the places of a group's Workload. Of pods that are too many the newest go; of pods that
-    /// ended, those that ended first.
+    /// Assigns pods to the places of the group's Workload. The newest of too many pods are excess;
+    /// the oldest of too many ended pods are replaced.
     pub fn surplus(&self, workload: &Workload) -> Surplus {
         let mut surplus = Surplus::default();
         if !self.is_group() {
@@ -236,7 +237,7 @@ impl<'a> Group<'a> {
             let of_set = self.pods.iter().filter(|pod| role(pod) == set.name).cloned();
             let (mut live, mut lost): (Vec<_>, Vec<_>) = of_set.partition(|pod| counts(pod));
             surplus.absent += places.saturating_sub(live.len());
-            // What was let go of, and what is older, has the place.
+            // Started pods come before gated ones, and older before newer.
             live.sort_by_key(|pod| (is_gated(pod), created(pod), pod.name_any()));
             lost.sort_by_key(|pod| (std::cmp::Reverse(created(pod)), pod.name_any()));
             let excess = live.split_off(places.min(live.len()));
@@ -250,7 +251,8 @@ impl<'a> Group<'a> {
         surplus
     }
 
-    /// Do the pods that count fit the group's Workload: no sort it does not have, nor more of one?
+    /// True if the pods fit the group's Workload: some fill its places, and none has an unknown
+    /// role.
     pub fn fits(&self, workload: &Workload, kept: &[Arc<Pod>]) -> bool {
         if !self.is_group() {
             return true;
@@ -260,38 +262,39 @@ impl<'a> Group<'a> {
     }
 }
 
-/// The pod set a pod belongs to.
+/// The pod set that a group's pod belongs to.
 pub fn role(pod: &Pod) -> &str {
     annotation(pod, annotations::ROLE_HASH)
 }
 
-/// The pod set of a pod in its Workload.
+/// Name of a pod's pod set in the Workload.
 pub fn set_name<'a>(group: &Group<'_>, pod: &'a Pod) -> &'a str {
     if group.is_group() { role(pod) } else { ALONE }
 }
 
-/// It waits for admission.
+/// True if the pod has the admission gate.
 pub fn is_gated(pod: &Pod) -> bool {
     podset::is_gated(pod, constants::ADMISSION_GATE)
 }
 
-/// It has ended, well or not.
+/// True if the pod succeeded or failed.
 pub fn is_terminated(pod: &Pod) -> bool {
     matches!(phase(pod), "Succeeded" | "Failed")
 }
 
-/// It is being deleted.
+/// True if the pod is being deleted.
 pub fn is_deleting(pod: &Pod) -> bool {
     pod.metadata.deletion_timestamp.is_some()
 }
 
-/// It will not run any more, or never will: it failed, or is being deleted and runs nowhere.
+/// True if the pod will not run (any more): it failed, or it is being deleted and has no node or
+/// has ended.
 pub fn is_lost(pod: &Pod) -> bool {
     let is_placed = pod.spec.as_ref().is_some_and(|spec| spec.node_name.as_ref().is_some_and(|node| !node.is_empty()));
     phase(pod) == "Failed" || (is_deleting(pod) && (is_terminated(pod) || !is_placed))
 }
 
-/// It fills a place of its group: it succeeded, runs, or may still run.
+/// True if the pod fills a place of its group: it succeeded, runs, or may still run.
 fn counts(pod: &Pod) -> bool {
     phase(pod) == "Succeeded" || (phase(pod) != "Failed" && !is_deleting(pod))
 }
@@ -310,7 +313,7 @@ fn created(pod: &Pod) -> Option<jiff::Timestamp> {
 
 fn pod_set(name: &str, count: i32, pod: &Pod, pod_index_label: Option<&str>, gates: &Gates) -> Result<PodSet, String> {
     let mut spec: PodSpec = pod.spec.clone().unwrap_or_default();
-    // The gates and the node are of this pod, not of what it asks for.
+    // Gates and node belong to this pod, not to its requirements.
     spec.scheduling_gates = None;
     spec.node_name = None;
     let metadata = ObjectMeta { annotations: pod.metadata.annotations.clone(), ..ObjectMeta::default() };

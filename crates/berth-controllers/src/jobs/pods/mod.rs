@@ -1,9 +1,10 @@
-//! Pods that are queued themselves: each alone, or in groups that are admitted together (`docs/semantics/jobs.md`,
+//! Queueing of pods: single pods, and groups that are admitted together (`docs/semantics/jobs.md`,
 //! KEP-976).
 //!
-//! A pod cannot be suspended: it is made with a scheduling gate ([`crate::webhooks`]) that is taken off when its Workload is
-//! admitted, and it is stopped by deleting it. A finalizer keeps it until it was counted. Deployments, StatefulSets and
-//! LeaderWorkerSets are queued through their pods: what a template says reaches every pod made of it.
+//! A pod cannot be suspended. It is created with a scheduling gate ([`crate::webhooks`]), which is
+//! removed when its Workload is admitted, and it is stopped by deleting it. A finalizer keeps the
+//! pod until its end has been counted. Deployments, StatefulSets and LeaderWorkerSets are queued
+//! through their pods, which inherit the labels and annotations of the template.
 
 pub mod controller;
 pub mod group;
@@ -19,31 +20,31 @@ use kube::ResourceExt;
 
 use super::naming::OwnerKind;
 
-/// Names of the integrations made of pods.
+/// Names of the integrations that queue pods.
 pub const FRAMEWORKS: [&str; 4] = ["pod", "deployment", "statefulset", "leaderworkerset.x-k8s.io/leaderworkerset"];
 
-/// Prefix of the key of pods that stand alone.
+/// Key prefix of single pods.
 const ALONE: &str = "pod/";
-/// Prefix of the key of groups.
+/// Key prefix of pod groups.
 const GROUP: &str = "group/";
 
-/// What is admitted as one: a pod or a group of them.
+/// What is admitted as one: a single pod or a pod group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Unit {
-    /// One pod.
+    /// A single pod.
     Pod {
         /// Its name.
         name: String,
     },
-    /// All pods that name this group.
+    /// All pods that name the same group.
     Group {
-        /// Its name, which is that of its Workload.
+        /// Name of the group and of its Workload.
         name: String,
     },
 }
 
 impl Unit {
-    /// The unit a managed pod belongs to; nothing for a pod nobody queues.
+    /// The unit that a pod belongs to; `None` for pods that are not queued.
     pub fn of(pod: &Pod) -> Option<Self> {
         if pod.labels().get(labels::MANAGED).is_none_or(|value| value != "true") {
             return None;
@@ -54,7 +55,7 @@ impl Unit {
         })
     }
 
-    /// The unit a key stands for.
+    /// The unit of a reconciler key.
     pub fn from_key(key: &ObjectKey) -> Option<Self> {
         match (key.name.strip_prefix(ALONE), key.name.strip_prefix(GROUP)) {
             (Some(name), _) => Some(Unit::Pod { name: name.to_owned() }),
@@ -63,7 +64,7 @@ impl Unit {
         }
     }
 
-    /// The key it is reconciled under.
+    /// The reconciler key of the unit.
     pub fn key(&self, namespace: &str) -> ObjectKey {
         let name = match self {
             Unit::Pod { name } => format!("{ALONE}{name}"),
@@ -73,7 +74,7 @@ impl Unit {
     }
 }
 
-/// The group a pod is in.
+/// The pod group that a pod names.
 pub fn group_name(pod: &Pod) -> Option<&str> {
     let of_label = pod.labels().get(labels::POD_GROUP_NAME);
     let name = of_label.or_else(|| pod.annotations().get(annotations::POD_GROUP_NAME))?;

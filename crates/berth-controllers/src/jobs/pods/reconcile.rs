@@ -1,7 +1,7 @@
-//! One look at a pod or a group of pods: its Workload, and what to do with either.
+//! Reconciling a single pod or a pod group: its Workload, and the next writes to either.
 //!
-//! As for other kinds of job ([`crate::jobs::reconcile`]), the questions come in a fixed order and the first whose answer is
-//! a write that changes the later ones ends the look.
+//! As for other kinds of job ([`crate::jobs::reconcile`]), conditions are checked in a fixed order,
+//! and the reconcile stops at the first one that requires a write on which the later checks depend.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -28,12 +28,12 @@ use crate::stores::{Owner, Stores, controller_of};
 use crate::webhooks::held;
 use crate::workload::status;
 
-/// Decides about a unit and its pods, in name order.
+/// The plan for a unit and its pods, which are in name order.
 pub fn reconcile(context: Context<'_>, namespace: &str, unit: &Unit, pods: &[Arc<Pod>]) -> Plan<Pod> {
     let mut plan = Plan::default();
     let mut unsettled = pods.iter().filter(|pod| held::is_unsettled(pod.as_ref())).peekable();
     if unsettled.peek().is_some() {
-        // They may turn out to belong to another unit, or to none.
+        // Settling can move a pod to another unit, or out of queueing.
         for pod in unsettled {
             match held::settle_pod(context, pod) {
                 Ok(settled) => plan.steps.push(Step::Patch(Box::new(settled))),
@@ -64,7 +64,8 @@ pub fn reconcile(context: Context<'_>, namespace: &str, unit: &Unit, pods: &[Arc
     }
 }
 
-/// The Workloads of a unit: a group's has its name, a pod's is owned by it.
+/// The Workloads of a unit: a group's Workload has the group's name, a single pod's Workload is
+/// owned by the pod.
 fn workloads_of(stores: &Stores, namespace: &str, unit: &Unit, pod: Option<&Arc<Pod>>) -> Vec<Arc<Workload>> {
     match unit {
         Unit::Group { name } => {
@@ -78,12 +79,13 @@ fn workloads_of(stores: &Stores, namespace: &str, unit: &Unit, pod: Option<&Arc<
     }
 }
 
-/// Was the Workload made for a group of pods?
+/// True if the Workload represents a pod group.
 pub(crate) fn of_group(workload: &Workload) -> bool {
     workload.annotations().get(annotations::IS_GROUP_WORKLOAD).is_some_and(|value| value == "true")
 }
 
-/// No pod is left. A Workload whose set of pods is scaled to nothing waits until that changes; any other ends.
+/// Handles a Workload without pods: it is put on hold if its StatefulSet still exists (scaled to
+/// zero), and finished otherwise.
 fn without_pods(context: Context<'_>, namespace: &str, workload: &Workload, plan: &mut Plan<Pod>) {
     let mut workload = workload.clone();
     let parent = workload.owner_references().iter().find(|owner| owner.kind != "Pod");
@@ -117,7 +119,7 @@ fn without_pods(context: Context<'_>, namespace: &str, workload: &Workload, plan
     }
 }
 
-/// Some of these names, and how many more there are.
+/// The first of these names, and the number of further ones.
 fn some_of(names: &[String]) -> String {
     const SHOWN: usize = 3;
     let shown = names.iter().take(SHOWN).map(String::as_str).collect::<Vec<_>>().join(", ");
@@ -137,12 +139,12 @@ struct Look<'a> {
 impl Look<'_> {
     fn run(&mut self, workloads: Vec<Arc<Workload>>) -> Result<(), PlanError> {
         if !self.group.is_group() && group::is_deleting(self.group.first()) {
-            // Its Workload goes with it.
+            // Garbage collection deletes the Workload with the pod.
             self.finalize(self.group.first());
             return Ok(());
         }
         if self.group.is_serving() {
-            // Whoever keeps the set full makes a pod of the same name once this one is gone.
+            // The set's controller recreates a pod under the same name once the old one is gone.
             let gone = |pod: &&Arc<Pod>| group::is_deleting(pod) || group::is_terminated(pod);
             for pod in self.group.pods().iter().filter(gone) {
                 self.finalize(pod);
@@ -160,14 +162,14 @@ impl Look<'_> {
         self.plan.steps.push(Step::Event(event));
     }
 
-    /// What stops a look is said on a pod that waits for it.
+    /// Reports an error as an event on a waiting pod, unless the plan already contains a warning.
     fn complain(&mut self, error: &PlanError) {
         if let Some(event) = error.event().filter(|_| !self.plan.warns()) {
             self.report_waiting(event);
         }
     }
 
-    /// Says something on the first pod that is still to run.
+    /// Reports an event on the first pod that is still to run.
     fn report_waiting(&mut self, event: NewEvent) {
         let waiting = self.group.pods().iter().find(|pod| !group::is_lost(pod) && !group::is_terminated(pod));
         let about = waiting.unwrap_or(self.group.first());
@@ -178,7 +180,8 @@ impl Look<'_> {
         self.plan.steps.push(Step::PatchWorkloadStatus(Box::new(workload.clone())));
     }
 
-    // -- making one ----------------------------------------------------------------------------------------------
+    // -- creating a workload
+    // -------------------------------------------------------------------------------------
 
     fn without_workload(&mut self) -> Result<(), PlanError> {
         if let Some(finished) = self.group.finished() {
@@ -186,7 +189,7 @@ impl Look<'_> {
             self.let_run_end(ended, &finished.message);
             return Ok(());
         }
-        // No place is kept for them, and nothing counts them.
+        // Without a Workload these pods hold no place and need not be counted.
         self.finalize_lost(|_| true);
         if self.group.pods().iter().all(|pod| group::is_lost(pod)) {
             return Ok(());
@@ -198,7 +201,7 @@ impl Look<'_> {
         let pod_sets = match self.group.pod_sets(self.context.gates) {
             Ok(pod_sets) => pod_sets,
             Err(message) => {
-                // The next pod, or a change of one, brings another look.
+                // A new pod, or a change of one, triggers the next reconcile.
                 self.report_waiting(NewEvent::warning(events::ERR_WORKLOAD_COMPOSE, message));
                 return Ok(());
             }
@@ -263,8 +266,8 @@ impl Look<'_> {
         Ok(workload)
     }
 
-    /// Makes the pods, and the set that keeps them, owners of the Workload: it goes when all of them are gone. Returns
-    /// whether there were new ones.
+    /// Adds the pods, and the StatefulSet that owns them, as owners of the Workload, so that it is
+    /// deleted after the last of them. Returns true if any were added.
     fn own(&self, workload: &mut Workload) -> bool {
         let alone = !self.group.is_group();
         let owners = workload.metadata.owner_references.get_or_insert_default();
@@ -303,7 +306,8 @@ impl Look<'_> {
         self.report(NewEvent::normal(events::DELETED_WORKLOAD, message));
     }
 
-    // -- living with one -----------------------------------------------------------------------------------------
+    // -- reconciling pods with their workload
+    // --------------------------------------------------------------------
 
     fn with_workload(&mut self, mut workload: Workload) -> Result<(), PlanError> {
         let now = self.context.now;
@@ -389,8 +393,8 @@ impl Look<'_> {
         Ok(())
     }
 
-    /// The run this Workload stood for is over. Pods that were no part of it may have come under the group's name: they are
-    /// the next run, once nothing is left of this one.
+    /// The run that this Workload represents is over. Other pods may have been created under the
+    /// group's name; they form the next run once all pods of this one are deleted.
     fn with_finished(&mut self, mut workload: Workload) {
         let owners: BTreeSet<String> = workload.owner_references().iter().map(|owner| owner.uid.clone()).collect();
         let is_of_run = |pod: &Pod| pod.uid().is_some_and(|uid| owners.contains(&uid));
@@ -412,7 +416,8 @@ impl Look<'_> {
         }
     }
 
-    /// Pods of a run that is over were counted and may go. Those that wait for a gate to come off say why it does not.
+    /// Releases the pods of a run that is over, and reports on still gated pods why they will not
+    /// start.
     fn let_run_end(&mut self, is_of_run: impl Fn(&Pod) -> bool, how: &str) {
         let pods = self.group.pods();
         let of_run: Vec<String> = pods.iter().filter(|pod| is_of_run(pod)).map(|pod| pod.name_any()).collect();
@@ -423,12 +428,12 @@ impl Look<'_> {
         let name = self.group.name();
         for pod in pods.iter().filter(|pod| group::is_gated(pod) && !group::is_deleting(pod)) {
             let event = if is_of_run(pod) {
-                let message = format!("The workload of {name} has finished ({how}): the pod is not started any more");
+                let message = format!("The workload of {name} has finished ({how}): the pod will not be started");
                 NewEvent::warning(events::WORKLOAD_FINISHED, message)
             } else {
                 let message = format!(
-                    "{name} has finished ({how}), and this pod was no part of it: it waits until the pods of that run are \
-                     deleted ({}), or is to be made again in a group of another name",
+                    "{name} has finished ({how}) and this pod was not part of that run: delete the pods of that run ({}), \
+                     or create this pod in a group of another name",
                     some_of(&of_run)
                 );
                 NewEvent::warning(events::POD_GROUP_FINISHED, message)
@@ -437,19 +442,19 @@ impl Look<'_> {
         }
     }
 
-    /// A pod that is being deleted while its place is open says what keeps it.
+    /// Reports on pods under deletion why their finalizer stays while their place is open.
     fn report_kept(&mut self, kept: &[Arc<Pod>]) {
         let name = self.group.name();
         for pod in kept.iter().filter(|pod| group::is_deleting(pod) && group::is_lost(pod)) {
             let message = format!(
-                "The pod is kept until another takes its place in {name}; deleting the group's Workload ends the group"
+                "The pod is kept until a replacement joins {name}; delete the group's Workload to end the group"
             );
             let event = NewEvent::normal(events::WAITING_FOR_REPLACEMENT, message);
             self.plan.steps.push(Step::EventAbout(Box::new((**pod).clone()), event));
         }
     }
 
-    /// Its set was scaled up again, perhaps to another size.
+    /// Queues a group again whose set was scaled up from zero, perhaps to another size.
     fn wake(&mut self, mut workload: Workload) {
         let mut pod_sets = match self.group.pod_sets(self.context.gates) {
             Ok(pod_sets) => pod_sets,
@@ -469,7 +474,8 @@ impl Look<'_> {
         self.write_status(&workload);
     }
 
-    /// The priority class label and the gates on admission can change at any time; the Workload follows.
+    /// Copies changes of the priority class label and the `admission-gated-by` annotation, which
+    /// are allowed at any time, to the Workload. Returns true if anything changed.
     fn follow_labels(&mut self, workload: &mut Workload) -> Result<bool, PlanError> {
         let first = self.group.first();
         let before = workload.clone();
@@ -504,7 +510,7 @@ impl Look<'_> {
         Ok(true)
     }
 
-    /// What the pods say goes into the Workload's status. Returns whether anything is new.
+    /// Updates the Workload's status from the pods. Returns true if anything changed.
     fn sync_status(&self, workload: &mut Workload, absent: usize) -> bool {
         let now = self.context.now;
         let mut changed = false;
@@ -513,18 +519,18 @@ impl Look<'_> {
         {
             changed |= status::set_reclaimable_pods(workload, reclaimable);
         }
-        // A group of which pods were lost cannot run; it waits outside its queue for others to be made.
+        // A group with lost pods cannot run; it is not queued until they are replaced.
         if self.group.is_group() && !self.group.is_serving() {
             const TYPE: &str = conditions::WAITING_FOR_REPLACEMENT_PODS;
             let known = status::condition(workload, TYPE).is_some();
             if absent > 0 {
                 let left = status::is_evicted(workload) || !status::has_quota_reservation(workload);
                 let reason = if left { "PodsNotRecreated" } else { "PodsFailed" };
-                let message = format!("The pod group lacks {absent} pods; new ones have to be made");
+                let message = format!("The pod group is missing {absent} pods; create replacements for them");
                 changed |= status::set(workload, TYPE, true, reason, &message, now);
             } else if known {
                 changed |=
-                    status::set(workload, TYPE, false, conditions::PODS_READY, "All pods of the group are there", now);
+                    status::set(workload, TYPE, false, conditions::PODS_READY, "All pods of the group exist", now);
             }
         }
         if self.context.config.pods_ready().is_some() {
@@ -575,7 +581,7 @@ impl Look<'_> {
         }
     }
 
-    /// It was evicted: its pods go, and once nothing of it runs the quota goes back (§19.2).
+    /// Handles an eviction: deletes the pods and releases the quota once none of them runs (§19.2).
     fn leave(&mut self, mut workload: Workload) {
         let Some(evicted) = status::true_condition(&workload, conditions::EVICTED).cloned() else { return };
         self.stop("WorkloadEvicted", &evicted.message, false);
@@ -601,8 +607,8 @@ impl Look<'_> {
         }
     }
 
-    /// Deletes the pods that were let go of; `waiting`: also those that were not. Each says first why it goes, so that its
-    /// end does not count as its own failure.
+    /// Deletes the started pods; with `waiting`, also the gated ones. Each pod first gets a
+    /// condition with the reason, so that its end does not count as a failure of its own.
     fn stop(&mut self, reason: &str, message: &str, waiting: bool) {
         for pod in self.group.pods() {
             if group::is_deleting(pod) || (!waiting && (group::is_gated(pod) || group::is_terminated(pod))) {
@@ -642,14 +648,14 @@ impl Look<'_> {
         }
     }
 
-    /// Lets go of the pods among these that will not run any more.
+    /// Removes the finalizer from those of these pods that will not run any more.
     fn finalize_lost(&mut self, among: impl Fn(&Pod) -> bool) {
         for pod in self.group.pods().iter().filter(|pod| group::is_lost(pod) && among(pod)) {
             self.finalize(pod);
         }
     }
 
-    /// It was counted: it may go.
+    /// Removes our finalizer from a pod that has been counted.
     fn finalize(&mut self, pod: &Pod) {
         if !pod.finalizers().iter().any(|finalizer| finalizer == constants::POD_FINALIZER) {
             return;
@@ -663,8 +669,9 @@ impl Look<'_> {
     }
 }
 
-/// The pod without its gate and with what admission adds. A gate for topology was put on when it was made: pods take no new
-/// ones. It stays only where a place was assigned.
+/// The pod without the admission gate and with what admission adds. Gates cannot be added to an
+/// existing pod, so each has a topology gate from creation; it is kept only if a topology
+/// assignment exists.
 fn let_go(pod: &Pod, info: &PodSetInfo, placed: bool, context: Context<'_>) -> Result<Pod, String> {
     let mut pod = pod.clone();
     podset::remove_gate(&mut pod, constants::ADMISSION_GATE);

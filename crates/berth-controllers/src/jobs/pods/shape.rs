@@ -1,10 +1,10 @@
-//! The shape of a pod: what decides how much quota it needs and where it fits. Pods of a group that have the same shape
-//! are one pod set.
+//! The shape of a pod: the fields that determine its quota and its placement. Pods of a group with
+//! the same shape form one pod set.
 
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
-/// Fields of a pod's spec that decide where it fits.
+/// Spec fields that determine where a pod fits.
 const FIELDS: [&str; 8] = [
     "nodeSelector",
     "affinity",
@@ -15,10 +15,10 @@ const FIELDS: [&str; 8] = [
     "overhead",
     "resourceClaims",
 ];
-/// Digits of a role's name.
+/// Number of digits of a role's name.
 const DIGITS: usize = 8;
 
-/// The name of the pod set a pod of this spec belongs to.
+/// Name of the pod set for a pod of this spec.
 pub fn role(spec: &Value) -> String {
     let mut shape = Map::new();
     for list in ["initContainers", "containers"] {
@@ -34,16 +34,16 @@ pub fn role(spec: &Value) -> String {
         shape.insert(list.to_owned(), Value::from(shapes));
     }
     for field in FIELDS {
-        // Kubernetes adds tolerations of its own to every pod; what is compared is what was asked for, before that.
+        // Called before admission plugins add their tolerations, so only the user's are compared.
         shape.insert(field.to_owned(), present(&spec[field]));
     }
     shape.insert("resources".to_owned(), present(&spec["resources"]["requests"]));
-    // Keys of JSON objects are sorted, so that the same shape has the same text.
+    // JSON objects have sorted keys, so equal shapes give equal texts.
     let digest = hex::encode(Sha256::digest(Value::Object(shape).to_string().as_bytes()));
     digest[..DIGITS].to_owned()
 }
 
-/// Nothing and empty are the same.
+/// Empty lists and maps count as missing.
 fn present(value: &Value) -> Value {
     let empty = value.as_array().is_some_and(Vec::is_empty) || value.as_object().is_some_and(Map::is_empty);
     if empty { Value::Null } else { value.clone() }
@@ -54,10 +54,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pods_that_ask_for_the_same_are_of_one_role() {
+    fn pods_with_equal_requirements_have_one_role() {
         let spec =
             |image: &str, cpu: &str| json!({"containers": [{"image": image, "resources": {"requests": {"cpu": cpu}}}]});
-        assert_eq!(role(&spec("a", "1")), role(&spec("b", "1")), "what runs is not what is asked for");
+        assert_eq!(role(&spec("a", "1")), role(&spec("b", "1")), "the image is no requirement");
         assert_ne!(role(&spec("a", "1")), role(&spec("a", "2")));
         let mut selected = spec("a", "1");
         selected["nodeSelector"] = json!({});

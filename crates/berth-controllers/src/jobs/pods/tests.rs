@@ -1,4 +1,4 @@
-//! Groups of pods from their first pod to their last.
+//! Pod groups from their first pod to their last.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ fn read<K: serde::de::DeserializeOwned>(value: Value) -> K {
     serde_json::from_value(value).expect("an object of the kind")
 }
 
-/// A pod of group `g` of two.
+/// A pod of group `g`, which consists of two pods.
 fn pod(name: &str, role: &str, gated: bool, phase: &str) -> Value {
     let gates = if gated { json!([{"name": constants::ADMISSION_GATE}]) } else { json!([]) };
     json!({
@@ -99,7 +99,7 @@ fn status_of(plan: &Plan<Pod>, type_: &str) -> Option<String> {
 }
 
 #[test]
-fn a_group_gets_its_workload_when_all_its_pods_are_there() {
+fn a_group_gets_its_workload_once_all_its_pods_exist() {
     let world = World::new();
     let plan = world.look(&[pod("a", "x", true, "Pending")]);
     let [Step::EventAbout(_, told)] = &plan.steps[..] else { panic!("{:?}", plan.steps) };
@@ -115,7 +115,7 @@ fn a_group_gets_its_workload_when_all_its_pods_are_there() {
 }
 
 #[test]
-fn an_admitted_group_is_let_go_with_what_its_flavor_adds() {
+fn an_admitted_group_starts_with_the_additions_of_its_flavor() {
     let world = World::new();
     world.with_workload(&ADMITTED);
     let plan = world.look(&[pod("a", "r", true, "Pending"), pod("b", "r", true, "Pending")]);
@@ -147,19 +147,19 @@ fn an_evicted_group_loses_its_pods_and_then_its_quota() {
         pod["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:59:00Z");
         pod["status"]["phase"] = json!("Failed");
     }
-    // First the Workload is told what it lacks, then its quota goes back.
+    // The first reconcile records the missing pods, the next one releases the quota.
     let plan = world.look(&running);
     let waits = status_of(&plan, conditions::WAITING_FOR_REPLACEMENT_PODS).expect("the condition");
-    assert_eq!(waits, "True/PodsNotRecreated: The pod group lacks 2 pods; new ones have to be made");
+    assert_eq!(waits, "True/PodsNotRecreated: The pod group is missing 2 pods; create replacements for them");
     let Some(Step::PatchWorkloadStatus(told)) = plan.steps.last().cloned() else { panic!("{:?}", plan.steps) };
     world.stores.workloads.observe(*told);
     let plan = world.look(&running);
     assert_eq!(status_of(&plan, conditions::QUOTA_RESERVED).as_deref(), Some("False/PendingEvaluation: why"));
-    assert!(patched(&plan).is_empty(), "the pods stay until others take their places");
+    assert!(patched(&plan).is_empty(), "the pods stay until replacements exist");
 }
 
 #[test]
-fn quota_goes_back_with_the_deletion_of_the_pods_where_it_is_released_fast() {
+fn with_fast_quota_release_deleting_the_pods_releases_the_quota() {
     let world = World::new();
     world.with_workload(&[
         ADMITTED[0],
@@ -170,7 +170,7 @@ fn quota_goes_back_with_the_deletion_of_the_pods_where_it_is_released_fast() {
     let mut leaving = [pod("a", "r", false, "Running"), pod("b", "r", false, "Running")];
     let fast = Gates::default().with(Gate::FastQuotaReleaseInPodIntegration, true);
     let is_released = |pods: &[Value], gates: &Gates| {
-        // The Workload may be told what it lacks first.
+        // Earlier reconciles may record the missing pods first.
         (0..3).any(|_| {
             let plan = world.look_with(pods, gates);
             if let Some(Step::PatchWorkloadStatus(told)) = plan.steps.last().cloned() {
@@ -188,7 +188,7 @@ fn quota_goes_back_with_the_deletion_of_the_pods_where_it_is_released_fast() {
 }
 
 #[test]
-fn a_group_ends_when_its_pods_succeeded_or_are_not_to_be_replaced() {
+fn a_group_ends_once_its_pods_succeeded_or_must_not_be_replaced() {
     let world = World::new();
     world.with_workload(&ADMITTED);
     let plan = world.look(&[pod("a", "r", false, "Succeeded"), pod("b", "r", false, "Succeeded")]);
@@ -202,7 +202,7 @@ fn a_group_ends_when_its_pods_succeeded_or_are_not_to_be_replaced() {
 }
 
 #[test]
-fn a_failed_pod_is_replaced_and_one_too_many_is_deleted() {
+fn a_failed_pod_is_replaced_and_an_excess_pod_is_deleted() {
     let world = World::new();
     world.with_workload(&ADMITTED);
     let mut late = pod("d", "r", true, "Pending");
@@ -212,7 +212,7 @@ fn a_failed_pod_is_replaced_and_one_too_many_is_deleted() {
     assert_eq!(deleted(&plan), ["d"]);
     let freed: Vec<_> =
         patched(&plan).into_iter().filter(|pod| pod.finalizers().is_empty()).map(|pod| pod.name_any()).collect();
-    assert_eq!(freed, ["d", "b"], "the one too many, and the one whose place is taken");
+    assert_eq!(freed, ["d", "b"], "the excess pod, and the pod whose place is taken");
     let owners = plan.steps.iter().find_map(|step| match step {
         Step::PatchWorkload(workload) => Some(workload.owner_references().len()),
         _ => None,
@@ -221,17 +221,17 @@ fn a_failed_pod_is_replaced_and_one_too_many_is_deleted() {
 }
 
 #[test]
-fn pods_of_one_group_name_one_queue() {
+fn pods_of_a_group_with_different_queues_are_rejected() {
     let world = World::new();
     let mut other = pod("b", "x", true, "Pending");
     other["metadata"]["labels"][labels::QUEUE_NAME] = json!("elsewhere");
     let plan = world.look(&[pod("a", "x", true, "Pending"), other]);
-    let error = plan.error.expect("a complaint").to_string();
+    let error = plan.error.expect("an error").to_string();
     assert_eq!(error, "pods of a group must name the same queue: a names \"q\", b names \"elsewhere\"");
 }
 
 #[test]
-fn a_set_that_was_scaled_to_nothing_comes_back_in_its_new_size() {
+fn a_group_scaled_up_from_zero_is_queued_in_its_new_size() {
     let world = World::new();
     world.with_workload(&[]);
     let found = world.stores.workloads.get(&berth_runtime::ObjectKey::namespaced("ns", "g")).expect("the workload");
@@ -255,7 +255,7 @@ fn a_set_that_was_scaled_to_nothing_comes_back_in_its_new_size() {
     assert_eq!(queued, "False/PendingEvaluation: The workload has pods again");
 }
 
-/// What is said on each pod, as `name: reason`.
+/// The events on each pod, as `name: reason`.
 fn told(plan: &Plan<Pod>) -> Vec<String> {
     let said = plan.steps.iter().filter_map(|step| match step {
         Step::EventAbout(pod, told) => Some(format!("{}: {}", pod.name_any(), told.reason)),
@@ -270,18 +270,18 @@ fn freed(plan: &Plan<Pod>) -> Vec<String> {
 }
 
 #[test]
-fn a_deleted_pod_of_an_incomplete_group_goes() {
+fn a_deleted_pod_of_an_incomplete_group_loses_its_finalizer() {
     let world = World::new();
     let mut gone = pod("a", "x", true, "Pending");
     gone["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:59:00Z");
     let plan = world.look(&[gone.clone()]);
     assert_eq!(freed(&plan), ["a"]);
-    assert_eq!(told(&plan), [""; 0], "nothing waits any more");
-    // One that waits beside it says what it waits for, and is not let go of.
+    assert_eq!(told(&plan), [""; 0], "no pod waits any more");
+    // A gated pod beside it reports what it waits for, and keeps its finalizer.
     let plan = world.look(&[gone.clone(), pod("b", "x", true, "Pending")]);
     assert_eq!(freed(&plan), ["a"]);
     assert_eq!(told(&plan), ["b: ErrWorkloadCompose"]);
-    // One that runs on a node, without Workload, goes when it has ended there.
+    // A pod that runs on a node, without a Workload, loses its finalizer once it has ended there.
     let mut running = pod("c", "x", false, "Running");
     running["spec"]["nodeName"] = json!("node");
     running["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:59:00Z");
@@ -295,14 +295,14 @@ fn a_deleted_pod_of_an_incomplete_group_goes() {
 const OVER: [(&str, &str); 1] = [("Finished", "Succeeded")];
 
 #[test]
-fn a_pod_that_comes_under_the_name_of_a_finished_group_says_so_and_runs_when_that_is_gone() {
+fn new_pods_under_a_finished_groups_name_wait_until_the_old_pods_are_deleted() {
     let world = World::new();
     world.with_workload(&OVER);
     let run = [pod("a", "r", false, "Succeeded"), pod("b", "r", false, "Succeeded")];
     let late = [pod("c", "r", true, "Pending"), pod("d", "r", true, "Pending")];
     let both: Vec<Value> = run.iter().chain(&late).cloned().collect();
     let plan = world.look(&both);
-    assert_eq!(freed(&plan), ["a", "b"], "those of the finished run; the others are yet to be counted");
+    assert_eq!(freed(&plan), ["a", "b"], "only the pods of the finished run");
     assert_eq!(told(&plan), ["c: PodGroupFinished", "d: PodGroupFinished"]);
     assert_eq!(deleted(&plan), [""; 0]);
     let said = plan.steps.iter().find_map(|step| match step {
@@ -311,25 +311,25 @@ fn a_pod_that_comes_under_the_name_of_a_finished_group_says_so_and_runs_when_tha
     });
     assert_eq!(
         said.expect("an event"),
-        "pod group g has finished (Succeeded: why), and this pod was no part of it: it waits until the pods of that run are \
-         deleted (a, b), or is to be made again in a group of another name"
+        "pod group g has finished (Succeeded: why) and this pod was not part of that run: delete the pods of that run (a, b), \
+         or create this pod in a group of another name"
     );
-    // Deleted, one of them goes.
+    // A new pod that is deleted loses its finalizer.
     let mut gone = both.clone();
     gone[2]["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:59:00Z");
     assert_eq!(freed(&world.look(&gone)), ["a", "b", "c"]);
-    // Without the pods of the run its Workload says nothing about these: they get their own.
+    // Once the old pods are gone, their Workload is deleted and the new pods get their own.
     let plan = world.look(&late);
     assert!(plan.steps.iter().any(|step| matches!(step, Step::DeleteWorkload(_))), "{:?}", plan.steps);
     assert_eq!(freed(&plan), [""; 0]);
     let fresh = World::new().look(&late);
     assert!(matches!(fresh.steps.first(), Some(Step::CreateWorkload(_))), "{:?}", fresh.steps);
-    // The same where the Workload is gone and the pods of the run are not.
+    // The same if the Workload was deleted before the old pods.
     assert_eq!(told(&World::new().look(&both)), ["c: PodGroupFinished", "d: PodGroupFinished"]);
 }
 
 #[test]
-fn the_end_of_a_finished_workload_takes_no_pod_along_that_was_no_part_of_it() {
+fn deleting_a_finished_workload_keeps_pods_that_were_not_part_of_its_run() {
     let world = World::new();
     world.with_workload(&OVER);
     let key = berth_runtime::ObjectKey::namespaced("ns", "g");
@@ -345,7 +345,7 @@ fn the_end_of_a_finished_workload_takes_no_pod_along_that_was_no_part_of_it() {
 }
 
 #[test]
-fn a_pod_that_is_never_started_or_kept_for_its_place_says_so() {
+fn pods_that_never_start_or_wait_for_a_replacement_report_it() {
     let world = World::new();
     world.with_workload(&[("Finished", "FailedToStart")]);
     let plan = world.look(&[pod("a", "r", true, "Pending"), pod("b", "r", true, "Pending")]);
@@ -356,7 +356,7 @@ fn a_pod_that_is_never_started_or_kept_for_its_place_says_so() {
     gone["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:59:00Z");
     let plan = world.look(&[gone, pod("b", "r", false, "Running")]);
     assert_eq!(told(&plan), ["a: WaitingForReplacement"]);
-    // What stops a look is said on a pod that waits.
+    // An error is reported on a waiting pod.
     let mut other = pod("b", "x", true, "Pending");
     other["metadata"]["labels"][labels::QUEUE_NAME] = json!("elsewhere");
     let plan = World::new().look(&[pod("a", "x", true, "Pending"), other]);
