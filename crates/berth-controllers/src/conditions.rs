@@ -1,13 +1,14 @@
-//! Conditions of status objects: find, set, and the two limits Kubernetes puts on texts.
+//! Conditions of status objects: find, set, and the two length limits of Kubernetes.
 //!
-//! Setting follows `meta.SetStatusCondition`: the transition time moves only when the status does. The condition types of
-//! Kueue's objects are re-exported, so that a caller needs one `conditions` for both.
+//! Setting follows `meta.SetStatusCondition`: the transition time changes only with the status. The
+//! condition types of Kueue's objects are re-exported, so that callers import a single `conditions`
+//! module.
 
 pub use berth_api::kueue::conditions::*;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
-/// Longest condition message, in bytes.
+/// Maximum length of a condition message, in bytes.
 const MESSAGE_BYTES_MAX: usize = 32 * 1024;
 
 /// The condition of this type.
@@ -15,17 +16,17 @@ pub fn find<'a>(conditions: &'a [Condition], type_: &str) -> Option<&'a Conditio
     conditions.iter().find(|condition| condition.type_ == type_)
 }
 
-/// Is the condition there and True?
+/// True if the condition exists and is True.
 pub fn is_true(conditions: &[Condition], type_: &str) -> bool {
     find(conditions, type_).is_some_and(|condition| condition.status == "True")
 }
 
-/// Is the condition there and False?
+/// True if the condition exists and is False.
 pub fn is_false(conditions: &[Condition], type_: &str) -> bool {
     find(conditions, type_).is_some_and(|condition| condition.status == "False")
 }
 
-/// A new condition's facts, before it has a time.
+/// A new condition, without its transition time.
 #[derive(Clone, Debug)]
 pub struct NewCondition<'a> {
     /// Type.
@@ -34,17 +35,17 @@ pub struct NewCondition<'a> {
     pub status: bool,
     /// CamelCase reason.
     pub reason: &'a str,
-    /// What a person reads; cut to 32 KiB.
+    /// Message; cut to 32 KiB.
     pub message: &'a str,
-    /// The object's generation that was looked at.
+    /// The generation of the object that the condition describes.
     pub generation: Option<i64>,
 }
 
-/// Sets a condition, in place or appended. Returns whether anything changed.
+/// Sets a condition, in place or appended. Returns true if anything changed.
 pub fn set(conditions: &mut Vec<Condition>, new: NewCondition<'_>, now: Timestamp) -> bool {
     let status = if new.status { "True" } else { "False" };
     let message = truncate(new.message, MESSAGE_BYTES_MAX);
-    // Kubernetes leaves out a generation of zero.
+    // Kubernetes omits a generation of zero.
     let generation = new.generation.filter(|generation| *generation != 0);
     match conditions.iter_mut().find(|condition| condition.type_ == new.type_) {
         Some(old) => {
@@ -78,14 +79,14 @@ pub fn set(conditions: &mut Vec<Condition>, new: NewCondition<'_>, now: Timestam
     }
 }
 
-/// Removes a condition. Returns whether it was there.
+/// Removes a condition. Returns true if it existed.
 pub fn remove(conditions: &mut Vec<Condition>, type_: &str) -> bool {
     let before = conditions.len();
     conditions.retain(|condition| condition.type_ != type_);
     conditions.len() != before
 }
 
-/// The text, or as much of it as `bytes_max` allows, ending in ` ...`.
+/// The text, cut to `bytes_max` bytes with ` ...` at the end if it is longer.
 pub fn truncate(text: &str, bytes_max: usize) -> String {
     const TAIL: &str = " ...";
     if text.len() <= bytes_max {
@@ -98,7 +99,7 @@ pub fn truncate(text: &str, bytes_max: usize) -> String {
     format!("{}{TAIL}", &text[..end])
 }
 
-/// The time as API objects carry it: whole seconds.
+/// The time rounded down to whole seconds, the resolution of API objects.
 pub fn whole_seconds(at: Timestamp) -> Timestamp {
     Timestamp::from_second(at.as_second()).unwrap_or(at)
 }

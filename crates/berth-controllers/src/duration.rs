@@ -1,4 +1,4 @@
-//! Durations as Kubernetes writes them in configuration: Go's `1h30m0s`.
+//! Durations in configuration files, in Go's format: `1h30m0s`.
 
 use std::fmt;
 use std::time::Duration;
@@ -8,20 +8,21 @@ use jiff::SignedDuration;
 use serde::de::{Error, Visitor};
 use serde::{Deserializer, Serializer};
 
-/// The form that error messages ask for.
+/// The format that error messages ask for.
 const EXPECTED: &str = "a duration such as 90s, 5m or 1h30m";
 
-/// Reads a Go duration such as `90s`, `1h30m` or `-1.5h`; `0` needs no unit. Go counts nanoseconds in 64 bits: 292 years at most.
+/// Parses a Go duration such as `90s`, `1h30m` or `-1.5h`; `0` needs no unit. Go counts nanoseconds
+/// in 64 bits, so the maximum is 292 years.
 pub fn parse(text: &str) -> Result<SignedDuration, String> {
     times::parse_duration(text).map_err(|_| format!("time: invalid duration {text:?}, expected {EXPECTED}"))
 }
 
-/// Writes a duration the way Go does: `1h0m0s`, `2m30s`, `1.5s`, `0s`.
+/// Formats a duration as Go does: `1h0m0s`, `2m30s`, `1.5s`, `0s`.
 pub fn format(duration: Duration) -> String {
     times::duration(SignedDuration::try_from(duration).unwrap_or(SignedDuration::MAX))
 }
 
-/// A duration as text, or nothing.
+/// Visitor for an optional duration in text form.
 struct Written;
 
 impl<'de> Visitor<'de> for Written {
@@ -52,10 +53,10 @@ impl<'de> Visitor<'de> for Written {
 pub mod option {
     use super::*;
 
-    /// Reads a duration or nothing.
+    /// Reads an optional duration.
     pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duration>, D::Error> {
         let Some(parsed) = deserializer.deserialize_option(Written)? else { return Ok(None) };
-        // A negative duration is caught by validation, which sees the raw text; here it means "at once".
+        // Validation rejects negative durations in the raw text; here they count as zero.
         Ok(Some(Duration::try_from(parsed).unwrap_or_default()))
     }
 
@@ -68,11 +69,12 @@ pub mod option {
     }
 }
 
-/// Serde adapter for an optional duration that may be negative, for text that is validated afterwards.
+/// Serde adapter for an optional duration that may be negative, for text that is validated
+/// afterwards.
 pub mod signed {
     use super::*;
 
-    /// Reads a duration or nothing.
+    /// Reads an optional duration.
     pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<SignedDuration>, D::Error> {
         deserializer.deserialize_option(Written)
     }

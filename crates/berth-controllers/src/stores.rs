@@ -1,4 +1,5 @@
-//! The caches decisions look at: one per kind, filled by watches in a running process and by hand in tests.
+//! Caches of the objects that decisions depend on: one per kind, filled by watches in a running
+//! process and by hand in tests.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -17,15 +18,15 @@ use kube::Resource;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-/// Caches of everything job integrations, webhooks and the workload controller look at.
+/// Caches of everything that job integrations, webhooks and the workload controller read.
 #[derive(Clone)]
 pub struct Stores {
     /// Workloads.
     pub workloads: Cache<Workload>,
     /// Workloads by the UID of their owners.
     pub workloads_by_owner: Index<Workload>,
-    /// Workloads by their namespace and the name of their owners, as `namespace/name`: an owner that is gone has no UID to be
-    /// found by.
+    /// Workloads by the name of their owners, as `namespace/name`: for owners that are deleted,
+    /// whose UID is not known.
     workloads_by_owner_name: Index<Workload>,
     /// Local queues.
     pub local_queues: Cache<LocalQueue>,
@@ -41,21 +42,22 @@ pub struct Stores {
     pub priority_classes: Cache<PriorityClass>,
     /// Namespaces.
     pub namespaces: Cache<Namespace>,
-    /// Limits and defaults of pods' resources.
+    /// Default and maximum resources of pods, per namespace.
     pub limit_ranges: Cache<LimitRange>,
     /// batch/v1 Jobs.
     pub jobs: Cache<Job>,
-    /// What TrainJobs run; both stay empty when the integration is off or the cluster has no such kinds.
+    /// Training runtimes of namespaces; empty if the TrainJob integration is off or the cluster
+    /// lacks the kind.
     pub training_runtimes: Cache<TrainingRuntime>,
-    /// The same for all namespaces.
+    /// Training runtimes of the cluster; empty in the same cases.
     pub cluster_training_runtimes: Cache<ClusterTrainingRuntime>,
-    /// JobSets; stays empty when the integration is off, and while the cluster has no such kind.
+    /// JobSets; empty if the integration is off or the cluster lacks the kind.
     pub job_sets: Cache<JobSet>,
-    /// Metadata of objects of other kinds that are watched, by group and kind.
+    /// Metadata of objects of other watched kinds, by group and kind.
     others: BTreeMap<(String, String), Other>,
 }
 
-/// A kind known by its objects' metadata.
+/// A kind of which only metadata is read.
 #[derive(Clone)]
 struct Other {
     /// Plural name.
@@ -65,10 +67,10 @@ struct Other {
 }
 
 impl Stores {
-    /// The manager's caches. JobSets are only watched when `job_sets` says so, and while the cluster has them.
+    /// The manager's caches. JobSets are watched if `job_sets` is true and the cluster serves them.
     pub fn watched(manager: &mut Manager, job_sets: bool) -> Self {
         let (workloads, jobs) = (manager.cache_to_decide_by::<Workload>(), manager.cache::<Job>());
-        // There may be a hundred thousand of them, waiting.
+        // There may be a hundred thousand pending workloads.
         workloads.pack_idle();
         jobs.pack_idle();
         Stores {
@@ -91,7 +93,7 @@ impl Stores {
         }
     }
 
-    /// Empty caches to be filled by hand.
+    /// Empty caches, to be filled by hand.
     pub fn by_hand() -> Self {
         let workloads: Cache<Workload> = Cache::for_tests([]);
         Stores {
@@ -129,17 +131,17 @@ impl Stores {
         self.local_queues.get(&ObjectKey::namespaced(namespace, name))
     }
 
-    /// Labels of a namespace; `None` when there is no such namespace.
+    /// Labels of a namespace; `None` if the namespace does not exist.
     pub fn namespace_labels(&self, name: &str) -> Option<BTreeMap<String, String>> {
         let namespace = self.namespaces.get(&ObjectKey::cluster(name))?;
         Some(namespace.metadata.labels.clone().unwrap_or_default())
     }
 
-    /// Workloads whose controlling owner is this one, in name order. The cost is that of the workloads whose owner has this
-    /// name, however many the namespace has.
+    /// Workloads whose controlling owner is this one, in name order. The cost depends on the number
+    /// of workloads whose owner has this name, not on the namespace's size.
     pub fn workloads_of(&self, namespace: &str, owner: &Owner<'_>) -> Vec<Arc<Workload>> {
         let mut found = match owner.uid {
-            // Anybody may write any UID into an owner reference.
+            // Owner references can carry any UID, so the other fields are compared below.
             Some(uid) if !uid.is_empty() => self.workloads_by_owner.get(uid),
             _ => self.workloads_by_owner_name.get(&named(namespace, owner.name)),
         };
@@ -155,8 +157,9 @@ impl Stores {
         found
     }
 
-    /// Workloads that objects of this name own: those of the objects that are there, of the kinds that are watched, or else
-    /// those of any owner of this name (a pod, or an owner that is gone).
+    /// Workloads owned by an object of this name. If existing objects of watched kinds own any,
+    /// only those are returned; otherwise those of any owner of this name (a pod, or a deleted
+    /// owner).
     pub fn workloads_of_owners_named(&self, namespace: &str, name: &str) -> Vec<Arc<Workload>> {
         let key = ObjectKey::namespaced(namespace, name);
         let jobs = self.jobs.get(&key).map(|job| job.metadata.clone());
@@ -174,7 +177,7 @@ impl Stores {
         named
     }
 
-    /// Lets objects of another kind be found as owners.
+    /// Adds a kind whose objects [`Stores::named_owner`] and [`Stores::other`] can find.
     pub fn add_owners<K>(&mut self, cache: Cache<K>)
     where
         K: Resource<DynamicType = ()> + Send + Sync + 'static,
@@ -184,15 +187,15 @@ impl Stores {
         self.others.insert(kind, Other { resource: K::plural(&()).into_owned(), find });
     }
 
-    /// The metadata of an object of a kind [`Stores::add_owners`] added.
+    /// The metadata of an object of a kind that [`Stores::add_owners`] added.
     pub fn other(&self, group: &str, resource: &str, key: &ObjectKey) -> Option<ObjectMeta> {
         let mut others = self.others.iter();
         let (_, other) = others.find(|((of, _), other)| of == group && other.resource == resource)?;
         (other.find)(key)
     }
 
-    /// An object as JSON, for those who ask by group, resource, namespace and name ([`crate::webhooks::Lookup`]). Of other
-    /// projects' jobs there is the metadata alone: what owns a job is asked for.
+    /// An object as JSON, by group, resource, namespace and name ([`crate::webhooks::Lookup`]). For
+    /// other projects' kinds it contains only metadata, which is enough to look up owners.
     pub fn find(&self, group: &str, resource: &str, namespace: &str, name: &str) -> Option<Arc<Value>> {
         fn one<K: Resource + Serialize + 'static>(cache: &Cache<K>, namespace: &str, name: &str) -> Option<Arc<Value>> {
             let object = cache.get(&ObjectKey::namespaced(namespace, name))?;
@@ -217,8 +220,8 @@ impl Stores {
         }
     }
 
-    /// The metadata of the object an owner reference names, whatever its UID: `None` when its kind is not watched,
-    /// `Some(None)` when there is no such object.
+    /// The metadata of the object that an owner reference names, whatever its UID: `None` if its
+    /// kind is not watched, `Some(None)` if the object does not exist.
     pub fn named_owner(&self, namespace: &str, reference: &OwnerReference) -> Option<Option<ObjectMeta>> {
         let key = ObjectKey::namespaced(namespace, &reference.name);
         match (group_of(&reference.api_version), reference.kind.as_str()) {
@@ -232,7 +235,7 @@ impl Stores {
     }
 }
 
-/// Who owns workloads.
+/// An owner of workloads.
 #[derive(Clone, Copy, Debug)]
 pub struct Owner<'a> {
     /// API group.
@@ -241,7 +244,7 @@ pub struct Owner<'a> {
     pub kind: &'a str,
     /// Name.
     pub name: &'a str,
-    /// UID; `None` when the owner is gone and only its name is known.
+    /// UID; `None` if the owner is deleted and only its name is known.
     pub uid: Option<&'a str>,
 }
 
@@ -264,7 +267,7 @@ fn owner_names(workload: &Workload) -> Vec<String> {
     workload.metadata.owner_references.iter().flatten().map(|reference| named(namespace, &reference.name)).collect()
 }
 
-/// An entry of the index by the names of owners. Neither part has a slash.
+/// Key in the index by owner name. Neither part contains a slash.
 fn named(namespace: &str, name: &str) -> String {
     format!("{namespace}/{name}")
 }
@@ -274,7 +277,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn workloads_are_found_by_the_name_of_their_job_and_of_an_owner_nobody_watches() {
+    fn workloads_are_found_by_the_name_of_their_job_and_of_an_unwatched_owner() {
         let stores = Stores::by_hand();
         let workload = |name: &str, kind: &str, owner: &str, uid: &str| {
             stores.workloads.observe(
@@ -324,6 +327,6 @@ mod tests {
             assert!(stores.workloads_of("other", &gone).is_empty());
         }
         let read = stores.workloads.unpacked() - before;
-        assert!(read <= 2 * WORKLOADS, "{read} workloads were read for {WORKLOADS} owners, each looked for twice");
+        assert!(read <= 2 * WORKLOADS, "{read} workloads were read for two lookups of {WORKLOADS} owners each");
     }
 }
