@@ -1,7 +1,9 @@
-//! What the API server held by itself. A policy of an installation suspends every new job that may be ours, and gates every
-//! such pod, before the webhooks are asked: so they are held also while nobody answers. It knows neither owners nor other
-//! objects, so what it does is preliminary and noted in an annotation ([`berth::HELD_ANNOTATION`]). The webhooks start by
-//! taking it back and decide anew; what was stored without them, the controllers settle in the same way when they see it.
+//! Undoes what the API server did to objects by itself. An admission policy of the installation
+//! suspends every new job that may be ours and gates every such pod before the webhooks are called,
+//! so that they are held even while no webhook answers. The policy knows neither owners nor other
+//! objects, so its result is preliminary and noted in an annotation ([`berth::HELD_ANNOTATION`]).
+//! The webhooks undo it first and then decide for themselves. For objects stored without webhooks,
+//! the controllers do the same when they reconcile them: they settle the object.
 
 use berth_api::berth;
 use berth_api::kueue::{constants, events, labels};
@@ -18,34 +20,34 @@ use crate::jobs::described::set_at;
 use crate::jobs::reconcile::{self, Context};
 use crate::plan::{NewEvent, PlanError};
 
-/// The gates the policy adds to pods. Others that an annotation may name are somebody else's.
+/// Gates that the policy adds to pods. Other gates that the annotation may name are kept.
 const GATES: [&str; 2] = [constants::ADMISSION_GATE, constants::TOPOLOGY_GATE];
 
-/// Is what the policy did still to be settled?
+/// True if the policy's note is still on the object.
 pub(super) fn is_held(object: &Value) -> bool {
     object["metadata"]["annotations"].get(berth::HELD_ANNOTATION).is_some()
 }
 
-/// The same of a typed object.
+/// True if the policy's note is still on the typed object.
 pub fn is_unsettled(object: &impl Resource) -> bool {
     object.meta().annotations.as_ref().is_some_and(|annotations| annotations.contains_key(berth::HELD_ANNOTATION))
 }
 
-/// Takes the note off and returns what it says.
+/// Removes the policy's note and returns its text.
 fn take_note(object: &mut Value) -> Option<String> {
     let annotations = object["metadata"].get_mut("annotations")?.as_object_mut()?;
     let note = annotations.remove(berth::HELD_ANNOTATION)?;
     Some(note.as_str().unwrap_or_default().to_owned())
 }
 
-/// Gives a job back what its maker wrote.
+/// Restores a job's `suspend` field to the client's value.
 pub(super) fn undo_job(object: &mut Value, suspend: &[&str]) {
     if take_note(object).is_some_and(|written| written == "false") {
         set_at(object, suspend, false.into());
     }
 }
 
-/// Gives a pod back what its maker wrote.
+/// Removes from a pod what the policy added.
 pub(super) fn undo_pod(object: &mut Value) {
     let Some(added) = take_note(object) else { return };
     if let Some(labels) = object["metadata"]["labels"].as_object_mut() {
@@ -60,17 +62,21 @@ pub(super) fn undo_pod(object: &mut Value) {
     }
 }
 
-/// A stored job as the webhooks would have made it, and what its author should know of it.
+/// The stored job as the webhooks would have defaulted it, and a warning for its author if that is
+/// not entirely possible.
 ///
-/// Who reconciles a job (`spec.managedBy`) is said when it is made and never again. One that would have been handed to another
-/// cluster stays a job of this one: it is queued, and the check of its queue says what becomes of that.
+/// `spec.managedBy` can only be set at creation. A job that the webhooks would have handed to
+/// another cluster therefore stays a job of this one: it is queued here, and its queue's admission
+/// check decides what happens to it.
 ///
 /// # Errors
+/// The job's owner is not known (yet), or the job cannot be read.
 /// When its owner is not known (yet), or it cannot be read.
 pub fn settle_job<J: Job>(context: Context<'_>, job: &J) -> Result<(J, Option<NewEvent>), PlanError> {
     let mut settled = job.clone();
     if !job.is_suspended() {
-        // Somebody let go of it meanwhile; from here on it is a job like any other that runs without a workload.
+        // A client unsuspended it. From here on it is like any other job that runs without a
+        // workload.
         if let Some(annotations) = settled.meta_mut().annotations.as_mut() {
             annotations.remove(berth::HELD_ANNOTATION);
         }
@@ -91,8 +97,8 @@ pub fn settle_job<J: Job>(context: Context<'_>, job: &J) -> Result<(J, Option<Ne
         && remove_at(&mut object, steps).is_some()
     {
         let message = format!(
-            "{} was not set when the job was made, as the controllers were away, and cannot be set any more: its queue sends jobs \
-             to other clusters, and this one is queued for this cluster; to have it sent, delete it and make it again",
+            "{} was not set at creation because the controllers were unavailable, and cannot be changed now: the queue sends \
+             jobs to other clusters, but this job is queued for this cluster; delete it and create it again to have it sent",
             steps.join(".")
         );
         event = Some(NewEvent::warning(events::MANAGED_BY_MISSING, message));
@@ -100,18 +106,19 @@ pub fn settle_job<J: Job>(context: Context<'_>, job: &J) -> Result<(J, Option<Ne
     Ok((serde_json::from_value(object).map_err(failed)?, event))
 }
 
-/// Removes the field at the end of these steps.
+/// Removes the field at this path.
 fn remove_at(object: &mut Value, steps: &[&str]) -> Option<Value> {
     let (last, parents) = steps.split_last()?;
     let parent = parents.iter().try_fold(object, |object, step| object.get_mut(step))?;
     parent.as_object_mut()?.remove(*last)
 }
 
-/// A stored pod as the webhooks would have made it. No gate is added that it does not have: the API server takes none.
+/// The stored pod as the webhooks would have defaulted it. Gates are only removed, because the API
+/// server accepts no new ones.
 ///
 /// # Errors
-/// When it cannot be read, or an owner that may be queued is not known (yet): whether the pod is part of it decides whether its
-/// gates come off.
+/// The pod cannot be read, or an owner that may be queued is not known (yet): the gates are removed
+/// only if the pod is part of a queued owner.
 pub fn settle_pod(context: Context<'_>, pod: &Pod) -> Result<Pod, PlanError> {
     let namespace = pod.namespace().unwrap_or_default();
     let owner = |reference: &_| reconcile::lookup(context.stores, &namespace, reference);
@@ -156,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn webhooks_decide_anew_what_a_policy_held() {
+    fn webhooks_undo_the_policy_before_they_decide() {
         let webhooks = Webhooks::new(Config::default());
         let request = Request { group: "batch", resource: "jobs", namespace: "team", old_object: None };
         let queue = |group: &str, resource: &str, _: &str, name: &str| {
@@ -166,11 +173,11 @@ mod tests {
         let nothing = |_: &str, _: &str, _: &str, _: &str| None;
         let mut unmanaged = job(json!({}), None, "false");
         webhooks.mutate(request, &mut unmanaged, &nothing).expect("fine");
-        assert_eq!(unmanaged["spec"]["suspend"], false, "nobody manages it: it is as its maker wrote it");
+        assert_eq!(unmanaged["spec"]["suspend"], false, "an unmanaged job keeps the client's value");
         assert!(!is_held(&unmanaged));
         let mut by_maker = job(json!({}), None, "true");
         webhooks.mutate(request, &mut by_maker, &nothing).expect("fine");
-        assert_eq!(by_maker["spec"]["suspend"], true, "its maker suspended it");
+        assert_eq!(by_maker["spec"]["suspend"], true, "the client suspended it");
         let mut defaulted = job(json!({}), None, "false");
         webhooks.mutate(request, &mut defaulted, &queue).expect("fine");
         assert_eq!(defaulted["spec"]["suspend"], true);
@@ -178,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_stored_without_webhooks_becomes_what_they_would_have_made() {
+    fn jobs_stored_without_webhooks_are_settled_as_webhooks_would_default_them() {
         let stores = Stores::by_hand();
         let typed = |value: Value| serde_json::from_value::<BatchJob>(value).expect("a job");
         let settled =
@@ -190,7 +197,7 @@ mod tests {
             job["spec"]["suspend"] = json!(false);
             settled(job).expect("settled")
         };
-        assert!(!let_go.is_suspended() && !is_unsettled(&let_go), "its running is the reconciler's business");
+        assert!(!let_go.is_suspended() && !is_unsettled(&let_go), "the reconciler handles a running job");
         let owner = json!({"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "name": "set", "uid": "u",
             "controller": true});
         let part = job(json!({}), Some(owner), "false");
@@ -200,11 +207,11 @@ mod tests {
                 "labels": {labels::QUEUE_NAME: "q"}}, "spec": {"replicatedJobs": []}}))
             .expect("a JobSet"),
         );
-        assert!(!settled(part).expect("settled").is_suspended(), "a part of a managed job follows it");
+        assert!(!settled(part).expect("settled").is_suspended(), "a part of a managed job is not suspended itself");
     }
 
     #[test]
-    fn who_reconciles_a_stored_job_is_not_changed_any_more() {
+    fn managed_by_of_a_stored_job_is_not_changed() {
         let stores = Stores::by_hand();
         let read = |value: Value| serde_json::from_value(value).expect("an object");
         stores.local_queues.observe(
@@ -226,9 +233,9 @@ mod tests {
         let (settled, event) = with_context(&stores, |context| settle_job(context, &stored)).expect("settled");
         assert_eq!(settled.managed_by(), None);
         assert!(settled.is_suspended() && !is_unsettled(&settled), "it is queued");
-        let event = event.expect("its author is event");
+        let event = event.expect("a warning for its author");
         assert!(event.message.starts_with("spec.managedBy was not set"), "{}", event.message);
-        // One that said it itself is left alone, and a new one is handed over.
+        // A value that the author set is kept, and a new job is still handed over.
         let mut by_author = job(json!({labels::QUEUE_NAME: "q"}), None, "false");
         by_author["spec"]["managedBy"] = json!("kueue.x-k8s.io/multikueue");
         let by_author: BatchJob = read(by_author);
@@ -243,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn a_held_pod_waits_for_its_owner_to_be_known() {
+    fn a_held_pod_is_settled_once_its_owner_is_known() {
         let stores = Stores::by_hand();
         let owner = json!([{"apiVersion": "batch/v1", "kind": "Job", "name": "train", "uid": "u", "controller": true}]);
         let pod: Pod = serde_json::from_value(json!({"apiVersion": "v1", "kind": "Pod",
@@ -259,15 +266,15 @@ mod tests {
         let is_gated =
             |pod: &Pod| pod.spec.as_ref().is_some_and(|spec| spec.scheduling_gates.iter().flatten().count() > 0);
         stores.jobs.observe(serde_json::from_value(job(json!({labels::QUEUE_NAME: "q"}))).expect("a job"));
-        assert!(!is_gated(&settled().expect("settled")), "a part of a queued job follows it");
+        assert!(!is_gated(&settled().expect("settled")), "a part of a queued job is not gated itself");
         let mut unqueued = job(json!({}));
         unqueued["metadata"]["resourceVersion"] = json!("2");
         stores.jobs.observe(serde_json::from_value(unqueued).expect("a job"));
-        assert!(is_gated(&settled().expect("settled")), "the job is not queued: the pod is, by itself");
+        assert!(is_gated(&settled().expect("settled")), "the job is not queued, so the pod is");
     }
 
     #[test]
-    fn a_held_pod_keeps_the_gates_it_needs_and_learns_its_group() {
+    fn a_settled_pod_keeps_the_gates_it_needs_and_gets_its_group() {
         let stores = Stores::by_hand();
         let gates =
             json!([{"name": constants::ADMISSION_GATE}, {"name": "other.io/gate"}, {"name": constants::TOPOLOGY_GATE}]);

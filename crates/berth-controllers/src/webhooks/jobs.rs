@@ -1,4 +1,4 @@
-//! Defaults and rules of jobs: those every kind shares, and those of batch Jobs and JobSets.
+//! Defaulting and validation of jobs: the rules of all kinds, and those of batch Jobs and JobSets.
 
 use std::collections::BTreeMap;
 
@@ -25,15 +25,16 @@ use crate::plan::PlanError;
 use crate::selector;
 use crate::stores::group_of;
 
-/// Name of the local queue jobs without one go to, where it exists.
+/// Local queue of jobs that name none, if it exists in their namespace.
 pub(super) const DEFAULT_QUEUE: &str = "default";
-/// Name of the priority class jobs without one get, where it exists.
+/// Priority class of jobs that name none, if it exists.
 const DEFAULT_PRIORITY_CLASS: &str = "default";
 
-// -- defaults --------------------------------------------------------------------------------------------------------
+// -- defaults
+// --------------------------------------------------------------------------------------------------------
 
-/// Defaults a job in place: its queue and priority class where the cluster has defaults, who reconciles it, and that it
-/// waits.
+/// Defaults a new job in place: queue and priority class where the cluster has default ones,
+/// `managedBy` if its queue sends jobs to other clusters, and suspension.
 pub fn default_job<J: Job>(
     object: &mut Value,
     namespace: &str,
@@ -46,7 +47,7 @@ pub fn default_job<J: Job>(
     let selected = selector::matches(&config.managed_jobs_namespace_selector, &labels_of(namespace, lookup));
     let ancestor = ancestor_of(&job, config, namespace, lookup);
     let mut queue = queue_name(&job).to_owned();
-    // Jobs that are part of a managed one follow it.
+    // A part of a managed job takes neither queue nor priority class of its own.
     let part = matches!(ancestor, Ok(Some(_)));
     if queue.is_empty()
         && selected
@@ -82,8 +83,9 @@ pub fn default_job<J: Job>(
     Ok(())
 }
 
-/// Is a job queued by itself, and so held back until it is admitted? A part of a managed job is not, nor is a job that
-/// names no queue unless all are managed. `tolerate_deleting`: a job that is being deleted may have lost its owner
+/// True if the job is queued itself, and so stays suspended until it is admitted. False for parts
+/// of managed jobs and, unless all jobs are managed, for jobs that name no queue.
+/// `tolerate_deleting`: do not look up owners of a job under deletion, which may be deleted
 /// already.
 pub fn should_be_suspended<J: Job>(
     job: &J,
@@ -107,7 +109,7 @@ pub fn should_be_suspended<J: Job>(
 fn labels_of(namespace: &str, lookup: Lookup<'_>) -> BTreeMap<String, String> {
     match lookup("", "namespaces", "", namespace) {
         Some(namespace) => read_map(&namespace["metadata"]["labels"]),
-        // The API server refuses objects in namespaces that do not exist; a look-up that lags must not decide.
+        // The API server rejects objects in missing namespaces, so only our cache can lack it.
         None => BTreeMap::from([("kubernetes.io/metadata.name".to_owned(), namespace.to_owned())]),
     }
 }
@@ -121,7 +123,7 @@ pub(super) fn ancestor_of<J: Job>(
     ancestor_of_metadata((&J::group(&()), &J::kind(&())), job.meta(), config, namespace, lookup)
 }
 
-/// The topmost managed owner of the object with this group, kind and metadata, if there is one.
+/// The topmost managed owner of the object with this group, kind and metadata, if any.
 pub(super) fn ancestor_of_metadata(
     kind: (&str, &str),
     metadata: &kube::core::ObjectMeta,
@@ -131,19 +133,20 @@ pub(super) fn ancestor_of_metadata(
 ) -> Result<Option<ancestors::Ancestor>, PlanError> {
     managed_ancestor(kind, metadata, config, |reference| {
         let group = group_of(&reference.api_version);
-        // Others manage nobody's pods: a pod, or a kind whose integration is off. They stop the walk, and stop nothing else.
+        // Owners of other kinds (pods, or kinds whose integration is off) manage nothing and end
+        // the search.
         let known = frameworks::find_kind(group, &reference.kind).filter(|known| {
             let kind = (known.group, known.kind);
             config.integrations.enabled(known.name) && ancestors::managing_kinds().contains(&kind)
         });
         let resource = match known {
             Some(framework) => framework.resource(),
-            // Between a Deployment and its pods.
+            // The level between a Deployment and its pods.
             None if group == "apps" && reference.kind == "ReplicaSet" => "replicasets".to_owned(),
             None => return ancestors::Lookup::Unwatched,
         };
         let Some(owner) = lookup(group, &resource, namespace, &reference.name) else {
-            // Not everybody who asks keeps what lies between.
+            // Not every caller caches ReplicaSets, so a missing one says nothing.
             let between = known.is_none();
             return if between { ancestors::Lookup::Unwatched } else { ancestors::Lookup::Missing };
         };
@@ -156,14 +159,15 @@ pub(super) fn ancestor_of_metadata(
     })
 }
 
-/// Are jobs of the namespace queued? `named`: the job in question names a queue.
+/// True if jobs of the namespace are queued. `named`: the job names a queue.
 pub(super) fn is_selected(named: bool, namespace: &str, config: &Config, gates: &Gates, lookup: Lookup<'_>) -> bool {
     let always = gates.on(Gate::ManagedJobsNamespaceSelectorAlwaysRespected);
     let selected = || selector::matches(&config.managed_jobs_namespace_selector, &labels_of(namespace, lookup));
     (named && !always) || selected()
 }
 
-/// The queue an object without one gets in this namespace, if it has one for that.
+/// The default queue for an object that names none; `None` if the namespace has no such queue or is
+/// not selected.
 pub(super) fn default_queue(
     namespace: &str,
     config: &Config,
@@ -174,7 +178,7 @@ pub(super) fn default_queue(
     (there && is_selected(false, namespace, config, gates, lookup)).then_some(DEFAULT_QUEUE)
 }
 
-/// Does the queue send its workloads to other clusters?
+/// True if the queue sends its workloads to other clusters (an admission check of MultiKueue).
 fn runs_elsewhere(namespace: &str, queue: &str, lookup: Lookup<'_>) -> bool {
     const GROUP: &str = "kueue.x-k8s.io";
     let checks = || -> Option<Vec<String>> {
@@ -195,9 +199,10 @@ fn read_map(value: &Value) -> BTreeMap<String, String> {
     map.filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned()))).collect()
 }
 
-// -- rules every kind shares -----------------------------------------------------------------------------------------
+// -- validation of all kinds
+// -----------------------------------------------------------------------------------------
 
-/// Rules every new job follows.
+/// Validates a new job of any kind.
 pub fn validate_job_on_create<J: Job>(job: &J, gates: &Gates) -> Vec<Error> {
     let metadata = Path::new("metadata");
     let (at_labels, at_annotations) = (metadata.child("labels"), metadata.child("annotations"));
@@ -233,8 +238,8 @@ pub fn validate_job_on_create<J: Job>(job: &J, gates: &Gates) -> Vec<Error> {
     errors
 }
 
-/// Rules every changed job follows, beside those of a new one. `default_queue`: does the namespace have a local queue for
-/// jobs that name none?
+/// Validates a change of a job of any kind; [`validate_job_on_create`] applies besides.
+/// `default_queue`: the namespace has a default local queue.
 pub fn validate_job_on_update<J: Job>(new: &J, old: &J, default_queue: bool, gates: &Gates) -> Vec<Error> {
     const IMMUTABLE: &str = "field is immutable";
     let metadata = Path::new("metadata");
@@ -288,9 +293,10 @@ pub fn validate_job_on_update<J: Job>(new: &J, old: &J, default_queue: bool, gat
     errors
 }
 
-// -- batch Jobs ------------------------------------------------------------------------------------------------------
+// -- batch Jobs
+// ------------------------------------------------------------------------------------------------------
 
-/// Rules of a new batch Job.
+/// Validates a new batch Job.
 pub fn validate_batch_job(job: &BatchJob, gates: &Gates) -> Vec<Error> {
     let mut errors = validate_job_on_create(job, gates);
     errors.extend(partial_admission(job, gates));
@@ -299,7 +305,7 @@ pub fn validate_batch_job(job: &BatchJob, gates: &Gates) -> Vec<Error> {
     errors
 }
 
-/// Rules of a changed batch Job.
+/// Validates a change of a batch Job.
 pub fn validate_batch_job_update(new: &BatchJob, old: &BatchJob, default_queue: bool, gates: &Gates) -> Vec<Error> {
     let mut errors = validate_batch_job(new, gates);
     errors.extend(validate_job_on_update(new, old, default_queue, gates));
@@ -402,12 +408,13 @@ fn batch_topology(job: &BatchJob, gates: &Gates) -> Vec<Error> {
     errors
 }
 
-// -- kinds of other projects -----------------------------------------------------------------------------------------
+// -- kinds of other projects
+// -----------------------------------------------------------------------------------------
 
-/// Rules of a new job of another project's kind.
+/// Validates a new job of another project's kind.
 pub fn validate_described<K: Described>(job: &K, config: &Config, gates: &Gates) -> Vec<Error> {
     let mut errors = validate_job_on_create(job, gates);
-    // What is not queued is its author's business alone.
+    // A job that is not queued need not meet the rules of queueing.
     if queue_name(job).is_empty() && !config.manage_jobs_without_queue_name {
         return errors;
     }
@@ -419,7 +426,7 @@ pub fn validate_described<K: Described>(job: &K, config: &Config, gates: &Gates)
     errors
 }
 
-/// Rules of a changed job of another project's kind.
+/// Validates a change of a job of another project's kind.
 pub fn validate_described_update<K: Described>(
     new: &K,
     old: &K,
@@ -432,7 +439,7 @@ pub fn validate_described_update<K: Described>(
     errors
 }
 
-/// Rules of a TrainJob. What its runtime makes of it is looked at where the runtime is known.
+/// Validates a TrainJob. Pod sets are validated only if the runtime is known.
 pub fn validate_train_job(job: &TrainJob, config: &Config, gates: &Gates, lookup: Lookup<'_>) -> Vec<Error> {
     let mut errors = validate_job_on_create(job, gates);
     if queue_name(job).is_empty() && !config.manage_jobs_without_queue_name {
@@ -451,16 +458,17 @@ pub fn validate_train_job(job: &TrainJob, config: &Config, gates: &Gates, lookup
     errors
 }
 
-// -- JobSets ---------------------------------------------------------------------------------------------------------
+// -- JobSets
+// ---------------------------------------------------------------------------------------------------------
 
-/// Rules of a new JobSet.
+/// Validates a new JobSet.
 pub fn validate_job_set(set: &JobSet, gates: &Gates) -> Vec<Error> {
     let mut errors = validate_job_on_create(set, gates);
     errors.extend(set_topology(set, gates));
     errors
 }
 
-/// Rules of a changed JobSet.
+/// Validates a change of a JobSet.
 pub fn validate_job_set_update(new: &JobSet, old: &JobSet, default_queue: bool, gates: &Gates) -> Vec<Error> {
     let mut errors = validate_job_on_create(new, gates);
     errors.extend(validate_job_on_update(new, old, default_queue, gates));
@@ -504,7 +512,8 @@ fn with_annotations_path(list: &Path<'_>, index: usize, then: impl FnOnce(&Path<
     then(&metadata.child("annotations"));
 }
 
-/// Pod sets that are placed together: two of them, one with a single pod, asking for the same place.
+/// Validates groups of pod sets that are placed together: exactly two, one of them with a single
+/// pod, and with the same topology request.
 fn grouping(pod_sets: &[PodSet], list: &Path<'_>) -> Vec<Error> {
     let annotation = |set: &PodSet, key: &str| -> Option<String> {
         set.template.metadata.as_ref()?.annotations.as_ref()?.get(key).cloned()

@@ -1,4 +1,4 @@
-//! Checks of label maps, selectors and the annotations several kinds share.
+//! Validation of label maps, selectors, and annotations shared by several kinds.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,10 +7,10 @@ use berth_apimachinery::field::{Error, Path};
 use berth_apimachinery::names;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 
-/// Longest name of an admission gate, in bytes.
+/// Maximum length of an admission gate's name, in bytes.
 const GATE_NAME_MAX: i64 = 63;
 
-/// Keys and values of labels.
+/// Validates keys and values of labels.
 pub(super) fn labels(map: &BTreeMap<String, String>, path: &Path<'_>) -> Vec<Error> {
     let mut errors = Vec::new();
     for (key, value) in map {
@@ -20,7 +20,7 @@ pub(super) fn labels(map: &BTreeMap<String, String>, path: &Path<'_>) -> Vec<Err
     errors
 }
 
-/// Keys of annotations.
+/// Validates keys of annotations.
 pub(super) fn annotations(map: &BTreeMap<String, String>, path: &Path<'_>) -> Vec<Error> {
     let mut errors = Vec::new();
     for key in map.keys() {
@@ -30,7 +30,7 @@ pub(super) fn annotations(map: &BTreeMap<String, String>, path: &Path<'_>) -> Ve
     errors
 }
 
-/// A label selector.
+/// Validates a label selector.
 pub(crate) fn selector(selector: &LabelSelector, path: &Path<'_>) -> Vec<Error> {
     let mut errors = Vec::new();
     if let Some(map) = &selector.match_labels {
@@ -68,7 +68,7 @@ fn gate_list(text: &str) -> Vec<&str> {
     text.split(',').map(str::trim).collect()
 }
 
-/// Annotation `admission-gated-by`: unique names like `domain/path`.
+/// Validates the annotation `admission-gated-by`: a list of unique names like `domain/path`.
 pub(super) fn gated_by(annotations: Option<&BTreeMap<String, String>>, path: &Path<'_>) -> Vec<Error> {
     let Some(text) = annotations.and_then(|map| map.get(annotations::ADMISSION_GATED_BY)) else {
         return Vec::new();
@@ -93,7 +93,7 @@ pub(super) fn gated_by(annotations: Option<&BTreeMap<String, String>>, path: &Pa
     errors
 }
 
-/// `domain/path`: a DNS subdomain, a slash and the path of a URL.
+/// Validates a name like `domain/path`: a DNS subdomain, a slash, and the path of a URL.
 fn domain_path(text: &str, path: &Path<'_>) -> Vec<Error> {
     let Some((domain, rest)) = text.split_once('/').filter(|(domain, rest)| !domain.is_empty() && !rest.is_empty())
     else {
@@ -110,7 +110,7 @@ fn domain_path(text: &str, path: &Path<'_>) -> Vec<Error> {
     errors
 }
 
-/// Gates can be taken away, not added.
+/// Validates a change of admission gates: gates can be removed, not added.
 pub(super) fn gated_by_update(
     new: Option<&BTreeMap<String, String>>,
     old: Option<&BTreeMap<String, String>>,

@@ -1,8 +1,8 @@
-//! What Kueue's admission webhooks do, as functions on JSON: default an object before it is stored, refuse one that makes
-//! no sense. Whoever serves them (the embedded API server's admission, a webhook server) brings the request and a way to
-//! look up other objects.
+//! The rules of Kueue's admission webhooks as functions on JSON: default an object before it is
+//! stored, and reject an invalid one. The caller (the embedded API server's admission, or a webhook
+//! server) passes the request and a function that looks up other objects.
 //!
-//! Objects of `kueue.x-k8s.io/v1beta1` are converted first, so that there is one set of rules.
+//! Objects of `kueue.x-k8s.io/v1beta1` are converted first, so there is one set of rules.
 
 pub mod held;
 mod jobs;
@@ -48,7 +48,7 @@ use crate::jobs::described::{for_each_described, for_each_foreign};
 use crate::jobs::train_job::{self, TrainJob};
 use crate::rights;
 
-/// A request on its way through admission. Only creates and updates of objects themselves are of interest.
+/// A create or update request in admission; [`is_validated`] lists the subresources that matter.
 #[derive(Clone, Copy)]
 pub struct Request<'a> {
     /// API group, empty for core.
@@ -57,11 +57,12 @@ pub struct Request<'a> {
     pub resource: &'a str,
     /// Namespace, empty for cluster-scoped kinds.
     pub namespace: &'a str,
-    /// The stored object when this is an update.
+    /// The stored object, for updates.
     pub old_object: Option<&'a Value>,
 }
 
-/// Finds a stored object by group, resource, namespace and name. Kueue's kinds may come in either version.
+/// Looks up a stored object by group, resource, namespace and name. Kueue's kinds may come in
+/// either version.
 pub type Lookup<'a> = &'a dyn Fn(&str, &str, &str, &str) -> Option<Arc<Value>>;
 
 /// The webhooks under one configuration.
@@ -72,13 +73,13 @@ pub struct Webhooks {
 }
 
 impl Webhooks {
-    /// Webhooks that follow this configuration.
+    /// Webhooks for this configuration.
     pub fn new(config: Config) -> Self {
         let gates = config.gates();
         Webhooks { config, gates }
     }
 
-    /// Does anything here look at this resource?
+    /// True if any rule applies to this resource.
     pub fn concerns(&self, group: &str, resource: &str) -> bool {
         match (group, resource) {
             ("kueue.x-k8s.io", "clusterqueues" | "cohorts" | "resourceflavors" | "workloads") => true,
@@ -92,7 +93,7 @@ impl Webhooks {
         }
     }
 
-    /// Defaults an object in place. An error refuses the request.
+    /// Defaults an object in place. An error rejects the request.
     pub fn mutate(&self, request: Request<'_>, object: &mut Value, lookup: Lookup<'_>) -> Result<(), Vec<Error>> {
         if !self.concerns(request.group, request.resource) {
             return Ok(());
@@ -103,12 +104,14 @@ impl Webhooks {
             pod_owners::default_pod_owner(owner, object, is_new, namespace, &self.config, &self.gates, lookup);
             return Ok(());
         }
-        // Other defaults are for new objects: later, who runs and where is the controllers' decision.
+        // Everything else is defaulted at creation only; afterwards the controllers suspend and
+        // place jobs.
         if request.old_object.is_some() {
             return Ok(());
         }
         match request.resource {
-            // What is in use must not vanish; the controllers would add this a moment later.
+            // An object in use must not be deleted; the controllers would add the finalizer a
+            // moment later.
             "clusterqueues" | "resourceflavors" => add_finalizer(object),
             "pods" => pods::default_new_pod(object, request.namespace, &self.config, &self.gates, lookup),
             "jobs" => default_job::<Job>(object, request.namespace, &self.config, &self.gates, lookup)?,
@@ -127,7 +130,7 @@ impl Webhooks {
         Ok(())
     }
 
-    /// What an object says that the account that writes it may not say of it.
+    /// Validates fields that only some accounts may set; `account` writes the object.
     pub fn validate_account(&self, request: Request<'_>, account: Account<'_>, object: &Value) -> Vec<Error> {
         if request.group == "kueue.x-k8s.io" || !self.concerns(request.group, request.resource) {
             return Vec::new();
@@ -135,7 +138,7 @@ impl Webhooks {
         owners::validate(account, object, request.old_object, &self.config).into_iter().collect()
     }
 
-    /// What is wrong with an object; nothing when it is fine.
+    /// Validates an object; empty if it is valid.
     pub fn validate(&self, request: Request<'_>, object: &Value, lookup: Lookup<'_>) -> Vec<Error> {
         if !self.concerns(request.group, request.resource) {
             return Vec::new();
@@ -197,20 +200,21 @@ impl Webhooks {
     }
 }
 
-/// Is a write of this subresource looked at? Others than the controllers say in a Workload's status what its admission checks came
-/// to; what the controllers write follows the rules already.
+/// True if a write of this subresource is validated. Only the status of Workloads is, because other
+/// controllers report admission checks there. The controllers' own writes are valid by
+/// construction.
 pub fn is_validated(request: Request<'_>, subresource: &str, user: &str) -> bool {
     (request.group, request.resource, subresource) == ("kueue.x-k8s.io", "workloads", "status")
         && request.old_object.is_some()
         && user != rights::USER
 }
 
-/// Is the request about objects of this kind?
+/// True if the request is about objects of this kind.
 fn is<K: Resource<DynamicType = ()>>(request: &Request<'_>) -> bool {
     request.group == K::group(&()) && request.resource == K::plural(&())
 }
 
-/// The integration of a resource of another project.
+/// Name of the integration for a resource of another project.
 fn described(group: &str, resource: &str) -> Option<&'static str> {
     let mut found = None;
     for_each_foreign!(Kind => {
@@ -231,7 +235,7 @@ fn check<K: DeserializeOwned>(
     Ok(rules(&new, old.as_ref()))
 }
 
-/// The object as its type, Kueue's kinds in the version the rules are written for.
+/// The object as its type; Kueue's kinds are converted to v1beta2 first.
 pub fn typed<K: DeserializeOwned>(object: &Value) -> Result<K, String> {
     const NEWEST: &str = "kueue.x-k8s.io/v1beta2";
     let version = object["apiVersion"].as_str().unwrap_or_default();

@@ -1,9 +1,10 @@
-//! Which accounts may make an object part of another that is queued.
+//! Restricts which accounts may make an object part of a queued owner.
 //!
-//! A part of a queued job is not queued itself: its quota is its owner's. A controller reference is all that makes it a part, and
-//! by default, as with Kueue, any account that may write the object may write that. The configuration can name the accounts that
-//! may; a reference of another one is refused as it is written, for then the API server says which account that is. Afterwards
-//! nothing tells: the managers in `managedFields` are names that clients choose.
+//! A part of a queued job is not queued itself, because its owner holds the quota. A controller
+//! reference alone makes an object a part, and by default, as with Kueue, any account that may
+//! write the object may set it. The configuration can name the accounts that may. References set by
+//! other accounts are rejected at admission, the only time at which the API server reveals the
+//! account: the managers in `managedFields` are names that clients choose.
 
 use berth_apimachinery::field::{Error, Path};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
@@ -14,10 +15,10 @@ use crate::config::{Accounts, Config};
 use crate::jobs::ancestors::is_managed_kind;
 use crate::rights;
 
-/// Accounts of this group may do everything anyway.
+/// Members of this group are authorized for everything.
 const MASTERS: &str = "system:masters";
 
-/// The account that writes.
+/// The account that sends a write.
 #[derive(Clone, Copy, Debug)]
 pub struct Account<'a> {
     /// Its name.
@@ -34,7 +35,7 @@ impl Account<'_> {
     }
 }
 
-/// What is wrong with the controller reference of a written object.
+/// Validates the controller reference of a written object.
 pub(super) fn validate(account: Account<'_>, object: &Value, old: Option<&Value>, config: &Config) -> Option<Error> {
     let accounts = config.integrations.owner_reference_writers.as_ref()?;
     let (index, reference) = controller_reference(object)?;
@@ -58,7 +59,7 @@ fn controller_reference(object: &Value) -> Option<(usize, OwnerReference)> {
     Some((index, OwnerReference::deserialize(&references[index]).ok()?))
 }
 
-/// The version says only how the owner is read.
+/// Compares owners without `apiVersion`, which does not identify an object.
 fn same_owner(a: &OwnerReference, b: &OwnerReference) -> bool {
     (&a.uid, &a.kind, &a.name) == (&b.uid, &b.kind, &b.name)
 }
@@ -82,10 +83,10 @@ mod tests {
     }
 
     #[test]
-    fn only_the_accounts_that_are_named_make_an_object_part_of_another() {
+    fn only_configured_accounts_may_set_a_controller_reference() {
         let mut config = Config::default();
         let child = owned("Job", "u", true);
-        assert_eq!(refused(&config, "tenant", &[], &child, None), None, "as with Kueue, unless it is configured");
+        assert_eq!(refused(&config, "tenant", &[], &child, None), None, "the default is Kueue's: no restriction");
         config.integrations.owner_reference_writers =
             Some(Accounts { users: vec!["operator".to_owned()], groups: vec!["controllers".to_owned()] });
         let why = refused(&config, "tenant", &["tenants"], &child, None).expect("refused");
@@ -95,12 +96,13 @@ mod tests {
         {
             assert_eq!(refused(&config, name, groups, &child, None), None, "{name}");
         }
-        // What was there may be written back, and what says nothing about quota may be written.
+        // Existing references may be written back, and references that do not affect quota may be
+        // set.
         assert_eq!(refused(&config, "tenant", &[], &child, Some(&child)), None);
         assert!(refused(&config, "tenant", &[], &child, Some(&owned("Job", "other", true))).is_some());
         assert!(refused(&config, "tenant", &[], &child, Some(&owned("Job", "u", false))).is_some());
         assert_eq!(refused(&config, "tenant", &[], &owned("Job", "u", false), Some(&child)), None);
-        assert_eq!(refused(&config, "tenant", &[], &owned("Custom", "u", true), None), None, "a kind no queue manages");
+        assert_eq!(refused(&config, "tenant", &[], &owned("Custom", "u", true), None), None, "an unmanaged kind");
         config.integrations.external_frameworks = vec!["Custom.v1.example.com".to_owned()];
         assert!(refused(&config, "tenant", &[], &owned("Custom", "u", true), None).is_some());
     }

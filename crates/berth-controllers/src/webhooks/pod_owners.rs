@@ -1,5 +1,5 @@
-//! Deployments, StatefulSets and LeaderWorkerSets are queued through their pods: what queues need to know is written into
-//! their pod templates, and what a queue counted by stays as it is.
+//! Deployments, StatefulSets and LeaderWorkerSets, which are queued through their pods: their
+//! labels are copied to the pod templates, and fields that determine quota are immutable.
 
 use berth_api::kueue::{annotations, labels};
 use berth_apimachinery::field::{Error, Path};
@@ -27,7 +27,7 @@ pub(super) enum PodOwner {
 }
 
 impl PodOwner {
-    /// The kind of a resource, if it is one of these.
+    /// The kind of this resource, if it is one of these.
     pub(super) fn of(group: &str, resource: &str) -> Option<Self> {
         Some(match (group, resource) {
             ("apps", "deployments") => PodOwner::Deployment,
@@ -55,7 +55,7 @@ impl PodOwner {
         }
     }
 
-    /// Its pod templates, as JSON pointers.
+    /// JSON pointers to the kind's pod templates.
     fn templates(self) -> &'static [&'static str] {
         match self {
             PodOwner::Deployment | PodOwner::StatefulSet => &["/spec/template"],
@@ -79,8 +79,9 @@ fn replicas(object: &Value) -> i64 {
     object["spec"]["replicas"].as_i64().unwrap_or(1)
 }
 
-/// Hands the queue on to the pods. Also when the object is changed: its templates may have been replaced. A new one
-/// without a queue gets its namespace's default one; without any it is held like the others, where all are managed.
+/// Copies the queue and priority class to the pod templates, on updates too, because a client may
+/// have replaced the templates. A new object without a queue gets its namespace's default queue.
+/// Without one, its pods are still gated if all jobs are managed.
 pub(super) fn default_pod_owner(
     owner: PodOwner,
     object: &mut Value,
@@ -117,7 +118,7 @@ pub(super) fn default_pod_owner(
             labels[labels::PRIORITY_CLASS] = class.clone();
         }
         if owner == PodOwner::StatefulSet {
-            // Its UID is not known when it is made.
+            // The set's UID is not known at creation.
             labels[labels::POD_GROUP_NAME] = json!(naming::workload_name(&name, "", &set_kind(), gates));
         }
         let annotations = &mut template["metadata"]["annotations"];
@@ -135,7 +136,7 @@ pub(super) fn default_pod_owner(
     }
 }
 
-/// What is wrong with a changed object; new ones are judged by the pods they make.
+/// Validates a changed object; of new ones, the pods are validated.
 pub(super) fn validate_pod_owner_update(owner: PodOwner, new: &Value, old: &Value) -> Vec<Error> {
     const IMMUTABLE: &str = "field is immutable";
     let (metadata, spec) = (Path::new("metadata"), Path::new("spec"));
@@ -196,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn the_queue_reaches_the_pods() {
+    fn queue_and_priority_class_are_copied_to_the_pods() {
         let (config, gates) = (Config::default(), Gates::default());
         let mut object = set(3, "1", Value::Null);
         default_pod_owner(PodOwner::StatefulSet, &mut object, true, "team", &config, &gates, &nothing);
@@ -213,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn one_without_a_queue_gets_the_default_one_when_it_is_made() {
+    fn a_new_object_without_a_queue_gets_the_default_queue() {
         let default = |_: &str, resource: &str, _: &str, name: &str| {
             ((resource, name) == ("localqueues", "default")).then(|| std::sync::Arc::new(json!({})))
         };
@@ -223,11 +224,11 @@ mod tests {
         default_pod_owner(PodOwner::Deployment, &mut object, true, "team", &config, &gates, &default);
         assert_eq!(queue(&object), "default");
         assert_eq!(object["spec"]["template"]["metadata"]["labels"][labels::QUEUE_NAME], "default");
-        // What runs already is not moved into a queue by a change of something else.
+        // An update does not move a running object into a queue.
         let mut object = plain.clone();
         default_pod_owner(PodOwner::Deployment, &mut object, false, "team", &config, &gates, &default);
         assert_eq!(object, plain);
-        // Where all jobs are managed it is held, and names no queue.
+        // If all jobs are managed, it is gated without naming a queue.
         let config = Config { manage_jobs_without_queue_name: true, ..Config::default() };
         let mut object = plain;
         default_pod_owner(PodOwner::Deployment, &mut object, true, "team", &config, &gates, &nothing);
@@ -237,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stateful_set_is_scaled_only_to_and_from_zero_and_keeps_its_shape() {
+    fn a_stateful_set_scales_only_to_and_from_zero_and_keeps_its_requests() {
         let wrong = |new: &Value, old: &Value| -> Vec<String> {
             let errors = validate_pod_owner_update(PodOwner::StatefulSet, new, old);
             errors.iter().map(|error| error.field.clone()).collect()
@@ -246,7 +247,7 @@ mod tests {
         assert_eq!(wrong(&set(0, "1", Value::Null), &three), Vec::<String>::new());
         assert_eq!(wrong(&set(4, "1", Value::Null), &three), ["spec.replicas"]);
         let left = set(0, "1", json!({"replicas": 2}));
-        assert_eq!(wrong(&set(3, "1", Value::Null), &left), ["spec.replicas"], "pods of before are left");
+        assert_eq!(wrong(&set(3, "1", Value::Null), &left), ["spec.replicas"], "old pods still exist");
         assert_eq!(wrong(&set(3, "2", Value::Null), &three).len(), 1);
     }
 }

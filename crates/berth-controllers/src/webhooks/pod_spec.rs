@@ -1,5 +1,5 @@
-//! What of a pod template may not change while its pods are queued: everything that quota was counted by or that decides
-//! where pods fit.
+//! Pod spec fields that are immutable while pods are queued: those that determine quota and
+//! placement.
 
 use berth_apimachinery::field::{Error, Path};
 use berth_apimachinery::meaning::same_as;
@@ -7,9 +7,9 @@ use k8s_openapi::api::core::v1::{Container, PodSpec};
 use serde_json::{Value, json};
 
 const IMMUTABLE: &str = "field is immutable";
-/// The type the fields are read as.
+/// The OpenAPI type by which the fields are compared.
 const POD_SPEC: &str = "io.k8s.api.core.v1.PodSpec";
-/// Fields of a pod's specification that stay as they are.
+/// Immutable fields of a pod spec.
 const FIELDS: [&str; 10] = [
     "nodeSelector",
     "affinity",
@@ -23,7 +23,8 @@ const FIELDS: [&str; 10] = [
     "resources",
 ];
 
-/// What a changed pod spec may not change. Images, commands and the like may.
+/// Validates a changed pod spec. Images, commands and other fields that affect neither quota nor
+/// placement may change.
 pub fn validate_immutable_pod_spec(new: &PodSpec, old: &PodSpec, path: &Path<'_>) -> Vec<Error> {
     fn init(spec: &PodSpec) -> &[Container] {
         spec.init_containers.as_deref().unwrap_or_default()
@@ -32,7 +33,7 @@ pub fn validate_immutable_pod_spec(new: &PodSpec, old: &PodSpec, path: &Path<'_>
     errors.extend(containers(init(new), init(old), &path.child("initContainers")));
     let (new, old) = (json!(new), json!(old));
     for field in FIELDS {
-        // Alone, but as the type reads it: a zero that it does not write says nothing.
+        // Compared by type, so that a missing field equals its zero value.
         let alone = |spec: &Value| json!({"containers": [], field: spec[field]});
         if !same_as(POD_SPEC, &alone(&new), &alone(&old)) {
             errors.push(Error::invalid(&path.child(field), new[field].clone(), IMMUTABLE));

@@ -1,6 +1,7 @@
-//! Pods that are queued by themselves: held back when they are made, and what their groups must agree on.
+//! Defaulting and validation of queued pods: gates on new pods, and the consistency of pod groups.
 //!
-//! Every pod that is made comes by here, so the object is read as JSON and only where that is needed as a pod.
+//! Every pod creation passes through here, so the object stays JSON and is decoded only where
+//! necessary.
 
 use berth_api::kueue::{annotations, constants, labels};
 use berth_apimachinery::field::{Error, Path};
@@ -17,18 +18,18 @@ use crate::jobs::ancestors::POD;
 use crate::jobs::naming;
 use crate::jobs::pods::shape;
 
-/// Label and annotations of pods of a LeaderWorkerSet.
+/// Labels and annotations on pods of a LeaderWorkerSet.
 const LWS_NAME: &str = "leaderworkerset.sigs.k8s.io/name";
 const LWS_GROUP_INDEX: &str = "leaderworkerset.sigs.k8s.io/group-index";
 const LWS_WORKER_INDEX: &str = "leaderworkerset.sigs.k8s.io/worker-index";
 const LWS_SIZE: &str = "leaderworkerset.sigs.k8s.io/size";
-/// What a LeaderWorkerSet's templates say about who holds their pods back.
+/// The value of the suspending-parent annotation in a LeaderWorkerSet's templates.
 pub(super) const LWS_PARENT: &str = "leaderworkerset.x-k8s.io/leaderworkerset";
 
-/// What a StatefulSet's template says about who holds its pods back.
+/// The value of the suspending-parent annotation in a StatefulSet's template.
 const SET_PARENT: &str = "statefulset";
 
-/// Annotations that ask for a place in a topology.
+/// Annotations that request a topology.
 const TOPOLOGY: [&str; 5] = [
     annotations::PODSET_REQUIRED_TOPOLOGY,
     annotations::PODSET_PREFERRED_TOPOLOGY,
@@ -45,11 +46,12 @@ fn annotation<'a>(object: &'a Value, key: &str) -> &'a str {
     object["metadata"]["annotations"][key].as_str().unwrap_or_default()
 }
 
-/// Holds back a new pod that is queued by itself.
+/// Gates a new pod that is queued itself.
 ///
-/// One that comes with its node (`kubectl debug node/...`) can have no gates: the API server refuses both together. Unless it
-/// names a queue itself it is left alone, where Kueue has it refused. One that names a queue is refused here, too: it would take
-/// what it has no quota for.
+/// A pod created with a node (`kubectl debug node/...`) cannot have gates: the API server rejects
+/// the combination. Such a pod is left alone unless it names a queue, while with Kueue it is
+/// rejected in any case. If it names a queue it is gated, and so rejected: it would use resources
+/// without quota.
 pub(super) fn default_new_pod(object: &mut Value, namespace: &str, config: &Config, gates: &Gates, lookup: Lookup<'_>) {
     let is_placed = object["spec"]["nodeName"].as_str().is_some_and(|node| !node.is_empty());
     if is_placed && label(object, labels::QUEUE_NAME).is_empty() {
@@ -59,7 +61,7 @@ pub(super) fn default_new_pod(object: &mut Value, namespace: &str, config: &Conf
     default_pod(object, namespace, config, gates, lookup);
 }
 
-/// Holds back a pod that is queued by itself, a new one or one that was made while nobody was there to say so.
+/// Gates a pod that is queued itself: a new one, or one that was stored while no webhook answered.
 pub(super) fn default_pod(object: &mut Value, namespace: &str, config: &Config, gates: &Gates, lookup: Lookup<'_>) {
     held::undo_pod(object);
     let mut queue = label(object, labels::QUEUE_NAME).to_owned();
@@ -68,18 +70,19 @@ pub(super) fn default_pod(object: &mut Value, namespace: &str, config: &Config, 
         return;
     }
     let Ok(metadata) = ObjectMeta::deserialize(&object["metadata"]) else { return };
-    // Pods that belong to nodes run there whatever the queues say.
+    // Pods that belong to nodes run outside queues.
     let of_nodes = |kind: &str| kind == "DaemonSet" || kind == "Node";
     if metadata.owner_references.iter().flatten().any(|owner| of_nodes(&owner.kind)) {
         return;
     }
-    // What is made of a template that says so is queued by itself, although its owner names a queue too.
+    // The annotation marks pods of templates that are queued through their pods, although the owner
+    // names a queue too.
     let by_parent = !annotation(object, annotations::POD_SUSPENDING_PARENT).is_empty();
     let part = !by_parent && !matches!(ancestor_of_metadata(POD, &metadata, config, namespace, lookup), Ok(None));
     if part || !is_selected(!queue.is_empty(), namespace, config, gates, lookup) {
         return;
     }
-    // What its owner was told decides for a pod that is queued in its owner's name.
+    // For a pod queued on behalf of its owner, the owner's queue counts.
     if let Some(default) = default.filter(|_| !by_parent) {
         object["metadata"]["labels"][labels::QUEUE_NAME] = json!(default);
         queue = default.to_owned();
@@ -92,8 +95,8 @@ pub(super) fn default_pod(object: &mut Value, namespace: &str, config: &Config, 
     add(&mut object["spec"]["schedulingGates"], json!({"name": constants::ADMISSION_GATE}));
     let asks = TOPOLOGY.iter().any(|key| !annotation(object, key).is_empty());
     if gates.on(Gate::TopologyAwareScheduling) && (asks || places_pods(namespace, &queue, lookup)) {
-        // A pod takes no new gates later, so the one for its place goes on now; it comes off with the other if admission
-        // assigns none.
+        // Gates cannot be added later, so the topology gate is added now; it is removed with the
+        // other one if admission assigns no topology.
         add(&mut object["spec"]["schedulingGates"], json!({"name": constants::TOPOLOGY_GATE}));
     }
     if annotation(object, annotations::POD_SUSPENDING_PARENT) == LWS_PARENT {
@@ -118,7 +121,7 @@ fn add(list: &mut Value, entry: Value) {
     }
 }
 
-/// Does the queue's cluster queue give places in a topology to pods that do not ask for one?
+/// True if the queue's cluster queue assigns a topology to pods that request none.
 fn places_pods(namespace: &str, queue: &str, lookup: Lookup<'_>) -> bool {
     const GROUP: &str = "kueue.x-k8s.io";
     let Some(local) = lookup(GROUP, "localqueues", namespace, queue) else { return false };
@@ -132,12 +135,12 @@ fn places_pods(namespace: &str, queue: &str, lookup: Lookup<'_>) -> bool {
     })
 }
 
-/// Pods of one replica of a LeaderWorkerSet, its leader and its workers, are a group.
+/// Puts the pods of one replica of a LeaderWorkerSet, leader and workers, into one group.
 fn join_replica(object: &mut Value, namespace: &str, gates: &Gates, lookup: Lookup<'_>) {
     let set = label(object, LWS_NAME).to_owned();
     let size = annotation(object, LWS_SIZE).to_owned();
     let index = match label(object, LWS_GROUP_INDEX) {
-        // A leader is made by a StatefulSet: its number is at the end of its name.
+        // The leader is created by a StatefulSet, so its name ends in the replica's index.
         "" => object["metadata"]["name"].as_str().and_then(|name| Some(name.rsplit_once('-')?.1.to_owned())),
         index => Some(index.to_owned()),
     };
@@ -157,8 +160,8 @@ fn join_replica(object: &mut Value, namespace: &str, gates: &Gates, lookup: Look
     }
 }
 
-/// Pods of a StatefulSet are a group. Its template says so, unless nobody was there to write that when it was made: the
-/// group's name is none the API server can work out.
+/// Puts the pods of a StatefulSet into one group. The template carries the group's name unless no
+/// webhook answered when the set was created: the API server's policy cannot compute that name.
 fn join_set(object: &mut Value, gates: &Gates) {
     if !label(object, labels::POD_GROUP_NAME).is_empty() {
         return;
@@ -173,7 +176,7 @@ fn join_set(object: &mut Value, gates: &Gates) {
 const BOTH: &str = "both the 'kueue.x-k8s.io/pod-group-total-count' annotation and the 'kueue.x-k8s.io/pod-group-name' \
                     label should be set";
 
-/// What is wrong with a new or changed pod; pods nobody queues are not looked at.
+/// Validates a new or changed pod; pods that are not queued are ignored.
 pub(super) fn validate_pod(object: &Value, old: Option<&Value>) -> Vec<Error> {
     let names_group = |object: &Value| {
         let of = [label(object, labels::POD_GROUP_NAME), annotation(object, annotations::POD_GROUP_NAME)];
@@ -228,7 +231,7 @@ pub(super) fn validate_pod(object: &Value, old: Option<&Value>) -> Vec<Error> {
     let Some(old) = old else { return errors };
     const IMMUTABLE: &str = "field is immutable";
     let before = names_group(old);
-    // One that was held without us learns its group from whoever catches up with that.
+    // A pod that was stored without webhooks gets its group when it is settled.
     let learns = before.is_none() && held::is_held(old) && !held::is_held(object);
     if before != group && !learns {
         errors.push(Error::invalid(&at_group, group.unwrap_or_default(), IMMUTABLE));
@@ -270,9 +273,9 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_that_names_a_queue_is_held_back() {
+    fn a_pod_that_names_a_queue_is_gated() {
         let plain = json!({"metadata": {"name": "p"}, "spec": {"containers": []}});
-        assert_eq!(made(plain.clone()), plain, "a pod that names none is left alone");
+        assert_eq!(made(plain.clone()), plain, "a pod without a queue is unchanged");
         let labels = json!({labels::QUEUE_NAME: "q", labels::POD_GROUP_NAME: "g"});
         let pod = made(json!({"metadata": {"name": "p", "labels": labels}, "spec": {"containers": []}}));
         assert_eq!(pod["metadata"]["labels"][labels::MANAGED], "true");
@@ -305,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_that_comes_with_its_node_is_held_only_if_it_names_a_queue() {
+    fn a_pod_with_a_node_is_gated_only_if_it_names_a_queue() {
         let default = |_: &str, resource: &str, _: &str, name: &str| {
             (resource == "localqueues" && name == "default").then(|| Arc::new(json!({"metadata": {"name": "default"}})))
         };
@@ -318,13 +321,13 @@ mod tests {
             Webhooks::new(config()).mutate(request, &mut pod, &default).expect("it is fine");
             (pod == written, pod["spec"]["schedulingGates"][0]["name"] == constants::ADMISSION_GATE)
         };
-        assert_eq!(of(json!({}), "n1"), (true, false), "it is as its maker wrote it");
-        assert_eq!(of(json!({}), ""), (false, true), "no node is none");
-        assert_eq!(of(json!({labels::QUEUE_NAME: "q"}), "n1"), (false, true), "the API server refuses it");
+        assert_eq!(of(json!({}), "n1"), (true, false), "unchanged");
+        assert_eq!(of(json!({}), ""), (false, true), "an empty node name counts as none");
+        assert_eq!(of(json!({labels::QUEUE_NAME: "q"}), "n1"), (false, true), "the API server rejects it");
     }
 
     #[test]
-    fn pods_of_a_replica_are_a_group() {
+    fn pods_of_a_replica_form_a_group() {
         let pod = made(json!({"metadata": {"name": "web-1-2",
             "labels": {labels::QUEUE_NAME: "q", LWS_NAME: "web", LWS_GROUP_INDEX: "1", LWS_WORKER_INDEX: "2"},
             "annotations": {annotations::POD_SUSPENDING_PARENT: LWS_PARENT, LWS_SIZE: "4"}}, "spec": {}}));

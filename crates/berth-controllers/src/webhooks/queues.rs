@@ -1,4 +1,4 @@
-//! Rules of ClusterQueues, Cohorts and ResourceFlavors beyond their schemas.
+//! Validation of ClusterQueues, Cohorts and ResourceFlavors beyond their schemas.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,29 +15,30 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity as ApiQuantity;
 use super::labels;
 use crate::gates::{Gate, Gates};
 
-/// Flavors in all groups of a queue, at most.
+/// Maximum number of flavors in all resource groups of a queue.
 const FLAVORS_MAX: usize = 256;
-/// Resources in all groups of a queue, at most.
+/// Maximum number of resources in all resource groups of a queue.
 const RESOURCES_MAX: usize = 256;
-/// Combinations of flavor and resource in all groups of a queue, at most.
+/// Maximum number of combinations of flavor and resource in all resource groups of a queue.
 const COMBINATIONS_MAX: usize = 512;
-/// Flavors of a queue with concurrent admission, at most.
+/// Maximum number of flavors of a queue with concurrent admission.
 const CONCURRENT_FLAVORS_MAX: usize = 16;
 
-/// The smallest weight there can be is just above this one.
+/// Exclusive lower bound of weights other than zero.
 const WEIGHT_MIN: &str = "1n";
 
-/// What limits a quota may have, and how that is said.
+/// Which limits a quota may have, and the word for its parent in messages.
 struct Limits {
-    /// Has it a cohort or parent?
+    /// True if the object has a cohort or parent.
     has_parent: bool,
     /// `cohort` or `parent`.
     word: &'static str,
-    /// Is its nominal quota all it has to lend? A cohort also lends what its members leave.
+    /// True if only the nominal quota can be lent. A cohort also lends what its members leave
+    /// unused.
     lends_nominal_only: bool,
 }
 
-/// Rules of a new ClusterQueue.
+/// Validates a new ClusterQueue.
 pub fn validate_cluster_queue(queue: &ClusterQueue, gates: &Gates) -> Vec<Error> {
     let path = Path::new("spec");
     let spec = &queue.spec;
@@ -53,7 +54,8 @@ pub fn validate_cluster_queue(queue: &ClusterQueue, gates: &Gates) -> Vec<Error>
     errors
 }
 
-/// Rules of a changed ClusterQueue. Rules that came later do not stop changes that have nothing to do with them.
+/// Validates a changed ClusterQueue. Rules newer than the stored object do not reject unrelated
+/// changes.
 pub fn validate_cluster_queue_update(new: &ClusterQueue, old: &ClusterQueue, gates: &Gates) -> Vec<Error> {
     let path = Path::new("spec");
     let spec = &new.spec;
@@ -252,7 +254,7 @@ fn concurrent(spec: &ClusterQueueSpec, path: &Path<'_>, gates: &Gates) -> Vec<Er
     errors
 }
 
-/// Rules of a Cohort, a new one or one that was `old`.
+/// Validates a new Cohort or, with `old`, a changed one.
 pub fn validate_cohort(cohort: &Cohort, old: Option<&Cohort>) -> Vec<Error> {
     let path = Path::new("spec");
     let spec = &cohort.spec;
@@ -262,8 +264,9 @@ pub fn validate_cohort(cohort: &Cohort, old: Option<&Cohort>) -> Vec<Error> {
     errors
 }
 
-/// A weight divides: it is zero, or so large that something is left of it. A rule that came later does not stop changes that
-/// have nothing to do with it.
+/// Validates a fair sharing weight. Shares are divided by it, so it is zero or large enough to
+/// divide by. An unchanged weight is accepted, because the stored object may be older than this
+/// rule.
 fn fair_sharing(sharing: Option<&FairSharing>, old: Option<&FairSharing>, path: &Path<'_>) -> Option<Error> {
     let weight = sharing?.weight.as_ref()?;
     if old.is_some_and(|old| old.weight.as_ref() == Some(weight)) {
@@ -282,7 +285,7 @@ fn fair_sharing(sharing: Option<&FairSharing>, old: Option<&FairSharing>, path: 
     Some(Error::invalid(&at, weight.0.as_str(), detail))
 }
 
-/// Rules of a ResourceFlavor.
+/// Validates a ResourceFlavor.
 pub fn validate_resource_flavor(flavor: &ResourceFlavor) -> Vec<Error> {
     let path = Path::new("spec");
     let mut errors = labels::labels(&flavor.spec.node_labels, &path.child("nodeLabels"));

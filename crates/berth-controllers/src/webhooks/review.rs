@@ -1,5 +1,5 @@
-//! The webhooks as Kubernetes calls them: `AdmissionReview` (admission.k8s.io/v1) in, `AdmissionReview` out, and
-//! `ConversionReview` (apiextensions.k8s.io/v1) for the versions of Kueue's kinds.
+//! The webhooks' wire format: `AdmissionReview` (admission.k8s.io/v1) and, for the versions of
+//! Kueue's kinds, `ConversionReview` (apiextensions.k8s.io/v1).
 
 use base64::Engine;
 use berth_api::kueue::conversion;
@@ -8,16 +8,16 @@ use serde_json::{Value, json};
 
 use super::{Account, Lookup, Request, Webhooks, is_validated};
 
-/// Which webhook is called.
+/// The kind of webhook that is called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
-    /// Defaults.
+    /// Defaulting.
     Mutate,
-    /// Rules.
+    /// Validation.
     Validate,
 }
 
-/// Answers an AdmissionReview. The error is the text of a 400: the request is none.
+/// Answers an AdmissionReview. An error is the message of a 400: the body is no valid review.
 pub fn admission(webhooks: &Webhooks, stage: Stage, review: &Value, lookup: Lookup<'_>) -> Result<Value, String> {
     if review["kind"] != "AdmissionReview" || review["apiVersion"] != "admission.k8s.io/v1" {
         return Err("expected an AdmissionReview of admission.k8s.io/v1".to_owned());
@@ -36,7 +36,8 @@ pub fn admission(webhooks: &Webhooks, stage: Stage, review: &Value, lookup: Look
         namespace: &namespace,
         old_object: asked.get("oldObject").filter(|old| !old.is_null()),
     };
-    // Other subresources, deletions and connections are nobody's business here, whatever the rules send.
+    // Other operations and subresources are allowed unseen, whatever the webhook configuration
+    // sends.
     let writes = matches!(asked["operation"].as_str(), Some("CREATE" | "UPDATE"));
     let part = asked["subResource"].as_str().unwrap_or_default();
     let user = asked["userInfo"]["username"].as_str().unwrap_or_default();
@@ -73,13 +74,13 @@ pub fn admission(webhooks: &Webhooks, stage: Stage, review: &Value, lookup: Look
     Ok(json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": response}))
 }
 
-/// The Status a denial of an AdmissionReview carries. The webhooks of Kueue and JobSet hand plain errors to their library, which
-/// answers 403 with them; clients ask whether they are forbidden, not whether the object is invalid.
+/// The Status of a rejected AdmissionReview. Kueue's and JobSet's webhooks return plain errors to
+/// their library, which answers 403; clients check for Forbidden, not for Invalid.
 pub fn denial(message: &str) -> Value {
     json!({"code": 403, "reason": "Forbidden", "message": message})
 }
 
-/// Answers a ConversionReview. The error is the text of a 400: the request is none.
+/// Answers a ConversionReview. An error is the message of a 400: the body is no valid review.
 pub fn conversion(review: &Value) -> Result<Value, String> {
     if review["kind"] != "ConversionReview" || review["apiVersion"] != "apiextensions.k8s.io/v1" {
         return Err("expected a ConversionReview of apiextensions.k8s.io/v1".to_owned());
@@ -142,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn a_queued_job_is_held_and_another_is_left_alone() {
+    fn a_job_with_a_queue_is_suspended_and_another_is_unchanged() {
         let webhooks = Webhooks::new(Config::default());
         let ask = |object| admission(&webhooks, Stage::Mutate, &review(object), &|_, _, _, _| None).unwrap();
         let held = ask(job(json!({"kueue.x-k8s.io/queue-name": "main"})));
@@ -154,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_names_the_field() {
+    fn a_rejection_names_the_field() {
         let webhooks = Webhooks::new(Config::default());
         let wrong = job(json!({"kueue.x-k8s.io/queue-name": "Not A Name"}));
         let answer = admission(&webhooks, Stage::Validate, &review(wrong), &|_, _, _, _| None).unwrap();
@@ -167,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_write_into_a_workloads_status_is_checked() {
+    fn status_writes_of_other_controllers_are_validated() {
         let webhooks = Webhooks::new(Config::default());
         let workload = |pool: &str| {
             let updates = json!([{"name": "main", "nodeSelector": {"pool": pool}}]);
@@ -187,12 +188,16 @@ mod tests {
         let refused = ask("status", "a-check-controller");
         let message = refused["status"]["message"].as_str().unwrap_or_default();
         assert!(message.contains("status.admissionChecks[0].podSetUpdates"), "{refused}");
-        assert_eq!(ask("status", crate::rights::USER)["allowed"], true, "the controllers follow the rules anyway");
+        assert_eq!(
+            ask("status", crate::rights::USER)["allowed"],
+            true,
+            "the controllers' own writes are not validated"
+        );
         assert_eq!(ask("scale", "a-check-controller")["allowed"], true);
     }
 
     #[test]
-    fn an_account_that_may_not_make_parts_of_jobs_is_refused() {
+    fn accounts_that_may_not_set_owner_references_are_rejected() {
         let mut config = Config::default();
         let ask = |config: &Config, groups: &[&str]| {
             let mut object = job(json!({}));
@@ -212,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn versions_are_converted_and_failures_told() {
+    fn versions_are_converted_and_failures_reported() {
         let ask = |wanted: &str| {
             conversion(&json!({"apiVersion": "apiextensions.k8s.io/v1", "kind": "ConversionReview", "request": {
                 "uid": "u", "desiredAPIVersion": wanted, "objects": [{"apiVersion": "kueue.x-k8s.io/v1beta1",

@@ -1,4 +1,4 @@
-//! Rules of the topology annotations of pod templates.
+//! Validation of the topology annotations of pod templates.
 
 use std::collections::BTreeMap;
 
@@ -10,10 +10,10 @@ use serde_json::json;
 
 use crate::gates::{Gate, Gates};
 
-/// Most layers of slices.
+/// Maximum number of layers of slices.
 const LAYERS_MAX: usize = 3;
 
-/// Rules of one template's annotations. `path` is that of the annotations.
+/// Validates the annotations of one template; `path` is theirs.
 pub fn annotations(annotations: Option<&BTreeMap<String, String>>, path: &Path<'_>, gates: &Gates) -> Vec<Error> {
     let Some(map) = annotations else { return Vec::new() };
     let mut errors = Vec::new();
@@ -64,7 +64,7 @@ pub fn annotations(annotations: Option<&BTreeMap<String, String>>, path: &Path<'
     errors
 }
 
-/// Rules of the annotation with several layers of slices.
+/// Validates the annotation with several layers of slices.
 fn constraints(map: &BTreeMap<String, String>, text: &str, path: &Path<'_>, gates: &Gates) -> Vec<Error> {
     let at = path.key(annotations::PODSET_SLICE_REQUIRED_TOPOLOGY_CONSTRAINTS);
     if !gates.on(Gate::TASMultiLayerTopology) {
@@ -112,7 +112,7 @@ fn constraints(map: &BTreeMap<String, String>, text: &str, path: &Path<'_>, gate
     errors
 }
 
-/// A slice cannot be larger than the pod set.
+/// Rejects a slice that is larger than its pod set.
 pub fn slice_size(pod_set: &PodSet, path: &Path<'_>) -> Option<Error> {
     let annotations = pod_set.template.metadata.as_ref()?.annotations.as_ref()?;
     let detail = format!("must not be greater than pod set count {}", pod_set.count);
@@ -121,7 +121,7 @@ pub fn slice_size(pod_set: &PodSet, path: &Path<'_>) -> Option<Error> {
         let at = path.key(annotations::PODSET_SLICE_SIZE);
         return (size > pod_set.count).then(|| Error::invalid(&at, text.as_str(), detail));
     }
-    // Of several layers the outermost is the largest.
+    // The outermost of several layers is the largest.
     let text = annotations.get(annotations::PODSET_SLICE_REQUIRED_TOPOLOGY_CONSTRAINTS)?;
     let layers: Vec<PodSetSliceRequiredTopologyConstraint> = serde_json::from_str(text).ok()?;
     let size = layers.first()?.size;

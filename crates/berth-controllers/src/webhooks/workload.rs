@@ -1,4 +1,4 @@
-//! Rules of Workloads beyond their schema.
+//! Validation of Workloads beyond their schema.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +18,7 @@ use crate::workload::status::has_quota_reservation;
 
 const IMMUTABLE: &str = "field is immutable";
 
-/// Rules of a new Workload.
+/// Validates a new Workload.
 pub fn validate_workload(workload: &Workload, gates: &Gates) -> Vec<Error> {
     let mut errors = pod_sets(workload, gates);
     let status = Path::new("status");
@@ -29,7 +29,7 @@ pub fn validate_workload(workload: &Workload, gates: &Gates) -> Vec<Error> {
     let metadata = Path::new("metadata");
     let annotations = workload.metadata.annotations.as_ref();
     if gates.on(Gate::AdmissionGatedBy) {
-        // A gate that is not well formed refuses the whole annotation.
+        // One malformed gate makes the whole annotation invalid.
         let path = metadata.child("annotations");
         let text = annotations.and_then(|map| map.get(annotations::ADMISSION_GATED_BY));
         if let (Some(text), Some(wrong)) = (text, labels::gated_by(annotations, &path).first()) {
@@ -50,11 +50,11 @@ pub fn validate_workload(workload: &Workload, gates: &Gates) -> Vec<Error> {
     errors
 }
 
-/// Rules of a changed Workload.
+/// Validates a changed Workload.
 pub fn validate_workload_update(new: &Workload, old: &Workload, gates: &Gates) -> Vec<Error> {
     let mut errors = Vec::new();
     let unchanged = new.spec == old.spec && new.status == old.status;
-    // Taking a finalizer off must always work.
+    // Removing a finalizer must always succeed.
     if unchanged && new.metadata.annotations == old.metadata.annotations {
         return errors;
     }
@@ -109,9 +109,10 @@ pub fn validate_workload_update(new: &Workload, old: &Workload, gates: &Gates) -
     errors
 }
 
-// -- what stays as it is ---------------------------------------------------------------------------------------------
+// -- immutable fields
+// ------------------------------------------------------------------------------------------------
 
-/// What quota was given for stays what it is; only counts may go down where workloads are elastic.
+/// Validates that pod sets with quota are unchanged; if `elastic`, counts may decrease.
 fn same_pod_sets(new: &[PodSet], old: &[PodSet], elastic: bool, path: &Path<'_>) -> Vec<Error> {
     if new.len() != old.len() {
         return vec![Error::invalid(path, new.len() as u64, IMMUTABLE)];
@@ -126,7 +127,7 @@ fn same_pod_sets(new: &[PodSet], old: &[PodSet], elastic: bool, path: &Path<'_>)
     errors
 }
 
-/// By what they say: a client may have written an empty struct where there was none.
+/// Compares by meaning: a client may have written an empty object for a missing one.
 fn same_pod_set(new: &PodSet, old: &PodSet, shrinks: bool) -> bool {
     if new == old {
         return true;
@@ -144,7 +145,7 @@ fn same_pod_set(new: &PodSet, old: &PodSet, shrinks: bool) -> bool {
 }
 
 fn same_updates(new: &[PodSetUpdate], old: &[PodSetUpdate]) -> bool {
-    // Tolerations are read as those of a pod.
+    // Tolerations are compared as part of a pod spec.
     let apart = |update: &PodSetUpdate| {
         let mut rest = json!(update);
         let tolerations = rest["tolerations"].take();
@@ -157,7 +158,8 @@ fn same_updates(new: &[PodSetUpdate], old: &[PodSetUpdate]) -> bool {
         })
 }
 
-// -- pod sets --------------------------------------------------------------------------------------------------------
+// -- pod sets
+// --------------------------------------------------------------------------------------------------------
 
 fn pod_sets(workload: &Workload, gates: &Gates) -> Vec<Error> {
     let spec = Path::new("spec");
@@ -250,7 +252,8 @@ fn topology(set: &PodSet, path: &Path<'_>, gates: &Gates) -> Vec<Error> {
     errors
 }
 
-// -- status ----------------------------------------------------------------------------------------------------------
+// -- status
+// ----------------------------------------------------------------------------------------------------------
 
 fn admission(workload: &Workload, path: &Path<'_>) -> Vec<Error> {
     let Some(admission) = workload.status.as_ref().and_then(|status| status.admission.as_ref()) else {
@@ -289,7 +292,8 @@ fn reclaimable(workload: &Workload, old: Option<&Workload>, path: &Path<'_>, nam
         let at = path.key(&pods.name);
         match workload.spec.pod_sets.iter().find(|set| set.name == pods.name) {
             None => errors.push(Error::not_supported(&at.child("name"), pods.name.as_str(), names)),
-            // What was recorded before a pod set shrank stays until the job's integration says more.
+            // A count recorded before the pod set shrank is kept until the job's integration
+            // updates it.
             Some(set) if pods.count > set.count && !known.contains(pods) => {
                 let detail = format!("should be less or equal to {}", set.count);
                 errors.push(Error::invalid(&at.child("count"), pods.count, detail));
@@ -300,7 +304,8 @@ fn reclaimable(workload: &Workload, old: Option<&Workload>, path: &Path<'_>, nam
     errors
 }
 
-/// Pods that are done stay done, unless the pod set shrank below what was admitted.
+/// Validates that reclaimable pods do not decrease, unless the pod set shrank below what was
+/// admitted.
 fn reclaimable_update(new: &Workload, old: &Workload, path: &Path<'_>, elastic: bool) -> Vec<Error> {
     let list = |workload: &Workload| workload.status.as_ref().map(|s| s.reclaimable_pods.clone()).unwrap_or_default();
     let after = list(new);
