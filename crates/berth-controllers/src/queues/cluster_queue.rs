@@ -1,4 +1,5 @@
-//! ClusterQueue: condition Active, counts and usage; its finalizer while workloads hold its quota.
+//! The controller of ClusterQueues: condition Active, counts and usage, and the finalizer while
+//! workloads hold quota.
 
 use berth_api::kueue::constants;
 use berth_api::kueue::reasons::active;
@@ -18,7 +19,7 @@ use crate::scheduler::SchedulerState;
 use crate::stores::Stores;
 use crate::translate::amounts;
 
-/// The queue with the status it should have.
+/// The queue with its current status.
 pub fn refreshed(
     queue: &ClusterQueue,
     figures: &engine::ClusterQueueStatus,
@@ -46,7 +47,7 @@ pub fn refreshed(
     queue
 }
 
-/// May a queue that is being deleted go? Not while workloads hold its quota.
+/// True if a queue under deletion can lose its finalizer: no workload holds its quota.
 pub fn may_go(queue: &ClusterQueue, figures: &engine::ClusterQueueStatus) -> bool {
     queue.metadata.deletion_timestamp.is_some() && figures.reserving == 0
 }
@@ -123,7 +124,7 @@ impl Reconciler for Controller {
             wanted.finalizers_mut().push(constants::RESOURCE_IN_USE_FINALIZER.to_owned());
             let answer = patch(&api, queue.as_ref(), &wanted, Part::Main, queue.resource_version().as_deref()).await?;
             if let Some(answer) = answer {
-                // The cache's change brings this queue back here with the new version.
+                // The cache update triggers another reconcile with the new version.
                 self.queues.observe(answer);
                 return Ok(Action::Wait);
             }
@@ -135,7 +136,7 @@ impl Reconciler for Controller {
         {
             return Ok(Action::After(left));
         }
-        // Nobody else writes this status: a newer spec does not make the figures wrong.
+        // No other writer changes this status, so the write needs no resourceVersion.
         if let Some(answer) = patch(&api, queue.as_ref(), &wanted, Part::Status, None).await? {
             self.queues.observe(answer);
             self.pace.written(&key);

@@ -1,4 +1,4 @@
-//! Cohort: its share, when cohorts share fairly.
+//! The controller of Cohorts: their weighted share under fair sharing.
 
 use berth_api::kueue::v1beta2::{Cohort, CohortStatus, FairSharingStatus};
 use berth_runtime::{Action, Cache, Error, Manager, ObjectKey, Reconciler};
@@ -8,13 +8,13 @@ use crate::execute::{Part, patch};
 use crate::scheduler::{RegisteredScheduler, SchedulerState};
 use crate::stores::Stores;
 
-/// Can this change of a cohort change a decision?
+/// True if this change of a cohort can affect decisions.
 pub fn concerns(old: Option<&Cohort>, new: &Cohort) -> bool {
     old.is_none_or(|old| old.spec != new.spec || old.metadata.deletion_timestamp != new.metadata.deletion_timestamp)
 }
 
-/// Adds the controller to the manager. Shares move with the usage of the queues below, whose status changes bring every
-/// cohort back here.
+/// Adds the controller to the manager. Shares change with the usage of the cluster queues below, so
+/// any change of a cluster queue triggers a reconcile of every cohort.
 pub(crate) fn install(manager: &mut Manager, stores: &Stores, scheduler: &RegisteredScheduler) {
     let client = manager.client();
     let cohorts: Cache<Cohort> = manager.cache();

@@ -1,4 +1,4 @@
-//! LocalQueue: condition Active, counts and usage.
+//! The controller of LocalQueues: condition Active, counts and usage.
 
 use std::collections::BTreeMap;
 
@@ -22,7 +22,8 @@ use crate::scheduler::SchedulerState;
 use crate::stores::Stores;
 use crate::translate::amounts;
 
-/// The queue with the status it should have. `recorded`: what it consumed was just recorded, so that it is written too.
+/// The queue with its current status. `recorded`: a usage sample was just recorded, and is written
+/// too.
 pub fn refreshed(
     queue: &LocalQueue,
     cluster_queue: Option<&ClusterQueue>,
@@ -46,7 +47,7 @@ pub fn refreshed(
     };
     let status = queue.status.get_or_insert_with(LocalQueueStatus::default);
     let none = engine::LocalQueueStatus::default();
-    // What a queue that does not exist would count is nobody's.
+    // Counts are zero while the ClusterQueue does not exist.
     let figures = figures.filter(|_| cluster_queue.is_some()).unwrap_or(&none);
     status.pending_workloads = count(figures.pending);
     status.reserving_workloads = count(figures.reserving);

@@ -1,5 +1,5 @@
-//! Status and life of queues, cohorts, flavors, priority classes and topologies. What is counted comes from the engine;
-//! what is written is coalesced: any number of changes of the same instant make one write.
+//! Controllers of queues, cohorts, flavors, priority classes and topologies. Figures come from the
+//! engine. Writes are coalesced: any number of simultaneous changes cause one write.
 
 pub mod cluster_queue;
 pub mod cohort;

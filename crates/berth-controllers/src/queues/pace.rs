@@ -1,4 +1,5 @@
-//! How often figures of queues are written: the more queues there are, the less often each.
+//! Limits how often the figures in queues' statuses are written: the more queues, the less often
+//! each.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard};
@@ -7,18 +8,20 @@ use std::time::Duration;
 use berth_runtime::ObjectKey;
 use tokio::time::Instant;
 
-/// Queues of one kind whose figures may be written every second; twice as many every two, and so on. A thousand busy queues
-/// would otherwise cost as much as the admissions they count.
+/// Number of queues of one kind whose figures may be written every second; twice as many may be
+/// written every two seconds, and so on. Otherwise, a thousand busy queues would cost as many
+/// writes as the admissions they count.
 const QUEUES_PER_SECOND: usize = 100;
-/// Figures are never older than this.
+/// Maximum age of figures.
 const PERIOD_MAX: Duration = Duration::from_secs(10);
 
-/// When each queue was written last.
+/// Time of the last write of each queue.
 #[derive(Default)]
 pub(super) struct Pace(Mutex<BTreeMap<ObjectKey, Instant>>);
 
 impl Pace {
-    /// How long a queue that is one of so many has to wait before only its figures are written again.
+    /// Remaining time before only the figures of this queue may be written again; `queues`: number
+    /// of queues of its kind.
     pub(super) fn left(&self, key: &ObjectKey, queues: usize) -> Option<Duration> {
         let period = Duration::from_secs((queues / QUEUES_PER_SECOND) as u64).min(PERIOD_MAX);
         let due = *self.lock().get(key)? + period;
@@ -44,11 +47,11 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn many_queues_are_written_less_often_each() {
+    async fn more_queues_mean_fewer_writes_of_each() {
         let (pace, key) = (Pace::default(), ObjectKey::cluster("a"));
-        assert_eq!(pace.left(&key, 1000), None, "the first time at once");
+        assert_eq!(pace.left(&key, 1000), None, "the first write is immediate");
         pace.written(&key);
-        assert_eq!(pace.left(&key, 30), None, "few queues wait for nothing");
+        assert_eq!(pace.left(&key, 30), None, "few queues are not limited");
         assert_eq!(pace.left(&key, 300), Some(Duration::from_secs(3)));
         assert_eq!(pace.left(&key, 100_000), Some(PERIOD_MAX));
         tokio::time::advance(Duration::from_secs(4)).await;

@@ -1,4 +1,4 @@
-//! WorkloadPriorityClass: a changed value reaches the workloads that use it.
+//! The controller of WorkloadPriorityClasses: copies a changed value to the workloads of the class.
 
 use berth_api::kueue::constants;
 use berth_api::kueue::v1beta2::{Workload, WorkloadPriorityClass};
@@ -9,10 +9,11 @@ use crate::execute::{Part, patch};
 use crate::stores::Stores;
 use crate::workload::status;
 
-/// The workload with the class's value; nothing when it has it, or does not use the class.
+/// The workload with the class's value; `None` if it has that value already, or does not use the
+/// class.
 pub fn updated(workload: &Workload, class: &WorkloadPriorityClass) -> Option<Workload> {
     let reference = workload.spec.priority_class_ref.as_ref()?;
-    // Older objects name the group only.
+    // Objects of older versions carry only the group.
     let kind = reference.kind.is_empty() || reference.kind == constants::WORKLOAD_PRIORITY_CLASS_KIND;
     let uses = reference.group == "kueue.x-k8s.io" && kind && reference.name == class.name_any();
     if !uses || workload.spec.priority == Some(class.value) || status::is_finished(workload) {
@@ -23,13 +24,15 @@ pub fn updated(workload: &Workload, class: &WorkloadPriorityClass) -> Option<Wor
     Some(workload)
 }
 
-/// Can this change of a class change a workload? One that is gone leaves its value behind.
+/// True if this change of a class can affect workloads. Workloads of a deleted class keep their
+/// priority.
 pub fn concerns(old: Option<&WorkloadPriorityClass>, new: Option<&WorkloadPriorityClass>) -> bool {
     new.is_some_and(|new| old.is_none_or(|old| old.value != new.value))
 }
 
-/// Did a workload change to another class, or its class to another value? Then what it holds may be preempted by others
-/// than before (§4.7). A priority that stands for itself or comes from a pod's class is not changed that way.
+/// True if a workload changed to another class, or its class to another value: the set of workloads
+/// that may preempt it then differs (§4.7). Priorities that were set directly, or by a pod's
+/// priority class, do not change that way.
 pub fn changed(old: &Workload, new: &Workload) -> bool {
     let class = |workload: &Workload| {
         let reference = workload.spec.priority_class_ref.as_ref();

@@ -1,5 +1,5 @@
-//! Flavors, topologies and admission checks carry a finalizer, so that they do not vanish under the queues that use
-//! them.
+//! The controllers of flavors, topologies and admission checks: a finalizer keeps them while queues
+//! use them.
 
 use std::collections::BTreeSet;
 use std::fmt::Debug;
@@ -17,10 +17,10 @@ use crate::execute::{self, Part, patch};
 use crate::jobs::reconcile::remove_finalizer;
 use crate::stores::Stores;
 
-/// Is this name in use?
+/// Returns whether the object of this name is in use.
 type InUse = Arc<dyn Fn(&str) -> bool + Send + Sync>;
 
-/// The object as its finalizer should be; nothing when it is right.
+/// The object with its finalizer added or removed; `None` if it is right.
 pub fn guarded<K: Resource<DynamicType = ()> + Clone>(object: &K, in_use: bool) -> Option<K> {
     let mut wanted = object.clone();
     let has = object.finalizers().iter().any(|finalizer| finalizer == constants::RESOURCE_IN_USE_FINALIZER);
@@ -33,7 +33,7 @@ pub fn guarded<K: Resource<DynamicType = ()> + Clone>(object: &K, in_use: bool) 
     })
 }
 
-/// Does a cluster queue use this flavor?
+/// True if the cluster queue uses this flavor.
 pub fn uses_flavor(queue: &ClusterQueue, flavor: &str) -> bool {
     queue.spec.resource_groups.iter().any(|group| group.flavors.iter().any(|quotas| quotas.name == flavor))
 }
@@ -43,12 +43,13 @@ fn uses_check(queue: &ClusterQueue, check: &str) -> bool {
     strategy.is_some_and(|strategy| strategy.admission_checks.iter().any(|rule| rule.name == check))
 }
 
-/// Can this change of an object change its finalizer? Only its appearance and the start of its deletion can.
+/// True if this change of an object can affect its finalizer: its creation, or changes after its
+/// deletion started.
 pub fn concerns<K: Resource>(old: Option<&K>, new: Option<&K>) -> bool {
     new.is_some_and(|new| old.is_none() || new.meta().deletion_timestamp.is_some())
 }
 
-/// Can this change of a cluster queue change which flavors are in use?
+/// True if this change of a cluster queue can affect which flavors are in use.
 pub fn changes_flavors(old: Option<&ClusterQueue>, new: Option<&ClusterQueue>) -> bool {
     let flavors = |queue: &ClusterQueue| -> BTreeSet<String> {
         let groups = queue.spec.resource_groups.iter();
@@ -107,7 +108,7 @@ fn install_one<K, U>(
         .watch(&objects, |delta| {
             concerns(delta.old.as_deref(), delta.new.as_deref()).then(|| ObjectKey::of(delta.latest().as_ref()))
         })
-        // Only what is being deleted waits for its users to go.
+        // A change of users matters only to objects under deletion.
         .watch(users, move |delta| {
             if !changes_use(delta.old.as_deref(), delta.new.as_deref()) {
                 return Vec::new();
