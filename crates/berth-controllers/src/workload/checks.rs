@@ -1,4 +1,5 @@
-//! Which admission checks a workload needs, and how the list in its status follows (semantics §17).
+//! The admission checks that a workload needs, and the list of their states in its status
+//! (semantics §17).
 
 use std::collections::BTreeSet;
 
@@ -8,8 +9,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::status::{has_quota_reservation, status_mut};
 
-/// Checks this workload needs in this queue, in name order: before it has an admission those that cover every flavor of
-/// the queue, afterwards those that concern a flavor it was given.
+/// Names of the checks that this workload needs in this queue. Before admission, these are the
+/// checks that cover every flavor of the queue; afterwards, the checks for any assigned flavor.
 pub fn required(workload: &Workload, queue: &ClusterQueue) -> BTreeSet<String> {
     let Some(strategy) = &queue.spec.admission_checks_strategy else { return BTreeSet::new() };
     let all: BTreeSet<&str> = queue
@@ -39,8 +40,8 @@ pub fn required(workload: &Workload, queue: &ClusterQueue) -> BTreeSet<String> {
         .collect()
 }
 
-/// Makes the list of states hold exactly the required checks, sorted by name: missing ones are added as Pending, others
-/// are dropped. Returns whether anything changed.
+/// Updates the list of states to exactly the required checks, sorted by name: missing ones are
+/// added as Pending, others are removed. Returns true if anything changed.
 pub fn sync(states: &mut Vec<AdmissionCheckState>, required: &BTreeSet<String>, now: Timestamp) -> bool {
     let before = states.clone();
     states.retain(|state| required.contains(&state.name));
@@ -58,8 +59,8 @@ pub fn sync(states: &mut Vec<AdmissionCheckState>, required: &BTreeSet<String>, 
     *states != before
 }
 
-/// Sets one check's state; a check that is not there is added. The transition time moves with the state, unless the new
-/// state brings its own.
+/// Sets the state of one check, which is added if missing. The transition time changes with the
+/// state, unless the new state has its own.
 pub fn set_state(states: &mut Vec<AdmissionCheckState>, mut new: AdmissionCheckState, now: Timestamp) {
     let unset = berth_api::zero_time();
     match states.iter_mut().find(|state| state.name == new.name) {
@@ -79,7 +80,7 @@ pub fn set_state(states: &mut Vec<AdmissionCheckState>, mut new: AdmissionCheckS
     }
 }
 
-/// Names of checks in a state.
+/// The checks in a state.
 pub fn in_state(workload: &Workload, state: CheckState) -> Vec<&AdmissionCheckState> {
     workload
         .status
@@ -89,11 +90,12 @@ pub fn in_state(workload: &Workload, state: CheckState) -> Vec<&AdmissionCheckSt
         .collect()
 }
 
-/// When a workload whose checks said Retry may queue again: the latest of their transition times plus their delays.
+/// When a workload with checks in state Retry may be queued again: the latest transition time plus
+/// delay. `None` without a delay.
 pub fn retry_at(workload: &Workload) -> Option<Timestamp> {
     in_state(workload, CheckState::Retry)
         .into_iter()
-        // Without the time it began, a delay says nothing.
+        // A delay counts from the transition time, so a state without one is skipped.
         .filter(|check| check.last_transition_time != berth_api::zero_time())
         .filter_map(|check| {
             let seconds = check.requeue_after_seconds?;
@@ -102,7 +104,8 @@ pub fn retry_at(workload: &Workload) -> Option<Timestamp> {
         .max()
 }
 
-/// A workload that was just given quota starts with the checks its flavors need; states of earlier attempts are kept.
+/// Updates the list of states to the checks that the workload needs in its queue; states from
+/// earlier attempts are kept. Returns true if anything changed.
 pub fn sync_for_queue(workload: &mut Workload, queue: &ClusterQueue, now: Timestamp) -> bool {
     let required = required(workload, queue);
     let has = workload.status.as_ref().is_some_and(|status| !status.admission_checks.is_empty());
@@ -112,7 +115,7 @@ pub fn sync_for_queue(workload: &mut Workload, queue: &ClusterQueue, now: Timest
     sync(&mut status_mut(workload).admission_checks, &required, now)
 }
 
-/// Has it quota, and does a check still stand in the way?
+/// True if the workload has a quota reservation and a check is not Ready.
 pub fn is_waiting(workload: &Workload) -> bool {
     has_quota_reservation(workload) && !super::status::all_checks_ready(workload)
 }

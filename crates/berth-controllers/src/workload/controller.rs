@@ -19,12 +19,13 @@ use crate::plan::Plan;
 use crate::scheduler::{RegisteredScheduler, Writes};
 use crate::stores::Stores;
 
-/// That a workload can be looked at again is told this long after it can. When a stopped queue is let go, most of what
-/// waits in it is decided about before, and the scheduler says what was decided: telling both would be two writers and
-/// twice as many writes.
+/// Delay before a workload is reported as admissible again. When a stopped queue is resumed, the
+/// scheduler evaluates most of its workloads within this time and reports the result. Writing both
+/// would mean two writers, and twice as many writes.
 const LOOK_PAUSE: Duration = Duration::from_secs(1);
 
-/// Adds the workload controller to the manager.
+/// Adds the workload controller to the manager. `decided`: the scheduler's decisions that are not
+/// written yet.
 pub(crate) fn install(
     manager: &mut Manager,
     config: &Arc<Config>,
@@ -57,7 +58,7 @@ pub(crate) fn install(
         .concurrency(16)
         .watch_self(&stores.workloads)
         .watch(&stores.local_queues, move |delta| {
-            // Status updates of a queue change nothing for its workloads.
+            // Status updates of a queue do not affect its workloads.
             let unchanged = match (&delta.old, &delta.new) {
                 (Some(old), Some(new)) => {
                     old.spec == new.spec && old.metadata.deletion_timestamp == new.metadata.deletion_timestamp
@@ -103,12 +104,13 @@ struct WorkloadReconciler {
     executor: Executor<Workload>,
     clock: Clock,
     decided: Writes,
-    /// Since when workloads can be looked at again that have not been told so.
+    /// Since when workloads are admissible again whose status does not say so yet.
     let_in: Mutex<BTreeMap<ObjectKey, Timestamp>>,
 }
 
 impl WorkloadReconciler {
-    /// How long to leave it to the scheduler to say what became of a workload; see [`LOOK_PAUSE`].
+    /// Remaining delay before the plan is carried out; see [`LOOK_PAUSE`]. `None` for plans without
+    /// delay.
     fn holds_back(&self, key: &ObjectKey, workload: &Workload, plan: &Plan<Workload>) -> Option<Duration> {
         let mut let_in = self.let_in.lock().expect("no code panics while holding the pauses' lock");
         if !only_lets_in(workload, plan) {

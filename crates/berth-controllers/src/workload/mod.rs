@@ -1,5 +1,6 @@
-//! Workloads: how their status moves (`status`), which admission checks they need (`checks`), how many pods they have
-//! (`counts`), what their controller does (`reconcile`), and the task that carries it out (`controller`).
+//! Workloads: transitions of their status (`status`), the admission checks they need (`checks`),
+//! their pod counts (`counts`), and their reconciler (`reconcile`, which is pure, and `controller`,
+//! which executes it).
 
 pub mod checks;
 pub mod controller;

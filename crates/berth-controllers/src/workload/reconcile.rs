@@ -1,7 +1,8 @@
-//! One look at a Workload: its way through checks, limits, stops and ends (semantics §17, §19–§22).
+//! Reconciling one Workload: admission checks, stopped queues, evictions, time limits and
+//! completion (semantics §17, §19–§22).
 //!
-//! Pure, as the job integrations are: caches in, plan out. What to admit is not decided here but by the scheduler; this
-//! function keeps everything that follows from the object's own state and its queues' in step.
+//! Pure, like the job integrations: caches in, plan out. The scheduler decides admission; this
+//! function updates everything that follows from the states of the object and its queues.
 
 use std::time::Duration;
 
@@ -28,10 +29,12 @@ use crate::stores::controller_of;
 use crate::translate::requests::adjust;
 use crate::translate::validate;
 
-/// What QuotaReserved=False says while nothing but the scheduler stands in the way.
+/// Message of QuotaReserved=False once the workload is admissible and only the scheduler has to
+/// evaluate it.
 const PENDING_EVALUATION: &str = "Workload is pending evaluation in the scheduling queue";
 
-/// Does a plan do nothing but take back why a workload could not be looked at, and say that now it can?
+/// True if all that the plan does is to replace the reason why the workload was inadmissible by
+/// [`PENDING_EVALUATION`].
 pub(super) fn only_lets_in(before: &Workload, plan: &Plan<Workload>) -> bool {
     let [Step::PatchStatus(after)] = plan.steps.as_slice() else { return false };
     let waits = |workload| status::condition(workload, conditions::QUOTA_RESERVED).filter(|it| it.status == "False");
@@ -41,7 +44,7 @@ pub(super) fn only_lets_in(before: &Workload, plan: &Plan<Workload>) -> bool {
         && gates(before) == gates(after)
 }
 
-/// Decides about one workload.
+/// The plan for one workload.
 pub fn reconcile(context: Context<'_>, workload: &Workload) -> Plan<Workload> {
     let reconcile = Reconcile { context, workload: workload.clone(), plan: Plan::default() };
     reconcile.run()
@@ -64,7 +67,7 @@ impl Reconcile<'_> {
     }
 
     fn write_status(&mut self) {
-        // What is written brings the workload back here; no timer is needed for that.
+        // The write itself triggers the next reconcile, so no timer is needed.
         self.plan.requeue_after = None;
         self.plan.steps.push(Step::PatchStatus(Box::new(self.workload.clone())));
     }
@@ -97,7 +100,8 @@ impl Reconcile<'_> {
         }
     }
 
-    // -- the end -------------------------------------------------------------------------------------------------
+    // -- completion
+    // ----------------------------------------------------------------------------------------------
 
     fn finished(&mut self) {
         let deleting = self.workload.metadata.deletion_timestamp.is_some();
@@ -129,7 +133,7 @@ impl Reconcile<'_> {
         self.report(NewEvent::normal(events::DELETED, "Deleted finished workload due to elapsed retention"));
     }
 
-    /// Nobody owns it (any more). Returns whether that was the end of it.
+    /// Handles a workload without owners. Returns true if the reconcile ends here.
     fn orphaned(&mut self) -> bool {
         if !self.workload.owner_references().is_empty() {
             return false;
@@ -150,9 +154,11 @@ impl Reconcile<'_> {
         finish || is_deleting
     }
 
-    // -- concurrent admission ------------------------------------------------------------------------------------
+    // -- concurrent admission
+    // ------------------------------------------------------------------------------------
 
-    /// In a queue with concurrent admission a workload waits as several variants (§23). Returns whether that was new.
+    /// In a queue with concurrent admission, marks the workload as parent of variants, which are
+    /// queued in its place (§23). Returns true if it was not marked yet.
     fn becomes_parent(&mut self) -> bool {
         let applies = self.context.gates.on(Gate::ConcurrentAdmission)
             && !is_parent(&self.workload)
@@ -168,12 +174,14 @@ impl Reconcile<'_> {
         true
     }
 
-    /// Its variants queue, hold the quota and pass the checks.
+    /// True if the workload's variants are queued, hold quota and pass admission checks in its
+    /// place.
     fn has_variants(&self) -> bool {
         self.context.gates.on(Gate::ConcurrentAdmission) && is_parent(&self.workload)
     }
 
-    // -- active or not -------------------------------------------------------------------------------------------
+    // -- deactivation and requeueing
+    // -----------------------------------------------------------------------------
 
     fn deactivation(&mut self) -> bool {
         let now = self.context.now;
@@ -187,7 +195,8 @@ impl Reconcile<'_> {
             return true;
         }
         if status::is_evicted(&self.workload) {
-            // On its way out for another reason: nothing brings it back by itself any more.
+            // Already evicted for another reason; a deactivated workload must not be requeued by a
+            // timer.
             let state = status::status_mut(&mut self.workload);
             if state.requeue_state.take().is_none() {
                 return false;
@@ -219,7 +228,7 @@ impl Reconcile<'_> {
         true
     }
 
-    /// Requeued=False ends when what caused it has (§19.3).
+    /// Ends Requeued=False once its cause is gone (§19.3).
     fn requeueing(&mut self) -> bool {
         if !status::is_active(&self.workload) {
             return false;
@@ -276,7 +285,8 @@ impl Reconcile<'_> {
         Duration::try_from(left).ok().filter(|left| !left.is_zero())
     }
 
-    // -- queues --------------------------------------------------------------------------------------------------
+    // -- queues
+    // --------------------------------------------------------------------------------------------------
 
     fn local_queue(&self) -> Option<std::sync::Arc<LocalQueue>> {
         let namespace = self.workload.metadata.namespace.as_deref().unwrap_or_default();
@@ -291,7 +301,7 @@ impl Reconcile<'_> {
         }
     }
 
-    /// Holders of quota whose queue was stopped or is gone (§21.3).
+    /// Evicts or releases workloads with quota whose queue was stopped or deleted (§21.3).
     fn queue_stopped_or_gone(&mut self) -> bool {
         if !status::has_quota_reservation(&self.workload) || status::is_evicted(&self.workload) {
             return false;
@@ -318,7 +328,7 @@ impl Reconcile<'_> {
             self.evict(reason, "", message);
             return true;
         }
-        // Without a queue name nothing is known about where it belongs; its reservation was made by hand.
+        // A reservation without a queue name was made by hand, so its queues are unknown.
         if name.is_empty() {
             return false;
         }
@@ -360,7 +370,8 @@ impl Reconcile<'_> {
         self.report(NewEvent::normal(&status::eviction_event(reason), message));
     }
 
-    // -- gates and checks ----------------------------------------------------------------------------------------
+    // -- gates and checks
+    // ----------------------------------------------------------------------------------------
 
     fn gated_by(&self) -> Option<String> {
         if !self.context.gates.on(Gate::AdmissionGatedBy) {
@@ -464,10 +475,11 @@ impl Reconcile<'_> {
         false
     }
 
-    // -- limits on what runs -------------------------------------------------------------------------------------
+    // -- limits for admitted workloads
+    // ---------------------------------------------------------------------------
 
     fn admitted_limits(&mut self) -> bool {
-        // What runs as a variant is its parent, and limited as that.
+        // A variant's pods belong to its parent, and the limits apply there.
         let runs = status::is_admitted(&self.workload) && !is_variant(&self.workload);
         if !runs || status::is_evicted(&self.workload) {
             return false;
@@ -536,9 +548,10 @@ impl Reconcile<'_> {
         true
     }
 
-    // -- waiting for quota ---------------------------------------------------------------------------------------
+    // -- workloads without quota
+    // ---------------------------------------------------------------------------------
 
-    /// Says why it has no quota, unless the scheduler already did (§22, precedence).
+    /// Sets the reason for missing quota, unless the scheduler already has (§22, precedence).
     fn unreserved(&mut self) {
         let (gates, now) = (self.context.gates, self.context.now);
         let before = self.workload.clone();
@@ -562,7 +575,7 @@ impl Reconcile<'_> {
                 );
             }
         } else if status::is_on_hold(&self.workload) {
-            // Whoever put it there takes it out.
+            // The pod integration sets and clears OnHold.
         } else if let Some((granular, message)) = self.queue_trouble() {
             let reason = status::unreserved_reason(granular, admission::LEGACY_INADMISSIBLE, gates);
             status::unset_quota_reservation(&mut self.workload, reason, &message, gates, now);
@@ -598,7 +611,7 @@ impl Reconcile<'_> {
     fn queue_trouble(&self) -> Option<(&'static str, String)> {
         let name = &self.workload.spec.queue_name;
         let Some(local) = self.local_queue() else {
-            // A workload without a queue waits for somebody to name one.
+            // A workload without a queue waits until one is set.
             return (!name.is_empty()).then(|| (admission::MISCONFIGURED, format!("LocalQueue {name} doesn't exist")));
         };
         if stop_policy(local.spec.stop_policy) != StopPolicy::None {
@@ -616,7 +629,8 @@ impl Reconcile<'_> {
         None
     }
 
-    /// Why it can never be admitted by its queue as it is (§2.8), said also where its turn to be evaluated does not come.
+    /// Why the queue can never admit the workload as it is (§2.8). Reported here because the
+    /// scheduler may never evaluate it.
     fn inadmissible(&self) -> Option<String> {
         let stores = self.context.stores;
         let queue = self.cluster_queue()?;
@@ -634,7 +648,7 @@ impl Reconcile<'_> {
         validate::problem(&adjusted, &ranges)
     }
 
-    /// The status has one state per gate of the spec; new ones are closed.
+    /// Keeps one state per preemption gate of the spec; new gates are closed.
     fn preemption_gates(&mut self) {
         let gates = self.context.gates;
         if !gates.on(Gate::MultiKueueOrchestratedPreemption) && !gates.on(Gate::ConcurrentAdmission) {
@@ -658,7 +672,7 @@ impl Reconcile<'_> {
     }
 }
 
-/// Messages this function wrote itself, as opposed to the scheduler's.
+/// True for messages that this function wrote, as opposed to the scheduler.
 fn is_queue_message(message: &str) -> bool {
     (message.starts_with("LocalQueue ") || message.starts_with("ClusterQueue "))
         && (message.ends_with("doesn't exist")
@@ -666,7 +680,7 @@ fn is_queue_message(message: &str) -> bool {
             || message.ends_with("not found"))
 }
 
-/// `"a" (message); "b"`, and the plural ending the list needs.
+/// Formats checks as `"a" (message); "b"`, with the plural ending that the list needs.
 fn described(checks: &[&berth_api::kueue::v1beta2::AdmissionCheckState]) -> Option<(&'static str, String)> {
     if checks.is_empty() {
         return None;
@@ -683,8 +697,8 @@ fn stop_policy(policy: Option<StopPolicy>) -> StopPolicy {
     policy.unwrap_or(StopPolicy::None)
 }
 
-/// For an admitted workload whose pods are not ready: why that counts, and the time left until it is evicted (§20.3).
-/// Nothing when no limit applies.
+/// For an admitted workload whose pods are not ready: the underlying cause and the time left until
+/// eviction (§20.3). `None` if no limit applies.
 pub fn not_ready(
     workload: &Workload,
     timeout: Option<Duration>,
@@ -704,7 +718,8 @@ pub fn not_ready(
     Some((cause, limit.saturating_sub(elapsed)))
 }
 
-/// Delay before the n-th return of a workload evicted for readiness: the base, doubled each time, up to the maximum.
+/// Backoff before the n-th requeue after a PodsReady timeout: the base, doubled each time, up to
+/// the maximum.
 pub fn backoff(config: &WaitForPodsReady, count: i32) -> Duration {
     let seconds = |value: i32| u64::from(u32::try_from(value).unwrap_or(0));
     let base = seconds(config.requeuing_strategy.backoff_base_seconds);

@@ -1,7 +1,8 @@
-//! How a Workload's status moves: reserved, admitted, evicted, released, requeued, finished (semantics §17, §19–§22).
+//! Transitions of a Workload's status: reserved, admitted, evicted, released, requeued, finished
+//! (semantics §17, §19–§22).
 //!
-//! Every function here takes a Workload and changes it in place; none writes anything. Reasons and messages are Kueue's,
-//! because people and programs read them.
+//! The functions change a Workload in place and write nothing. Reasons and messages are Kueue's,
+//! because users and programs rely on them.
 
 use std::time::Duration;
 
@@ -22,46 +23,46 @@ pub fn conditions(workload: &Workload) -> &[Condition] {
     workload.status.as_ref().map_or(&[], |status| &status.conditions)
 }
 
-/// The condition of a type.
+/// The condition of this type.
 pub fn condition<'a>(workload: &'a Workload, type_: &str) -> Option<&'a Condition> {
     conditions::find(conditions(workload), type_)
 }
 
-/// The condition of a type, when it is True.
+/// The condition of this type, if it is True.
 pub fn true_condition<'a>(workload: &'a Workload, type_: &str) -> Option<&'a Condition> {
     condition(workload, type_).filter(|condition| condition.status == "True")
 }
 
-/// Does it hold quota?
+/// True if the workload holds quota.
 pub fn has_quota_reservation(workload: &Workload) -> bool {
     true_condition(workload, conditions::QUOTA_RESERVED).is_some()
 }
 
-/// Is it admitted?
+/// True if the workload is admitted.
 pub fn is_admitted(workload: &Workload) -> bool {
     true_condition(workload, conditions::ADMITTED).is_some()
 }
 
-/// Is it being thrown out, or was it, and has not come back since?
+/// True from an eviction until the next quota reservation.
 pub fn is_evicted(workload: &Workload) -> bool {
     true_condition(workload, conditions::EVICTED).is_some()
 }
 
-/// Is it done?
+/// True if the workload is finished.
 pub fn is_finished(workload: &Workload) -> bool {
     true_condition(workload, conditions::FINISHED).is_some()
 }
 
-/// How far a workload has come.
+/// Progress of a workload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
-    /// It waits for quota.
+    /// Waits for quota.
     Pending,
-    /// It holds quota and waits for its checks.
+    /// Holds quota, and waits for admission checks.
     QuotaReserved,
-    /// It may run.
+    /// May run.
     Admitted,
-    /// It is done.
+    /// Has finished.
     Finished,
 }
 
@@ -76,14 +77,14 @@ impl Stage {
         }
     }
 
-    /// Did it lose what it held and queue again?
+    /// True if a workload in this stage lost its quota and is pending again.
     pub fn fell_back_to(self, now: Stage) -> bool {
         matches!(self, Stage::QuotaReserved | Stage::Admitted) && now == Stage::Pending
     }
 }
 
-/// How long an eviction took, from its decision to the return of the quota, with the queue it left and the reason;
-/// nothing unless this change completes one.
+/// The cluster queue, the reason and the duration of an eviction, from the decision until quota was
+/// released. `None` unless this change completes an eviction.
 pub fn eviction_completed(
     old: Option<&Workload>,
     new: &Workload,
@@ -96,19 +97,21 @@ pub fn eviction_completed(
     Some((queue, evicted.reason.clone(), took))
 }
 
-/// How long a finished workload ran, over all its admissions; nothing unless it was admitted and is finished.
+/// How long a finished workload ran, over all admissions; `None` unless it was admitted and is
+/// finished.
 pub fn total_execution_time(workload: &Workload) -> Option<Duration> {
     let finished = true_condition(workload, conditions::FINISHED)?.last_transition_time.0;
     true_condition(workload, conditions::ADMITTED)?;
     u64::try_from(execution_seconds(workload, finished)).ok().map(Duration::from_secs)
 }
 
-/// Was it thrown out for this reason?
+/// True if the workload is evicted for this reason.
 pub fn is_evicted_by(workload: &Workload, reason: &str) -> bool {
     true_condition(workload, conditions::EVICTED).is_some_and(|condition| condition.reason == reason)
 }
 
-/// Says which of its pods no longer need quota; never more of a pod set than it has. Returns whether anything changed.
+/// Sets the pods that no longer need quota, at most the count of each pod set. Returns true if
+/// anything changed.
 pub fn set_reclaimable_pods(workload: &mut Workload, reclaimable: Vec<ReclaimablePod>) -> bool {
     let reclaimable = within_pod_sets(workload, reclaimable);
     let known = workload.status.as_ref().map_or(&[][..], |status| &status.reclaimable_pods);
@@ -119,7 +122,7 @@ pub fn set_reclaimable_pods(workload: &mut Workload, reclaimable: Vec<Reclaimabl
     true
 }
 
-/// The list with no count above its pod set's.
+/// Limits each count to that of its pod set.
 pub fn within_pod_sets(workload: &Workload, mut reclaimable: Vec<ReclaimablePod>) -> Vec<ReclaimablePod> {
     for pods in &mut reclaimable {
         if let Some(set) = workload.spec.pod_sets.iter().find(|set| set.name == pods.name) {
@@ -129,35 +132,36 @@ pub fn within_pod_sets(workload: &Workload, mut reclaimable: Vec<ReclaimablePod>
     reclaimable
 }
 
-/// Do two lists say the same, in whatever order?
+/// True if both lists have the same entries in any order.
 pub fn same_reclaimable_pods(a: &[ReclaimablePod], b: &[ReclaimablePod]) -> bool {
     a.len() == b.len() && a.iter().all(|pods| b.contains(pods))
 }
 
-/// `spec.active`, true unless somebody said otherwise.
+/// `spec.active`, which defaults to true.
 pub fn is_active(workload: &Workload) -> bool {
     workload.spec.active.unwrap_or(true)
 }
 
-/// Is it kept out of its queue on purpose (QuotaReserved=False, reason OnHold)?
+/// True if the workload is deliberately not queued (QuotaReserved=False, reason OnHold).
 pub fn is_on_hold(workload: &Workload) -> bool {
     condition(workload, conditions::QUOTA_RESERVED)
         .is_some_and(|condition| condition.status == "False" && condition.reason == admission::ON_HOLD)
 }
 
-/// The status, made when absent.
+/// The status, created if missing.
 pub fn status_mut(workload: &mut Workload) -> &mut WorkloadStatus {
     workload.status.get_or_insert_default()
 }
 
-/// Sets a condition with the generation that was looked at. Returns whether anything changed.
+/// Sets a condition with the workload's generation. Returns true if anything changed.
 pub fn set(workload: &mut Workload, type_: &str, status: bool, reason: &str, message: &str, now: Timestamp) -> bool {
     let generation = workload.metadata.generation;
     let new = NewCondition { type_, status, reason, message, generation };
     conditions::set(&mut status_mut(workload).conditions, new, now)
 }
 
-/// Gives quota: admission and QuotaReserved=True; what an earlier eviction left is answered (§19.5).
+/// Reserves quota: sets the admission and QuotaReserved=True, and ends the conditions of an earlier
+/// eviction (§19.5).
 pub fn set_quota_reservation(workload: &mut Workload, admission: Admission, now: Timestamp) {
     let message = format!("Quota reserved in ClusterQueue {}", admission.cluster_queue);
     status_mut(workload).admission = Some(admission);
@@ -170,8 +174,8 @@ pub fn set_quota_reservation(workload: &mut Workload, admission: Admission, now:
     }
 }
 
-/// Takes quota away, or says why there is none yet: QuotaReserved=False, no admission, Admitted follows. Returns whether
-/// anything changed.
+/// Releases quota, or reports why none is reserved yet: QuotaReserved=False, no admission, and
+/// Admitted is updated. Returns true if anything changed.
 pub fn unset_quota_reservation(
     workload: &mut Workload,
     reason: &str,
@@ -185,12 +189,13 @@ pub fn unset_quota_reservation(
     changed
 }
 
-/// The reason of QuotaReserved=False: granular, or the one older versions used.
+/// The reason of QuotaReserved=False: granular, or as older versions report it, depending on the
+/// gate.
 pub fn unreserved_reason<'a>(granular: &'a str, legacy: &'a str, gates: &Gates) -> &'a str {
     if gates.on(Gate::UnadmittedWorkloadsObservability) { granular } else { legacy }
 }
 
-/// Are all its admission checks Ready? True when it has none.
+/// True if all admission checks are Ready, or there are none.
 pub fn all_checks_ready(workload: &Workload) -> bool {
     workload
         .status
@@ -208,8 +213,8 @@ fn has_pending_topology(workload: &Workload, gates: &Gates) -> bool {
         })
 }
 
-/// Makes condition Admitted say whether it may run (§17.1). Time it was admitted is added up when that ends. Returns
-/// whether anything changed.
+/// Updates the condition Admitted (§17.1). When an admission ends, its duration is added to the
+/// accumulated execution time. Returns true if anything changed.
 pub fn sync_admitted(workload: &mut Workload, gates: &Gates, now: Timestamp) -> bool {
     let reserved = has_quota_reservation(workload);
     let ready = all_checks_ready(workload);
@@ -222,7 +227,7 @@ pub fn sync_admitted(workload: &mut Workload, gates: &Gates, now: Timestamp) -> 
     }
     let observability = gates.on(Gate::UnadmittedWorkloadsObservability);
     if !observability && !was {
-        // Before the granular reasons existed, a workload that never was admitted had no such condition.
+        // Without granular reasons, a workload that was never admitted has no such condition.
         return false;
     }
     if !reserved && known.is_none() && condition(workload, conditions::QUOTA_RESERVED).is_none() {
@@ -252,18 +257,18 @@ pub fn sync_admitted(workload: &mut Workload, gates: &Gates, now: Timestamp) -> 
     set(workload, conditions::ADMITTED, false, reason, message, now)
 }
 
-/// Why a workload is thrown out.
+/// The reason for an eviction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Eviction<'a> {
-    /// Reason of condition Evicted.
+    /// Reason of the condition Evicted.
     pub reason: &'a str,
-    /// What lies behind it (`WaitForStart`, `RequeuingLimitExceeded`), or nothing.
+    /// Underlying cause (`WaitForStart`, `RequeuingLimitExceeded`), or empty.
     pub cause: &'a str,
     /// Message.
     pub message: &'a str,
 }
 
-/// Throws it out (§19.1): quota stays until its job has stopped.
+/// Evicts the workload (§19.1). It keeps its quota until its job has stopped.
 pub fn evict(workload: &mut Workload, eviction: &Eviction<'_>, gates: &Gates, now: Timestamp) {
     let reason = if eviction.reason == eviction::DEACTIVATED && !eviction.cause.is_empty() {
         format!("{}DueTo{}", eviction.reason, eviction.cause)
@@ -306,12 +311,12 @@ pub fn evict(workload: &mut Workload, eviction: &Eviction<'_>, gates: &Gates, no
     }
 }
 
-/// Reason of the event that reports an eviction for `reason`, which is that of condition Evicted.
+/// Reason of the event that reports an eviction; `reason` is that of the condition Evicted.
 pub fn eviction_event(reason: &str) -> String {
     format!("{}{reason}", events::EVICTED_DUE_TO)
 }
 
-/// Checks that were decided are undecided again after an eviction.
+/// Resets all admission checks to Pending, after an eviction.
 pub fn reset_checks(workload: &mut Workload, now: Timestamp) {
     let Some(status) = workload.status.as_mut() else { return };
     for check in &mut status.admission_checks {
@@ -334,19 +339,21 @@ pub fn reset_checks(workload: &mut Workload, now: Timestamp) {
     }
 }
 
-/// Throws it out for another workload (§11.1).
+/// Evicts the workload in favor of another one (§11.1).
 pub fn preempt(workload: &mut Workload, reason: &str, message: &str, gates: &Gates, now: Timestamp) {
     evict(workload, &Eviction { reason: eviction::PREEMPTED, cause: "", message }, gates, now);
     set(workload, conditions::PREEMPTED, true, reason, message, now);
 }
 
-/// Is a workload that was evicted for this reason queued again at once? It had to make room, its place broke, or it left for
-/// a sibling that is ahead of it in the queue: should that fail, it is there again.
+/// True if a workload that is evicted for this reason is requeued without backoff: it was
+/// preempted, its nodes failed, or it left for a variant on a preferred flavor, which comes before
+/// it in the queue, and must be queued again if that variant fails.
 fn comes_back_at_once(reason: &str) -> bool {
     [eviction::PREEMPTED, eviction::NODE_FAILURES, eviction::FLAVOR_MIGRATION].contains(&reason)
 }
 
-/// The eviction is complete, its job has stopped: quota goes back (§19.2). Nothing happens without an eviction.
+/// Completes an eviction once the job has stopped: releases quota and requeues (§19.2). Does
+/// nothing without an eviction. Returns true if anything changed.
 pub fn release_after_eviction(workload: &mut Workload, gates: &Gates, now: Timestamp) -> bool {
     let Some(evicted) = true_condition(workload, conditions::EVICTED).cloned() else { return false };
     let mut changed = set(
@@ -362,7 +369,8 @@ pub fn release_after_eviction(workload: &mut Workload, gates: &Gates, now: Times
     changed
 }
 
-/// Makes a workload wait until `at`, never moving an earlier decision forward. Returns whether anything changed.
+/// Sets the time until which the workload is not queued, unless a later one is set; `count_it`
+/// counts a retry. Returns true if anything changed.
 pub fn set_requeue_state(workload: &mut Workload, at: Timestamp, count_it: bool) -> bool {
     let status = status_mut(workload);
     let state = status.requeue_state.get_or_insert_with(RequeueState::default);
@@ -378,7 +386,7 @@ pub fn set_requeue_state(workload: &mut Workload, at: Timestamp, count_it: bool)
     changed
 }
 
-/// Marks it done. Returns false when it was already.
+/// Marks the workload finished. Returns false if it was already.
 pub fn finish(workload: &mut Workload, reason: &str, message: &str, now: Timestamp) -> bool {
     if is_finished(workload) {
         return false;
@@ -386,7 +394,7 @@ pub fn finish(workload: &mut Workload, reason: &str, message: &str, now: Timesta
     set(workload, conditions::FINISHED, true, reason, message, now)
 }
 
-/// Writes what its pod sets ask for in total. Returns whether that was not there already.
+/// Sets the total requests of its pod sets. Returns true if anything changed.
 pub fn set_resource_requests(workload: &mut Workload, requests: Vec<PodSetRequest>) -> bool {
     let status = status_mut(workload);
     if status.resource_requests == requests {
@@ -396,7 +404,7 @@ pub fn set_resource_requests(workload: &mut Workload, requests: Vec<PodSetReques
     true
 }
 
-/// Seconds it has been admitted so far, over all admissions.
+/// Seconds that the workload has been admitted so far, over all admissions.
 pub fn execution_seconds(workload: &Workload, now: Timestamp) -> i64 {
     let past = workload.status.as_ref().and_then(|s| s.accumulated_past_execution_time_seconds).unwrap_or(0);
     let current = true_condition(workload, conditions::ADMITTED)
@@ -404,14 +412,15 @@ pub fn execution_seconds(workload: &Workload, now: Timestamp) -> i64 {
     i64::from(past).saturating_add(current)
 }
 
-/// Seconds between the reservation and now, or since it was queued, for messages.
+/// Seconds since quota was reserved; zero without a reservation. For messages.
 pub fn seconds_since_reservation(workload: &Workload, now: Timestamp) -> i64 {
     true_condition(workload, conditions::QUOTA_RESERVED)
         .map_or(0, |condition| now.duration_since(condition.last_transition_time.0).as_secs().max(0))
 }
 
-/// Seconds it waited for quota, rounded: since it was made, or since it came back after an eviction. Without a creation
-/// time, as long as Kueue can count (2^63 nanoseconds).
+/// Seconds that the workload waited for quota, rounded: since its creation, or since it was
+/// requeued after an eviction. Without a creation time, the longest duration that Kueue can
+/// represent (2^63 nanoseconds).
 pub fn seconds_queued(workload: &Workload, now: Timestamp) -> i64 {
     const LONGEST: f64 = i64::MAX as f64 / 1e9;
     let created = workload.metadata.creation_timestamp.as_ref().map(|time| time.0);

@@ -1,4 +1,4 @@
-//! What a look at a workload leads to, from objects as they are written.
+//! Reconciles workloads given as manifests.
 
 use berth_api::kueue::v1beta2::{ClusterQueue, LocalQueue, Workload};
 use k8s_openapi::api::core::v1::{LimitRange, Namespace};
@@ -19,7 +19,8 @@ fn read<T: serde::de::DeserializeOwned>(object: Value) -> T {
     serde_json::from_value(object).expect("an object")
 }
 
-/// A namespace of one team, its local queue, and a cluster queue for the namespaces of a team.
+/// A store with a namespace of team blue, its local queue, and a cluster queue for the namespaces
+/// of team `of_team`.
 fn stores(of_team: &str) -> Stores {
     let stores = Stores::by_hand();
     stores.namespaces.observe(read::<Namespace>(json!({"metadata": {"name": "ns", "labels": {"team": "blue"}}})));
@@ -42,14 +43,14 @@ fn workload(resources: Value) -> Workload {
     }))
 }
 
-/// The last state of the status a look leads to.
+/// The last status that a reconcile writes.
 fn look(stores: &Stores, workload: &Workload) -> Option<Workload> {
     let (config, gates) = (Config::default(), Gates::default());
     let context = Context { stores, config: &config, gates: &gates, now: NOW.parse().expect("a time") };
     last_status(reconcile(context, workload))
 }
 
-/// The last state of the status a plan writes.
+/// The last status that a plan writes.
 fn last_status(plan: Plan<Workload>) -> Option<Workload> {
     plan.steps.into_iter().rev().find_map(|step| match step {
         Step::PatchStatus(after) => Some(*after),
@@ -64,7 +65,7 @@ fn why(stores: &Stores, workload: &Workload) -> Option<String> {
 }
 
 #[test]
-fn what_its_queue_can_never_admit_says_so_before_its_turn_comes() {
+fn a_workload_its_queue_can_never_admit_says_so_before_it_is_evaluated() {
     let small = || workload(json!({"requests": {"cpu": "1"}}));
     assert_eq!(why(&stores("blue"), &small()), None);
     assert_eq!(
@@ -82,7 +83,7 @@ fn what_its_queue_can_never_admit_says_so_before_its_turn_comes() {
 }
 
 #[test]
-fn a_workload_that_is_deactivated_on_its_way_out_does_not_come_back_by_a_timer() {
+fn a_workload_deactivated_during_an_eviction_is_not_requeued_by_a_timer() {
     let mut leaving = workload(json!({}));
     leaving.spec.active = Some(false);
     status::set(&mut leaving, "Evicted", true, "PodsReadyTimeout", "late", NOW.parse().expect("a time"));
@@ -95,7 +96,7 @@ fn at(time: &str) -> jiff::Timestamp {
     format!("2026-01-01T{time}Z").parse().expect("a time")
 }
 
-/// A workload that has been admitted by the cluster queue since a time.
+/// A workload that was admitted at this time.
 fn admitted(since: &str) -> Workload {
     let mut workload = workload(json!({"requests": {"cpu": "1"}}));
     let admission = read(json!({"clusterQueue": "cq", "podSetAssignments": [{"name": "main", "count": 1}]}));
@@ -121,7 +122,7 @@ fn requeue_at(workload: &Workload) -> (Option<i32>, Option<jiff::Timestamp>) {
 
 /// §20.3.
 #[test]
-fn pods_that_are_not_ready_in_time_cost_the_quota_each_time_for_longer() {
+fn pods_not_ready_in_time_cause_evictions_with_growing_backoff() {
     let stores = stores("blue");
     let mut config = Config::default();
     config.wait_for_pods_ready.as_mut().expect("on by default").requeuing_strategy.backoff_limit_count = Some(3);
@@ -158,7 +159,7 @@ fn pods_that_are_not_ready_in_time_cost_the_quota_each_time_for_longer() {
 
 /// §20.2, §20.3.
 #[test]
-fn pods_that_were_ready_once_have_their_own_time_to_recover() {
+fn pods_that_were_ready_before_have_the_recovery_timeout() {
     let stores = stores("blue");
     let mut config = Config::default();
     let waits = config.wait_for_pods_ready.as_mut().expect("on by default");
@@ -174,14 +175,14 @@ fn pods_that_were_ready_once_have_their_own_time_to_recover() {
 
 /// §21.1, §21.2.
 #[test]
-fn a_workload_that_ran_as_long_as_it_may_is_deactivated_step_by_step() {
+fn a_workload_at_its_maximum_execution_time_is_deactivated_step_by_step() {
     let stores = stores("blue");
     let config = Config::default();
     let mut runs = admitted("00:55:00");
     status::set(&mut runs, "PodsReady", true, "Started", "", at("00:55:00"));
     runs.spec.maximum_execution_time_seconds = Some(600);
     assert_eq!(look_with(&config, &stores, &runs).requeue_after, Some(std::time::Duration::from_secs(300)));
-    // What it ran before an eviction counts.
+    // Execution time before an eviction counts.
     status::status_mut(&mut runs).accumulated_past_execution_time_seconds = Some(300);
     let plan = look_with(&config, &stores, &runs);
     let told = plan
@@ -210,7 +211,7 @@ fn a_workload_that_ran_as_long_as_it_may_is_deactivated_step_by_step() {
 
 /// §21.3.
 #[test]
-fn a_queue_on_hold_keeps_what_runs_and_takes_back_what_was_only_reserved() {
+fn a_stopped_queue_keeps_admitted_workloads_on_hold_and_releases_reservations() {
     let mut reserved = admitted("00:59:00");
     status::set(&mut reserved, "Admitted", false, "NoChecks", "", at("00:59:00"));
     let running = admitted("00:59:00");
@@ -229,7 +230,7 @@ fn a_queue_on_hold_keeps_what_runs_and_takes_back_what_was_only_reserved() {
 
 /// §19.3.
 #[test]
-fn what_was_put_back_is_queued_again_once_its_cause_is_gone() {
+fn an_evicted_workload_is_requeued_once_its_cause_is_gone() {
     let put_back = |reason: &str, returns: Option<&str>| {
         let mut workload = workload(json!({}));
         status::set(&mut workload, "Requeued", false, reason, "", at("00:50:00"));
@@ -271,9 +272,9 @@ fn what_was_put_back_is_queued_again_once_its_cause_is_gone() {
     }
 }
 
-/// §22: of several reasons to have no quota the one is told that has to be removed first.
+/// §22: of several reasons for missing quota, the one that must be resolved first is reported.
 #[test]
-fn of_several_reasons_to_wait_the_first_to_be_removed_is_told() {
+fn of_several_reasons_the_one_to_resolve_first_is_reported() {
     let bare = Stores::by_hand();
     let waits = workload(json!({"requests": {"cpu": "2"}, "limits": {"cpu": "1"}}));
     assert_eq!(why(&bare, &waits).as_deref(), Some("Misconfigured: LocalQueue lq doesn't exist"));
@@ -286,7 +287,7 @@ fn of_several_reasons_to_wait_the_first_to_be_removed_is_told() {
     assert_eq!(why(&bare, &waits).as_deref(), Some("Suspended: LocalQueue lq is inactive"));
     bare.local_queues.observe(local("None", "2"));
     assert_eq!(why(&bare, &waits).as_deref(), Some("Misconfigured: ClusterQueue cq doesn't exist"));
-    // A queue that has not become active yet.
+    // A queue that is not active yet.
     bare.cluster_queues.observe(read::<ClusterQueue>(json!({"apiVersion": KUEUE, "kind": "ClusterQueue",
         "metadata": {"name": "cq"}, "spec": {}})));
     assert_eq!(why(&bare, &waits).as_deref(), Some("Suspended: ClusterQueue cq is inactive"));
