@@ -1,22 +1,23 @@
-//! Is an AdmissionCheck of this controller usable, and with which configuration?
+//! Validates AdmissionChecks of this controller and finds their configuration.
 
 use std::sync::Arc;
 
 use berth_api::kueue::v1beta2::{AdmissionCheck, AdmissionCheckState, ProvisioningRequestConfig};
 
-/// Group its parameters must be of.
+/// Required API group of the parameters.
 const GROUP: &str = "kueue.x-k8s.io";
-/// Kind its parameters must be of.
+/// Required kind of the parameters.
 const KIND: &str = "ProvisioningRequestConfig";
 
-/// The name of the configuration a check of this controller refers to; nothing when the reference is of no use.
+/// Name of the configuration that a check of this controller refers to; `None` if the reference is
+/// invalid.
 pub fn config_name(check: &AdmissionCheck, controller: &str) -> Option<String> {
     let parameters = check.spec.parameters.as_ref().filter(|_| check.spec.controller_name == controller)?;
     let usable = parameters.api_group == GROUP && parameters.kind == KIND && !parameters.name.is_empty();
     usable.then(|| parameters.name.clone())
 }
 
-/// The checks among a workload's states that this controller serves, in their order.
+/// The checks in a workload's status that this controller serves, in the status's order.
 pub fn served_by(
     states: &[AdmissionCheckState],
     controller: &str,
@@ -26,7 +27,7 @@ pub fn served_by(
     found.filter(|check| check.spec.controller_name == controller).collect()
 }
 
-/// The configuration a check refers to, or why it cannot be used.
+/// The configuration that a check refers to, or why it cannot be used.
 pub fn config(
     check: &AdmissionCheck,
     find: impl Fn(&str) -> Option<Arc<ProvisioningRequestConfig>>,

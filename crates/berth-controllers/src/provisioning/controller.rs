@@ -1,4 +1,4 @@
-//! Carries out what `decide` and `check` say.
+//! The controllers that execute the decisions of `decide` and `check`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -23,16 +23,17 @@ use crate::gates::Gates;
 use crate::stores::Stores;
 use crate::workload::{checks, status};
 
-/// Why a check that is right is not active.
-const NOT_SERVED: &str = "the cluster does not serve provisioningrequests.autoscaling.x-k8s.io in version v1, which come with an \
-                          autoscaler that takes them";
-/// Longest message of a check state.
+/// Condition message of a valid check while it cannot be served.
+const NOT_SERVED: &str = "the cluster does not serve provisioningrequests.autoscaling.x-k8s.io in version v1; install an \
+                          autoscaler that provides them";
+/// Maximum length of a check state's message, in bytes.
 const CHECK_MESSAGE_MAX: usize = 32 * 1024;
 
-/// Adds the check's two controllers to the manager: one for AdmissionChecks, one for workloads.
+/// Adds two controllers to the manager: one for AdmissionChecks, one for workloads.
 pub fn install(manager: &mut Manager, config: &Arc<Config>, stores: &Stores) {
     let configs: Cache<ProvisioningRequestConfig> = manager.cache();
-    // An autoscaler brings the kind; until it does, and when it takes it away, checks are not active.
+    // The autoscaler installs the CRD. Checks are inactive until then, and again if the CRD is
+    // removed.
     let requests: Cache<ProvisioningRequest> = manager.cache_if_served();
     let serving = manager.serving::<ProvisioningRequest>();
     let (client, clock, recorder) = (manager.client(), manager.clock(), manager.recorder("berth-provisioning"));
@@ -106,8 +107,8 @@ fn is_served(serving: &watch::Receiver<Serving>) -> bool {
     *serving.borrow() == Serving::Served
 }
 
-/// The check with the condition it should have; nothing when another controller serves it. `served`: whether the cluster serves
-/// ProvisioningRequests.
+/// The check with its current condition; `None` if another controller serves it. `served`: the
+/// cluster serves ProvisioningRequests.
 pub fn refreshed(
     check: &AdmissionCheck,
     find: impl Fn(&str) -> Option<Arc<ProvisioningRequestConfig>>,
@@ -173,7 +174,7 @@ struct Controller {
 impl Reconciler for Controller {
     async fn reconcile(&self, key: ObjectKey) -> Result<Action, Error> {
         if !is_served(&self.serving) {
-            // What was asked for cannot be seen, and nothing can be asked for: what was decided stays.
+            // Requests can be neither read nor created, so check states stay as they are.
             return Ok(Action::Wait);
         }
         let Some(workload) = self.stores.workloads.get(&key) else { return Ok(Action::Wait) };
@@ -210,7 +211,7 @@ impl Reconciler for Controller {
 }
 
 impl Controller {
-    /// The workload's checks that this controller serves.
+    /// The workload's checks that this controller serves, with their configurations.
     fn checks_of(&self, workload: &Workload) -> BTreeMap<String, Option<Arc<ProvisioningRequestConfig>>> {
         let states = workload.status.as_ref().map_or(&[][..], |status| &status.admission_checks);
         let find = |name: &str| self.stores.admission_checks.get(&ObjectKey::cluster(name));
@@ -251,8 +252,8 @@ impl Controller {
                 );
                 Ok(())
             }
-            // An earlier attempt created the request, and the watch has delivered or will deliver it. A request
-            // of another owner is a conflict, which is reported below.
+            // An earlier attempt created the request, and the watch has delivered or will deliver
+            // it. A request of another owner is a conflict, which is reported below.
             Err(Failure::Request(error))
                 if berth_runtime::is_already_exists(&error) && is_own(known().as_deref(), workload) =>
             {
@@ -278,10 +279,11 @@ impl Controller {
         }
     }
 
-    /// Templates first, because an autoscaler may look at a request the moment it exists; afterwards they belong to it.
+    /// Creates the templates first, because an autoscaler may read a request as soon as it exists.
+    /// Afterwards the request becomes their owner.
     ///
-    /// A controller that was killed in between leaves templates of the workload's, which are taken up. They stay the workload's,
-    /// and go with it, when the request was there already.
+    /// Templates that an earlier, interrupted attempt left behind are owned by the workload and are
+    /// reused. If the request exists already, they stay the workload's and are deleted with it.
     async fn try_create(
         &self,
         workload: &Workload,
@@ -295,7 +297,8 @@ impl Controller {
             match api.create(&params, template).await {
                 Ok(_) => {}
                 Err(error) if berth_runtime::is_already_exists(&error) => {
-                    // A patch that changes nothing answers with the object: no right to look is needed.
+                    // An empty patch returns the object, and so needs no permission to read
+                    // templates.
                     let params =
                         PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
                     let nothing = Patch::Merge(serde_json::json!({}));
@@ -318,19 +321,21 @@ impl Controller {
     }
 }
 
-/// What a request could not be made for.
+/// The write that failed when a request was created.
 enum Failure {
     Template(kube::Error),
     Request(kube::Error),
 }
 
-/// Is the request that is there the workload's? One nobody has seen yet is taken for it.
+/// True if the existing request belongs to the workload. A request that is not in the cache yet
+/// counts as its own.
 fn is_own(known: Option<&ProvisioningRequest>, workload: &Workload) -> bool {
     let is_workload = |owner: &OwnerReference| Some(&owner.uid) == workload.metadata.uid.as_ref();
     known.is_none_or(|request| request.owner_references().iter().any(is_workload))
 }
 
-/// Did an earlier try of the workload's leave this template, before or after it made the request of that name?
+/// True if an earlier attempt of the workload created this template; its owner is the workload or
+/// the request of this name.
 fn is_left(template: &PodTemplate, workload: &Workload, request: &str) -> bool {
     template.owner_references().iter().any(|owner| {
         let of_request = owner.kind == ProvisioningRequest::kind(&()) && owner.name == request;
@@ -343,16 +348,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_request_the_watch_brought_meanwhile_is_the_workloads_by_its_owner() {
+    fn an_existing_request_belongs_to_the_workload_that_owns_it() {
         let mut workload = Workload::default();
         workload.metadata.name = Some("w".to_owned());
         workload.metadata.uid = Some("1".to_owned());
         let mut request = ProvisioningRequest::default();
-        assert!(is_own(None, &workload), "nobody has seen it yet");
-        assert!(!is_own(Some(&request), &workload), "it is nobody's");
+        assert!(is_own(None, &workload), "not in the cache yet");
+        assert!(!is_own(Some(&request), &workload), "it has no owner");
         request.metadata.owner_references = Some(vec![requests::owner(&workload, true)]);
         assert!(is_own(Some(&request), &workload));
         workload.metadata.uid = Some("2".to_owned());
-        assert!(!is_own(Some(&request), &workload), "it is that of an earlier workload of that name");
+        assert!(!is_own(Some(&request), &workload), "its owner is an earlier workload of that name");
     }
 }

@@ -1,4 +1,5 @@
-//! From requests to check states: what to make, what to delete, what each check says.
+//! Decides from ProvisioningRequests which requests to create and delete, and the state of each
+//! check.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,51 +21,53 @@ use crate::gates::{Gate, Gates};
 use crate::plan::NewEvent;
 use crate::workload::{checks, status};
 
-/// Retries when the configuration does not say.
+/// Default of `backoffLimitCount`: the number of retries.
 const BACKOFF_LIMIT_DEFAULT: i32 = 3;
-/// First delay, in seconds, when the configuration does not say.
+/// Default of `backoffBaseSeconds`: the first delay.
 const BACKOFF_BASE_DEFAULT: i32 = 60;
-/// Longest delay, in seconds, when the configuration does not say.
+/// Default of `backoffMaxSeconds`: the longest delay.
 const BACKOFF_MAX_DEFAULT: i32 = 1800;
 
-/// What a decision looks at.
+/// The inputs of a decision other than the workload.
 pub struct View<'a> {
-    /// The workload's checks that this controller serves, with their configurations; `None` when a check is not usable.
+    /// The workload's checks that this controller serves, with their configurations; `None` for an
+    /// invalid check.
     pub checks: BTreeMap<String, Option<Arc<ProvisioningRequestConfig>>>,
-    /// Requests the workload owns.
+    /// Requests owned by the workload.
     pub requests: Vec<Arc<ProvisioningRequest>>,
-    /// Finds flavors.
+    /// Looks up flavors.
     pub flavor: &'a dyn Fn(&str) -> Option<Arc<ResourceFlavor>>,
     /// Feature gates.
     pub gates: &'a Gates,
-    /// The time.
+    /// Current time.
     pub now: Timestamp,
 }
 
-/// One thing to do.
+/// One step to execute.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Step {
     /// Delete a request.
     Delete(Arc<ProvisioningRequest>),
-    /// Make templates, then the request that refers to them, then let it own them.
+    /// Create the templates, then the request that refers to them, then make the request their
+    /// owner.
     Create {
-        /// The check it is for.
+        /// Name of the check.
         check: String,
         /// Templates.
         templates: Vec<PodTemplate>,
         /// The request.
         request: Box<ProvisioningRequest>,
     },
-    /// Write the workload's status and say what changed.
+    /// Write the workload's status and report what changed.
     Status {
-        /// The workload as it should be.
+        /// The workload with its new status.
         workload: Box<Workload>,
         /// Events about it.
         events: Vec<NewEvent>,
     },
 }
 
-/// Decides what to do about a workload.
+/// Decides about a workload.
 pub fn decide(workload: &Workload, view: &View<'_>) -> Result<Vec<Step>, requests::RequestError> {
     let mut steps = Vec::new();
     let delete_all = |steps: &mut Vec<Step>| steps.extend(view.requests.iter().cloned().map(Step::Delete));
@@ -108,7 +111,8 @@ pub fn decide(workload: &Workload, view: &View<'_>) -> Result<Vec<Step>, request
         }
         let needed = requests::needed(workload, config)?;
         let attempt = state.retry_count.unwrap_or(0).saturating_add(1);
-        // A request of an earlier attempt, or for another class or other parameters, is not the one that is needed.
+        // Requests of earlier attempts, and those for another class or other parameters, do not
+        // count.
         let current = latest.filter(|(number, request)| {
             *number >= attempt
                 && request.spec.provisioning_class_name == config.spec.provisioning_class_name
@@ -121,7 +125,8 @@ pub fn decide(workload: &Workload, view: &View<'_>) -> Result<Vec<Step>, request
                     set(&mut changed, new, view, &mut events);
                 }
             }
-            // Once it was ready the nodes were there; a request that vanished is not made again.
+            // A Ready check means that the nodes were provisioned, so a missing request is not
+            // created again.
             None if state.state == CheckState::Ready => {}
             None => {
                 let attempt = latest.map_or(attempt, |(number, _)| attempt.max(number));
@@ -140,7 +145,8 @@ pub fn decide(workload: &Workload, view: &View<'_>) -> Result<Vec<Step>, request
     Ok(steps)
 }
 
-/// The state with another verdict; delays and updates of an earlier verdict are gone, retries stay counted.
+/// The state with another verdict. Delay and updates of the earlier verdict are dropped; retries
+/// stay counted.
 fn update(state: &AdmissionCheckState, verdict: CheckState, message: &str) -> AdmissionCheckState {
     AdmissionCheckState {
         name: state.name.clone(),
@@ -166,7 +172,8 @@ fn set(workload: &mut Workload, new: AdmissionCheckState, view: &View<'_>, event
     checks::set_state(states, new, view.now);
 }
 
-/// What a request's conditions say; the first that holds decides. Nothing when the state is to stay as it is.
+/// The check state that follows from a request's conditions, the first True one in order; `None` if
+/// the state stays.
 fn from_request(
     workload: &Workload,
     state: &AdmissionCheckState,
@@ -221,7 +228,7 @@ fn from_request(
     if state.state == CheckState::Ready {
         return None;
     }
-    // Accepted and not there yet: what is known about when is worth showing.
+    // Accepted but not provisioned yet: show the estimate, if the autoscaler gives one.
     let message = match (holds(words::ACCEPTED), conditions::find(conditions, words::PROVISIONED)) {
         (Some(_), Some(waiting)) => waiting.message.as_str(),
         _ => "",
@@ -233,7 +240,7 @@ fn from_request(
     (new.message != state.message || new.state != state.state).then_some(new)
 }
 
-/// What the pods need so that they run on the nodes of the request.
+/// The updates that make the pods run on the request's nodes.
 fn pod_set_updates(
     request: &ProvisioningRequest,
     config: &ProvisioningRequestConfig,

@@ -1,8 +1,8 @@
-//! The ProvisioningRequest admission check: a workload with quota asks the cluster's autoscaler for all its nodes at once,
-//! and runs when they are there (semantics §18).
+//! The ProvisioningRequest admission check: a workload with quota requests all its nodes from the
+//! cluster's autoscaler at once, and starts when they are provisioned (semantics §18).
 //!
-//! [`requests`] says what a workload needs and what its request looks like, [`decide`] is the state machine from requests to
-//! check states, [`check`] says whether an AdmissionCheck is usable; `controller` carries all of it out.
+//! [`requests`] computes what a workload needs and its request, [`decide`] turns requests into
+//! check states, [`check`] validates AdmissionChecks, and `controller` executes the decisions.
 
 pub mod check;
 pub mod controller;

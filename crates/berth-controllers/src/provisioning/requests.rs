@@ -1,4 +1,5 @@
-//! What a workload asks the autoscaler for: which pod sets, with which templates, under which names.
+//! What a workload requests from the autoscaler: which pod sets, with which templates, under which
+//! names.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,31 +18,31 @@ use crate::gates::Gates;
 use crate::podset::{self, PodSetError, PodSetInfo};
 use crate::translate::requests as pod_requests;
 
-/// Longest object name.
+/// Maximum length of an object name.
 const NAME_MAX: usize = 253;
 
-/// Why there cannot be a request.
+/// Why a request cannot be created.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RequestError {
-    /// The admission does not know one of the pod sets.
+    /// The admission lacks one of the pod sets.
     #[error("inconsistent podSet assignments")]
     InconsistentAssignments,
-    /// A template cannot be made.
+    /// A pod template cannot be computed.
     #[error(transparent)]
     PodSet(#[from] PodSetError),
 }
 
-/// Pods of one template.
+/// The pods of one template.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Needed {
-    /// Pod sets it stands for; the first one names the template.
+    /// Names of the pod sets; the first one names the template.
     pub pod_sets: Vec<String>,
     /// Number of pods.
     pub count: i32,
 }
 
-/// The pod sets the workload needs nodes for: those with pods that ask for a managed resource, equal ones together if the
-/// configuration says so.
+/// The pod sets that need nodes: those with pods that request a managed resource. Equal ones are
+/// merged if the configuration says so.
 pub fn needed(workload: &Workload, config: &ProvisioningRequestConfig) -> Result<Vec<Needed>, RequestError> {
     let mut needed: Vec<(Needed, &PodTemplateSpec)> = Vec::new();
     for pod_set in &workload.spec.pod_sets {
@@ -67,7 +68,7 @@ pub fn needed(workload: &Workload, config: &ProvisioningRequestConfig) -> Result
     Ok(needed.into_iter().map(|(needed, _)| needed).collect())
 }
 
-/// Does the workload need nodes at all? Ends at the first pod set that does.
+/// True if any pod set needs nodes.
 pub fn is_needed(workload: &Workload, config: &ProvisioningRequestConfig) -> Result<bool, RequestError> {
     for set in &workload.spec.pod_sets {
         if needed_count(workload, &set.name, set.count, &set.template, config)?.is_some() {
@@ -77,7 +78,7 @@ pub fn is_needed(workload: &Workload, config: &ProvisioningRequestConfig) -> Res
     Ok(false)
 }
 
-/// Pods of one pod set that need nodes; nothing when it needs none.
+/// Number of pods of one pod set that need nodes; `None` if it needs no nodes.
 fn needed_count(
     workload: &Workload,
     name: &str,
@@ -101,7 +102,7 @@ fn needed_count(
     Ok(asks.then_some(count))
 }
 
-/// Does a container request or limit such a resource?
+/// True if any container has a request or limit for such a resource.
 fn asks_for(spec: &PodSpec, wanted: impl Fn(&str) -> bool) -> bool {
     let containers = spec.containers.iter().chain(spec.init_containers.iter().flatten());
     containers.filter_map(|container| container.resources.as_ref()).any(|resources| {
@@ -110,7 +111,7 @@ fn asks_for(spec: &PodSpec, wanted: impl Fn(&str) -> bool) -> bool {
     })
 }
 
-/// What the scheduler looks at in a pod.
+/// The fields of a pod that affect scheduling.
 fn scheduling(template: &PodTemplateSpec) -> PodSpec {
     let spec = template.spec.clone().unwrap_or_default();
     let only_resources = |containers: Vec<k8s_openapi::api::core::v1::Container>| {
@@ -153,12 +154,12 @@ pub fn owner_names(request: &ProvisioningRequest) -> Vec<String> {
     request.owner_references().iter().map(|owner| owner.name.clone()).collect()
 }
 
-/// `<workload>-<check>-<attempt>`, cut to what a name may be.
+/// `<workload>-<check>-<attempt>`, shortened to the maximum length of a name.
 pub fn request_name(workload: &str, check: &str, attempt: i32) -> String {
     limited(&format!("{workload}-{check}-{attempt}"))
 }
 
-/// `ppt-<request>-<pod set>`, cut to what a name may be.
+/// `ppt-<request>-<pod set>`, shortened to the maximum length of a name.
 pub fn template_name(request: &str, pod_set: &str) -> String {
     limited(&format!("ppt-{request}-{pod_set}"))
 }
@@ -172,7 +173,8 @@ fn limited(name: &str) -> String {
     format!("{}-{}", &name[..NAME_MAX - HASH_DIGITS - 1], &digest[..HASH_DIGITS])
 }
 
-/// The attempt a request's name ends in.
+/// The attempt at the end of a request's name; `None` if the request is not for this workload and
+/// check.
 pub fn attempt_of(request: &str, workload: &str, check: &str) -> Option<i32> {
     let attempt: i32 = request.rsplit_once('-')?.1.parse().ok()?;
     (attempt > 0 && request_name(workload, check, attempt) == request).then_some(attempt)
@@ -187,7 +189,7 @@ pub fn latest<'a>(
     requests.iter().filter_map(|r| Some((attempt_of(&r.name_any(), workload, check)?, r))).max_by_key(|(n, _)| *n)
 }
 
-/// Parameters of a request: the configuration's, then those of the workload's annotations.
+/// Parameters of a request: the configuration's, overridden by those in the workload's annotations.
 pub fn parameters(workload: &Workload, config: &ProvisioningRequestConfig) -> BTreeMap<String, String> {
     let mut parameters = config.spec.parameters.clone();
     for (key, value) in workload.annotations() {
@@ -198,7 +200,7 @@ pub fn parameters(workload: &Workload, config: &ProvisioningRequestConfig) -> BT
     parameters
 }
 
-/// The request for an attempt.
+/// The request of an attempt.
 pub fn request(
     workload: &Workload,
     check: &str,
@@ -225,7 +227,7 @@ pub fn request(
     request
 }
 
-/// The templates a request refers to, owned by the workload until the request exists.
+/// The templates that a request refers to, owned by the workload until the request exists.
 pub fn templates(
     workload: &Workload,
     request: &str,
@@ -257,7 +259,7 @@ pub fn templates(
     Ok(templates)
 }
 
-/// A reference to an owner.
+/// An owner reference to this object.
 pub fn owner<K: Resource<DynamicType = ()>>(owner: &K, controller: bool) -> OwnerReference {
     OwnerReference {
         api_version: K::api_version(&()).into_owned(),

@@ -1,4 +1,4 @@
-//! What a workload asks for and what becomes of the answers (§18), from objects as they are written.
+//! Requests and check states of workloads given as manifests (§18).
 
 use std::sync::Arc;
 
@@ -26,13 +26,13 @@ fn config(spec: Value) -> ProvisioningRequestConfig {
     read(object)
 }
 
-/// A pod set of so many pods whose container asks for one of a resource.
+/// A pod set of `count` pods, each with a container that requests one of `resource`.
 fn set(name: &str, count: i32, resource: &str) -> Value {
     json!({"name": name, "count": count, "template": {"spec": {"containers": [
         {"name": "main", "image": name, "resources": {"requests": {resource: "1"}}}]}}})
 }
 
-/// A workload with quota for these pod sets, whose check is in this state, with more conditions that hold.
+/// A workload with quota for these pod sets, its check in this state, and further True conditions.
 fn workload(sets: &[Value], check: Value, conditions: &[&str]) -> Workload {
     let condition = |type_: &&str| {
         json!({"type": type_, "status": "True", "reason": "R", "message": "",
@@ -57,7 +57,7 @@ fn workload(sets: &[Value], check: Value, conditions: &[&str]) -> Workload {
     }))
 }
 
-/// A request for an attempt, with conditions that hold and their messages.
+/// The request of an attempt, with True conditions and their messages.
 fn answered(attempt: i32, conditions: &[(&str, &str)]) -> Arc<ProvisioningRequest> {
     let conditions: Vec<Value> = conditions
         .iter()
@@ -94,7 +94,7 @@ fn steps_with(
     decide(workload, &view).expect("a decision")
 }
 
-/// The state of the check that is written.
+/// The check state that the steps write.
 fn written(steps: &[Step]) -> Option<AdmissionCheckState> {
     let workload = steps.iter().find_map(|step| match step {
         Step::Status { workload, .. } => Some(workload),
@@ -103,7 +103,7 @@ fn written(steps: &[Step]) -> Option<AdmissionCheckState> {
     Some(workload.status.as_ref()?.admission_checks[0].clone())
 }
 
-/// In which state, with which message and delay.
+/// State, message and delay that the steps write.
 fn verdict(steps: &[Step]) -> Option<(CheckState, String, Option<i32>)> {
     written(steps).map(|state| (state.state, state.message, state.requeue_after_seconds))
 }
@@ -113,7 +113,7 @@ fn deleted(steps: &[Step]) -> usize {
 }
 
 #[test]
-fn only_pod_sets_with_pods_that_ask_for_a_managed_resource_need_nodes() {
+fn only_pod_sets_that_request_a_managed_resource_need_nodes() {
     let sets = [set("gpus", 2, "nvidia.com/gpu"), set("cores", 3, "cpu"), set("nobody", 0, "nvidia.com/gpu")];
     let workload = workload(&sets, json!({}), &[]);
     let asked = |managed: Value| -> Vec<(String, i32)> {
@@ -127,7 +127,7 @@ fn only_pod_sets_with_pods_that_ask_for_a_managed_resource_need_nodes() {
 }
 
 #[test]
-fn a_request_has_a_template_per_pod_set_and_equal_ones_are_merged_as_the_policy_says() {
+fn a_request_has_one_template_per_pod_set_and_merges_equal_ones_by_policy() {
     let mut other = set("other-image", 3, "cpu");
     other["template"]["spec"]["containers"][0]["image"] = json!("something-else");
     let mut twin = set("twin", 2, "cpu");
@@ -149,7 +149,7 @@ fn a_request_has_a_template_per_pod_set_and_equal_ones_are_merged_as_the_policy_
 }
 
 #[test]
-fn names_that_are_too_long_end_in_a_hash_of_the_whole() {
+fn long_names_end_in_a_hash_of_the_full_name() {
     assert_eq!(request_name("train", "prov", 2), "train-prov-2");
     assert_eq!(template_name("train-prov-2", "main"), "ppt-train-prov-2-main");
     let long = "w".repeat(250);
@@ -160,7 +160,7 @@ fn names_that_are_too_long_end_in_a_hash_of_the_whole() {
 }
 
 #[test]
-fn annotations_of_the_workload_are_parameters_and_override_the_configuration() {
+fn parameters_in_annotations_override_the_configuration() {
     let mut workload = workload(&[set("main", 1, "cpu")], json!({}), &[]);
     workload.annotations_mut().insert("provreq.kueue.x-k8s.io/duration".to_owned(), "2".to_owned());
     workload.annotations_mut().insert("other/duration".to_owned(), "3".to_owned());
@@ -171,7 +171,7 @@ fn annotations_of_the_workload_are_parameters_and_override_the_configuration() {
 }
 
 #[test]
-fn provisioned_nodes_are_named_to_the_pods_with_the_details_of_their_class() {
+fn a_provisioned_request_selects_nodes_by_its_class_details() {
     let config = config(json!({"podSetUpdates": {"nodeSelector": [
         {"key": "cloud/reservation", "valueFromProvisioningClassDetail": "reservation"},
         {"key": "cloud/none", "valueFromProvisioningClassDetail": "not-there"}]}}));
@@ -189,9 +189,9 @@ fn provisioned_nodes_are_named_to_the_pods_with_the_details_of_their_class() {
 }
 
 #[test]
-fn what_fails_or_expires_is_tried_again_later_and_later_until_the_limit() {
+fn failed_and_expired_requests_are_retried_with_growing_delay_up_to_the_limit() {
     let sets = [set("main", 1, "cpu")];
-    // Three retries a minute apart at first, twice as long each time, unless the configuration says otherwise.
+    // By default three retries, after one minute and then twice as long each time.
     for (attempt, delay) in [(1, 60), (2, 120), (3, 240)] {
         let workload = workload(&sets, json!({"retryCount": attempt - 1}), &[]);
         let failed = steps(&workload, &config(json!({})), &[answered(attempt, &[("Failed", "no room")])]);
@@ -205,13 +205,13 @@ fn what_fails_or_expires_is_tried_again_later_and_later_until_the_limit() {
     let expired = steps(&fourth, &more, &[answered(4, &[("Provisioned", ""), ("BookingExpired", "too late")])]);
     let retry = (CheckState::Retry, "Retrying after booking expired: too late".to_owned(), Some(1800));
     assert_eq!(verdict(&expired), Some(retry));
-    // Booked nodes that are in use stay.
+    // An expired booking does not affect an admitted workload.
     let runs = workload(&sets, json!({"state": "Ready"}), &["Admitted"]);
     assert_eq!(verdict(&steps(&runs, &more, &[answered(1, &[("Provisioned", ""), ("BookingExpired", "")])])), None);
 }
 
 #[test]
-fn capacity_that_is_revoked_ends_a_workload_that_is_active() {
+fn revoked_capacity_rejects_the_check_of_an_active_workload() {
     let revoked = [answered(1, &[("Provisioned", ""), ("CapacityRevoked", "gone")])];
     let mut workload = workload(&[set("main", 1, "cpu")], json!({"state": "Ready"}), &["Admitted"]);
     let found = verdict(&steps(&workload, &config(json!({})), &revoked));
@@ -221,7 +221,7 @@ fn capacity_that_is_revoked_ends_a_workload_that_is_active() {
 }
 
 #[test]
-fn requests_go_with_the_quota_and_always_at_the_end() {
+fn requests_are_deleted_on_eviction_and_always_at_the_end() {
     let sets = [set("main", 1, "cpu")];
     let requests = [answered(1, &[])];
     let evicted = workload(&sets, json!({}), &["Evicted"]);
