@@ -1,4 +1,4 @@
-//! The reconciler of families: parents and their variants.
+//! The reconciler of parents and their variants.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -51,7 +51,7 @@ pub(crate) fn install(manager: &mut Manager, config: &Arc<Config>, stores: &Stor
         .run(family);
 }
 
-/// The parent of the family a workload belongs to.
+/// Key of the parent that a parent or variant belongs to.
 fn family_of(workload: &Workload) -> Option<ObjectKey> {
     if is_parent(workload) {
         return Some(ObjectKey::of(workload));
@@ -60,7 +60,7 @@ fn family_of(workload: &Workload) -> Option<ObjectKey> {
     Some(ObjectKey::namespaced(workload.metadata.namespace.clone().unwrap_or_default(), owner.name.clone()))
 }
 
-/// What of a queue families look at.
+/// The fields of a queue that affect variants.
 fn facts(queue: &ClusterQueue) -> (Vec<String>, Option<ConcurrentAdmissionPolicy>) {
     (flavors_of(queue), queue.spec.concurrent_admission_policy.clone())
 }

@@ -1,8 +1,10 @@
 //! Concurrent admission (semantics §23): a workload waits for several flavors at once.
 //!
-//! In a cluster queue that asks for it a Workload does not queue itself. It becomes a *parent*, and [`variants`] of it are
-//! made, one per flavor, which queue and are admitted like any workload. The parent runs as the variant that is admitted:
-//! its job sees the parent alone. [`reconcile`] keeps a family in step, [`turns`] says which variant may preempt next.
+//! In a cluster queue with a concurrent admission policy, a Workload is not queued itself. It
+//! becomes a *parent*, and one of its [`variants`] is created per flavor; these are queued and
+//! admitted like any workload. The parent takes over the admission of an admitted variant, and its
+//! job depends on the parent alone. [`reconcile`] maintains a parent and its variants; [`turns`]
+//! decides which variant may preempt next.
 
 pub(crate) mod controller;
 pub mod reconcile;
@@ -23,23 +25,23 @@ use kube::{Resource, ResourceExt};
 use crate::stores::{Owner, Stores, group_of};
 use crate::workload::status;
 
-/// Does it run as one of its variants?
+/// True if the workload is a parent of variants.
 pub fn is_parent(workload: &Workload) -> bool {
     workload.labels().get(labels::CONCURRENT_ADMISSION_PARENT).is_some_and(|value| value == "true")
 }
 
-/// The workload that one is a variant of.
+/// The parent that a variant belongs to.
 pub fn parent_of(workload: &Workload) -> Option<&OwnerReference> {
     let owners = workload.metadata.owner_references.iter().flatten();
     owners.into_iter().find(|owner| owner.kind == "Workload" && group_of(&owner.api_version) == GROUP)
 }
 
-/// Is it a variant of another workload?
+/// True if the workload is a variant.
 pub fn is_variant(workload: &Workload) -> bool {
     parent_of(workload).is_some()
 }
 
-/// The flavor a variant is for.
+/// The only flavor that a variant may use.
 pub fn flavor_of(variant: &Workload) -> &str {
     let flavors = variant.annotations().get(annotations::WORKLOAD_ALLOWED_RESOURCE_FLAVORS);
     flavors.and_then(|text| text.split(',').next()).map(str::trim).unwrap_or_default()
@@ -58,7 +60,7 @@ pub fn variants_of(stores: &Stores, parent: &Workload) -> Vec<Arc<Workload>> {
     stores.workloads_of(parent.metadata.namespace.as_deref().unwrap_or_default(), &owner)
 }
 
-/// The variant a parent runs as: the one on the flavor it was admitted with.
+/// The variant whose admission the parent has: the one on the parent's assigned flavor.
 pub fn running_variant(stores: &Stores, parent: &Workload) -> Option<Arc<Workload>> {
     if !is_parent(parent) {
         return None;
@@ -71,7 +73,7 @@ pub fn running_variant(stores: &Stores, parent: &Workload) -> Option<Arc<Workloa
     variants_of(stores, parent).into_iter().find(holds)
 }
 
-/// The cluster queue a workload is in by its local queue.
+/// The cluster queue of a workload, by its local queue.
 pub fn queue_of(stores: &Stores, workload: &Workload) -> Option<Arc<ClusterQueue>> {
     let namespace = workload.meta().namespace.as_deref().unwrap_or_default();
     let local = stores.local_queue(namespace, &workload.spec.queue_name)?;

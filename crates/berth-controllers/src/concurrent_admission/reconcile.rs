@@ -1,8 +1,10 @@
-//! One look at a family: which variants there have to be, which of them may queue, and as which one the parent runs.
+//! Reconciling a parent: which variants must exist, which of them may be queued, and whose
+//! admission the parent takes over.
 //!
-//! Pure, as every reconcile here: caches in, plan out. A parent's job is stopped and started by its integration, which
-//! knows the parent alone; so an admitted variant that is evicted first costs the parent its admission, and gives its quota
-//! back when the parent has lost it, which is when nothing of the job runs any more.
+//! Pure, like every reconcile here: caches in, plan out. The job integration starts and stops the
+//! job by the parent alone. So when an admitted variant is evicted, the parent is evicted first;
+//! the variant releases its quota once the parent has lost its admission, because only then has the
+//! job stopped.
 
 use berth_api::kueue::reasons::{admission, eviction};
 use berth_api::kueue::v1beta2::{ClusterQueue, ConcurrentAdmissionMode, ConcurrentAdmissionPolicy, Workload};
@@ -18,12 +20,12 @@ use crate::jobs::reconcile::Context;
 use crate::plan::{NewEvent, Plan, Step};
 use crate::workload::status::{self, Eviction};
 
-/// Reason of a parent's eviction: the variant it ran as was evicted.
+/// Reason for evicting a parent: the variant that it runs as was evicted.
 const VARIANT_EVICTED: &str = "VariantEvicted";
-/// Reason of a parent's eviction: the variant it ran as is no more.
+/// Reason for evicting a parent: the variant that it runs as no longer exists.
 const NO_VARIANT: &str = "ConcurrentAdmission";
 
-/// Decides about the family of a parent.
+/// The plan for a parent and its variants.
 pub fn reconcile(context: Context<'_>, parent: &Workload) -> Plan<Workload> {
     let nothing = Plan::default();
     if !is_parent(parent) || parent.metadata.deletion_timestamp.is_some() {
@@ -43,9 +45,9 @@ struct Family<'a> {
     parent: Workload,
     /// Flavors of the queue, the most preferred first.
     flavors: Vec<String>,
-    /// In order of preference.
+    /// Variants in order of preference.
     variants: Vec<Workload>,
-    /// Flavors of variants that are being deleted: others of the same name can only follow them.
+    /// Flavors of variants under deletion; new ones cannot be created before the deletion ends.
     going: Vec<String>,
     plan: Plan<Workload>,
 }
@@ -69,7 +71,7 @@ impl<'a> Family<'a> {
         family
     }
 
-    /// Position of a variant's flavor in the queue; behind all others when the queue has no such flavor.
+    /// Position of a variant's flavor in the queue; the last if the queue lacks it.
     fn rank(&self, variant: &Workload) -> usize {
         self.rank_of(flavor_of(variant)).unwrap_or(usize::MAX)
     }
@@ -93,7 +95,8 @@ impl<'a> Family<'a> {
         self.take_turns();
     }
 
-    // -- writes --------------------------------------------------------------------------------------------------
+    // -- writes
+    // --------------------------------------------------------------------------------------------------
 
     fn write_parent_status(&mut self) {
         self.plan.steps.push(Step::PatchStatus(Box::new(self.parent.clone())));
@@ -118,9 +121,10 @@ impl<'a> Family<'a> {
         self.plan.steps.push(Step::Event(NewEvent::normal(events::DELETED_VARIANT, message)));
     }
 
-    // -- which variants there are --------------------------------------------------------------------------------
+    // -- which variants exist
+    // ------------------------------------------------------------------------------------
 
-    /// In order of preference, so that the most preferred is the oldest.
+    /// Creates missing variants in order of preference, so that the most preferred is the oldest.
     fn make_missing(&mut self) {
         if !status::is_active(&self.parent) {
             return;
@@ -148,7 +152,8 @@ impl<'a> Family<'a> {
         }
     }
 
-    /// The queue has no policy (any more): the workload queues itself, and keeps what it holds.
+    /// Handles a queue without a policy (any more): the workload is queued itself, and keeps its
+    /// quota.
     fn dissolve(&mut self) {
         for variant in std::mem::take(&mut self.variants) {
             self.delete(variant, "its ClusterQueue has no concurrent admission");
@@ -157,7 +162,8 @@ impl<'a> Family<'a> {
         self.plan.steps.push(Step::Patch(Box::new(self.parent.clone())));
     }
 
-    /// Variants ask for what their parent asks for. What holds quota cannot be changed: it is made anew.
+    /// Copies the parent's pod sets and priority to its variants. Pod sets of variants with quota
+    /// are immutable, so such variants are deleted and created again.
     fn follow_parent(&mut self) {
         let parent = self.parent.clone();
         let mut outdated = Vec::new();
@@ -177,7 +183,7 @@ impl<'a> Family<'a> {
         }
         for at in outdated.into_iter().rev() {
             let variant = self.variants.remove(at);
-            self.delete(variant, "its parent asks for other pods");
+            self.delete(variant, "its parent's pod sets changed");
         }
     }
 
@@ -190,9 +196,11 @@ impl<'a> Family<'a> {
         }
     }
 
-    // -- evictions -----------------------------------------------------------------------------------------------
+    // -- evictions
+    // -----------------------------------------------------------------------------------------------
 
-    /// Carries evictions from variants to the parent and back. True while the parent is on its way out.
+    /// Propagates evictions between parent and variants. True while the parent waits to lose its
+    /// admission.
     fn evictions(&mut self) -> bool {
         self.evict_with_parent();
         let leaving =
@@ -200,7 +208,7 @@ impl<'a> Family<'a> {
         let leaving: Vec<usize> = (0..self.variants.len()).filter(leaving).collect();
         let holds = status::has_quota_reservation(&self.parent);
         let (running, idle): (Vec<usize>, Vec<usize>) = leaving.into_iter().partition(|at| holds && self.runs_as(*at));
-        // Nothing runs by these: what they hold can go back at once.
+        // No job runs as these variants, so their quota is released at once.
         for at in idle {
             self.release(at);
         }
@@ -213,8 +221,8 @@ impl<'a> Family<'a> {
         parent_must_go
     }
 
-    /// What ends the job for a reason of its own (its pods were not ready in time, somebody deactivated it) ends the variant it
-    /// runs as.
+    /// Evicts the variant that the parent runs as if the parent was evicted for a reason of its own
+    /// (PodsReady timeout, deactivation).
     fn evict_with_parent(&mut self) {
         if !status::has_quota_reservation(&self.parent) {
             return;
@@ -236,14 +244,14 @@ impl<'a> Family<'a> {
         }
     }
 
-    /// Gives back what an evicted variant holds.
+    /// Releases the quota of an evicted variant.
     fn release(&mut self, at: usize) {
         if status::release_after_eviction(&mut self.variants[at], self.context.gates, self.context.now) {
             self.write_status(at);
         }
     }
 
-    /// Is the parent's admission this variant's?
+    /// True if the parent's admission is that of this variant.
     fn runs_as(&self, at: usize) -> bool {
         let admission = self.parent.status.as_ref().and_then(|status| status.admission.as_ref());
         let assignments = admission.into_iter().flat_map(|admission| &admission.pod_set_assignments);
@@ -252,9 +260,11 @@ impl<'a> Family<'a> {
             && assignments.flat_map(|assignment| assignment.flavors.values()).any(|assigned| assigned == flavor)
     }
 
-    // -- who may queue -------------------------------------------------------------------------------------------
+    // -- which variants are queued
+    // -------------------------------------------------------------------------------
 
-    /// The admitted variant that counts: the one the parent runs as if it is to stay, else the most preferred one.
+    /// The admitted variant that limits the others: the one the parent runs as if the policy
+    /// retains it, otherwise the most preferred one.
     fn admitted(&self, policy: Option<&ConcurrentAdmissionPolicy>) -> Option<usize> {
         let stands = |variant: &Workload| {
             status::is_admitted(variant) && !status::is_evicted(variant) && !status::is_finished(variant)
@@ -265,7 +275,7 @@ impl<'a> Family<'a> {
         current.or_else(|| all.next())
     }
 
-    /// Makes `spec.active` of every variant what the parent and the policy say.
+    /// Sets `spec.active` of every variant as parent and policy require.
     fn settle_activity(&mut self, policy: &ConcurrentAdmissionPolicy) {
         let admitted = self.admitted(Some(policy));
         for at in 0..self.variants.len() {
@@ -293,7 +303,7 @@ impl<'a> Family<'a> {
         }
     }
 
-    /// Why a variant may queue beside the admitted one.
+    /// Why a variant may be queued beside the admitted one, for the event.
     fn why_ahead(&self, admitted: usize, policy: &ConcurrentAdmissionPolicy) -> String {
         let ahead = format!("higher priority than admitted Variant {:?}", self.key(admitted));
         match &policy.migration.constraints {
@@ -308,7 +318,7 @@ impl<'a> Family<'a> {
         ObjectKey::of(&self.variants[at]).to_string()
     }
 
-    /// Why a variant may not queue, if it may not.
+    /// Why a variant must be inactive; `None` if it may be queued.
     fn why_inactive(&self, at: usize, admitted: Option<usize>, policy: &ConcurrentAdmissionPolicy) -> Option<String> {
         if !status::is_active(&self.parent) {
             let parent = ObjectKey::of(&self.parent).to_string();
@@ -328,14 +338,15 @@ impl<'a> Family<'a> {
         (at > admitted).then(|| format!("being lower priority than admitted Variant {other:?}"))
     }
 
-    /// A variant that was deactivated for a cause (a check rejected it) stays so until somebody deactivates and
-    /// reactivates the parent; see [`Family::pardon`].
+    /// False for a variant that was deactivated for a cause (a check rejected it). It stays
+    /// inactive until a user deactivates and reactivates the parent; see [`Family::pardon`].
     fn may_return(&self, at: usize) -> bool {
         let evicted = status::true_condition(&self.variants[at], conditions::EVICTED);
         evicted.is_none_or(|evicted| !evicted.reason.starts_with(eviction::DEACTIVATED_DUE_TO))
     }
 
-    /// The parent is inactive: whatever a variant was deactivated for is forgotten when it becomes active again.
+    /// Drops the cause of a variant's deactivation while the parent is inactive, so that
+    /// reactivating the parent reactivates the variant.
     fn pardon(&mut self, at: usize) {
         if self.may_return(at) {
             return;
@@ -352,7 +363,8 @@ impl<'a> Family<'a> {
         self.write_status(at);
     }
 
-    // -- as which variant the parent runs ------------------------------------------------------------------------
+    // -- which variant the parent runs as
+    // ------------------------------------------------------------------------
 
     fn settle_admission(&mut self) {
         let holds = status::has_quota_reservation(&self.parent);
@@ -386,14 +398,15 @@ impl<'a> Family<'a> {
             return;
         }
         let message = format!("The variant {} is admitted", self.variants[at].name_any());
-        // Nodes that failed under the variant it ran as before are not this one's.
+        // Nodes that failed under an earlier variant do not affect this one.
         status::status_mut(&mut self.parent).unhealthy_nodes.clear();
         status::set_quota_reservation(&mut self.parent, admission, self.context.now);
         status::set(&mut self.parent, conditions::ADMITTED, true, admission::ADMITTED, &message, self.context.now);
         self.write_parent_status();
     }
 
-    /// What the job says of its pods counts where the quota is.
+    /// Copies pod readiness and reclaimable pods, which the job reports on the parent, to the
+    /// variant that holds the quota.
     fn share_progress(&mut self, at: usize) {
         let before = self.variants[at].status.clone();
         if let Some(ready) = status::condition(&self.parent, conditions::PODS_READY).cloned() {
@@ -408,7 +421,8 @@ impl<'a> Family<'a> {
         }
     }
 
-    /// Failed nodes are found where the pods are and replaced where the quota is; the new places come back.
+    /// Copies failed nodes from the parent, where they are detected, to the variant, where they are
+    /// replaced, and the new assignment back.
     fn share_places(&mut self, at: usize) {
         let (Some(of_parent), Some(of_variant)) = (&mut self.parent.status, &mut self.variants[at].status) else {
             return;
@@ -423,7 +437,8 @@ impl<'a> Family<'a> {
         }
     }
 
-    // -- preemption ----------------------------------------------------------------------------------------------
+    // -- preemption
+    // ----------------------------------------------------------------------------------------------
 
     fn take_turns(&mut self) {
         match turns::next(&self.variants, self.context.now) {

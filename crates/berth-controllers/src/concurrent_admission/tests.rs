@@ -1,4 +1,4 @@
-//! What a look at a family leads to, from objects as they are written.
+//! Reconciles parents and variants given as manifests.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -89,7 +89,7 @@ impl Story for Workload {
     }
 }
 
-/// What a look leads to.
+/// The result of a reconcile.
 struct Seen {
     objects: BTreeMap<String, Workload>,
     created: Vec<Workload>,
@@ -166,12 +166,12 @@ fn look(policy: Value, parent: Workload, variants: Vec<Workload>) -> Seen {
 }
 
 #[test]
-fn a_parent_gets_a_variant_per_flavor_that_may_use_that_flavor_and_not_preempt() {
+fn a_parent_gets_one_variant_per_flavor_with_a_closed_preemption_gate() {
     let mut parent = parent();
     parent.annotations_mut().insert("provreq.kueue.x-k8s.io/maxRunDurationSeconds".to_owned(), "60".to_owned());
     let seen = look(preferred(), parent, vec![variant("spot")]);
     assert_eq!(seen.created.iter().map(super::flavor_of).collect::<Vec<_>>(), ["reservation", "on-demand"]);
-    // Kueue's name for the variant of a parent without a uid.
+    // Kueue's name for the variant of a parent without a UID.
     let mut unborn = super::tests::parent();
     unborn.metadata.uid = None;
     assert_eq!(make(&unborn, "on-demand", &gates()).name_any(), "wl-variant-on-demand-480a3");
@@ -200,7 +200,7 @@ fn with(flavor: &str, change: impl FnOnce(Workload) -> Workload) -> Vec<Workload
 }
 
 #[test]
-fn a_variant_whose_flavor_is_gone_is_deleted_and_the_parent_that_ran_as_it_is_evicted() {
+fn a_variant_whose_flavor_was_removed_is_deleted_and_its_parent_evicted() {
     let mut variants = all();
     variants.push(variant("stale").admitted_on("stale"));
     let seen = look(preferred(), parent().admitted_on("stale"), variants);
@@ -213,7 +213,7 @@ fn a_variant_whose_flavor_is_gone_is_deleted_and_the_parent_that_ran_as_it_is_ev
 }
 
 #[test]
-fn the_parent_runs_as_the_variant_that_is_admitted() {
+fn the_parent_takes_over_the_admission_of_a_variant() {
     let seen = look(preferred(), parent(), with("spot", |it| it.admitted_on("spot")));
     assert_eq!(seen.condition("wl-12345", "QuotaReserved"), "True/QuotaReserved");
     let admitted = status::condition(&seen.objects["wl-12345"], "Admitted").expect("a condition");
@@ -224,7 +224,7 @@ fn the_parent_runs_as_the_variant_that_is_admitted() {
 }
 
 #[test]
-fn after_an_admission_only_those_queue_on_that_the_policy_wants() {
+fn after_an_admission_only_variants_the_policy_allows_stay_active() {
     let last = json!({"mode": "TryPreferredFlavors", "constraints": {"lastAcceptableFlavorName": "reservation"}});
     let retain = json!({"mode": "RetainFirstAdmission"});
     let below = |flavor: &str, admitted: &str| {
@@ -268,7 +268,7 @@ fn after_an_admission_only_those_queue_on_that_the_policy_wants() {
 }
 
 #[test]
-fn an_evicted_variant_holds_its_quota_until_the_parent_has_lost_it() {
+fn an_evicted_variant_holds_its_quota_until_its_parent_has_lost_admission() {
     let evicted = || with("spot", |it| it.admitted_on("spot").evicted("Preempted"));
     let mut variants = evicted();
     variants[1].spec.active = Some(false);
@@ -287,13 +287,13 @@ fn an_evicted_variant_holds_its_quota_until_the_parent_has_lost_it() {
 }
 
 #[test]
-fn a_variant_that_left_for_a_better_one_may_come_back() {
+fn a_variant_that_was_evicted_for_a_preferred_one_is_requeued() {
     let seen = look(preferred(), parent(), with("spot", |it| it.admitted_on("spot").evicted("FlavorMigration")));
     assert_eq!(seen.condition("spot", "Requeued"), "True/FlavorMigration");
 }
 
 #[test]
-fn a_variant_that_never_ran_is_released_beside_the_one_that_runs() {
+fn a_variant_that_never_ran_is_released_beside_the_running_one() {
     let mut variants = with("spot", |it| it.admitted_on("spot"));
     variants[0] = variant("reservation").admitted_on("reservation").with("Admitted", false, "UnsatisfiedChecks", NOW);
     variants[0] = variants[0].clone().evicted("AdmissionCheck");
@@ -304,7 +304,7 @@ fn a_variant_that_never_ran_is_released_beside_the_one_that_runs() {
 }
 
 #[test]
-fn what_ends_the_job_ends_the_variant_it_runs_as() {
+fn an_eviction_of_the_parent_evicts_the_variant_it_runs_as() {
     let mut gone = parent().admitted_on("spot").evicted("PodsReadyTimeout");
     status::set_requeue_state(&mut gone, "2026-01-01T02:00:00Z".parse().expect("a time"), true);
     let seen = look(preferred(), gone.clone(), with("spot", |it| it.admitted_on("spot")));
@@ -314,14 +314,14 @@ fn what_ends_the_job_ends_the_variant_it_runs_as() {
 }
 
 #[test]
-fn no_variant_admitted_is_no_parent_admitted() {
+fn a_parent_without_an_admitted_variant_is_evicted() {
     let seen = look(preferred(), parent().admitted_on("spot"), all());
     let evicted = status::condition(&seen.objects["wl-12345"], "Evicted").expect("a condition");
     assert_eq!((evicted.reason.as_str(), evicted.message.as_str()), ("ConcurrentAdmission", "No variant is running"));
 }
 
 #[test]
-fn a_parent_that_is_done_or_inactive_takes_its_variants_along() {
+fn variants_of_a_finished_or_inactive_parent_are_finished_or_inactive() {
     let done = look(preferred(), parent().with("Finished", true, "Succeeded", NOW), all());
     assert!(["reservation", "spot"].iter().all(|name| done.condition(name, "Finished") == "True/Succeeded"));
     let mut inactive = parent();
@@ -335,7 +335,7 @@ fn a_parent_that_is_done_or_inactive_takes_its_variants_along() {
 }
 
 #[test]
-fn a_rejected_variant_stays_out_until_the_parent_is_reactivated() {
+fn a_rejected_variant_stays_inactive_until_the_parent_is_reactivated() {
     let rejected = || {
         with("spot", |mut it| {
             it.spec.active = Some(false);
@@ -357,7 +357,7 @@ fn a_rejected_variant_stays_out_until_the_parent_is_reactivated() {
 }
 
 #[test]
-fn the_gate_of_an_admitted_variant_takes_nobodys_turn() {
+fn the_open_gate_of_an_admitted_variant_delays_no_other() {
     let reservation = variant("reservation").with("QuotaReserved", false, "WaitingForQuota", NOW).blocked();
     let spot = variant("spot").gate(GatePosition::Open, "2026-01-01T00:59:00Z").admitted_on("spot");
     let on_demand = variant("on-demand").with("QuotaReserved", false, "WaitingForQuota", NOW);
@@ -366,7 +366,7 @@ fn the_gate_of_an_admitted_variant_takes_nobodys_turn() {
 }
 
 #[test]
-fn a_variant_is_made_anew_when_the_one_before_is_gone() {
+fn a_variant_is_created_again_once_its_predecessor_is_gone() {
     let going = with("spot", |mut it| {
         it.metadata.deletion_timestamp = serde_json::from_value(json!(NOW)).expect("a time");
         it
@@ -378,7 +378,7 @@ fn a_variant_is_made_anew_when_the_one_before_is_gone() {
 }
 
 #[test]
-fn pods_and_places_are_the_same_for_both() {
+fn readiness_and_failed_nodes_are_copied_between_parent_and_variant() {
     let ready = parent().admitted_on("spot").with("PodsReady", true, "Started", NOW);
     let seen = look(preferred(), ready, with("spot", |it| it.admitted_on("spot").with("PodsReady", false, "W", NOW)));
     assert_eq!(seen.condition("spot", "PodsReady"), "True/Started");
@@ -401,17 +401,17 @@ fn pods_and_places_are_the_same_for_both() {
 }
 
 #[test]
-fn variants_preempt_one_after_the_other_the_most_preferred_first() {
+fn variants_preempt_one_at_a_time_the_most_preferred_first() {
     use GatePosition::{Closed, Open};
     let waits = |flavor: &str| variant(flavor).with("QuotaReserved", false, "WaitingForQuota", NOW);
     let turn = Some(Duration::from_secs(300));
     for (reservation, spot, open, again) in [
-        // Nobody needs it; nobody is ahead, looked at yet or not; the first of two.
+        // None is blocked; only a less preferred one is; the most preferred of two is.
         (waits("reservation"), waits("spot"), vec![], None),
         (variant("reservation"), waits("spot").blocked(), vec!["spot"], turn),
         (waits("reservation"), waits("spot").blocked(), vec!["spot"], turn),
         (waits("reservation").blocked(), waits("spot").blocked().gate(Closed, NOW), vec!["reservation"], turn),
-        // The other's turn is not over, is over.
+        // The turn of the preferred one is not over; it is over.
         (
             waits("reservation").blocked().gate(Open, "2026-01-01T00:59:00Z"),
             waits("spot").blocked(),
@@ -434,7 +434,7 @@ fn variants_preempt_one_after_the_other_the_most_preferred_first() {
 }
 
 #[test]
-fn variants_ask_for_what_the_parent_asks_for_now() {
+fn variants_follow_changes_of_the_parent() {
     let mut grown = parent();
     grown.spec.pod_sets[0].count = 3;
     grown.spec.priority = Some(7);
@@ -442,12 +442,12 @@ fn variants_ask_for_what_the_parent_asks_for_now() {
     let asked = &seen.objects["reservation"].spec;
     assert_eq!((asked.pod_sets[0].count, asked.priority), (3, Some(7)));
     assert_eq!(asked.preemption_gates.len(), 1);
-    // What holds quota is made anew.
+    // The variant with quota is created again.
     assert_eq!(seen.deleted, ["spot"]);
 }
 
 #[test]
-fn without_a_policy_the_workload_queues_itself() {
+fn without_a_policy_the_workload_is_queued_itself() {
     let seen = look(Value::Null, parent(), all());
     assert_eq!(seen.deleted, ["reservation", "on-demand", "spot"]);
     assert_eq!(seen.objects["wl-12345"].labels().len(), 0);

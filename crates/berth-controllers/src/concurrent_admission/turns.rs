@@ -1,7 +1,9 @@
-//! Which variant may preempt: one at a time, the most preferred first, each for a while.
+//! Decides which variant may preempt: one at a time, the most preferred first, each for a limited
+//! time.
 //!
-//! Variants are made with a closed preemption gate. One that could be admitted by preempting says so (condition
-//! `BlockedOnPreemptionGates`) and waits for its turn; otherwise several would preempt for one job.
+//! Variants are created with a closed preemption gate. A variant that could be admitted by
+//! preempting has the condition `BlockedOnPreemptionGates` and waits for its turn. Otherwise
+//! several variants would preempt for the same job.
 
 use std::time::Duration;
 
@@ -13,31 +15,31 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use crate::conditions;
 use crate::workload::status;
 
-/// How long the variant whose gate was opened last has before it is another one's turn.
+/// Time from opening one variant's gate until the next one may be opened.
 pub const TURN: Duration = Duration::from_secs(5 * 60);
 
-/// What to do about a family's gates.
+/// The next step for the preemption gates of a parent's variants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Turn {
-    /// Nobody waits for one.
+    /// No variant waits for its gate.
     Nobody,
-    /// Somebody waits, and the last turn is not over for this long.
+    /// A variant waits, and the current turn lasts for this long.
     After(Duration),
     /// Open the gate of the variant at this position.
     Open(usize),
 }
 
-/// Where a variant stands as far as preempting is concerned.
+/// A variant's state regarding preemption.
 enum Stage {
-    /// It does not queue, is admitted already, or could be without preempting.
+    /// Not queued, admitted already, or not blocked by its gate.
     Elsewhere,
-    /// It could be admitted by preempting.
+    /// Blocked by its gate: it could be admitted by preempting.
     InNeed,
-    /// It may preempt, since then.
+    /// Its gate has been open since then.
     Preempting(Timestamp),
 }
 
-/// Whose turn it is among variants in order of preference.
+/// The next step; `variants` are in order of preference.
 pub fn next(variants: &[Workload], now: Timestamp) -> Turn {
     let (mut waiting, mut last_turn) = (None, None);
     for (at, variant) in variants.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! What a variant is made of, and what of it follows its parent.
+//! Creates variants and copies changes of the parent to them.
 
 use berth_api::kueue::constants::CONCURRENT_ADMISSION_PREEMPTION_GATE;
 use berth_api::kueue::v1beta2::{PreemptionGate, Workload, WorkloadSpec};
@@ -9,9 +9,10 @@ use kube::{Resource, ResourceExt};
 use crate::gates::Gates;
 use crate::jobs::naming::{OwnerKind, variant_name};
 
-/// The variant of a workload that may only use one flavor. It may not preempt before its turn.
+/// The variant of a workload for one flavor, with a closed preemption gate.
 pub fn make(parent: &Workload, flavor: &str, gates: &Gates) -> Workload {
-    // As Kueue names it: by the parent's uid, and a kind that objects Kueue has read do not say.
+    // Kueue hashes an empty group and kind here, because objects that it has read do not carry
+    // theirs.
     let kind = OwnerKind { group: String::new(), kind: String::new() };
     let uid = parent.metadata.uid.as_deref().unwrap_or_default();
     let mut variant = Workload::named(&variant_name(&parent.name_any(), uid, &kind, flavor, gates));
@@ -34,7 +35,7 @@ pub fn make(parent: &Workload, flavor: &str, gates: &Gates) -> Workload {
     variant
 }
 
-/// The spec of a parent's variants.
+/// The spec of a parent's variant.
 fn spec(parent: &Workload, active: Option<bool>) -> WorkloadSpec {
     let mut spec = parent.spec.clone();
     spec.active = active;
@@ -45,7 +46,7 @@ fn spec(parent: &Workload, active: Option<bool>) -> WorkloadSpec {
     spec
 }
 
-/// Makes a variant ask for what its parent asks for now. Returns whether anything changed.
+/// Copies the parent's spec and annotations to a variant. Returns true if anything changed.
 pub fn follow(variant: &mut Workload, parent: &Workload) -> bool {
     let before = (variant.spec.clone(), variant.metadata.annotations.clone());
     variant.spec = spec(parent, variant.spec.active);
@@ -53,12 +54,13 @@ pub fn follow(variant: &mut Workload, parent: &Workload) -> bool {
     before != (variant.spec.clone(), variant.metadata.annotations.clone())
 }
 
-/// Does a variant ask for other pods than its parent?
+/// True if the pod sets of variant and parent differ.
 pub fn asks_for_other_pods(variant: &Workload, parent: &Workload) -> bool {
     variant.spec.pod_sets != parent.spec.pod_sets
 }
 
-/// What decisions look at besides the spec: who gates admission, a boost of the priority, parameters of provisioning.
+/// Copies the annotations that affect decisions: admission gates, priority boost, provisioning
+/// parameters.
 fn follow_annotations(variant: &mut Workload, parent: &Workload) {
     let is_followed = |key: &String| {
         key == annotations::ADMISSION_GATED_BY

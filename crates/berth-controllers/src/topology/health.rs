@@ -1,4 +1,4 @@
-//! Which nodes of a workload have failed, and what follows from that (semantics §15).
+//! Detects failed nodes of a workload and decides what follows (semantics §15).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -19,18 +19,18 @@ use crate::translate::admission::decode;
 use crate::translate::placement::{taints, tolerations};
 use crate::workload::status::{self, Eviction};
 
-/// Label by which a node is named in assignments.
+/// Label that names a node in topology assignments.
 pub const HOSTNAME: &str = "kubernetes.io/hostname";
-/// Taint a node has while it is cordoned.
+/// Taint of a cordoned node.
 const UNSCHEDULABLE_TAINT: &str = "node.kubernetes.io/unschedulable";
-/// How long a node may be NotReady where only time decides.
+/// How long a node may be NotReady before it counts as failed, where a fixed time decides.
 const NOT_READY_FOR: Duration = Duration::from_secs(30);
-/// Condition of pods that were ended because their node is no more.
+/// Condition type of pods that are terminated because their node has failed.
 const TERMINATED_BY_KUEUE: &str = "TerminatedByKueue";
 /// Its reason.
 const UNSCHEDULABLE_ON_NODE: &str = "UnschedulableOnAssignedNode";
 
-/// What is looked at besides the workload and its pods.
+/// The inputs of an assessment other than the workload and its pods.
 pub struct View<'a> {
     /// Nodes by host name.
     pub node: &'a dyn Fn(&str) -> Option<Arc<Node>>,
@@ -38,24 +38,26 @@ pub struct View<'a> {
     pub flavor: &'a dyn Fn(&str) -> Option<Arc<ResourceFlavor>>,
     /// Feature gates.
     pub gates: &'a Gates,
-    /// Now.
+    /// Current time.
     pub now: Timestamp,
 }
 
-/// What to do about a workload's failed nodes.
+/// What to write after an assessment.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Outcome {
-    /// The workload as it should be, if it should be different.
+    /// The workload with its new status; `None` if it is unchanged.
     pub workload: Option<Workload>,
-    /// Message of the eviction, when it is evicted.
+    /// Message of the eviction, if the workload is evicted.
     pub evicted: Option<String>,
-    /// Pods that will never start where they were sent, ended so that others take their place.
+    /// Pods that can never start on their assigned node, before and after being marked Failed;
+    /// replacements take their place.
     pub ended: Vec<(Arc<Pod>, Pod)>,
-    /// When to look again although nothing has happened.
+    /// When to assess again without any change of objects.
     pub again: Option<Duration>,
 }
 
-/// The hosts an admitted workload was assigned; nothing where domains are not hosts, or before it is admitted.
+/// Host names in the assignment of an admitted workload; empty if its domains are not hosts, or
+/// before admission.
 pub fn assigned_hosts(workload: &Workload) -> BTreeSet<String> {
     if !status::is_admitted(workload) {
         return BTreeSet::new();
@@ -70,10 +72,10 @@ pub fn assigned_hosts(workload: &Workload) -> BTreeSet<String> {
         .collect()
 }
 
-/// Looks at every node of a workload.
+/// Assesses every node of a workload.
 ///
-/// One failed node is written down, for the scheduler to replace; a second one costs the workload its admission; one that
-/// recovered is struck off.
+/// One failed node is recorded for the scheduler to replace. A second one evicts the workload. A
+/// recovered one is removed from the record.
 pub fn assess(workload: &Workload, pods: &[Arc<Pod>], view: &View<'_>) -> Outcome {
     let mut outcome = Outcome::default();
     if !status::is_admitted(workload) || status::is_evicted(workload) || status::is_finished(workload) {
@@ -110,7 +112,8 @@ pub fn assess(workload: &Workload, pods: &[Arc<Pod>], view: &View<'_>) -> Outcom
             failed.iter().map(|name| UnhealthyNode { name: name.clone() }).collect();
         outcome.workload = Some(after);
     }
-    // A pod that was sent off just before its node was replaced waits for a node that is not its workload's any more.
+    // A pod released just before its node was replaced waits for a node that its workload no longer
+    // has.
     let stuck = pods.iter().filter(|pod| is_stuck(pod)).filter_map(|pod| {
         let host = pinned_to(pod, &[HOSTNAME])?.concat();
         let lost = failed.contains(&host) || (!assigned.is_empty() && !assigned.contains(&host));
@@ -126,7 +129,7 @@ enum Health {
     AskAgain(Duration),
 }
 
-/// Whether a node has failed for a workload (§15.1).
+/// The health of a node for a workload (§15.1).
 fn judge(workload: &Workload, host: &str, pods: &[&Arc<Pod>], view: &View<'_>) -> Health {
     let Some(node) = (view.node)(host) else { return Health::Failed };
     let conditions = node.status.as_ref().and_then(|status| status.conditions.as_ref());
@@ -154,7 +157,8 @@ fn judge(workload: &Workload, host: &str, pods: &[&Arc<Pod>], view: &View<'_>) -
     }
     match repulsion(workload, host, &node, view) {
         Repulsion::None => Health::Good,
-        // What runs there may go on until it ends, unless pods do not decide.
+        // Pods that run there may continue until they end, unless the gate excludes pods from the
+        // decision.
         Repulsion::Now if !view.gates.on(Gate::TASReplaceNodeOnPodTermination) => Health::Failed,
         Repulsion::Now | Repulsion::Later => {
             if progressing {
@@ -166,18 +170,18 @@ fn judge(workload: &Workload, host: &str, pods: &[&Arc<Pod>], view: &View<'_>) -
     }
 }
 
-/// What a node's taints mean for the pods of a workload assigned to it.
+/// What a node's taints mean for pods assigned to it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Repulsion {
-    /// They tolerate all of them.
+    /// All taints are tolerated.
     None,
-    /// They tolerate one for a limited time only.
+    /// A taint is tolerated for a limited time only.
     Later,
-    /// There is one they do not tolerate.
+    /// A taint is not tolerated.
     Now,
 }
 
-/// The worst a node's taints mean for the pods of a workload assigned to it.
+/// The strongest repulsion among a node's taints for the pods of a workload assigned to it.
 fn repulsion(workload: &Workload, host: &str, node: &Node, view: &View<'_>) -> Repulsion {
     let spec = node.spec.as_ref();
     let mut found = taints(spec.and_then(|spec| spec.taints.as_deref()).unwrap_or_default());
@@ -222,13 +226,13 @@ fn is_on(pod: &Pod, host: &str) -> bool {
     pinned_to(pod, &[HOSTNAME]).is_some_and(|pinned| pinned == [host])
 }
 
-/// It runs, or a kubelet is about to run it.
+/// True if the pod is bound to a node and has not ended.
 fn is_progressing(pod: &Pod) -> bool {
     let bound = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()).is_some_and(|node| !node.is_empty());
     bound && pod.metadata.deletion_timestamp.is_none() && !has_ended(pod)
 }
 
-/// It was sent to its node and has not got there.
+/// True if the pod was released to its node and is not bound yet.
 fn is_stuck(pod: &Pod) -> bool {
     let bound = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()).is_some_and(|node| !node.is_empty());
     !bound && !is_gated(pod) && pod.metadata.deletion_timestamp.is_none() && !has_ended(pod)
@@ -249,13 +253,13 @@ fn ended(pod: &Pod, host: &str, now: Timestamp) -> Pod {
     pod
 }
 
-/// What an event about an ended pod says.
+/// Message of the event about a terminated pod.
 pub fn ended_message(pod: &Pod) -> String {
     let host = pinned_to(pod, &[HOSTNAME]).map(|pinned| pinned.concat()).unwrap_or_default();
     format!("Pod {} was terminated because its assigned node {host} has failed", pod.name_any())
 }
 
-/// What of a node this module looks at: whoever watches nodes can leave out other changes.
+/// The fields of a node that affect its health; changes of other fields need no assessment.
 pub fn facts(node: &Node) -> (Option<String>, bool, Vec<BTreeMap<String, String>>) {
     let conditions = node.status.as_ref().and_then(|status| status.conditions.as_ref());
     let ready = conditions.into_iter().flatten().find(|it| it.type_ == "Ready").map(|it| it.status.clone());

@@ -1,8 +1,8 @@
-//! Topology-aware scheduling after admission: pods are sent to the domains their workload was given, and workloads hear of
-//! nodes that fail.
+//! Topology-aware scheduling after admission: pods are released to their workload's domains, and
+//! failed nodes are recorded on workloads.
 //!
-//! [`release`] and [`health`] decide, as pure functions of a workload and its pods; [`ungater`] and [`nodes`] are the
-//! controllers that carry it out. Where pods go in the first place is the engine's decision.
+//! [`release`] and [`health`] are pure functions of a workload and its pods; [`ungater`] and
+//! [`nodes`] are the controllers that execute their results. The engine assigns the domains.
 
 pub mod health;
 pub mod nodes;
@@ -25,14 +25,14 @@ use crate::metrics::Metrics;
 use crate::podset;
 use crate::stores::Stores;
 
-/// Adds both controllers to the manager, as the gates say.
+/// Adds both controllers to the manager, if their gates are on.
 pub fn install(manager: &mut Manager, config: &Arc<Config>, stores: &Stores, metrics: &Metrics) {
     let gates = config.gates();
     if !gates.on(Gate::TopologyAwareScheduling) {
         return;
     }
     let (pods, nodes): (Cache<Pod>, _) = (manager.cache(), manager.nodes());
-    // Most of what runs is not looked at until it ends.
+    // Most running pods are not read again until they end.
     pods.pack_idle();
     let of_workload = WorkloadPods { by_workload: pods.index(workloads_of_pod) };
     ungater::install(manager, stores, &pods, &of_workload, metrics);
@@ -41,14 +41,14 @@ pub fn install(manager: &mut Manager, config: &Arc<Config>, stores: &Stores, met
     }
 }
 
-/// Finds the pods of workloads.
+/// Index of pods by workload.
 #[derive(Clone)]
 pub(crate) struct WorkloadPods {
     by_workload: Index<Pod>,
 }
 
 impl WorkloadPods {
-    /// The pods of a workload, in name order; those of the slices before it as well.
+    /// The pods of a workload and of the slices before it, in name order.
     fn of(&self, workload: &Workload) -> Vec<Arc<Pod>> {
         let namespace = workload.namespace().unwrap_or_default();
         let own = workload.name_any();
@@ -61,7 +61,7 @@ impl WorkloadPods {
     }
 }
 
-/// The workloads a pod says it belongs to, as `namespace/name`.
+/// Keys (`namespace/name`) of the workloads that a pod names.
 fn workloads_of_pod(pod: &Pod) -> Vec<String> {
     let namespace = pod.namespace().unwrap_or_default();
     let names = [annotations::WORKLOAD, annotations::WORKLOAD_SLICE_NAME];
@@ -71,7 +71,7 @@ fn workloads_of_pod(pod: &Pod) -> Vec<String> {
     found
 }
 
-/// The key of the workload a pod names.
+/// Key of the workload that a pod names.
 fn workload_of_pod(pod: &Pod) -> Option<ObjectKey> {
     let name = pod.annotations().get(annotations::WORKLOAD)?;
     Some(ObjectKey::namespaced(pod.namespace().unwrap_or_default(), name.clone()))
@@ -82,18 +82,18 @@ fn pod_set_of(pod: &Pod) -> Option<&str> {
     pod.labels().get(labels::POD_SET).map(String::as_str)
 }
 
-/// It has ended, well or not.
+/// True if the pod succeeded or failed.
 fn has_ended(pod: &Pod) -> bool {
     let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
     matches!(phase, Some("Succeeded" | "Failed"))
 }
 
-/// It waits for a place in a topology.
+/// True if the pod has the topology gate.
 fn is_gated(pod: &Pod) -> bool {
     podset::is_gated(pod, constants::TOPOLOGY_GATE)
 }
 
-/// The values a pod is pinned to for some labels; nothing unless it is for all of them.
+/// The pod's node selector values for these labels; `None` unless it has all of them.
 fn pinned_to<'a>(pod: &'a Pod, levels: &[&str]) -> Option<Vec<&'a str>> {
     let selector = pod.spec.as_ref()?.node_selector.as_ref()?;
     levels.iter().map(|level| selector.get(*level).map(String::as_str)).collect()

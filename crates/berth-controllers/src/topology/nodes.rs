@@ -1,4 +1,4 @@
-//! The controller that tells workloads about their failed nodes.
+//! The controller that records failed nodes on workloads.
 
 use std::sync::Arc;
 
@@ -44,7 +44,7 @@ pub(super) fn install(
         .concurrency(16)
         .watch_self(&stores.workloads)
         .watch(nodes, move |delta| {
-            // Heartbeats change nothing.
+            // Heartbeats do not affect health.
             let same = match (&delta.old, &delta.new) {
                 (Some(old), Some(new)) => facts(old) == facts(new) && host(old) == host(new),
                 _ => false,
@@ -59,7 +59,7 @@ pub(super) fn install(
         .run(controller);
 }
 
-/// The name of a node in assignments.
+/// The node's name in topology assignments.
 fn host(node: &Node) -> Option<String> {
     node.labels().get(HOSTNAME).cloned()
 }
@@ -79,7 +79,7 @@ impl Reconciler for NodeFailures {
     async fn reconcile(&self, key: ObjectKey) -> Result<Action, Error> {
         let Some(workload) = self.stores.workloads.get(&key) else { return Ok(Action::Wait) };
         if is_variant(&workload) {
-            // The pods are its parent's; it hears of failed nodes from there.
+            // The pods belong to its parent, and the failed nodes are copied from there.
             return Ok(Action::Wait);
         }
         let outcome = {

@@ -1,8 +1,8 @@
-//! Which pods may start, and where (semantics §14.11).
+//! Decides which gated pods are released, and to which domain (semantics §14.11).
 //!
-//! Pods of a pod set with a topology assignment are held back by a scheduling gate. If every pod has a rank, the pod of rank
-//! k goes to the k-th slot of the assignment, so that neighbours by rank are neighbours in the topology; else each domain is
-//! filled up in order.
+//! Pods of a pod set with a topology assignment have a scheduling gate. If every pod has a rank,
+//! the pod of rank k goes to the k-th slot of the assignment, so that neighbours by rank are
+//! neighbours in the topology. Otherwise each domain is filled up in order.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -18,17 +18,17 @@ use crate::podset;
 use crate::translate::admission::decode;
 use crate::workload::status;
 
-/// A pod that may start on the nodes with these labels.
+/// A pod to release to the nodes with these labels.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Release {
     /// The pod.
     pub pod: Arc<Pod>,
-    /// What is added to its node selector.
+    /// Additions to its node selector.
     pub node_selector: BTreeMap<String, String>,
 }
 
 impl Release {
-    /// The pod without its gate, pinned to its domain.
+    /// The pod without its gate, and with the node selector of its domain.
     pub fn released(&self) -> Pod {
         let mut pod = (*self.pod).clone();
         podset::remove_gate(&mut pod, constants::TOPOLOGY_GATE);
@@ -39,7 +39,7 @@ impl Release {
     }
 }
 
-/// The pods of a workload that may start now.
+/// The pods of a workload to release now.
 pub fn releases(workload: &Workload, pods: &[Arc<Pod>]) -> Vec<Release> {
     let admitted = status::is_admitted(workload) && !status::is_evicted(workload) && !status::is_finished(workload);
     let Some(status) = workload.status.as_ref().filter(|_| admitted) else { return Vec::new() };
@@ -68,8 +68,8 @@ pub fn releases(workload: &Workload, pods: &[Arc<Pod>]) -> Vec<Release> {
     releases
 }
 
-/// Pods that are ranked before those of a pod set: of a leader and its workers, which are numbered together, the leader is
-/// the first. The smaller pod set leads.
+/// Number of pods that are ranked before those of a pod set. Leader and workers of a group are
+/// numbered together, with the leader first; the smaller pod set is the leader's.
 fn ranked_before(workload: &Workload, pod_set: &str) -> usize {
     let group_of = |name: &str| {
         let spec = workload.spec.pod_sets.iter().find(|set| set.name == name)?;
@@ -104,8 +104,8 @@ fn is_in(pod: &Pod, topology: &TopologyAssignment, domain: &TopologyDomain) -> b
         .is_some_and(|pinned| pinned.iter().copied().eq(domain.values.iter().map(|it| &**it)))
 }
 
-/// The domains of the gated pods by their ranks; nothing if ranks cannot be used: a pod has none, two have the same, one is
-/// beyond the assignment, or a pod that was released sits elsewhere.
+/// The domains of the gated pods by rank. `None` if the ranks are unusable: a pod has none, two
+/// pods share one, one exceeds the assignment, or a released pod is in another domain.
 fn by_rank<'a>(
     request: &PodSetTopologyRequest,
     before: usize,
@@ -134,7 +134,8 @@ fn by_rank<'a>(
     Some(chosen)
 }
 
-/// The place of a pod among all pods of its pod set; `before` of them belong to the leader's pod set.
+/// The rank of a pod in its pod set, after `before` pods of the leader's pod set; `pods`: size of
+/// the assignment.
 fn rank(request: &PodSetTopologyRequest, before: usize, pod: &Pod, pods: usize) -> Option<usize> {
     let number = |label: &str| pod.labels().get(label)?.parse::<usize>().ok();
     let offset = match pod.annotations().get(annotations::POD_INDEX_OFFSET) {
@@ -149,7 +150,7 @@ fn rank(request: &PodSetTopologyRequest, before: usize, pod: &Pod, pods: usize) 
     (index < size).then_some(number(label)? * size + index)
 }
 
-/// Fills every domain up to its count, in the order of the assignment and of the pods' names.
+/// Fills each domain up to its count, in the order of the assignment and of the pods' names.
 fn greedily<'a>(
     topology: &'a TopologyAssignment,
     members: &[&'a Arc<Pod>],

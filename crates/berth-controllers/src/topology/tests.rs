@@ -1,4 +1,4 @@
-//! What the two decisions say, from objects as they are written.
+//! Releases and health assessments of workloads given as manifests.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::gates::{Gate, Gates};
 
 const NOW: &str = "2026-01-01T00:10:00Z";
 
-/// An admitted workload with these hosts and pods per host.
+/// An admitted workload with these hosts and numbers of pods per host.
 fn workload(hosts: &[(&str, i32)], request: Value, unhealthy: &[&str]) -> Workload {
     let count: i32 = hosts.iter().map(|(_, count)| count).sum();
     let condition = |type_: &str| json!({"type": type_, "status": "True", "reason": "R", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"});
@@ -42,7 +42,7 @@ fn workload(hosts: &[(&str, i32)], request: Value, unhealthy: &[&str]) -> Worklo
     .expect("a workload")
 }
 
-/// A pod with an index, waiting for its place, or sent to a host and perhaps running there.
+/// A pod with an index: gated, or released to a host and, unless Pending, bound to it.
 fn pod(index: usize, host: Option<&str>, phase: &str) -> Arc<Pod> {
     let mut pod = json!({
         "metadata": {"name": format!("train-{index}"), "namespace": "default",
@@ -65,7 +65,7 @@ fn by_index() -> Value {
     json!({"required": "rack", "podIndexLabel": "batch.kubernetes.io/job-completion-index"})
 }
 
-/// Pods and the hosts they are sent to.
+/// Released pods and their hosts.
 fn sent(workload: &Workload, pods: &[Arc<Pod>]) -> Vec<(String, String)> {
     let host = |selector: &std::collections::BTreeMap<String, String>| selector["kubernetes.io/hostname"].clone();
     releases(workload, pods).iter().map(|it| (it.pod.name_any(), host(&it.node_selector))).collect()
@@ -76,7 +76,7 @@ fn pairs(list: &[(&str, &str)]) -> Vec<(String, String)> {
 }
 
 #[test]
-fn a_pod_goes_to_the_slot_of_its_rank_and_keeps_other_gates() {
+fn a_pod_is_released_to_the_slot_of_its_rank_and_keeps_other_gates() {
     let workload = workload(&[("a", 2), ("b", 1)], by_index(), &[]);
     let pods = [pod(2, None, "Pending"), pod(0, None, "Pending")];
     assert_eq!(sent(&workload, &pods), pairs(&[("train-2", "b"), ("train-0", "a")]));
@@ -87,7 +87,7 @@ fn a_pod_goes_to_the_slot_of_its_rank_and_keeps_other_gates() {
 }
 
 #[test]
-fn ranks_that_running_pods_contradict_are_not_used() {
+fn ranks_that_contradict_running_pods_are_ignored() {
     let workload = workload(&[("a", 1), ("b", 1), ("c", 1)], by_index(), &[]);
     let pods = [pod(0, Some("b"), "Running"), pod(1, None, "Pending"), pod(2, None, "Pending")];
     assert_eq!(sent(&workload, &pods), pairs(&[("train-1", "a"), ("train-2", "c")]));
@@ -109,7 +109,7 @@ fn sub_groups_are_ranked_one_after_the_other() {
 }
 
 #[test]
-fn pods_may_be_numbered_from_another_number_than_zero_and_have_no_rank_if_that_cannot_be() {
+fn ranks_respect_the_index_offset_and_invalid_ones_are_ignored() {
     let offset = |pod: Arc<Pod>, offset: &str| {
         let mut pod = (*pod).clone();
         pod.annotations_mut().insert("kueue.x-k8s.io/pod-index-offset".to_owned(), offset.to_owned());
@@ -118,7 +118,7 @@ fn pods_may_be_numbered_from_another_number_than_zero_and_have_no_rank_if_that_c
     let workload = workload(&[("a", 1), ("b", 1)], by_index(), &[]);
     let from_one = [offset(pod(2, None, "Pending"), "1"), offset(pod(1, None, "Pending"), "1")];
     assert_eq!(sent(&workload, &from_one), pairs(&[("train-2", "b"), ("train-1", "a")]));
-    // Beyond the assignment, below the offset, or twice the same: the pods are taken as they come.
+    // Beyond the assignment, below the offset, or duplicate: domains are filled in order.
     for (first, second) in [((5, "0"), (0, "0")), ((0, "1"), (1, "1"))] {
         let pods = [offset(pod(first.0, None, "Pending"), first.1), offset(pod(second.0, None, "Pending"), second.1)];
         let hosts: Vec<String> = sent(&workload, &pods).into_iter().map(|it| it.1).collect();
@@ -143,7 +143,7 @@ fn without_host_level_a_pod_is_pinned_to_every_level() {
 }
 
 #[test]
-fn workers_are_numbered_after_their_leader() {
+fn workers_are_ranked_after_their_leader() {
     let index = "leaderworkerset.sigs.k8s.io/worker-index";
     let request = json!({"required": "rack", "podIndexLabel": index, "podSetGroupName": "group"});
     let mut workload = workload(&[("a", 1), ("b", 1), ("c", 1)], request, &[]);
@@ -167,7 +167,7 @@ fn workers_are_numbered_after_their_leader() {
 }
 
 #[test]
-fn without_ranks_domains_are_filled_and_what_ended_makes_room() {
+fn without_ranks_domains_are_filled_in_order_and_ended_pods_free_their_slots() {
     let workload = workload(&[("a", 1), ("b", 2)], json!({"required": "rack"}), &[]);
     let pods = [
         pod(0, Some("a"), "Succeeded"),
@@ -180,7 +180,7 @@ fn without_ranks_domains_are_filled_and_what_ended_makes_room() {
 }
 
 #[test]
-fn nobody_is_sent_to_a_failed_node_or_for_a_workload_that_is_evicted() {
+fn no_pod_is_released_to_a_failed_node_or_for_an_evicted_workload() {
     let pods = [pod(0, None, "Pending"), pod(1, None, "Pending")];
     for request in [by_index(), json!({"required": "rack"})] {
         let workload = workload(&[("a", 1), ("b", 1)], request, &["a"]);
@@ -212,7 +212,7 @@ fn unhealthy(outcome: &Outcome) -> Option<Vec<String>> {
 }
 
 #[test]
-fn a_node_that_is_gone_is_written_down_and_its_waiting_pod_is_ended() {
+fn a_missing_node_is_recorded_and_its_pending_pod_is_terminated() {
     let workload = workload(&[("a", 1), ("b", 1)], by_index(), &[]);
     let pods = [pod(0, Some("a"), "Pending"), pod(1, Some("b"), "Running")];
     let outcome = look(&workload, &pods, vec![node("b", "True", json!({}))], &Gates::default());
@@ -224,7 +224,7 @@ fn a_node_that_is_gone_is_written_down_and_its_waiting_pod_is_ended() {
 }
 
 #[test]
-fn a_node_that_says_nothing_of_being_ready_has_failed_whatever_runs_on_it() {
+fn a_node_without_ready_condition_has_failed_even_with_running_pods() {
     let workload = workload(&[("a", 1)], by_index(), &[]);
     let mut silent = node("a", "True", json!({}));
     silent.status.as_mut().expect("a status").conditions = None;
@@ -233,7 +233,7 @@ fn a_node_that_says_nothing_of_being_ready_has_failed_whatever_runs_on_it() {
 }
 
 #[test]
-fn a_second_failed_node_evicts() {
+fn a_second_failed_node_evicts_the_workload() {
     let workload = workload(&[("a", 1), ("b", 1)], by_index(), &["a"]);
     let outcome = look(&workload, &[], Vec::new(), &Gates::default());
     assert_eq!(
@@ -245,7 +245,7 @@ fn a_second_failed_node_evicts() {
 }
 
 #[test]
-fn a_node_that_is_not_ready_counts_once_nothing_runs_on_it() {
+fn a_node_that_is_not_ready_has_failed_once_no_pod_runs_on_it() {
     let workload = workload(&[("a", 1)], by_index(), &[]);
     let nodes = || vec![node("a", "Unknown", json!({}))];
     let running = look(&workload, &[pod(0, Some("a"), "Running")], nodes(), &Gates::default());
@@ -255,7 +255,7 @@ fn a_node_that_is_not_ready_counts_once_nothing_runs_on_it() {
 }
 
 #[test]
-fn where_only_time_decides_a_node_may_be_away_for_thirty_seconds() {
+fn with_fixed_time_a_node_may_be_not_ready_for_thirty_seconds() {
     let gates = Gates::default().with(Gate::TASReplaceNodeOnPodTermination, false);
     let workload = workload(&[("a", 1)], by_index(), &[]);
     let outcome = look(&workload, &[pod(0, Some("a"), "Running")], vec![node("a", "False", json!({}))], &gates);
@@ -263,7 +263,7 @@ fn where_only_time_decides_a_node_may_be_away_for_thirty_seconds() {
 }
 
 #[test]
-fn where_time_decides_too_a_node_fails_by_whichever_comes_first() {
+fn with_both_gates_a_node_fails_by_pods_or_time_whichever_comes_first() {
     let gates = Gates::default().with(Gate::TASReplaceNodeDueToNotReadyOverFixedTime, true);
     let workload = workload(&[("a", 1)], by_index(), &[]);
     let away = || vec![node("a", "False", json!({}))];
@@ -274,7 +274,7 @@ fn where_time_decides_too_a_node_fails_by_whichever_comes_first() {
 }
 
 #[test]
-fn a_taint_nobody_tolerates_counts_once_nothing_runs_on_the_node() {
+fn an_untolerated_taint_fails_the_node_once_no_pod_runs_on_it() {
     let workload = workload(&[("a", 1)], by_index(), &[]);
     let tainted = |key: &str| vec![node("a", "True", json!({"taints": [{"key": key, "effect": "NoExecute"}]}))];
     let (running, waiting) = ([pod(0, Some("a"), "Running")], [pod(0, Some("a"), "Pending")]);
@@ -288,7 +288,7 @@ fn a_taint_nobody_tolerates_counts_once_nothing_runs_on_the_node() {
 }
 
 #[test]
-fn where_pods_do_not_decide_a_taint_nobody_tolerates_counts_at_once_and_one_tolerated_for_a_while_does_not() {
+fn without_pod_termination_an_untolerated_taint_fails_the_node_at_once() {
     let gates = Gates::default().with(Gate::TASReplaceNodeOnPodTermination, false);
     let tainted = |key: &str| vec![node("a", "True", json!({"taints": [{"key": key, "effect": "NoExecute"}]}))];
     let mut workload = workload(&[("a", 1)], by_index(), &[]);
@@ -303,7 +303,7 @@ fn where_pods_do_not_decide_a_taint_nobody_tolerates_counts_at_once_and_one_tole
 }
 
 #[test]
-fn a_pod_sent_to_a_node_that_was_replaced_meanwhile_is_ended() {
+fn a_pod_released_to_a_replaced_node_is_terminated() {
     let workload = workload(&[("b", 1)], by_index(), &[]);
     let nodes = || vec![node("a", "True", json!({})), node("b", "True", json!({}))];
     let (late, placed) = (pod(0, Some("a"), "Pending"), pod(1, Some("b"), "Pending"));
@@ -314,7 +314,7 @@ fn a_pod_sent_to_a_node_that_was_replaced_meanwhile_is_ended() {
 }
 
 #[test]
-fn a_node_that_recovers_is_struck_off() {
+fn a_recovered_node_is_removed_from_the_record() {
     let workload = workload(&[("a", 1)], by_index(), &["a"]);
     let outcome = look(&workload, &[], vec![node("a", "True", json!({}))], &Gates::default());
     assert_eq!(unhealthy(&outcome), Some(Vec::new()));

@@ -1,4 +1,4 @@
-//! The controller that releases pods into the topology domains of their workload.
+//! The controller that releases pods to the topology domains of their workload.
 
 use std::sync::Arc;
 
@@ -34,7 +34,7 @@ pub(super) fn install(
         .concurrency(16)
         .watch_self(&stores.workloads)
         .watch(pods, |delta| {
-            // A pod that came, or one that makes room for another.
+            // A new gated pod, or one that ended and so frees its slot.
             let matters = |pod: &Arc<Pod>| is_gated(pod) || super::has_ended(pod) || delta.new.is_none();
             delta.new.as_ref().or(delta.old.as_ref()).filter(|pod| matters(pod)).and_then(|pod| workload_of_pod(pod))
         })
@@ -56,7 +56,8 @@ impl Reconciler for Ungater {
         let api: Api<Pod> = Api::namespaced(self.client.clone(), &key.namespace);
         for release in releases(&workload, &self.of_workload.of(&workload)) {
             let (before, after) = (release.pod.as_ref(), release.released());
-            // Guarded by the version: whoever changed the pod meanwhile wakes this controller again.
+            // Guarded by resourceVersion: a concurrent change of the pod triggers another
+            // reconcile.
             match patch(&api, before, &after, Part::Main, before.resource_version().as_deref()).await {
                 Ok(Some(answer)) => {
                     self.pods.observe(answer);
