@@ -1,5 +1,5 @@
-//! Configuration of the controllers: what changes their behaviour, checked and with defaults. Files are read by
-//! [`crate::configuration`].
+//! The controllers' settings, after validation and with defaults. [`crate::configuration`] reads
+//! them from files.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -17,26 +17,27 @@ use crate::configuration::{self, file, frameworks};
 use crate::duration;
 use crate::gates::{Gate, Gates};
 
-/// How long changes that free quota are collected before workloads that were set aside get another look. Kueue takes a
-/// second, because a look costs it a pass over all of them; here it costs one decision per class of equal workloads, so this
-/// only has to be long enough for what happens at once to come together.
+/// How long events that free quota are collected before inadmissible workloads are evaluated again.
+/// Kueue uses a second, because it then passes over all of them. Here this costs one decision per
+/// scheduling-equivalence class, so it only needs to combine simultaneous events.
 const FLUSH_DELAY: Duration = Duration::from_millis(1);
 
-/// What the controllers do and how. [`Config::default`] is what they do without a file: what Kueue does by default, with every
-/// integration there is.
+/// Settings of the controllers. [`Config::default`] applies without a file: Kueue's defaults, with
+/// every integration enabled.
 ///
-/// It can be read from JSON as it is, without defaults of the file or checks, which recorded cases need; a file goes
+/// Recorded cases deserialize it directly, without a file's defaults and validation; files go
 /// through [`crate::configuration::read`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Config {
-    /// Manage jobs that name no queue too: they stay suspended until someone names one.
+    /// Manage jobs that name no queue too: they stay suspended until a queue is set.
     pub manage_jobs_without_queue_name: bool,
-    /// Namespaces in which jobs are managed; by default all but `kube-system` and the controllers' own.
+    /// Namespaces in which jobs are managed; by default all but `kube-system` and the controllers'
+    /// own namespace.
     pub managed_jobs_namespace_selector: LabelSelector,
-    /// Evict workloads whose pods do not become ready; absent: do not.
+    /// Evict workloads whose pods do not become ready; absent: never.
     pub wait_for_pods_ready: Option<WaitForPodsReady>,
-    /// Which kinds of job are managed.
+    /// Kinds of jobs that are managed.
     pub integrations: Integrations,
     /// Fair sharing between cluster queues; absent: borrow in order of arrival.
     pub fair_sharing: Option<FairSharing>,
@@ -46,29 +47,31 @@ pub struct Config {
     pub resources: Resources,
     /// When finished or deactivated objects are deleted; absent: never.
     pub object_retention_policies: Option<ObjectRetentionPolicies>,
-    /// Serve the ProvisioningRequest admission check. Not part of Kueue's file: Kueue looks whether the cluster has the
-    /// API; switch it off where it has not.
+    /// Serve the ProvisioningRequest admission check. Not part of Kueue's file, as Kueue detects
+    /// the API; set it to false in a cluster without the API.
     pub provisioning_requests: bool,
     /// Feature gates: those set, and the defaults of the others.
     pub feature_gates: Gates,
-    /// What the client lets through; absent: no limit. Whoever makes the client holds it to this; here it says how late
-    /// the order of writes may be decided.
+    /// Rate limit of the client; absent: none. The code that creates the client enforces it; here
+    /// it determines how late the order of writes may be decided.
     pub client_limit: Option<ClientLimit>,
     /// Report quotas, reservations and usage per flavor and resource too.
     pub resource_metrics: bool,
-    /// How many objects of a `Kind.group` may be reconciled at once; others as many as is good for them.
+    /// Maximum number of simultaneous reconciles by `Kind.group`; other kinds use the controllers'
+    /// defaults.
     pub concurrency_max: BTreeMap<String, usize>,
-    /// Which series there are.
+    /// Which series are exported.
     pub metrics: MetricsConfig,
 }
 
-/// Which series there are (`metrics` of the file).
+/// Which series are exported (`metrics` of the file).
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct MetricsConfig {
-    /// Of local queues; absent: of all, when gate LocalQueueMetrics is on.
+    /// Local queues with series; absent: all, if the gate LocalQueueMetrics is on.
     pub local_queues: Option<LocalQueueMetrics>,
-    /// Labels and annotations of objects that are labels of series, when gate CustomMetricLabels is on.
+    /// Labels and annotations of objects that become labels of series, if the gate
+    /// CustomMetricLabels is on.
     pub custom_labels: Vec<CustomLabel>,
 }
 
@@ -76,7 +79,7 @@ pub struct MetricsConfig {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct CustomLabel {
-    /// What follows `custom_`; the label to read when neither key is given.
+    /// Name after the prefix `custom_`; also the label to read if neither key is given.
     pub name: String,
     /// Kind of the object to read.
     pub source: LabelSource,
@@ -84,21 +87,21 @@ pub struct CustomLabel {
     pub key: Option<String>,
     /// Key of the annotation to read instead.
     pub annotation: Option<String>,
-    /// Values that are told apart; none: all.
+    /// Values that are exported; others share one placeholder. Empty: all.
     pub tracked_values: Vec<String>,
 }
 
-/// What a custom label is read from.
+/// The kind of object that a custom label is read from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum LabelSource {
-    /// The cluster queue a series is about.
+    /// The series' cluster queue.
     #[default]
     ClusterQueue,
-    /// The local queue.
+    /// The series' local queue.
     LocalQueue,
-    /// The cohort.
+    /// The series' cohort.
     Cohort,
-    /// The workload that is counted.
+    /// The workload that an event is counted for.
     Workload,
 }
 
@@ -120,27 +123,27 @@ impl CustomLabel {
     }
 }
 
-/// Which local queues have series.
+/// Local queues with series.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct LocalQueueMetrics {
-    /// None unless this says so.
+    /// False: no local queue has series.
     pub enable: bool,
-    /// Only those with these labels.
+    /// Only local queues with these labels.
     pub selector: Option<LabelSelector>,
 }
 
-/// A limit of the client, per kind of object (`clientConnection` of the file).
+/// A rate limit per kind of object (`clientConnection` of the file).
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ClientLimit {
-    /// Requests a second.
+    /// Requests per second.
     pub qps: f64,
-    /// Requests at once after a pause.
+    /// Maximum number of requests at once after a pause.
     pub burst: u32,
 }
 
 impl ClientLimit {
-    /// As Kueue reads it: a negative rate is none, after the version's defaults were filled in.
+    /// As in Kueue, a negative rate means no limit, once the version's defaults are filled in.
     fn of_file(file: &file::ClientConnection) -> Option<Self> {
         let qps = f64::from(file.qps.unwrap_or(-1.0));
         let burst = u32::try_from(file.burst.unwrap_or(0)).unwrap_or(0).max(1);
@@ -170,7 +173,7 @@ impl Default for Config {
 }
 
 impl Config {
-    /// The configuration a file describes, after its defaults were filled in and it was found valid.
+    /// The settings in a file that is valid and has its defaults filled in.
     pub(crate) fn of_file(file: &file::File, gates: &Gates) -> Self {
         let defaults = Config::default();
         let integrations = file.integrations.clone().unwrap_or_default();
@@ -240,7 +243,7 @@ impl Config {
         self.feature_gates.clone()
     }
 
-    /// `waitForPodsReady`, unless it is absent or its gate says no.
+    /// `waitForPodsReady`; `None` if it is absent or its gate is off.
     pub fn pods_ready(&self) -> Option<&WaitForPodsReady> {
         if self.gates().on(Gate::DisableWaitForPodsReady) {
             return None;
@@ -248,7 +251,7 @@ impl Config {
         self.wait_for_pods_ready.as_ref()
     }
 
-    /// The part of the configuration that decisions depend on.
+    /// The settings that decisions depend on.
     pub fn engine(&self) -> EngineConfig {
         let gates = engine_gates(&self.feature_gates);
         let mut engine = EngineConfig { flush_delay: FLUSH_DELAY, gates, ..EngineConfig::default() };
@@ -286,7 +289,7 @@ impl Config {
     }
 }
 
-/// The gates decisions depend on; the others concern other parts.
+/// The gates that decisions depend on.
 fn engine_gates(gates: &Gates) -> FeatureGates {
     FeatureGates {
         partial_admission: gates.on(Gate::PartialAdmission),
@@ -331,15 +334,15 @@ fn concurrency_max(controller: &file::Controller) -> BTreeMap<String, usize> {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct WaitForPodsReady {
-    /// How long after admission all pods must be ready.
+    /// Maximum time from admission until all pods are ready.
     #[serde(with = "duration::option")]
     pub timeout: Option<Duration>,
-    /// Admit nothing while an admitted workload's pods are not ready.
+    /// Admit no workload while pods of an admitted one are not ready.
     pub block_admission: bool,
-    /// How long a workload may take to replace a failed pod; absent: `timeout`; zero: for ever.
+    /// Maximum time to replace a failed pod; absent: `timeout`; zero: unlimited.
     #[serde(with = "duration::option")]
     pub recovery_timeout: Option<Duration>,
-    /// How evicted workloads come back.
+    /// How evicted workloads are requeued.
     pub requeuing_strategy: RequeuingStrategy,
 }
 
@@ -354,7 +357,7 @@ impl Default for WaitForPodsReady {
     }
 }
 
-/// A duration that was found not to be negative.
+/// Converts a duration that validation found not to be negative.
 fn positive(duration: SignedDuration) -> Duration {
     Duration::try_from(duration).unwrap_or_default()
 }
@@ -382,12 +385,12 @@ impl WaitForPodsReady {
     /// Default timeout: 30 minutes.
     pub const TIMEOUT_DEFAULT: Duration = Duration::from_secs(30 * 60);
 
-    /// Time from admission to readiness.
+    /// Maximum time from admission to readiness.
     pub fn timeout(&self) -> Duration {
         self.timeout.unwrap_or(Self::TIMEOUT_DEFAULT)
     }
 
-    /// Time to recover from a failed pod; `None` when there is no limit.
+    /// Maximum time to recover from a failed pod; `None` without limit.
     pub fn recovery_timeout(&self) -> Option<Duration> {
         match self.recovery_timeout {
             Some(limit) if limit.is_zero() => None,
@@ -397,17 +400,17 @@ impl WaitForPodsReady {
     }
 }
 
-/// How workloads evicted for readiness come back.
+/// How workloads that were evicted for readiness are requeued.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct RequeuingStrategy {
-    /// Which time they queue by.
+    /// The timestamp that determines their position in the queue.
     pub timestamp: RequeuingTimestamp,
-    /// How often they may come back; absent: always.
+    /// Maximum number of requeues; absent: unlimited.
     pub backoff_limit_count: Option<i32>,
     /// First delay, in seconds; doubles each time.
     pub backoff_base_seconds: i32,
-    /// Longest delay, in seconds.
+    /// Maximum delay, in seconds.
     pub backoff_max_seconds: i32,
 }
 
@@ -422,33 +425,34 @@ impl Default for RequeuingStrategy {
     }
 }
 
-/// Which time a workload evicted for readiness queues by.
+/// The timestamp that determines the queue position of a workload evicted for readiness.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum RequeuingTimestamp {
-    /// When it was evicted.
+    /// Time of the eviction.
     #[default]
     Eviction,
-    /// When it was created.
+    /// Time of creation.
     Creation,
 }
 
-/// Which kinds of job are managed.
+/// Kinds of jobs that are managed.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Integrations {
     /// Names of integrations, for example `batch/job`.
     pub frameworks: Vec<String>,
-    /// Kinds other controllers integrate, as `Kind.version.group`; jobs they own are not queued by themselves.
+    /// Kinds that other controllers integrate, as `Kind.version.group`; jobs that they own are not
+    /// queued themselves.
     pub external_frameworks: Vec<String>,
     /// Label keys copied from jobs to their workloads.
     pub label_keys_to_copy: Vec<String>,
     /// Annotation keys copied from jobs to their workloads.
     pub annotations_to_copy: Vec<String>,
-    /// Accounts that may make an object part of another that is queued; absent: any.
+    /// Accounts that may make an object part of a queued owner; absent: all.
     pub owner_reference_writers: Option<Accounts>,
 }
 
-/// Accounts by name and by group.
+/// Accounts, by user name and by group.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default, deny_unknown_fields)]
 pub struct Accounts {
@@ -471,7 +475,7 @@ impl Default for Integrations {
 }
 
 impl Integrations {
-    /// Is this integration enabled, by itself or with another?
+    /// True if this integration is enabled, directly or by another one.
     pub fn enabled(&self, name: &str) -> bool {
         let brought = |framework: &String| frameworks::brought_by(framework).contains(&name);
         self.frameworks.iter().any(|framework| framework == name || brought(framework))
@@ -482,7 +486,7 @@ impl Integrations {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct FairSharing {
-    /// Rules a preemption must satisfy, tried in order.
+    /// Rules that allow a preemption, tried in order.
     pub preemption_strategies: Vec<FairSharingStrategy>,
 }
 
@@ -497,12 +501,12 @@ impl Default for FairSharing {
     }
 }
 
-/// When fair sharing allows a preemption.
+/// Rule by which fair sharing allows a preemption.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FairSharingStrategy {
-    /// The preemptor's share is at most what the victim's queue is left with.
+    /// The preemptor's share is at most the share that the victim's queue is left with.
     LessThanOrEqualToFinalShare,
-    /// The preemptor's share is below what the victim's queue had.
+    /// The preemptor's share is below the current share of the victim's queue.
     LessThanInitialShare,
 }
 
@@ -510,13 +514,13 @@ pub enum FairSharingStrategy {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct AdmissionFairSharing {
-    /// Time after which half of the usage is forgotten.
+    /// Time after which past usage counts half.
     #[serde(with = "duration::option")]
     pub usage_half_life_time: Option<Duration>,
     /// How often usage is recorded; 5 minutes by default.
     #[serde(with = "duration::option")]
     pub usage_sampling_interval: Option<Duration>,
-    /// Weights of resources; 1 when not listed.
+    /// Weights of resources; 1 if not listed.
     pub resource_weights: BTreeMap<String, f64>,
 }
 
@@ -524,21 +528,21 @@ pub struct AdmissionFairSharing {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Resources {
-    /// Resources with these prefixes do not count.
+    /// Resources with these prefixes are ignored.
     pub exclude_resource_prefixes: Vec<String>,
-    /// Resources that count as others.
+    /// Resources that are counted as others.
     pub transformations: Vec<ResourceTransformation>,
-    /// What to do with resources no quota covers.
+    /// How resources without quota are treated.
     pub quota_check_strategy: QuotaCheckStrategy,
 }
 
-/// One resource that counts as others.
+/// A resource that is counted as others.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ResourceTransformation {
     /// The requested resource.
     pub input: String,
-    /// Keep the input, or replace it.
+    /// Whether the input is counted too.
     pub strategy: TransformationStrategy,
     /// Multiply by the amount of this resource.
     pub multiply_by: Option<String>,
@@ -564,23 +568,23 @@ impl ResourceTransformation {
     }
 }
 
-/// What becomes of a transformed resource.
+/// Whether the input of a transformation is counted too.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum TransformationStrategy {
-    /// It counts too.
+    /// Count the input and the outputs.
     #[default]
     Retain,
-    /// Only the outputs count.
+    /// Count only the outputs.
     Replace,
 }
 
-/// What to do with requested resources no quota covers.
+/// How requested resources are treated that no quota covers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum QuotaCheckStrategy {
     /// The workload does not fit.
     #[default]
     BlockUndeclared,
-    /// They do not count.
+    /// They are ignored.
     IgnoreUndeclared,
 }
 
@@ -592,14 +596,15 @@ pub struct ObjectRetentionPolicies {
     pub workloads: Option<WorkloadRetentionPolicy>,
 }
 
-/// When workloads, or the jobs they stand for, are deleted.
+/// When workloads or their jobs are deleted.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct WorkloadRetentionPolicy {
     /// A finished Workload is deleted this long after it finished.
     #[serde(with = "duration::option")]
     pub after_finished: Option<Duration>,
-    /// The job of a workload that was deactivated by a controller is deleted this long after that.
+    /// The job of a workload that a controller deactivated is deleted this long after the
+    /// deactivation.
     #[serde(with = "duration::option")]
     pub after_deactivated_by_kueue: Option<Duration>,
 }
@@ -609,7 +614,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_engine_has_the_same_defaults_of_gates() {
+    fn gates_have_the_same_defaults_in_the_engine() {
         assert_eq!(Config::default().engine().gates, FeatureGates::default());
     }
 }

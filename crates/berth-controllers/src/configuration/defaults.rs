@@ -1,4 +1,4 @@
-//! What a file leaves out, as Kueue fills it in (`docs/reference/kueue-config.v1beta2.md`).
+//! Defaults of a file, as in Kueue (`docs/reference/kueue-config.v1beta2.md`).
 
 use jiff::SignedDuration;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelectorRequirement};
@@ -6,10 +6,10 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelecto
 use super::file::{File, RequeuingStrategy};
 use crate::config::{FairSharing, RequeuingStrategy as Requeuing, WaitForPodsReady};
 
-/// What is integrated when the file lists nothing.
+/// The only integration if the file lists none.
 const FRAMEWORK: &str = "batch/job";
 
-/// The file with its defaults; `own` is the controllers' namespace when it names none.
+/// The file with its defaults; `own` is the controllers' namespace if the file names none.
 pub(super) fn fill(mut file: File, own: &str) -> File {
     let namespace = file.namespace.get_or_insert_with(|| own.to_owned()).clone();
     file.managed_jobs_namespace_selector.get_or_insert_with(|| outside_of_system(&namespace));
@@ -25,7 +25,7 @@ pub(super) fn fill(mut file: File, own: &str) -> File {
     if wait.timeout.is_none_or(|timeout| timeout.is_zero()) {
         wait.timeout = SignedDuration::try_from(WaitForPodsReady::TIMEOUT_DEFAULT).ok();
     }
-    // No recovery timeout means the timeout.
+    // An absent recovery timeout equals the timeout.
     wait.block_admission.get_or_insert(false);
     let requeuing = Requeuing::default();
     let strategy = wait.requeuing_strategy.get_or_insert_with(RequeuingStrategy::default);
@@ -53,7 +53,7 @@ pub(super) fn fill(mut file: File, own: &str) -> File {
     file
 }
 
-/// Every namespace but the system's and the controllers' own.
+/// Selects every namespace except the system's and the controllers' own.
 pub(crate) fn outside_of_system(own: &str) -> LabelSelector {
     let requirement = LabelSelectorRequirement {
         key: "kubernetes.io/metadata.name".to_owned(),

@@ -1,4 +1,4 @@
-//! Rules of `resources.deviceClassMappings`: device classes that count as resources.
+//! Validation of `resources.deviceClassMappings`: device classes that are counted as resources.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,22 +10,22 @@ use super::file::{DeviceClassMapping, DeviceSource, Resources};
 use super::validate::one_error;
 use crate::gates::{Gate, Gates};
 
-/// Mappings in a file.
+/// Maximum number of mappings.
 const MAPPINGS_MAX: usize = 16;
-/// Device classes in a mapping.
+/// Maximum number of device classes in a mapping.
 const CLASSES_MAX: usize = 8;
-/// Longest resource or device class name.
+/// Maximum length of a resource or device class name.
 const NAME_MAX: usize = 253;
-/// Longest driver name, and longest domain of a capacity.
+/// Maximum length of a driver's name, and of a capacity's domain.
 const DRIVER_MAX: usize = 63;
-/// Longest identifier of a capacity, without its domain.
+/// Maximum length of a capacity's identifier, without its domain.
 const IDENTIFIER_MAX: usize = 32;
-/// Gate of sources that count counters.
+/// Gate of counter sources.
 const COUNTER_GATE: Gate = Gate::KueueDRAIntegrationPartitionableDevices;
-/// Gate of sources that count capacities.
+/// Gate of capacity sources.
 const CAPACITY_GATE: Gate = Gate::KueueDRAIntegrationConsumableCapacity;
 
-/// What is counted of a device class: the whole device, or figures by name.
+/// What is counted of a device: the whole device, or a named figure.
 #[derive(PartialEq, Eq, PartialOrd, Ord, Clone)]
 enum Counted {
     Device,
@@ -33,7 +33,7 @@ enum Counted {
     Capacity(String),
 }
 
-/// What is wrong with the mappings.
+/// Validates the mappings.
 pub(super) fn validate(resources: &Resources, gates: &Gates) -> Vec<Error> {
     let path = Path::new("resources");
     let path = path.child("deviceClassMappings");
@@ -88,7 +88,8 @@ fn counted(mapping: &DeviceClassMapping) -> BTreeSet<Counted> {
     counters.chain(capacities.map(|it| Counted::Capacity(it.name.clone()))).collect()
 }
 
-/// Two mappings may share a class when both count figures of one sort and none twice.
+/// True if both mappings may count the same class: both count counters or both count capacities,
+/// and none in common.
 fn can_share(known: &BTreeSet<Counted>, new: &BTreeSet<Counted>) -> bool {
     let sort = |it: &Counted| match it {
         Counted::Device => 0,
@@ -174,7 +175,7 @@ fn counter_name(text: &str, path: &Path<'_>) -> Vec<Error> {
     one_error(names::is_dns1123_label(text), text, path).into_iter().collect()
 }
 
-/// `domain/identifier` or an identifier.
+/// Validates a name like `domain/identifier` or `identifier`.
 fn capacity_name(text: &str, path: &Path<'_>) -> Vec<Error> {
     let mut errors = Vec::new();
     let (domain, identifier) = match text.split_once('/') {

@@ -1,5 +1,5 @@
-//! Every field of the file, and what becomes of it: a field that is added and is in no row fails a test, and so does a row
-//! that does not hold.
+//! Every field of the file and how it is treated. A test fails for a field without a row, and for a
+//! row that is wrong.
 
 use serde_json::{Value, json};
 
@@ -7,18 +7,18 @@ use super::file::*;
 use super::*;
 use crate::config::Accounts;
 
-/// What becomes of a field.
+/// How a field is treated.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Fate {
-    /// It changes what the controllers do, or the process they run in.
+    /// It changes what the controllers do, or the process that runs them.
     Honoured,
-    /// Asking for something by it is refused, by its path or by that of what it is in.
+    /// It is rejected, with its own path or that of a parent.
     Refused,
 }
 use Fate::{Honoured, Refused};
 
-/// The path of a field, a file that uses it, and what becomes of it. A row also stands for everything below its path; `[]` is
-/// any element.
+/// The path of each field, a file that sets it, and how it is treated. A row also covers every
+/// field below its path; `[]` is any element.
 fn rows() -> Vec<(&'static str, Value, Fate)> {
     let selector = json!({"matchLabels": {"team": "a"}});
     let wait = |field: Value| json!({ "waitForPodsReady": field });
@@ -150,7 +150,7 @@ fn rows() -> Vec<(&'static str, Value, Fate)> {
     ]
 }
 
-/// A file in which every field is set. It is spelled out, so that the compiler points here when there is another one.
+/// A file with every field set. It is spelled out, so that the compiler reports a new field here.
 fn full() -> File {
     let text = || Some("x".to_owned());
     let second = Some(jiff::SignedDuration::from_secs(1));
@@ -280,7 +280,7 @@ fn full() -> File {
     }
 }
 
-/// Paths of everything that holds no further fields.
+/// Paths of all values that contain no further fields.
 fn leaves(value: &Value, path: &str, found: &mut Vec<String>) {
     match value {
         Value::Object(map) if !map.is_empty() => {
@@ -323,7 +323,7 @@ fn every_field_has_a_row() {
     leaves(&json!(full()), "", &mut found);
     for leaf in &found {
         let rows = rows().into_iter().filter(|(path, _, _)| is_or_is_below(leaf, path)).count();
-        assert_eq!(rows, 1, "{leaf} is in {rows} rows: say what becomes of it");
+        assert_eq!(rows, 1, "{leaf} is in {rows} rows: add exactly one");
     }
     for (path, _, _) in rows() {
         assert!(found.iter().any(|leaf| is_or_is_below(leaf, path)), "{path}: there is no such field");
@@ -331,7 +331,7 @@ fn every_field_has_a_row() {
 }
 
 #[test]
-fn what_a_field_says_is_heeded_or_refused_by_name() {
+fn every_field_takes_effect_or_is_rejected_by_name() {
     for (path, file, fate) in rows() {
         let read = super::read(file.clone(), "berth-system");
         match fate {
@@ -355,6 +355,6 @@ fn every_field_is_in_the_documentation() {
     let text = std::fs::read_to_string(file).expect("the page");
     for (path, _, _) in rows() {
         let name = path.replace("[]", "");
-        assert!(text.contains(&format!("`{name}`")), "docs/configuration.md says nothing of {name}");
+        assert!(text.contains(&format!("`{name}`")), "docs/configuration.md does not describe {name}");
     }
 }

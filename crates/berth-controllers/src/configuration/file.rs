@@ -1,7 +1,9 @@
-//! The configuration file as it is written: `config.kueue.x-k8s.io/v1beta2`, every field by its own name.
+//! The configuration file as written: `config.kueue.x-k8s.io/v1beta2`, every field under its own
+//! name.
 //!
-//! Values that validation has something to say about stay as written (enumerations as text, durations with their sign),
-//! so that a mistake is reported with its path and not as a parser's complaint. A field nobody knows is refused.
+//! Values that need validation keep their written form (enumerations as text, durations with their
+//! sign), so that an error gives the field's path instead of a parser's message. Unknown fields are
+//! rejected.
 
 use std::collections::BTreeMap;
 
@@ -47,7 +49,7 @@ pub struct File {
     pub internal_cert_management: Option<InternalCertManagement>,
     /// Eviction of workloads whose pods do not become ready.
     pub wait_for_pods_ready: Option<WaitForPodsReady>,
-    /// Kinds of job.
+    /// Kinds of jobs.
     pub integrations: Option<Integrations>,
     /// Dispatching to other clusters.
     pub multi_kueue: Option<MultiKueue>,
@@ -61,7 +63,7 @@ pub struct File {
     pub feature_gates: BTreeMap<String, bool>,
     /// When objects are deleted.
     pub object_retention_policies: Option<ObjectRetentionPolicies>,
-    /// Where pending workloads can be asked for.
+    /// The server of pending workloads.
     pub visibility_server: Option<VisibilityServer>,
     /// Berth's own: serve the ProvisioningRequest admission check.
     pub provisioning_requests: Option<bool>,
@@ -73,7 +75,7 @@ pub struct File {
 pub struct Webhook {
     /// Port.
     pub port: Option<i32>,
-    /// Host name.
+    /// Host name or address to listen on.
     pub host: Option<String>,
     /// Folder of the certificate.
     pub cert_dir: Option<String>,
@@ -85,20 +87,20 @@ pub struct Webhook {
 pub struct LeaderElection {
     /// Act only while holding the Lease.
     pub leader_elect: Option<bool>,
-    /// How long others wait after the last renewal they have seen.
+    /// How long other replicas wait after the last renewal that they have seen.
     #[serde(with = "duration::signed", skip_serializing_if = "Option::is_none")]
     pub lease_duration: Option<SignedDuration>,
-    /// How long the holder tries to renew.
+    /// How long the leader tries to renew.
     #[serde(with = "duration::signed", skip_serializing_if = "Option::is_none")]
     pub renew_deadline: Option<SignedDuration>,
-    /// Between two attempts.
+    /// Interval between two attempts.
     #[serde(with = "duration::signed", skip_serializing_if = "Option::is_none")]
     pub retry_period: Option<SignedDuration>,
-    /// Kind of object that is held: `leases`.
+    /// Kind of the lock object: `leases`.
     pub resource_lock: Option<String>,
-    /// Its name.
+    /// Name of the lock object.
     pub resource_name: Option<String>,
-    /// Its namespace.
+    /// Namespace of the lock object.
     pub resource_namespace: Option<String>,
 }
 
@@ -106,7 +108,7 @@ pub struct LeaderElection {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default, deny_unknown_fields)]
 pub struct Metrics {
-    /// Address they are served at.
+    /// Address to serve metrics on.
     pub bind_address: Option<String>,
     /// Report quotas and usage per flavor and resource too.
     pub enable_cluster_queue_resources: Option<bool>,
@@ -120,7 +122,7 @@ pub struct Metrics {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default, deny_unknown_fields)]
 pub struct CustomLabel {
-    /// What follows `custom_` in the series' label.
+    /// Name after the prefix `custom_`.
     pub name: String,
     /// Key of the label to read.
     pub source_label_key: String,
@@ -128,7 +130,7 @@ pub struct CustomLabel {
     pub source_annotation_key: String,
     /// Kind of the object to read it from.
     pub source_kind: Option<String>,
-    /// Values that are told apart.
+    /// Values that are exported.
     pub tracked_values: Vec<String>,
 }
 
@@ -136,9 +138,9 @@ pub struct CustomLabel {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default, deny_unknown_fields)]
 pub struct LocalQueueMetrics {
-    /// Report them.
+    /// Export series of local queues.
     pub enable: bool,
-    /// Only of these queues.
+    /// Only of local queues that match.
     pub local_queue_selector: Option<LabelSelector>,
 }
 
@@ -158,9 +160,9 @@ pub struct Health {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default, deny_unknown_fields)]
 pub struct Controller {
-    /// Reconciles at once, by `Kind.group`.
+    /// Maximum number of simultaneous reconciles, by `Kind.group`.
     pub group_kind_concurrency: BTreeMap<String, i32>,
-    /// How long caches may take to fill: nanoseconds, or a duration.
+    /// Maximum time for filling caches: nanoseconds, or a duration.
     pub cache_sync_timeout: Option<Value>,
 }
 
@@ -168,7 +170,7 @@ pub struct Controller {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default, deny_unknown_fields)]
 pub struct Tls {
-    /// Lowest version, such as `VersionTLS12`.
+    /// Minimum version, such as `VersionTLS12`.
     pub min_version: String,
     /// Names of cipher suites.
     pub cipher_suites: Vec<String>,
@@ -180,9 +182,9 @@ pub struct Tls {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default, deny_unknown_fields)]
 pub struct ClientConnection {
-    /// Requests a second; negative: no limit.
+    /// Requests per second; negative: no limit.
     pub qps: Option<f32>,
-    /// Requests at once.
+    /// Maximum number of requests at once.
     pub burst: Option<i32>,
 }
 
@@ -190,7 +192,7 @@ pub struct ClientConnection {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default, deny_unknown_fields)]
 pub struct InternalCertManagement {
-    /// Make certificates.
+    /// Generate certificates.
     pub enable: Option<bool>,
     /// Service of the webhooks.
     pub webhook_service_name: Option<String>,
@@ -202,15 +204,15 @@ pub struct InternalCertManagement {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default, deny_unknown_fields)]
 pub struct WaitForPodsReady {
-    /// From admission to readiness.
+    /// Maximum time from admission to readiness.
     #[serde(with = "duration::signed", skip_serializing_if = "Option::is_none")]
     pub timeout: Option<SignedDuration>,
-    /// Admit nothing meanwhile.
+    /// Admit no workload meanwhile.
     pub block_admission: Option<bool>,
-    /// From a failed pod to readiness; zero: for ever.
+    /// Maximum time from a failed pod to readiness; zero: unlimited.
     #[serde(with = "duration::signed", skip_serializing_if = "Option::is_none")]
     pub recovery_timeout: Option<SignedDuration>,
-    /// How evicted workloads come back.
+    /// How evicted workloads are requeued.
     pub requeuing_strategy: Option<RequeuingStrategy>,
 }
 
@@ -220,11 +222,11 @@ pub struct WaitForPodsReady {
 pub struct RequeuingStrategy {
     /// `Eviction` or `Creation`.
     pub timestamp: Option<String>,
-    /// How often.
+    /// Maximum number of requeues.
     pub backoff_limit_count: Option<i32>,
     /// First delay.
     pub backoff_base_seconds: Option<i32>,
-    /// Longest delay.
+    /// Maximum delay.
     pub backoff_max_seconds: Option<i32>,
 }
 
@@ -234,13 +236,13 @@ pub struct RequeuingStrategy {
 pub struct Integrations {
     /// Names such as `batch/job`.
     pub frameworks: Vec<String>,
-    /// Kinds other controllers integrate: `Kind.version.group`.
+    /// Kinds that other controllers integrate: `Kind.version.group`.
     pub external_frameworks: Vec<String>,
     /// Label keys copied to workloads.
     pub label_keys_to_copy: Vec<String>,
     /// Berth's own: annotation keys copied to workloads.
     pub annotations_to_copy: Vec<String>,
-    /// Berth's own: accounts that may make an object part of another that is queued.
+    /// Berth's own: accounts that may make an object part of a queued owner.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub owner_reference_writers: Option<Accounts>,
 }
@@ -249,17 +251,17 @@ pub struct Integrations {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default, deny_unknown_fields)]
 pub struct MultiKueue {
-    /// Time between collections of orphans; zero: never.
+    /// Interval between garbage collections; zero: never.
     #[serde(with = "duration::signed", skip_serializing_if = "Option::is_none")]
     pub gc_interval: Option<SignedDuration>,
-    /// Label value that marks what this cluster made elsewhere.
+    /// Label value of objects that this cluster creates in worker clusters.
     pub origin: Option<String>,
-    /// How long a lost worker keeps its workloads.
+    /// How long workloads stay on a worker that is unreachable.
     #[serde(with = "duration::signed", skip_serializing_if = "Option::is_none")]
     pub worker_lost_timeout: Option<SignedDuration>,
-    /// Who chooses workers.
+    /// Name of the dispatcher that chooses workers.
     pub dispatcher_name: Option<String>,
-    /// Kinds without an adapter of their own.
+    /// Kinds without a built-in adapter.
     pub external_frameworks: Vec<ExternalFramework>,
     /// How credentials of workers are obtained.
     pub cluster_profile: Option<ClusterProfile>,
@@ -281,7 +283,7 @@ pub struct ExternalFramework {
 pub struct ClusterProfile {
     /// Providers.
     pub access_providers: Vec<AccessProvider>,
-    /// Their older name.
+    /// Older name of the same list.
     pub credentials_providers: Vec<AccessProvider>,
 }
 
@@ -291,7 +293,7 @@ pub struct ClusterProfile {
 pub struct AccessProvider {
     /// Name.
     pub name: String,
-    /// What to run.
+    /// The credential plugin.
     pub exec_config: ExecConfig,
 }
 
@@ -307,9 +309,9 @@ pub struct ExecConfig {
     pub args: Vec<String>,
     /// Environment.
     pub env: Vec<ExecVariable>,
-    /// Shown when the command is missing.
+    /// Shown if the command is missing.
     pub install_hint: String,
-    /// Give the plugin the cluster's description.
+    /// Pass the cluster's description to the plugin.
     pub provide_cluster_info: bool,
     /// `Never`, `IfAvailable` or `Always`.
     pub interactive_mode: String,
@@ -329,7 +331,7 @@ pub struct ExecVariable {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default, deny_unknown_fields)]
 pub struct IncrementalDispatcher {
-    /// Workers asked at once.
+    /// Number of workers nominated at once.
     pub step_size: Option<i32>,
 }
 
@@ -337,7 +339,7 @@ pub struct IncrementalDispatcher {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default, deny_unknown_fields)]
 pub struct FairSharing {
-    /// Rules a preemption must satisfy, in order.
+    /// Rules that allow a preemption, tried in order.
     pub preemption_strategies: Vec<String>,
 }
 
@@ -345,7 +347,7 @@ pub struct FairSharing {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default, deny_unknown_fields)]
 pub struct AdmissionFairSharing {
-    /// After this time half of the usage is forgotten.
+    /// Time after which past usage counts half.
     #[serde(with = "duration::signed", skip_serializing_if = "Option::is_none")]
     pub usage_half_life_time: Option<SignedDuration>,
     /// How often usage is recorded.
@@ -361,11 +363,11 @@ pub struct AdmissionFairSharing {
 pub struct Resources {
     /// `BlockUndeclared` or `IgnoreUndeclared`.
     pub quota_check_strategy: Option<String>,
-    /// Resources that do not count.
+    /// Prefixes of resources that are ignored.
     pub exclude_resource_prefixes: Vec<String>,
-    /// Resources that count as others.
+    /// Resources that are counted as others.
     pub transformations: Vec<Transformation>,
-    /// Device classes that count as resources.
+    /// Device classes that are counted as resources.
     pub device_class_mappings: Vec<DeviceClassMapping>,
 }
 
@@ -377,7 +379,7 @@ pub struct Transformation {
     pub input: String,
     /// `Retain` or `Replace`.
     pub strategy: Option<String>,
-    /// Multiply by this resource.
+    /// Multiply by the amount of this resource.
     pub multiply_by: Option<String>,
     /// Amounts per unit of the input.
     pub outputs: BTreeMap<String, Value>,
@@ -387,15 +389,15 @@ pub struct Transformation {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default, deny_unknown_fields)]
 pub struct DeviceClassMapping {
-    /// The resource it counts as.
+    /// The resource that devices are counted as.
     pub name: String,
     /// Device classes.
     pub device_class_names: Vec<String>,
-    /// What of the devices is counted; nothing: whole devices.
+    /// Figures of the devices to count; empty: whole devices.
     pub sources: Vec<DeviceClassSource>,
 }
 
-/// What of a device is counted: exactly one of the two.
+/// A figure to count: exactly one of the two.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default, deny_unknown_fields)]
 pub struct DeviceClassSource {
@@ -413,7 +415,7 @@ pub struct DeviceSource {
     pub name: String,
     /// The driver.
     pub driver: String,
-    /// Which devices.
+    /// Selects devices.
     pub device_selector: DeviceSelector,
 }
 
@@ -421,7 +423,7 @@ pub struct DeviceSource {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default, deny_unknown_fields)]
 pub struct DeviceSelector {
-    /// As an expression.
+    /// Selects by a CEL expression.
     pub cel: Option<CelSelector>,
 }
 
@@ -445,10 +447,10 @@ pub struct ObjectRetentionPolicies {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default, deny_unknown_fields)]
 pub struct WorkloadRetention {
-    /// Time a finished Workload is kept.
+    /// How long a finished Workload is kept.
     #[serde(with = "duration::signed", skip_serializing_if = "Option::is_none")]
     pub after_finished: Option<SignedDuration>,
-    /// Time the job of a deactivated workload is kept.
+    /// How long the job of a deactivated workload is kept.
     #[serde(with = "duration::signed", skip_serializing_if = "Option::is_none")]
     pub after_deactivated_by_kueue: Option<SignedDuration>,
 }

@@ -1,6 +1,6 @@
-//! Kinds of job a configuration can name, whether or not Berth integrates them.
+//! Kinds of jobs that a configuration can name, whether Berth integrates them or not.
 
-/// A kind of job by its name in `integrations.frameworks`.
+/// A kind of job, by its name in `integrations.frameworks`.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Framework {
     /// Name in the file.
@@ -11,7 +11,7 @@ pub struct Framework {
     pub version: &'static str,
     /// Kind.
     pub kind: &'static str,
-    /// Its unit is pods, of which every namespace has some that must not be touched.
+    /// True for integrations of pods, for which some namespaces must be excluded.
     pub made_of_pods: bool,
 }
 
@@ -35,7 +35,7 @@ const fn of_pods(name: &'static str, group: &'static str, version: &'static str,
     Framework { name, group, version, kind, made_of_pods: true }
 }
 
-/// All of them, in name order.
+/// All kinds, in name order.
 pub const FRAMEWORKS: &[Framework] = &[
     framework("batch/job", "batch", "v1", "Job"),
     of_pods("deployment", "apps", "v1", "Deployment"),
@@ -57,16 +57,16 @@ pub const FRAMEWORKS: &[Framework] = &[
     framework("workload.codeflare.dev/appwrapper", "workload.codeflare.dev", "v1beta2", "AppWrapper"),
 ];
 
-/// Integrations that come with others, because those are made of their objects.
+/// Integrations that others enable, because those are queued through their objects.
 const BRINGS: &[(&str, &[&str])] =
     &[("deployment", &["pod"]), ("leaderworkerset.x-k8s.io/leaderworkerset", &["pod"]), ("statefulset", &["pod"])];
 
-/// What comes with an integration beside itself.
+/// Names of the integrations that this one enables.
 pub fn brought_by(name: &str) -> &'static [&'static str] {
     BRINGS.iter().find(|(framework, _)| *framework == name).map_or(&[], |(_, brought)| brought)
 }
 
-/// Integrations that are on although nobody listed them, in name order.
+/// Integrations that are enabled only by others, in name order.
 pub fn implicitly_enabled<'a>(enabled: &[&'a str], brought_by: impl Fn(&str) -> Vec<&'a str>) -> Vec<&'a str> {
     let mut implicit: Vec<&str> = enabled.iter().flat_map(|name| brought_by(name)).collect();
     implicit.retain(|name| !enabled.contains(name));
@@ -85,7 +85,7 @@ pub fn find_kind(group: &str, kind: &str) -> Option<&'static Framework> {
     FRAMEWORKS.iter().find(|framework| framework.group == group && framework.kind == kind)
 }
 
-/// The names a file can list.
+/// All names that a file can list.
 pub fn names() -> Vec<&'static str> {
     FRAMEWORKS.iter().map(|framework| framework.name).collect()
 }

@@ -1,4 +1,5 @@
-//! Rules of `metrics.customLabels`: labels and annotations of objects that become labels of series.
+//! Validation of `metrics.customLabels`: labels and annotations of objects that become labels of
+//! series.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,21 +10,21 @@ use serde_json::json;
 use super::file::{CustomLabel, Metrics};
 use super::validate::one_error;
 
-/// Labels in all.
+/// Maximum number of custom labels.
 const LABELS_MAX: usize = 20;
-/// Labels per kind of object.
+/// Maximum number of custom labels per source kind.
 const LABELS_PER_KIND_MAX: usize = 6;
-/// Labels read from workloads.
+/// Maximum number of custom labels from workloads.
 const LABELS_PER_WORKLOAD_MAX: usize = 2;
-/// Values told apart per label.
+/// Maximum number of tracked values per label.
 const VALUES_MAX: usize = 16;
-/// Values told apart per label read from workloads.
+/// Maximum number of tracked values per label from workloads.
 const VALUES_PER_WORKLOAD_MAX: usize = 12;
-/// The kind labels are read from when an entry names none.
+/// Source kind of an entry that names none.
 const KIND_DEFAULT: &str = "ClusterQueue";
 const WORKLOAD: &str = "Workload";
 
-/// What is wrong with the entries.
+/// Validates the entries.
 pub(super) fn validate(metrics: &Metrics) -> Vec<Error> {
     let path = Path::new("metrics");
     let path = path.child("customLabels");
@@ -85,7 +86,7 @@ fn one(entry: &CustomLabel, at: &Path<'_>) -> Vec<Error> {
             let problems = names::is_qualified_name(&annotation.to_lowercase());
             errors.extend(one_error(problems, annotation, &at.child("sourceAnnotationKey")));
         }
-        // The name is the key of the label to read.
+        // Without keys, the name is the key of the label to read.
         (true, true) => errors.extend(one_error(names::is_qualified_name(name), name, &at.child("name"))),
     }
     let at = at.child("trackedValues");

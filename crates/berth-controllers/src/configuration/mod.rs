@@ -1,9 +1,9 @@
-//! Kueue's configuration file (`config.kueue.x-k8s.io`, `kind: Configuration`): read, defaulted, checked, and turned into
-//! the [`Config`] the controllers run by and the [`Process`] they run in.
+//! Kueue's configuration file (`config.kueue.x-k8s.io`, `kind: Configuration`): parsed, defaulted,
+//! validated, and split into the [`Config`] of the controllers and the [`Process`] that runs them.
 //!
-//! Reading is strict, as Kueue's is: an unknown field, gate or value stops the start. Beyond that a file may ask for
-//! something Berth does not have, and that is refused by name ([`support`], [`process`]): no field is accepted without
-//! effect. `fields` lists every one of them; its test finds a new one that is in no list.
+//! Parsing is strict, like Kueue's: an unknown field, gate or value prevents the start. Valid
+//! settings that Berth does not support are rejected by name ([`support`], [`process`]), so no
+//! field is accepted without effect. `fields` lists every field; its test fails if one is missing.
 
 mod defaults;
 mod device_classes;
@@ -29,25 +29,25 @@ use serde_json::Value;
 use crate::config::Config;
 use crate::gates::{Gate, Gates};
 
-/// What a file says.
+/// The contents of a configuration file.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Loaded {
-    /// What the controllers run by.
+    /// Settings of the controllers.
     pub config: Config,
-    /// The process they run in.
+    /// Settings of the process that runs them.
     pub process: Process,
 }
 
 impl Loaded {
-    /// What holds without a file, for controllers in this namespace.
+    /// The settings without a file, for controllers in this namespace.
     pub fn without_file(own_namespace: &str) -> Self {
         let managed_jobs_namespace_selector = outside_of_system(own_namespace);
         let config = Config { managed_jobs_namespace_selector, ..Config::default() };
         Loaded { config, process: Process::default() }
     }
 
-    /// What the file says about a process of its own, for people who run the controllers inside of another one, where that
-    /// has no effect: field names.
+    /// Names of the fields in the file that concern a separate controller process, and have no
+    /// effect on controllers embedded in another one.
     pub fn of_own_process(&self) -> Vec<&'static str> {
         let Process { tls, election, .. } = &self.process;
         let process = &self.process;
@@ -73,8 +73,9 @@ impl Loaded {
     }
 }
 
-/// Reads a configuration file of either version, already parsed from YAML, for controllers that run in this namespace unless
-/// the file names another. The errors name fields by their paths; nothing is half-applied.
+/// Reads a configuration file of either version, already parsed from YAML. `own_namespace`: the
+/// controllers' namespace unless the file names one. Errors give the path of each field; either the
+/// whole file is accepted or none of it.
 pub fn read(value: Value, own_namespace: &str) -> Result<Loaded, Vec<Error>> {
     let value = versions::newest(value)?;
     let written: File = versions::strict(&value, &Path::root()).map_err(|error| vec![error])?;
@@ -94,7 +95,7 @@ pub fn read(value: Value, own_namespace: &str) -> Result<Loaded, Vec<Error>> {
     if errors.is_empty() { Ok(Loaded { config: Config::of_file(&file, &gates), process }) } else { Err(errors) }
 }
 
-/// Holds the controllers of this manager to `controller.groupKindConcurrency`.
+/// Limits the controllers of this manager by `controller.groupKindConcurrency`.
 pub(crate) fn limit_concurrency(config: &Config, manager: &mut Manager) {
     for (kind, at_once) in &config.concurrency_max {
         if let Some(Some(controller)) = support::controller_of(kind) {
@@ -103,7 +104,7 @@ pub(crate) fn limit_concurrency(config: &Config, manager: &mut Manager) {
     }
 }
 
-/// Does the file, as it is, ask for eviction of workloads whose pods do not become ready?
+/// True if the file asks for eviction of workloads whose pods do not become ready.
 pub fn waits_for_pods_ready(file: &File, gates: &Gates) -> bool {
     file.wait_for_pods_ready.is_some() && !gates.on(Gate::DisableWaitForPodsReady)
 }
@@ -159,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn the_system_and_the_controllers_own_namespace_are_never_managed() {
+    fn system_and_own_namespaces_are_never_managed() {
         let excluded = |file: Value| {
             let loaded = super::read(file, "queues").unwrap();
             loaded.config.managed_jobs_namespace_selector.match_expressions.unwrap()[0].values.clone().unwrap()
@@ -182,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn the_older_version_waits_for_pods_only_when_told_to() {
+    fn the_older_version_waits_for_pods_only_if_enabled() {
         for off in [
             json!({}),
             json!({"waitForPodsReady": null}),
@@ -200,14 +201,14 @@ mod tests {
         let config = old(said).unwrap().config;
         let wait = config.pods_ready().unwrap();
         assert_eq!((wait.timeout(), wait.block_admission), (Duration::from_secs(60), false));
-        // The newer version waits unless a gate says no.
+        // The newer version waits unless a gate disables it.
         let config = read(json!({})).unwrap().config;
         let wait = config.pods_ready().unwrap();
         assert_eq!((wait.timeout(), wait.block_admission), (Duration::from_secs(1800), false));
     }
 
     #[test]
-    fn the_older_version_has_rates_of_its_own() {
+    fn the_older_version_has_its_own_default_rates() {
         let limit = |loaded: Result<Loaded, Vec<Error>>| {
             let limit = loaded.unwrap().config.client_limit.unwrap();
             (limit.qps, limit.burst)
@@ -219,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn what_only_the_older_version_has_is_carried_over_or_refused() {
+    fn fields_of_the_older_version_are_converted_or_rejected() {
         assert!(old(json!({"fairSharing": {"enable": false}})).unwrap().config.fair_sharing.is_none());
         assert!(old(json!({"fairSharing": {}})).unwrap().config.fair_sharing.is_none());
         let fair = old(json!({"fairSharing": {"enable": true}})).unwrap().config.fair_sharing.unwrap();
@@ -233,7 +234,7 @@ mod tests {
         assert_eq!(json!(same.config.managed_jobs_namespace_selector), selector);
         let pods = json!({"integrations": {"podOptions": {"podSelector": selector}}});
         assert_eq!(fields(old(pods)), ["integrations.podOptions.podSelector"]);
-        // What is off is read as strictly as what is on.
+        // Disabled sections are parsed as strictly as enabled ones.
         assert_eq!(
             fields(old(json!({"waitForPodsReady": {"enable": false, "timout": "1m"}}))),
             ["waitForPodsReady.timout"]
@@ -243,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_named_by_its_path() {
+    fn malformed_values_are_rejected_with_their_path() {
         let told = |result: Result<Loaded, Vec<Error>>| -> Vec<String> {
             result.unwrap_err().iter().map(ToString::to_string).collect()
         };
@@ -277,9 +278,10 @@ mod tests {
         }
     }
 
-    /// The file Kueue ships in `config/components/manager` and in its chart, and one of a release that had the older version.
+    /// The file Kueue ships in `config/components/manager` and in its chart, and one of a release
+    /// that had the older version.
     #[test]
-    fn the_files_kueue_ships_are_read_as_they_are() {
+    fn configuration_files_from_kueue_are_accepted() {
         let groups = json!({"Job.batch": 5, "Pod": 5, "Workload.kueue.x-k8s.io": 10, "LocalQueue.kueue.x-k8s.io": 5,
             "Cohort.kueue.x-k8s.io": 1, "ClusterQueue.kueue.x-k8s.io": 5, "ResourceFlavor.kueue.x-k8s.io": 1});
         let frameworks = [
@@ -296,7 +298,7 @@ mod tests {
             "statefulset",
             "leaderworkerset.x-k8s.io/leaderworkerset",
         ];
-        // As long as there is one of them that is not integrated, it is what is refused, and nothing else.
+        // If any of them is not integrated, exactly that one is rejected.
         let missing: Vec<String> = frameworks
             .iter()
             .enumerate()
@@ -329,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_unknown_is_refused() {
+    fn unknown_fields_versions_and_gates_are_rejected() {
         let unknown = read(json!({"fairSharin": {}})).unwrap_err();
         assert!(unknown[0].detail.contains("unknown field `fairSharin`"), "{unknown:?}");
         assert_eq!(fields(read(json!({"apiVersion": "config.kueue.x-k8s.io/v9"}))), ["apiVersion"]);
@@ -337,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn what_berth_does_not_have_is_refused_by_name() {
+    fn unsupported_settings_are_rejected_by_name() {
         let file = json!({
             "integrations": {"frameworks": ["batch/job", "sparkoperator.k8s.io/sparkapplication"]},
             "multiKueue": {"origin": "here"},

@@ -1,6 +1,6 @@
-//! What the file says about the process that runs the controllers: where it listens, with which certificate, how replicas
-//! agree on one. `berth controller` goes by it, and `berth install` makes ports, rights and mounts that fit. Options on the
-//! command line come before what the file says.
+//! The settings of the process that runs the controllers: addresses, certificates, leader election.
+//! `berth controller` follows them, and `berth install` generates matching ports, rights and
+//! mounts. Command line options override the file.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
@@ -16,20 +16,20 @@ use serde_json::Value;
 use super::file::{self, File};
 use crate::duration;
 
-/// Port of the probes when nothing is said; Kueue's.
+/// Default port of the probes; Kueue's.
 pub const HEALTH_PORT: u16 = 8081;
-/// Port of the figures when nothing is said. They are served over HTTP; Kueue's 8443 is for HTTPS.
+/// Default port of the metrics. They are served over HTTP; Kueue's 8443 is for HTTPS.
 pub const METRICS_PORT: u16 = 8080;
-/// Port of the webhooks when nothing is said; Kueue's.
+/// Default port of the webhooks; Kueue's.
 pub const WEBHOOK_PORT: u16 = 9443;
-/// Folder of the webhook certificate when it is not made here; Kueue's.
+/// Default folder of a webhook certificate that is provided from outside; Kueue's.
 pub const CERTIFICATE_FOLDER: &str = "/tmp/k8s-webhook-server/serving-certs";
-/// Paths of the probes when nothing is said.
+/// Default path of the readiness probe.
 pub const READINESS_PATH: &str = "/readyz";
-/// See [`READINESS_PATH`].
+/// Default path of the liveness probe.
 pub const LIVENESS_PATH: &str = "/healthz";
 
-/// Cipher suites of TLS 1.2 that exist here, by Go's names; TLS 1.3 has no choice.
+/// Supported cipher suites of TLS 1.2, by Go's names; those of TLS 1.3 are not configurable.
 pub const CIPHER_SUITES: &[&str] = &[
     "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256",
     "TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384",
@@ -38,22 +38,23 @@ pub const CIPHER_SUITES: &[&str] = &[
     "TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384",
     "TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256",
 ];
-/// Key-exchange groups that exist here, by IANA number: P-256, P-384, X25519.
+/// Supported key-exchange groups, by IANA number: P-256, P-384, X25519.
 pub const KEY_EXCHANGE_GROUPS: &[i32] = &[23, 24, 29];
 
-/// Where to listen, as Go programs take it: `ADDRESS:PORT`, `:PORT` for every address, `0` for nowhere.
+/// An address to listen on, in the format of Go programs: `ADDRESS:PORT`, `:PORT` for every
+/// address, `0` for none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BindAddress {
     /// Do not listen.
     Off,
-    /// On every address of this machine.
+    /// Listen on every address of this machine.
     Any(u16),
-    /// On this one.
+    /// Listen on this address.
     At(SocketAddr),
 }
 
 impl BindAddress {
-    /// The port; nothing when there is no listening.
+    /// The port; `None` for [`BindAddress::Off`].
     pub fn port(self) -> Option<u16> {
         match self {
             Self::Off => None,
@@ -81,10 +82,10 @@ impl FromStr for BindAddress {
     }
 }
 
-/// What the file says about the process; what it leaves out is absent.
+/// The process settings in a file; absent if the file does not set them.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Process {
-    /// `namespace`: the controllers' own.
+    /// `namespace`: the controllers' own namespace.
     pub namespace: Option<String>,
     /// `health.healthProbeBindAddress`.
     pub health_address: Option<BindAddress>,
@@ -98,7 +99,8 @@ pub struct Process {
     pub webhook_host: Option<IpAddr>,
     /// `webhook.port`.
     pub webhook_port: Option<u16>,
-    /// Folder of a certificate somebody else provides (`internalCertManagement.enable: false`); absent: it is made here.
+    /// Folder of a certificate that is provided from outside (`internalCertManagement.enable:
+    /// false`); absent: the controllers generate one.
     pub certificate_folder: Option<PathBuf>,
     /// `internalCertManagement.webhookServiceName`.
     pub webhook_service: Option<String>,
@@ -108,11 +110,11 @@ pub struct Process {
     pub election: Election,
     /// `tls`.
     pub tls: Tls,
-    /// `controller.cacheSyncTimeout`: give up when caches take longer to fill; absent: wait.
+    /// `controller.cacheSyncTimeout`: exit if caches take longer to fill; absent: wait.
     pub cache_sync_timeout: Option<Duration>,
 }
 
-/// `leaderElection`; what is absent is up to the program.
+/// `leaderElection`; absent settings use the program's defaults.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Election {
     /// Act only while holding the Lease.
@@ -121,24 +123,25 @@ pub struct Election {
     pub name: Option<String>,
     /// Namespace of the Lease.
     pub namespace: Option<String>,
-    /// How long others wait after the last renewal they have seen.
+    /// How long other replicas wait after the last renewal that they have seen.
     pub lease_duration: Option<Duration>,
-    /// How long the holder tries to renew.
+    /// How long the leader tries to renew.
     pub renew_deadline: Option<Duration>,
-    /// Between two attempts.
+    /// Interval between two attempts.
     pub retry_period: Option<Duration>,
 }
 
 impl Election {
-    /// How long others wait when nothing is said. Component-base has 15 s; a killed leader is replaced within ten seconds here, of
-    /// which this is what waiting for the lease to run out may take.
+    /// Default lease duration. Component-base uses 15 s; here a killed leader is to be replaced
+    /// within ten seconds, and this is the part spent waiting for its lease to expire.
     pub const LEASE_DURATION: Duration = Duration::from_secs(8);
-    /// As long as the lease allows: a server that is slow is waited for, and losing the lead costs little.
+    /// Default renew deadline, nearly the lease duration: it tolerates a slow server, and losing
+    /// leadership costs little.
     pub const RENEW_DEADLINE: Duration = Duration::from_secs(7);
-    /// See [`Election::LEASE_DURATION`].
+    /// Default retry period.
     pub const RETRY_PERIOD: Duration = Duration::from_secs(1);
 
-    /// The election these settings make, for a replica of this identity.
+    /// The leader election of a replica with this identity.
     pub fn of_replica(&self, name: &str, namespace: &str, identity: String) -> LeaderElection {
         LeaderElection {
             namespace: self.namespace.clone().unwrap_or_else(|| namespace.to_owned()),
@@ -151,10 +154,10 @@ impl Election {
     }
 }
 
-/// `tls`: what the webhook server agrees to.
+/// `tls`: what the webhook server accepts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tls {
-    /// Nothing older than TLS 1.3; otherwise 1.2 too.
+    /// Accept only TLS 1.3; false: also 1.2.
     pub only_1_3: bool,
     /// Suites of TLS 1.2, names of [`CIPHER_SUITES`]; all when empty.
     pub cipher_suites: Vec<String>,
@@ -162,7 +165,7 @@ pub struct Tls {
     pub key_exchange_groups: Vec<i32>,
 }
 
-/// The settings of a file that was found valid so far, or every field that cannot be honoured.
+/// The process settings of a valid file, or an error per field that is not supported.
 pub(super) fn of_file(file: &File) -> Result<Process, Vec<Error>> {
     let mut errors = Vec::new();
     let mut process = Process { namespace: text(file.namespace.as_ref()), ..Process::default() };
@@ -204,7 +207,7 @@ pub(super) fn of_file(file: &File) -> Result<Process, Vec<Error>> {
     if let Some(timeout) = file.controller.as_ref().and_then(|controller| controller.cache_sync_timeout.as_ref()) {
         let path = Path::new("controller");
         match nanoseconds(timeout) {
-            // What Go calls unset.
+            // Zero is Go's unset value.
             Some(timeout) if timeout.is_zero() => {}
             Some(timeout) => process.cache_sync_timeout = Some(timeout),
             None => {
@@ -216,7 +219,7 @@ pub(super) fn of_file(file: &File) -> Result<Process, Vec<Error>> {
     if errors.is_empty() { Ok(process) } else { Err(errors) }
 }
 
-/// What is written, if anything is.
+/// The text, unless it is empty.
 fn text(value: Option<&String>) -> Option<String> {
     value.filter(|text| !text.is_empty()).cloned()
 }
@@ -248,8 +251,8 @@ fn certificates(file: &File, process: &mut Process, errors: &mut Vec<Error>) {
     if management.enable == Some(false) {
         process.certificate_folder = Some(folder.map_or_else(|| CERTIFICATE_FOLDER.into(), PathBuf::from));
     } else if folder.is_some_and(|folder| folder != CERTIFICATE_FOLDER) {
-        let detail = "only with internalCertManagement.enable: false: a certificate that is made here is kept in a Secret \
-                      and in no folder";
+        let detail = "needs internalCertManagement.enable: false; a generated certificate is stored in a Secret, not in a \
+                      folder";
         errors.push(Error::forbidden(&path.child("certDir"), detail));
     }
 }
@@ -260,7 +263,7 @@ fn of_election(file: &file::LeaderElection, errors: &mut Vec<Error>) -> Election
         errors.push(Error::not_supported(&path.child("resourceLock"), lock, &["leases"]));
     }
     let mut length = |field: &str, value: Option<SignedDuration>| {
-        // What Go calls unset.
+        // Zero is Go's unset value.
         let value = value.filter(|value| !value.is_zero())?;
         let refuse = |_| errors.push(Error::invalid(&path.child(field), value.to_string(), "must be longer than 0s"));
         Duration::try_from(value).map_err(refuse).ok()
@@ -281,7 +284,7 @@ fn of_election(file: &file::LeaderElection, errors: &mut Vec<Error>) -> Election
         let wrong = names::is_dns1123_label(name);
         errors.extend(super::validate::one_error(wrong, name, &path.child("resourceNamespace")));
     }
-    // Any identity does: it is the durations that are looked at.
+    // Only the durations are validated, so any identity will do.
     if let Some(problem) = election.of_replica("name", "namespace", "identity".to_owned()).problem() {
         errors.push(Error::invalid(&path, Value::Null, problem));
     }
@@ -297,7 +300,7 @@ fn of_tls(file: &file::Tls, errors: &mut Vec<Error>) -> Tls {
     let mut suites = Vec::new();
     let at = path.child("cipherSuites");
     for (index, suite) in file.cipher_suites.iter().enumerate() {
-        // Go has two of them under an older name, too.
+        // Go accepts two suites under an older name too.
         let full = if suite.ends_with("_POLY1305") { format!("{suite}_SHA256") } else { suite.clone() };
         if CIPHER_SUITES.contains(&full.as_str()) {
             suites.push(full);
@@ -319,7 +322,7 @@ fn of_tls(file: &file::Tls, errors: &mut Vec<Error>) -> Tls {
     }
 }
 
-/// A `time.Duration` as JSON has it, or written as people do.
+/// A Go `time.Duration` in JSON, as nanoseconds or as text.
 fn nanoseconds(value: &Value) -> Option<Duration> {
     match value {
         Value::String(text) => Duration::try_from(duration::parse(text).ok()?).ok(),
@@ -332,7 +335,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_are_read_as_go_programs_read_them() {
+    fn addresses_are_parsed_like_in_go_programs() {
         assert_eq!(":8080".parse(), Ok(BindAddress::Any(8080)));
         assert_eq!("0".parse(), Ok(BindAddress::Off));
         assert_eq!("127.0.0.1:0".parse(), Ok(BindAddress::At(([127, 0, 0, 1], 0).into())));

@@ -1,4 +1,5 @@
-//! What a valid file asks for and Berth does not have. A value that says what is the case anyway may stay.
+//! Rejects valid settings that Berth does not support. Values that equal the actual behaviour are
+//! accepted.
 
 use berth_apimachinery::field::{Error, Path};
 use serde_json::json;
@@ -8,8 +9,8 @@ use super::frameworks;
 use crate::gates::{Gate, Support};
 use crate::jobs;
 
-/// Kinds of Kueue's own that have a controller there, beside the integrations' kinds, and the controller of the same kind here
-/// if there is one.
+/// Kinds with a controller in Kueue, besides those of integrations, and the controller of that kind
+/// here, if there is one.
 const CONTROLLERS: &[(&str, Option<&str>)] = &[
     ("AdmissionCheck.kueue.x-k8s.io", Some("admission-check")),
     ("ClusterQueue.kueue.x-k8s.io", Some("cluster-queue")),
@@ -23,15 +24,15 @@ const CONTROLLERS: &[(&str, Option<&str>)] = &[
     ("WorkloadPriorityClass.kueue.x-k8s.io", Some("workload-priority-class")),
 ];
 
-/// The controller here that reconciles this `Kind.group`, as `controller.groupKindConcurrency` names kinds: nothing when
-/// nobody would reconcile it, and `None` inside when only Kueue does.
+/// Name of the controller that reconciles this `Kind.group`, as `controller.groupKindConcurrency`
+/// names kinds. `None` if neither Berth nor Kueue has one; `Some(None)` if only Kueue does.
 pub(super) fn controller_of(group_kind: &str) -> Option<Option<String>> {
     if let Some((_, name)) = CONTROLLERS.iter().find(|(known, _)| *known == group_kind) {
         return Some(name.map(str::to_owned));
     }
     let (kind, group) = group_kind.split_once('.').unwrap_or((group_kind, ""));
     let framework = frameworks::find_kind(group, kind)?;
-    // What is made of pods goes by its pods.
+    // Kinds that are queued through their pods have no controller of their own.
     Some(match framework.name {
         "pod" => Some("job-pod".to_owned()),
         name if framework.made_of_pods || !jobs::is_integrated(name) => None,
@@ -39,7 +40,7 @@ pub(super) fn controller_of(group_kind: &str) -> Option<Option<String>> {
     })
 }
 
-/// Fields that are valid and cannot be honoured, each by its path.
+/// An error for each valid field that Berth does not support.
 pub(super) fn refusals(file: &File) -> Vec<Error> {
     let mut errors = Vec::new();
     let path = Path::new("integrations");
@@ -72,7 +73,7 @@ pub(super) fn refusals(file: &File) -> Vec<Error> {
         if server.bind_address.is_some() {
             errors.push(Error::forbidden(&path.child("bindAddress"), detail));
         }
-        // The default says nothing.
+        // The default value is accepted.
         if server.bind_port.is_some_and(|port| port != 8082) {
             errors.push(Error::forbidden(&path.child("bindPort"), detail));
         }
@@ -82,7 +83,7 @@ pub(super) fn refusals(file: &File) -> Vec<Error> {
     for (name, on) in &file.feature_gates {
         let detail = match (Gate::named(name).map(Gate::support), *on) {
             (Some(Support::Missing), true) => "Berth does not have this feature: leave it out, or set it to false",
-            (Some(Support::Always), false) => "Berth cannot do without it: leave it out, or set it to true",
+            (Some(Support::Always), false) => "Berth always has this feature: leave it out, or set it to true",
             _ => continue,
         };
         errors.push(Error::forbidden(&path.key(name), detail));
@@ -90,7 +91,7 @@ pub(super) fn refusals(file: &File) -> Vec<Error> {
     errors
 }
 
-/// Each entry bounds a controller there is, or one that could be.
+/// Validates that each entry names a controller of Berth or Kueue.
 fn concurrency(file: &File) -> Vec<Error> {
     let mut errors = Vec::new();
     let path = Path::new("controller");
@@ -117,7 +118,7 @@ mod tests {
     use crate::gates::Gates;
 
     #[test]
-    fn every_gate_is_looked_at_somewhere_or_listed_as_one_that_is_not() {
+    fn every_gate_is_used_or_listed_as_unsupported() {
         let mut source = String::new();
         let crates = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
         let mut folders = vec![crates.join("berth-controllers/src")];
@@ -138,14 +139,15 @@ mod tests {
             let name = gate.name();
             let at_word_end = |rest: &str| !rest.starts_with(|c: char| c.is_ascii_alphanumeric());
             let looked_at = source.split(&format!("Gate::{name}")).skip(1).any(at_word_end);
-            // MultiKueue's gates decide some defaults and conditions, which recorded cases ask for; nothing is dispatched.
+            // MultiKueue's gates affect defaults and conditions that recorded cases cover; nothing
+            // is dispatched.
             let listed = gate.support() != Support::Full;
             let both = [Gate::KueueDRAIntegrationConsumableCapacity, Gate::KueueDRAIntegrationPartitionableDevices];
             let partly = name.starts_with("MultiKueue") || both.contains(gate);
             let locked = *gate == Gate::ManagedJobsNamespaceSelectorAlwaysRespected;
             assert!(looked_at != listed || partly || locked, "{name}: looked at {looked_at}, listed {listed}");
         }
-        // What Kueue locks cannot be in doubt here.
+        // Kueue locks this gate.
         assert!(Gates::default().on(Gate::TLSOptions));
     }
 

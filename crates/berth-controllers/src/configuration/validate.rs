@@ -1,4 +1,4 @@
-//! Rules of the configuration file, checked after defaults were filled in. Paths are those of the file.
+//! Validation of the configuration file, after defaults are filled in. Paths are those of the file.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,17 +16,17 @@ use crate::gates::{Gate, Gates};
 use crate::selector;
 use crate::webhooks::labels;
 
-/// Namespace whose jobs are never managed, beside the controllers' own.
+/// Namespace in which jobs are never managed, besides the controllers' own.
 const SYSTEM_NAMESPACE: &str = "kube-system";
-/// The controllers' own namespace when nobody has said.
+/// The controllers' namespace if the file names none.
 const NAMESPACE_DEFAULT: &str = "kueue-system";
-/// The dispatcher that has settings of its own.
+/// Name of the dispatcher that has settings.
 const INCREMENTAL_DISPATCHER: &str = "kueue.x-k8s.io/multikueue-dispatcher-incremental";
-/// TLS versions that can be asked for.
+/// TLS versions that are valid in a file.
 const TLS_VERSIONS: &[&str] = &["VersionTLS10", "VersionTLS11", "VersionTLS12", "VersionTLS13"];
-/// Key-exchange groups Go's TLS knows, by IANA number.
+/// Key-exchange groups in Go's TLS, by IANA number.
 const CURVES: &[i32] = &[23, 24, 25, 29, 4587, 4588, 4589];
-/// Cipher suites of TLS 1.2 and older that Go knows.
+/// Cipher suites of TLS 1.2 and older in Go's TLS.
 const CIPHER_SUITES: &[&str] = &[
     "TLS_ECDHE_ECDSA_WITH_AES_128_CBC_SHA",
     "TLS_ECDHE_ECDSA_WITH_AES_128_CBC_SHA256",
@@ -54,7 +54,7 @@ const CIPHER_SUITES: &[&str] = &[
     "TLS_RSA_WITH_RC4_128_SHA",
 ];
 
-/// What is wrong with a file; nothing when it is fine.
+/// Validates a file; empty if it is valid.
 pub fn validate(file: &File, gates: &Gates) -> Vec<Error> {
     let mut errors = Vec::new();
     if let Some(wait) = &file.wait_for_pods_ready {
@@ -99,8 +99,8 @@ pub fn validate(file: &File, gates: &Gates) -> Vec<Error> {
     errors
 }
 
-/// What is wrong with the feature gates: all of it in one error, because gates depend on each other. Gates come from the
-/// file or from the command line (`A=true,B=false`), never from both.
+/// Validates the feature gates, with all problems in one error, because gates depend on each other.
+/// Gates come from the file or from the command line (`A=true,B=false`), never from both.
 pub fn validate_gates(gates: &BTreeMap<String, bool>, on_command_line: &str) -> Result<Gates, Error> {
     if !gates.is_empty() && !on_command_line.is_empty() {
         let detail = "feature gates for CLI and configuration cannot both specified";
@@ -125,7 +125,7 @@ fn not_negative_number(number: Option<i32>, path: &Path<'_>) -> Option<Error> {
     Some(Error::invalid(path, number, "must be greater than or equal to 0"))
 }
 
-/// One error for everything that is wrong with one name.
+/// One error with all problems of a name.
 pub(super) fn one_error(problems: Vec<String>, value: &str, path: &Path<'_>) -> Option<Error> {
     (!problems.is_empty()).then(|| Error::invalid(path, value, problems.join("; ")))
 }
@@ -196,13 +196,14 @@ fn integrations(integrations: Option<&Integrations>) -> Vec<Error> {
     errors
 }
 
-/// Is this `Kind.version.group`?
+/// True for `Kind.version.group`.
 fn is_kind_argument(text: &str) -> bool {
     let mut parts = text.splitn(3, '.');
     (0..3).all(|_| parts.next().is_some_and(|part| !part.is_empty()))
 }
 
-/// The selector must be there when pods are managed, be a selector, and leave the system alone.
+/// Validates the namespace selector: it is required if pods are managed, and must exclude the
+/// system's namespaces.
 fn managed_namespaces(file: &File) -> Vec<Error> {
     let path = Path::new("managedJobsNamespaceSelector");
     let Some(wanted) = &file.managed_jobs_namespace_selector else {

@@ -1,7 +1,8 @@
-//! The older version of the file, with its own defaults, rewritten to the newest before it is read.
+//! Converts a file of the older version to the newest one, with the older version's defaults,
+//! before it is parsed.
 //!
-//! Source: `apis/config/v1beta1` of Kueue, defaults and conversion; the rates of `clientConnection` are those its
-//! documentation names.
+//! Source: `apis/config/v1beta1` of Kueue, defaults and conversion; the rates of `clientConnection`
+//! are those in its documentation.
 
 use berth_apimachinery::field::{Error, Path};
 use serde::de::DeserializeOwned;
@@ -14,7 +15,7 @@ use crate::gates::Gate;
 const NEWEST: &str = "config.kueue.x-k8s.io/v1beta2";
 const OLDER: &str = "config.kueue.x-k8s.io/v1beta1";
 
-/// The file in the newest version. A file that names no version is taken to be of the newest.
+/// The file in the newest version, which is also assumed for a file without version.
 pub(super) fn newest(mut value: Value) -> Result<Value, Vec<Error>> {
     if value.is_null() {
         value = json!({});
@@ -36,7 +37,7 @@ pub(super) fn newest(mut value: Value) -> Result<Value, Vec<Error>> {
     Ok(value)
 }
 
-/// What is null is as if it were not there, as Go reads it.
+/// Removes null values: Go treats them as missing.
 fn without_nulls(value: &mut Value) {
     match value {
         Value::Object(map) => {
@@ -48,11 +49,11 @@ fn without_nulls(value: &mut Value) {
     }
 }
 
-/// Carries over what the older version said in other words, and what it meant by saying nothing.
+/// Converts fields of the older version, and writes out defaults that differ.
 fn upgrade(file: &mut Map<String, Value>) -> Result<(), Vec<Error>> {
     file.insert("apiVersion".to_owned(), json!(NEWEST));
     wait_for_pods_ready(file)?;
-    // Here the field's presence says what `enable` said.
+    // In the newest version, the field's presence replaces `enable`.
     let path = Path::new("fairSharing");
     if let Some(fair) = file.get_mut("fairSharing").and_then(Value::as_object_mut)
         && !flag(fair, "enable", &path)?
@@ -68,7 +69,7 @@ fn upgrade(file: &mut Map<String, Value>) -> Result<(), Vec<Error>> {
     pod_options(file)
 }
 
-/// Takes a flag out; absent is false.
+/// Removes and returns a flag; false if missing.
 fn flag(map: &mut Map<String, Value>, name: &str, path: &Path<'_>) -> Result<bool, Vec<Error>> {
     let misspelt = format!("{name}d");
     if let Some(value) = map.get(&misspelt) {
@@ -82,12 +83,12 @@ fn flag(map: &mut Map<String, Value>, name: &str, path: &Path<'_>) -> Result<boo
     }
 }
 
-/// What is switched off is read as strictly as what is on.
+/// Validates a disabled section, which is parsed as strictly as an enabled one.
 fn read_anyway<T: DeserializeOwned>(section: &Map<String, Value>, path: &Path<'_>) -> Result<(), Vec<Error>> {
     strict::<T>(&Value::Object(section.clone()), path).map(drop).map_err(|error| vec![error])
 }
 
-/// Reads a part of the file; the error names the field it is about.
+/// Parses a section; an error gives the path of the field.
 pub(super) fn strict<T: DeserializeOwned>(value: &Value, path: &Path<'_>) -> Result<T, Error> {
     serde_path_to_error::deserialize(value).map_err(|error| {
         let at = error.path();
@@ -99,18 +100,18 @@ pub(super) fn strict<T: DeserializeOwned>(value: &Value, path: &Path<'_>) -> Res
                 Segment::Enum { .. } | Segment::Unknown => wrong,
             };
         }
-        // The whole of it is called "." there.
+        // serde_path_to_error writes the root as ".".
         let text = if at.iter().next().is_none() { String::new() } else { at.to_string() };
         Error::invalid(&path.child(&text), wrong.clone(), error.inner().to_string())
     })
 }
 
-/// The older version waits only when told to, then for 5 minutes, and admits nothing meanwhile; the newer one waits unless
-/// a gate says no, for half an hour.
+/// Converts `waitForPodsReady`. The older version waits only if enabled, 5 minutes by default, and
+/// admits nothing meanwhile; the newest waits unless a gate disables it, half an hour by default.
 fn wait_for_pods_ready(file: &mut Map<String, Value>) -> Result<(), Vec<Error>> {
     let path = Path::new("waitForPodsReady");
     let on = match file.get_mut("waitForPodsReady") {
-        // Not what it should be: whoever reads the newer version says so.
+        // Not an object; parsing the newest version reports that.
         Some(other) if !other.is_object() => return Ok(()),
         Some(Value::Object(wait)) => {
             let on = flag(wait, "enable", &path)?;
@@ -128,27 +129,28 @@ fn wait_for_pods_ready(file: &mut Map<String, Value>) -> Result<(), Vec<Error>> 
         file.remove("waitForPodsReady");
         let gates = file.entry("featureGates").or_insert_with(|| json!({}));
         if let Some(gates) = gates.as_object_mut() {
-            // The older version's word counts: there the gate could only switch off.
+            // Overrides the file's gate, which could only disable waiting in the older version.
             gates.insert(Gate::DisableWaitForPodsReady.name().to_owned(), json!(true));
         }
     }
     Ok(())
 }
 
-/// Nobody writes who waits into the status of queues; a file that asks for none may stay.
+/// Rejects a list of pending workloads in the status of queues, which Berth does not write; a
+/// maximum of zero is accepted.
 fn queue_visibility(file: &mut Map<String, Value>) -> Result<(), Vec<Error>> {
     match file.remove("queueVisibility") {
         None => Ok(()),
         Some(wanted) if wanted["clusterQueues"]["maxCount"] == 0 => Ok(()),
         Some(_) => {
-            let detail = "who waits is told on demand (visibility.kueue.x-k8s.io): leave it out, or set \
+            let detail = "Berth lists pending workloads on request only (visibility.kueue.x-k8s.io): leave it out, or set \
                           clusterQueues.maxCount to 0";
             Err(vec![Error::forbidden(&Path::new("queueVisibility"), detail)])
         }
     }
 }
 
-/// Pods are selected like all jobs, by namespace.
+/// Rejects selectors for pods that differ from those for all jobs.
 fn pod_options(file: &mut Map<String, Value>) -> Result<(), Vec<Error>> {
     let managed = file.get("managedJobsNamespaceSelector").cloned();
     let options = file.get_mut("integrations").and_then(Value::as_object_mut).and_then(|it| it.remove("podOptions"));
@@ -156,7 +158,7 @@ fn pod_options(file: &mut Map<String, Value>) -> Result<(), Vec<Error>> {
     let path = Path::new("integrations");
     let path = path.child("podOptions");
     let mut errors = Vec::new();
-    let detail = "pods are selected by namespace as all jobs are: use managedJobsNamespaceSelector";
+    let detail = "pods are selected by namespace, like all jobs: use managedJobsNamespaceSelector";
     for name in ["namespaceSelector", "podSelector"] {
         let selector = options.remove(name).unwrap_or_default();
         let selects_all = selector.as_object().is_none_or(Map::is_empty);
