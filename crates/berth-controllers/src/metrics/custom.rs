@@ -1,7 +1,7 @@
-//! Labels and annotations of objects as labels of the series about them (KEP-7066): `custom_<name>`.
+//! Labels and annotations of objects as labels of their series (KEP-7066): `custom_<name>`.
 //!
-//! Those of queues and cohorts are looked up when somebody asks, so that series follow the object. Those of workloads are noted
-//! when something about a workload is counted.
+//! Those of queues and cohorts are read at each scrape, so that series follow the object. Those of
+//! workloads are recorded when an event of the workload is counted.
 
 use kube::core::ObjectMeta;
 
@@ -9,10 +9,10 @@ use super::families::{Labels, label};
 use super::gauges::Source;
 use crate::config::{CustomLabel, LabelSource};
 
-/// What stands for every value that is not told apart.
+/// Placeholder for values that are not tracked.
 const UNTRACKED: &str = "kueue.x-k8s.io/_UNTRACKED_VALUE_";
 
-/// The labels a configuration asks for.
+/// The custom labels of a configuration.
 #[derive(Default)]
 pub(super) struct CustomLabels(Vec<Wanted>);
 
@@ -24,7 +24,7 @@ struct Wanted {
 
 impl CustomLabels {
     pub fn new(labels: &[CustomLabel]) -> Self {
-        // Series are told apart by names that live as long as the process; there are at most twenty of these.
+        // Label names live as long as the process; there are at most twenty of these.
         let wanted = |label: &CustomLabel| {
             let name: &'static str = Box::leak(format!("custom_{}", label.name).into_boxed_str());
             Wanted { name, label: label.clone() }
@@ -32,13 +32,13 @@ impl CustomLabels {
         CustomLabels(labels.iter().map(wanted).collect())
     }
 
-    /// The labels of an object of a kind.
+    /// The custom labels from an object of this kind.
     pub fn of(&self, source: LabelSource, metadata: Option<&ObjectMeta>) -> Labels {
         let of_kind = self.0.iter().filter(|wanted| wanted.label.source == source);
         of_kind.map(|wanted| (wanted.name, wanted.label.value(metadata))).collect()
     }
 
-    /// The labels of the object a series is about.
+    /// The custom labels from the object that a series is about.
     pub fn of_series(&self, labels: &Labels, caches: Option<&Source>) -> Labels {
         let Some(caches) = caches.filter(|_| !self.0.is_empty()) else { return Labels::new() };
         if let (Some(name), Some(namespace)) = (label(labels, "name"), label(labels, "namespace")) {
@@ -60,7 +60,7 @@ impl CustomLabels {
 }
 
 impl CustomLabel {
-    /// What an object says; nothing when it says nothing.
+    /// The label's value from an object; empty if the object lacks it.
     fn value(&self, metadata: Option<&ObjectMeta>) -> String {
         let of = |map: Option<&std::collections::BTreeMap<String, String>>, key: &str| map?.get(key).cloned();
         let value = match &self.annotation {

@@ -1,114 +1,118 @@
-//! Which families there are, and their series as values and as text.
+//! The metric families, and their series as values and as text.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use Kind::{Counter, Gauge, Histogram};
 
-/// What a family's series are.
+/// Type of a family.
 #[derive(Clone, Copy, PartialEq)]
 enum Kind {
     Counter,
     Gauge,
-    /// With these upper bounds.
+    /// With these upper bounds of its buckets.
     Histogram(&'static [f64]),
 }
 
-/// Upper bounds of what workloads wait for, in seconds.
+/// Upper bounds of wait times, in seconds.
 const WAIT: &[f64] = &[1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 320.0, 640.0, 1280.0, 2560.0, 5120.0, 10240.0];
-/// Upper bounds of what a decision takes, in seconds; Prometheus' defaults.
+/// Upper bounds of a cycle's duration, in seconds; Prometheus' defaults.
 const DECISION: &[f64] = &[0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
 
-/// Families by name, type and help, in the order they are printed.
+/// All families in the order of output: name, type, help.
 const FAMILIES: &[(&str, Kind, &str)] = &[
-    ("kueue_build_info", Gauge, "Always 1; the labels say which program this is"),
-    ("kueue_admission_attempts_total", Counter, "Attempts to admit workloads, per result"),
+    ("kueue_build_info", Gauge, "Always 1; the labels identify the program's version"),
+    ("kueue_admission_attempts_total", Counter, "Scheduling cycles that tried to admit workloads, by result"),
     (
         "kueue_admission_attempt_duration_seconds",
         Histogram(DECISION),
-        "Time an attempt to admit workloads took, per result",
+        "Duration of scheduling cycles that tried to admit workloads, by result",
     ),
     (
         "kueue_workload_creation_latency_seconds",
         Histogram(WAIT),
-        "Time from the creation of a job to that of its Workload",
+        "Time from the creation of a job to the creation of its Workload",
     ),
     (
         "kueue_pod_scheduling_gate_removal_seconds",
         Histogram(WAIT),
         "Time from the admission of a workload to the removal of a scheduling gate from one of its pods",
     ),
-    ("kueue_pending_workloads", Gauge, "Workloads that wait, per cluster queue and status"),
-    ("kueue_pending_scheduling_hashes", Gauge, "Kinds of workloads that wait and that no decision tells apart"),
-    ("kueue_unadmitted_workloads", Gauge, "Workloads that may not run, per reason and what lies behind it"),
-    ("kueue_reserving_active_workloads", Gauge, "Workloads that hold quota, per cluster queue"),
-    ("kueue_admitted_active_workloads", Gauge, "Admitted workloads that are active, per cluster queue"),
-    ("kueue_finished_workloads", Gauge, "Finished workloads that are still there, per cluster queue"),
-    ("kueue_cluster_queue_status", Gauge, "1 for the status a cluster queue has: pending, active or terminating"),
-    ("kueue_cluster_queue_info", Gauge, "Always 1; the labels say where a cluster queue is in the tree of cohorts"),
-    ("kueue_cluster_queue_resource_pending", Gauge, "What the workloads that wait ask for, per resource"),
-    ("kueue_cluster_queue_nominal_quota", Gauge, "Nominal quota, per cluster queue, flavor and resource"),
-    ("kueue_cluster_queue_borrowing_limit", Gauge, "Most that may be borrowed, where it is limited"),
-    ("kueue_cluster_queue_lending_limit", Gauge, "Most that is lent, where it is limited"),
-    ("kueue_cluster_queue_resource_reservation", Gauge, "Reserved quota, per cluster queue, flavor and resource"),
+    ("kueue_pending_workloads", Gauge, "Pending workloads, by cluster queue and status"),
+    ("kueue_pending_scheduling_hashes", Gauge, "Distinct scheduling-equivalence classes among pending workloads"),
+    ("kueue_unadmitted_workloads", Gauge, "Unadmitted workloads, by reason and underlying cause"),
+    ("kueue_reserving_active_workloads", Gauge, "Workloads that hold quota, by cluster queue"),
+    ("kueue_admitted_active_workloads", Gauge, "Admitted workloads that have not finished, by cluster queue"),
+    ("kueue_finished_workloads", Gauge, "Finished workloads that are not deleted yet, by cluster queue"),
+    (
+        "kueue_cluster_queue_status",
+        Gauge,
+        "1 for the current status of a cluster queue: pending, active or terminating",
+    ),
+    ("kueue_cluster_queue_info", Gauge, "Always 1; the labels give a cluster queue's parent and root cohort"),
+    ("kueue_cluster_queue_resource_pending", Gauge, "Requests of pending workloads, by cluster queue and resource"),
+    ("kueue_cluster_queue_nominal_quota", Gauge, "Nominal quota, by cluster queue, flavor and resource"),
+    ("kueue_cluster_queue_borrowing_limit", Gauge, "Borrowing limit, by cluster queue, flavor and resource, if set"),
+    ("kueue_cluster_queue_lending_limit", Gauge, "Lending limit, by cluster queue, flavor and resource, if set"),
+    ("kueue_cluster_queue_resource_reservation", Gauge, "Reserved quota, by cluster queue, flavor and resource"),
     (
         "kueue_cluster_queue_resource_usage",
         Gauge,
-        "Quota admitted workloads use, per cluster queue, flavor and resource",
+        "Quota used by admitted workloads, by cluster queue, flavor and resource",
     ),
     (
         "kueue_cluster_queue_weighted_share",
         Gauge,
-        "Share of a cluster queue in its cohort divided by its weight; NaN when it borrows with a weight of zero",
+        "Share of a cluster queue in its cohort divided by its weight; NaN if it borrows with a weight of zero",
     ),
-    ("kueue_admission_cycle_preemption_skips", Gauge, "Preemptions lost to other queues in the last cycle"),
-    ("kueue_preemption_target_recomputations_total", Counter, "Preemption targets worked out again, per result"),
-    ("kueue_cohort_info", Gauge, "Always 1; the labels say where a cohort is in the tree of cohorts"),
+    ("kueue_admission_cycle_preemption_skips", Gauge, "Preemptions skipped in the last cycle, by cluster queue"),
+    ("kueue_preemption_target_recomputations_total", Counter, "Recomputations of preemption targets, by result"),
+    ("kueue_cohort_info", Gauge, "Always 1; the labels give a cohort's parent and root"),
     (
         "kueue_cohort_weighted_share",
         Gauge,
-        "Share of a cohort in the one above it divided by its weight; NaN when it borrows with a weight of zero",
+        "Share of a cohort in its parent divided by its weight; NaN if it borrows with a weight of zero",
     ),
-    ("kueue_cohort_subtree_quota", Gauge, "Quota of a cohort with what its members lend it, per flavor and resource"),
-    ("kueue_cohort_subtree_resource_reservations", Gauge, "What the cluster queues below a cohort have reserved"),
+    ("kueue_cohort_subtree_quota", Gauge, "Quota of a cohort including what its members lend, by flavor and resource"),
+    ("kueue_cohort_subtree_resource_reservations", Gauge, "Reserved quota of all cluster queues below a cohort"),
     (
         "kueue_cohort_subtree_admitted_active_workloads",
         Gauge,
-        "Admitted workloads of the cluster queues below a cohort",
+        "Admitted workloads of all cluster queues below a cohort",
     ),
-    ("kueue_cohort_subtree_admitted_workloads_total", Counter, "Admissions by the cluster queues below a cohort"),
-    ("kueue_quota_reserved_workloads_total", Counter, "Quota reservations, per cluster queue"),
-    ("kueue_admitted_workloads_total", Counter, "Admissions, per cluster queue"),
-    ("kueue_evicted_workloads_total", Counter, "Evictions, per cluster queue, reason and cause"),
-    ("kueue_evicted_workloads_once_total", Counter, "Workloads evicted at least once, per reason and cause"),
-    ("kueue_finished_workloads_total", Counter, "Workloads that finished, per cluster queue"),
-    ("kueue_replaced_workload_slices_total", Counter, "Slices of elastic workloads that a later one replaced"),
-    ("kueue_preempted_workloads_total", Counter, "Preemptions, per preempting cluster queue and reason"),
+    ("kueue_cohort_subtree_admitted_workloads_total", Counter, "Admissions by all cluster queues below a cohort"),
+    ("kueue_quota_reserved_workloads_total", Counter, "Quota reservations, by cluster queue"),
+    ("kueue_admitted_workloads_total", Counter, "Admissions, by cluster queue"),
+    ("kueue_evicted_workloads_total", Counter, "Evictions, by cluster queue, reason and underlying cause"),
+    ("kueue_evicted_workloads_once_total", Counter, "Workloads evicted at least once, by reason and underlying cause"),
+    ("kueue_finished_workloads_total", Counter, "Workloads that finished, by cluster queue"),
+    ("kueue_replaced_workload_slices_total", Counter, "Slices of elastic workloads replaced by a later slice"),
+    ("kueue_preempted_workloads_total", Counter, "Preemptions, by preempting cluster queue and reason"),
     ("kueue_quota_reserved_wait_time_seconds", Histogram(WAIT), "Time from queueing to quota reservation"),
     ("kueue_admission_wait_time_seconds", Histogram(WAIT), "Time from queueing to admission"),
     ("kueue_admission_checks_wait_time_seconds", Histogram(WAIT), "Time from quota reservation to admission"),
     ("kueue_ready_wait_time_seconds", Histogram(WAIT), "Time from queueing until all pods are ready"),
     ("kueue_admitted_until_ready_wait_time_seconds", Histogram(WAIT), "Time from admission until all pods are ready"),
     ("kueue_pods_ready_to_evicted_time_seconds", Histogram(WAIT), "Time from readiness to eviction"),
-    ("kueue_workload_eviction_latency_seconds", Histogram(WAIT), "Time from an eviction to the return of the quota"),
-    ("kueue_execution_time_seconds", Histogram(WAIT), "Time finished workloads ran, over all their admissions"),
-    ("kueue_local_queue_pending_workloads", Gauge, "Workloads that wait, per local queue and status"),
-    ("kueue_local_queue_unadmitted_workloads", Gauge, "Workloads that may not run, per reason and what lies behind it"),
-    ("kueue_local_queue_reserving_active_workloads", Gauge, "Workloads that hold quota, per local queue"),
-    ("kueue_local_queue_admitted_active_workloads", Gauge, "Admitted workloads that are active, per local queue"),
-    ("kueue_local_queue_finished_workloads", Gauge, "Finished workloads that are still there, per local queue"),
-    ("kueue_local_queue_status", Gauge, "1 for whether a local queue is active: True, False or Unknown"),
-    ("kueue_local_queue_resource_reservation", Gauge, "Reserved quota, per local queue, flavor and resource"),
-    ("kueue_local_queue_resource_usage", Gauge, "Quota admitted workloads use, per local queue, flavor and resource"),
+    ("kueue_workload_eviction_latency_seconds", Histogram(WAIT), "Time from an eviction to the release of its quota"),
+    ("kueue_execution_time_seconds", Histogram(WAIT), "Execution time of finished workloads, over all admissions"),
+    ("kueue_local_queue_pending_workloads", Gauge, "Pending workloads, by local queue and status"),
+    ("kueue_local_queue_unadmitted_workloads", Gauge, "Unadmitted workloads, by reason and underlying cause"),
+    ("kueue_local_queue_reserving_active_workloads", Gauge, "Workloads that hold quota, by local queue"),
+    ("kueue_local_queue_admitted_active_workloads", Gauge, "Admitted workloads that have not finished, by local queue"),
+    ("kueue_local_queue_finished_workloads", Gauge, "Finished workloads that are not deleted yet, by local queue"),
+    ("kueue_local_queue_status", Gauge, "1 for the current status of a local queue's condition Active"),
+    ("kueue_local_queue_resource_reservation", Gauge, "Reserved quota, by local queue, flavor and resource"),
     (
-        "kueue_local_queue_admission_fair_sharing_usage",
+        "kueue_local_queue_resource_usage",
         Gauge,
-        "Usage by which local queues of a cluster queue are put in order",
+        "Quota used by admitted workloads, by local queue, flavor and resource",
     ),
-    ("kueue_local_queue_quota_reserved_workloads_total", Counter, "Quota reservations, per local queue"),
-    ("kueue_local_queue_admitted_workloads_total", Counter, "Admissions, per local queue"),
-    ("kueue_local_queue_evicted_workloads_total", Counter, "Evictions, per local queue, reason and cause"),
-    ("kueue_local_queue_finished_workloads_total", Counter, "Workloads that finished, per local queue"),
+    ("kueue_local_queue_admission_fair_sharing_usage", Gauge, "Usage that orders the local queues of a cluster queue"),
+    ("kueue_local_queue_quota_reserved_workloads_total", Counter, "Quota reservations, by local queue"),
+    ("kueue_local_queue_admitted_workloads_total", Counter, "Admissions, by local queue"),
+    ("kueue_local_queue_evicted_workloads_total", Counter, "Evictions, by local queue, reason and underlying cause"),
+    ("kueue_local_queue_finished_workloads_total", Counter, "Workloads that finished, by local queue"),
     ("kueue_local_queue_quota_reserved_wait_time_seconds", Histogram(WAIT), "Time from queueing to quota reservation"),
     ("kueue_local_queue_admission_wait_time_seconds", Histogram(WAIT), "Time from queueing to admission"),
     (
@@ -125,14 +129,14 @@ const FAMILIES: &[(&str, Kind, &str)] = &[
     (
         "kueue_local_queue_execution_time_seconds",
         Histogram(WAIT),
-        "Time finished workloads ran, over all their admissions",
+        "Execution time of finished workloads, over all admissions",
     ),
 ];
 
-/// What tells the series of a family apart.
+/// Labels that identify a series of a family.
 pub(super) type Labels = Vec<(&'static str, String)>;
 
-/// Labels as their owner has them.
+/// Borrowed labels.
 pub(super) type Given<'a> = [(&'static str, &'a str)];
 
 fn owned(labels: &Given<'_>) -> Labels {
@@ -144,17 +148,17 @@ pub(super) fn label<'a>(labels: &'a Labels, name: &str) -> Option<&'a str> {
     labels.iter().find(|(label, _)| *label == name).map(|(_, value)| value.as_str())
 }
 
-/// Series of any families.
+/// Series of any number of families.
 #[derive(Default)]
 pub(super) struct Series {
     values: BTreeMap<&'static str, BTreeMap<Labels, f64>>,
     distributions: BTreeMap<&'static str, BTreeMap<Labels, Distribution>>,
 }
 
-/// What a histogram has seen.
+/// Contents of a histogram.
 #[derive(Default, Clone)]
 struct Distribution {
-    /// Per bound, how many were no larger than it and larger than the one before.
+    /// Per bucket, the number of values above the previous bound and up to its own.
     counts: Vec<u64>,
     sum: f64,
     count: u64,
@@ -173,12 +177,12 @@ impl Series {
         self.values.entry(family).or_default().insert(owned(labels), value);
     }
 
-    /// Raises a counter, or a gauge that is a sum.
+    /// Adds to a counter, or to a gauge that is a sum.
     pub fn add(&mut self, family: &'static str, labels: &Given<'_>, value: f64) {
         *self.values.entry(family).or_default().entry(owned(labels)).or_default() += value;
     }
 
-    /// Notes that something took so long.
+    /// Adds a duration to a histogram.
     pub fn observe(&mut self, family: &'static str, labels: &Given<'_>, seconds: f64) {
         let bounds = bounds(family);
         let seen = self.distributions.entry(family).or_default().entry(owned(labels)).or_default();
@@ -190,7 +194,7 @@ impl Series {
         seen.count += 1;
     }
 
-    /// Drops the series of what is gone.
+    /// Drops series of objects that no longer exist.
     pub fn forget(&mut self, gone: impl Fn(&Labels) -> bool) {
         for series in self.values.values_mut() {
             series.retain(|labels, _| !gone(labels));
@@ -201,7 +205,8 @@ impl Series {
     }
 }
 
-/// Series in the Prometheus text format, every one with these labels too, and with its own further ones.
+/// The series in the Prometheus text format. `further` returns additional labels per series; `more`
+/// are common to all.
 pub(super) fn text(all: &[&Series], further: impl Fn(&Labels) -> Labels, more: &Given<'_>) -> String {
     let mut text = String::new();
     for (name, kind, help) in FAMILIES {
@@ -236,7 +241,7 @@ pub(super) fn text(all: &[&Series], further: impl Fn(&Labels) -> Labels, more: &
     text
 }
 
-/// Labels as the format has them.
+/// Labels in the text format.
 struct Written<'a>(&'a Labels, &'a Labels, &'a Given<'a>);
 
 impl std::fmt::Display for Written<'_> {
@@ -259,7 +264,7 @@ impl std::fmt::Display for Written<'_> {
     }
 }
 
-/// A number as the format has it.
+/// A number in the text format.
 struct Number(f64);
 
 impl std::fmt::Display for Number {
@@ -276,7 +281,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_unique_and_tell_their_type() {
+    fn names_are_unique_and_counters_end_in_total() {
         let mut names: Vec<&str> = FAMILIES.iter().map(|(name, ..)| *name).collect();
         names.sort_unstable();
         names.dedup();
@@ -287,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn text_escapes_values_and_writes_no_number_prometheus_does_not_read() {
+    fn text_escapes_label_values_and_formats_numbers_for_prometheus() {
         let mut series = Series::default();
         series.set("kueue_pending_workloads", &[("cluster_queue", "a\"\\\n")], f64::INFINITY);
         series.set("kueue_cohort_weighted_share", &[("cohort", "c")], f64::NAN);

@@ -1,5 +1,5 @@
-//! What is read off the engine and the caches when somebody asks: the state of queues and cohorts as it is then. Nothing here
-//! looks at workloads one by one.
+//! Gauges that are read from the engine and the caches at each scrape: the current state of queues
+//! and cohorts. Nothing here iterates over workloads.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,10 +14,10 @@ use crate::conditions;
 use crate::scheduler::SchedulerState;
 use crate::stores::Stores;
 
-/// Amounts of the flavors and resources of a queue.
+/// Amounts by flavor and resource.
 type Usage = [(Name, BTreeMap<Name, FlavorUsage>)];
 
-/// Where figures come from.
+/// The sources of the gauges.
 pub(super) struct Source {
     pub scheduler: SchedulerState,
     pub stores: Stores,
@@ -25,13 +25,15 @@ pub(super) struct Source {
 }
 
 impl Source {
-    /// The gauges of every queue and cohort, and the names of the cohorts. `skips`: preemptions that queues lost in the last cycle.
+    /// The gauges of every queue and cohort, and the names of the cohorts. `skips`: preemptions
+    /// skipped in the last cycle, by queue.
     pub fn gauges(&self, settings: &Settings, skips: &BTreeMap<Name, u32>) -> (Series, BTreeSet<Name>) {
         let mut series = Series::default();
         let (mut active, mut cohorts) = (BTreeSet::new(), BTreeSet::new());
         for queue in self.stores.cluster_queues.iter() {
             let name = queue.metadata.name.as_deref().unwrap_or_default();
-            // The engine is asked for one queue at a time: decisions are not held up by all of them.
+            // The engine is locked for one queue at a time, so that decisions do not wait for all
+            // of them.
             let figures = self.scheduler.engine().cluster_queue_figures(name).unwrap_or_default();
             cluster_queue(&mut series, &queue, &figures, settings);
             if figures.status.readiness.is_active() {
@@ -57,7 +59,7 @@ impl Source {
         (series, cohorts)
     }
 
-    /// Is what a counted series is about still there, and to be shown?
+    /// True if the object of a counted series still exists and has series.
     pub fn knows(&self, labels: &Labels, settings: &Settings, cohorts: &BTreeSet<Name>) -> bool {
         if let (Some(name), Some(namespace)) = (label(labels, "name"), label(labels, "namespace")) {
             return self.stores.local_queue(namespace, name).is_some_and(|queue| settings.shows(&queue));
@@ -65,12 +67,13 @@ impl Source {
         label(labels, "cohort").is_none_or(|name| cohorts.contains(name))
     }
 
-    /// Who is not admitted, and who has finished.
+    /// Sets the gauges of unadmitted and finished workloads.
     pub fn standing(&self, series: &mut Series, settings: &Settings, standing: &Standing) {
         for ((namespace, name), counts) in standing.queues() {
             let local = self.stores.local_queue(namespace, name);
             let cluster = local.as_ref().map_or("", |queue| queue.spec.cluster_queue.as_str());
-            // One whose queue was never made is told of as well, unless only certain queues are.
+            // Workloads of a queue that does not exist are reported too, unless a selector chooses
+            // queues.
             let shown = local.as_ref().map_or(settings.shows_all(), |queue| settings.shows(queue));
             for ((reason, cause), count) in counts.unadmitted().filter(|_| settings.unadmitted) {
                 let count = f64::from(count);
@@ -93,7 +96,7 @@ impl Source {
     }
 }
 
-/// An amount in the unit people use: Kueue reports cpu in cores.
+/// An amount in the unit of Kueue's metrics: cpu in cores.
 fn units(resource: &str, amount: i64) -> f64 {
     if resource == "cpu" { amount as f64 / 1000.0 } else { amount as f64 }
 }
@@ -106,7 +109,7 @@ fn quota(resource: &str, amount: Amount) -> f64 {
 }
 
 fn share(share: &WeightedShare) -> f64 {
-    // Borrowing with a weight of zero is beyond every number.
+    // Borrowing with a weight of zero gives no finite share.
     if share.precise.is_infinite() { f64::NAN } else { share.precise }
 }
 
@@ -115,7 +118,7 @@ fn cluster_queue(series: &mut Series, queue: &ClusterQueue, figures: &ClusterQue
     let of = ("cluster_queue", name);
     let status = &figures.status;
     let is_active = status.readiness.is_active();
-    // In a queue that may not admit nobody has a turn.
+    // A queue that is not active admits nothing, so all its workloads are inadmissible.
     let aside = if is_active { figures.inadmissible } else { status.pending };
     let kinds = match is_active {
         true => (figures.kinds_active, figures.kinds_inadmissible),

@@ -1,8 +1,9 @@
-//! Figures about queues, workloads and decisions, under Kueue's names.
+//! Metrics of queues, workloads and decisions, under Kueue's names.
 //!
-//! What happens is counted as it happens ([`workloads`]); what is there is read off the engine's tallies when somebody asks
-//! ([`gauges`]), so that it costs nothing until then and is gone with the queue it is about. Whoever serves `/metrics` asks for
-//! the text. Families and labels are those Kueue documents, so that its dashboards work.
+//! Events are counted as they happen ([`workloads`]). State is read from the engine's counts at
+//! each scrape ([`gauges`]): it costs nothing in between, and disappears with its queue. The HTTP
+//! server of `/metrics` calls [`Metrics::text`]. Families and labels are those of Kueue's
+//! documentation, so that its dashboards work.
 
 mod custom;
 mod families;
@@ -35,7 +36,7 @@ use families::{Series, label};
 use gauges::Source;
 use workloads::{Owners, Standing};
 
-/// The figures; clones share them.
+/// The metrics; clones share them.
 #[derive(Clone)]
 pub struct Metrics {
     inner: Arc<Inner>,
@@ -43,7 +44,7 @@ pub struct Metrics {
 
 struct Inner {
     settings: Settings,
-    /// Nothing in tests of what is counted.
+    /// `None` in tests that only count.
     source: Option<Source>,
     counted: Mutex<Counted>,
 }
@@ -52,26 +53,26 @@ struct Inner {
 struct Counted {
     series: Series,
     standing: Standing,
-    /// Preemptions that queues lost to others in the last cycle.
+    /// Preemptions skipped in the last cycle, by queue.
     skips: BTreeMap<Name, u32>,
     cycle: Cycle,
 }
 
-/// The parts so far of a cycle that goes on.
+/// Totals of the parts so far of a cycle that is not complete.
 #[derive(Default)]
 struct Cycle {
     took: Duration,
     skips: BTreeMap<Name, u32>,
 }
 
-/// What the process that is asked is among its replicas: label `replica_role` of every series.
+/// The role of this process among its replicas: label `replica_role` of every series.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// The one that acts.
+    /// The replica that holds the Lease.
     Leader,
-    /// One that stands by.
+    /// A replica that does not hold the Lease.
     Follower,
-    /// There is only this one.
+    /// There is only one replica.
     Standalone,
 }
 
@@ -85,10 +86,10 @@ impl Role {
     }
 }
 
-/// Which series there are.
+/// Which series are exported.
 #[derive(Default)]
 struct Settings {
-    /// Of every flavor and resource of cluster queues.
+    /// Series per flavor and resource of cluster queues.
     cluster_queue_resources: bool,
     cohorts: bool,
     creation_latency: bool,
@@ -148,7 +149,7 @@ impl Settings {
 }
 
 impl Metrics {
-    /// Figures of what these caches and this engine know.
+    /// Metrics of these caches and this engine.
     pub(crate) fn new(config: &Config, stores: &Stores, cohorts: Cache<Cohort>, scheduler: &SchedulerState) -> Metrics {
         let source = Source { scheduler: scheduler.clone(), stores: stores.clone(), cohorts };
         Metrics::with(Settings::of(config), Some(source))
@@ -162,7 +163,8 @@ impl Metrics {
         self.inner.counted.lock().expect("no code panics while holding the metrics' lock")
     }
 
-    /// A scheduling cycle ended, or a part of it, after so long: it is counted once, with the time of all its parts.
+    /// Counts a cycle, or a part of one, which took `took`. A cycle in several parts is counted
+    /// once, with their total duration.
     pub fn cycle(&self, outcome: &CycleOutcome, took: Duration) {
         let mut counted = self.counted();
         counted.cycle.took += took;
@@ -187,26 +189,26 @@ impl Metrics {
         }
     }
 
-    /// A cluster queue is gone: what was counted about it goes.
+    /// Drops the counts of a deleted cluster queue.
     pub fn cluster_queue_gone(&self, name: &str) {
         let of = |labels: &_, key| label(labels, key) == Some(name);
         self.counted().series.forget(|labels| of(labels, "cluster_queue") || of(labels, "preempting_cluster_queue"));
     }
 
-    /// A local queue is gone.
+    /// Drops the counts of a deleted local queue.
     pub fn local_queue_gone(&self, namespace: &str, name: &str) {
         self.counted()
             .series
             .forget(|labels| label(labels, "name") == Some(name) && label(labels, "namespace") == Some(namespace));
     }
 
-    /// A preemption was written: for a workload of this queue, for this reason.
+    /// Counts a preemption that was written, by the preemptor's queue and the reason.
     pub fn preempted(&self, preempting_queue: &str, reason: &str) {
         let labels = [("preempting_cluster_queue", preempting_queue), ("reason", reason)];
         self.counted().series.add("kueue_preempted_workloads_total", &labels, 1.0);
     }
 
-    /// A Workload was made for a job of this kind, so long after the job.
+    /// Counts a Workload that was created for a job of this kind, `after` the job's creation.
     pub fn workload_made(&self, kind: &str, after: Duration) {
         if !self.inner.settings.creation_latency {
             return;
@@ -215,21 +217,22 @@ impl Metrics {
         self.counted().series.observe("kueue_workload_creation_latency_seconds", &[("job_kind", kind)], seconds);
     }
 
-    /// A scheduling gate was taken off a pod of an admitted workload.
+    /// Counts the removal of a scheduling gate from a pod of an admitted workload.
     pub fn gate_removed(&self, gate: &str, workload: &Workload, now: Timestamp) {
         let Some(admitted) = status::true_condition(workload, conditions::ADMITTED) else { return };
         let queue = workload.status.as_ref().and_then(|status| status.admission.as_ref());
         let queue = queue.map_or("", |admission| admission.cluster_queue.as_str());
         let group = if of_group(workload) { "true" } else { "false" };
         let labels = [("name", gate), ("cluster_queue", queue), ("is_group", group)];
-        // Clocks of two machines: it was not before it was admitted.
+        // Clocks of different machines may differ, so a negative duration counts as zero.
         let waited = now.duration_since(admitted.last_transition_time.0).as_secs_f64().max(0.0);
         self.counted().series.observe("kueue_pod_scheduling_gate_removal_seconds", &labels, waited);
     }
 
-    /// A workload came, changed in the API or went. What it went through before this process saw it is not counted.
+    /// Counts what changed in a workload, which was created, updated or deleted. Events before this
+    /// process started are not counted.
     pub fn changed(&self, old: Option<&Workload>, new: Option<&Workload>) {
-        // A variant is counted as its parent, once.
+        // A variant's events are counted on its parent.
         if old.or(new).is_none_or(is_variant) {
             return;
         }
@@ -264,12 +267,12 @@ impl Metrics {
         }
     }
 
-    /// All figures in the Prometheus text format.
+    /// All metrics in the Prometheus text format.
     pub fn text(&self, role: Role) -> String {
         let mut now = match &self.inner.source {
             Some(source) => {
                 let skips = self.counted().skips.clone();
-                // The engine's lock and this one are not held together.
+                // The engine's lock and this one are never held together.
                 let (mut gauges, cohorts) = source.gauges(&self.inner.settings, &skips);
                 let mut counted = self.counted();
                 source.standing(&mut gauges, &self.inner.settings, &counted.standing);
@@ -285,7 +288,7 @@ impl Metrics {
     }
 }
 
-/// Kueue's labels; those that speak of Go say what there is here.
+/// Kueue's labels; those about Go describe the Rust build instead.
 fn build_info() -> [(&'static str, &'static str); 6] {
     [
         ("git_version", concat!("v", env!("CARGO_PKG_VERSION"))),

@@ -1,4 +1,4 @@
-//! What is counted, and what is read off an engine.
+//! Counted events, and gauges read from an engine.
 
 use berth_api::kueue::v1beta2::{Admission, ClusterQueue, LocalQueue};
 use berth_engine::{CycleResult, EngineConfig, Event, QuotaHolder};
@@ -22,7 +22,7 @@ fn counting() -> Metrics {
     Metrics::with(Settings { local_queues: LocalQueues::All, ..Settings::default() }, None)
 }
 
-/// The sample of a text that has this name and all of these labels, without `replica_role`.
+/// The samples of this name, without `replica_role`.
 fn samples(text: &str, name: &str) -> Vec<String> {
     let of = |line: &&str| line.starts_with(&format!("{name}{{"));
     let cut = |line: &str| line[name.len()..].replace(",replica_role=\"standalone\"", "").replace('"', "");
@@ -30,7 +30,7 @@ fn samples(text: &str, name: &str) -> Vec<String> {
 }
 
 #[test]
-fn what_a_workload_goes_through_is_counted_whoever_decided_it() {
+fn events_of_a_workload_are_counted_from_its_changes() {
     let metrics = counting();
     let gates = Gates::default();
     let mut first = Workload::named("w");
@@ -62,7 +62,7 @@ fn what_a_workload_goes_through_is_counted_whoever_decided_it() {
     for pair in states.windows(2) {
         metrics.changed(Some(&pair[0]), Some(&pair[1]));
     }
-    // What was there when the process started was counted by the one before.
+    // A workload that exists when the process starts was counted by an earlier process.
     metrics.changed(None, Some(&states[3]));
     let text = metrics.text(Role::Standalone);
     for line in [
@@ -87,7 +87,7 @@ fn what_a_workload_goes_through_is_counted_whoever_decided_it() {
     ] {
         assert!(text.lines().any(|it| it == line), "{line}\n{text}");
     }
-    // What was counted goes with the queue it is about, and only that.
+    // Counts are dropped with their queue, and only those.
     metrics.local_queue_gone("team", "lq");
     metrics.cluster_queue_gone("c");
     let text = metrics.text(Role::Leader);
@@ -97,14 +97,14 @@ fn what_a_workload_goes_through_is_counted_whoever_decided_it() {
 }
 
 #[test]
-fn cycles_say_how_they_ended_and_what_they_recomputed() {
+fn cycles_are_counted_by_result_with_their_recomputations() {
     let metrics = counting();
     metrics.cycle(&CycleOutcome::default(), Duration::from_millis(3));
     assert_eq!(samples(&metrics.text(Role::Standalone), "kueue_admission_attempts_total"), [""; 0]);
     let mut outcome = CycleOutcome { result: Some(CycleResult::Success), ..CycleOutcome::default() };
     outcome.target_recomputations.entry("cq".into()).or_default().insert("deferred_fit", 2);
     metrics.cycle(&outcome, Duration::from_millis(3));
-    // A cycle in two parts is one.
+    // A cycle in two parts is counted once.
     metrics.cycle(&CycleOutcome { goes_on: true, ..CycleOutcome::default() }, Duration::from_millis(20));
     metrics.cycle(&outcome, Duration::from_millis(10));
     let text = metrics.text(Role::Standalone);
@@ -116,7 +116,7 @@ fn cycles_say_how_they_ended_and_what_they_recomputed() {
     assert_eq!(recomputed, ["{cluster_queue=cq,result=deferred_fit} 4"]);
 }
 
-/// Caches and an engine that were told the same.
+/// Caches and an engine with the same objects.
 struct World {
     stores: Stores,
     scheduler: SchedulerState,
@@ -156,7 +156,7 @@ impl World {
         self.stores.local_queues.observe(queue);
     }
 
-    /// A workload of one pod, at first or as it is now.
+    /// Adds or updates a workload of one pod.
     fn workload(&self, name: &str, queue: &str, cores: u32, change: impl Fn(&mut Workload)) {
         let container = json!({"name": "c", "image": "i", "resources": {"requests": {"cpu": cores.to_string()}}});
         let mut workload: Workload = read(json!({"metadata": {"name": name, "namespace": "team", "uid": name},
@@ -195,7 +195,7 @@ fn read<T: serde::de::DeserializeOwned>(value: Value) -> T {
 }
 
 #[test]
-fn gauges_tell_what_there_is_and_go_with_it() {
+fn gauges_show_existing_queues_only() {
     let world = World::new(&Config { resource_metrics: true, ..Config::default() });
     world.cluster_queue("a", Some("all"), 2);
     world.cluster_queue("alone", None, 1);
@@ -231,7 +231,7 @@ fn gauges_tell_what_there_is_and_go_with_it() {
         world.samples("kueue_local_queue_resource_reservation"),
         ["{name=lq,namespace=team,flavor=default,resource=cpu} 1"]
     );
-    // Shares are compared only where they decide something.
+    // Without fair sharing there is no share.
     assert_eq!(world.samples("kueue_cluster_queue_weighted_share"), [""; 0]);
     let queue = world.stores.cluster_queue("a").expect("it was made");
     world.stores.cluster_queues.observe_deleted(&queue);
@@ -240,7 +240,7 @@ fn gauges_tell_what_there_is_and_go_with_it() {
 }
 
 #[test]
-fn workloads_are_told_by_where_they_stand() {
+fn workloads_are_counted_by_status_and_cause() {
     let world = World::new(&Config::default());
     world.cluster_queue("a", None, 2);
     world.local_queue("lq", "a", json!({}));

@@ -1,4 +1,5 @@
-//! What workloads go through, and where they stand: counted as their objects change, whoever decided it.
+//! Counts of events and stages of workloads, derived from changes of the objects, whichever
+//! controller wrote them.
 
 use std::collections::BTreeMap;
 
@@ -10,19 +11,19 @@ use super::families::{Given, Labels, Series};
 use crate::conditions;
 use crate::workload::status;
 
-/// Workloads by local queue, and where they stand.
+/// Counts of workloads by local queue and stage.
 #[derive(Default)]
 pub(super) struct Standing(BTreeMap<String, BTreeMap<String, Counts>>);
 
-/// Workloads of one local queue.
+/// Counts of one local queue.
 #[derive(Default)]
 pub(super) struct Counts {
-    /// By the reason they are not admitted, and by what lies behind that.
+    /// Unadmitted workloads by reason and underlying cause.
     unadmitted: BTreeMap<String, BTreeMap<String, u32>>,
     pub finished: u32,
 }
 
-/// Where one stands.
+/// The stage of a workload.
 #[derive(PartialEq, Eq)]
 enum Place<'a> {
     Finished,
@@ -31,7 +32,7 @@ enum Place<'a> {
 }
 
 impl<'a> Place<'a> {
-    /// What is not said on the object is that it was not looked at yet (KEP-10852).
+    /// The stage of a workload; one without a reason has not been evaluated yet (KEP-10852).
     fn of(workload: &'a Workload) -> Place<'a> {
         if status::is_finished(workload) {
             return Place::Finished;
@@ -54,7 +55,7 @@ impl<'a> Place<'a> {
 }
 
 impl Standing {
-    /// A workload came, changed or went.
+    /// Updates the counts for a workload that was created, updated or deleted.
     pub fn moved(&mut self, old: Option<&Workload>, new: Option<&Workload>) {
         if let (Some(old), Some(new)) = (old, new)
             && old.spec.queue_name == new.spec.queue_name
@@ -91,7 +92,7 @@ impl Standing {
         }
     }
 
-    /// Namespace and name of every local queue that workloads name, with their counts.
+    /// Namespace, name and counts of every local queue that workloads name.
     pub fn queues(&self) -> impl Iterator<Item = ((&str, &str), &Counts)> {
         self.0.iter().flat_map(|(namespace, queues)| {
             queues.iter().map(move |(name, counts)| ((namespace.as_str(), name.as_str()), counts))
@@ -100,7 +101,7 @@ impl Standing {
 }
 
 impl Counts {
-    /// Reason, what lies behind it, and how many.
+    /// Reason, underlying cause and count.
     pub fn unadmitted(&self) -> impl Iterator<Item = ((&str, &str), u32)> {
         self.unadmitted.iter().flat_map(|(reason, causes)| {
             causes.iter().map(move |(cause, count)| ((reason.as_str(), cause.as_str()), *count))
@@ -112,7 +113,7 @@ fn step(count: &mut u32, more: bool) {
     *count = if more { count.saturating_add(1) } else { count.saturating_sub(1) };
 }
 
-/// The entry of a name, which is written down only when it is new.
+/// The entry of a name; the name is copied only for a new entry.
 fn entry<'a, V: Default>(map: &'a mut BTreeMap<String, V>, name: &str) -> &'a mut V {
     if !map.contains_key(name) {
         map.insert(name.to_owned(), V::default());
@@ -120,22 +121,22 @@ fn entry<'a, V: Default>(map: &'a mut BTreeMap<String, V>, name: &str) -> &'a mu
     map.get_mut(name).expect("it was put there if it was not")
 }
 
-/// Namespace and name of the local queue a workload is in.
+/// Namespace and name of a workload's local queue.
 pub(super) fn local_queue(workload: &Workload) -> (&str, &str) {
     (workload.metadata.namespace.as_deref().unwrap_or_default(), workload.spec.queue_name.as_str())
 }
 
-/// The names of one family for cluster queues and for local queues; nothing where there is none.
+/// Names of a family for cluster queues and for local queues; empty if there is none.
 struct Pair(&'static str, &'static str);
 
-/// Whose series a change counts for.
+/// The objects whose series a change counts for.
 pub(super) struct Owners<'a> {
     pub cluster_queue: &'a str,
-    /// Name and namespace, if series of this local queue are wanted.
+    /// Name and namespace, if this local queue has series.
     pub local_queue: Option<(&'a str, &'a str)>,
-    /// The cohorts above the cluster queue, if theirs are.
+    /// The cohorts above the cluster queue, if cohorts have series.
     pub cohorts: &'a [berth_engine::Name],
-    /// What the workload adds to its series.
+    /// Custom labels from the workload.
     pub custom: &'a Labels,
 }
 
@@ -161,7 +162,7 @@ macro_rules! pair {
     };
 }
 
-/// Counts what a workload went through between two states.
+/// Counts the events of a workload between two states.
 pub(super) fn count(series: &mut Series, old: &Workload, new: &Workload, owners: &Owners<'_>) {
     let at = |type_: &str| became_true(old, new, type_);
     let class = new.spec.priority_class_ref.as_ref().map_or("", |class| class.name.as_str());
@@ -232,7 +233,7 @@ fn seconds(from: Timestamp, to: Timestamp) -> f64 {
     to.duration_since(from).as_secs_f64().max(0.0)
 }
 
-/// Is there something to count between two states? Most changes are of none of it.
+/// True if there may be an event between two states. Most changes are none.
 pub(super) fn counts(old: &Workload, new: &Workload) -> bool {
     let types = [
         conditions::QUOTA_RESERVED,
@@ -247,18 +248,18 @@ pub(super) fn counts(old: &Workload, new: &Workload) -> bool {
     types.iter().any(|type_| state(old, type_) != state(new, type_)) || !evictions(old, new).is_empty()
 }
 
-/// Did it become admitted?
+/// True if the workload was admitted between two states.
 pub(super) fn was_admitted(old: &Workload, new: &Workload) -> bool {
     became_true(old, new, conditions::ADMITTED).is_some()
 }
 
-/// When a condition became True between two states of a workload, if it did.
+/// When a condition became True between two states; `None` if it did not.
 fn became_true(old: &Workload, new: &Workload, type_: &str) -> Option<Timestamp> {
     let condition = status::true_condition(new, type_)?;
     status::true_condition(old, type_).is_none().then_some(condition.last_transition_time.0)
 }
 
-/// What a workload was evicted for between two states of it, and whether it was for the first time.
+/// The evictions of a workload between two states, each with whether it is the first of its kind.
 fn evictions(old: &Workload, new: &Workload) -> Vec<(WorkloadSchedulingStatsEviction, bool)> {
     fn of(workload: &Workload) -> &[WorkloadSchedulingStatsEviction] {
         let stats = workload.status.as_ref().and_then(|status| status.scheduling_stats.as_ref());
