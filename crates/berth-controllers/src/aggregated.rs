@@ -1,20 +1,21 @@
-//! The API groups the controllers serve themselves, behind the API server: who waits ([`crate::visibility`]) and why
-//! ([`crate::explain`]). An APIService per version tells the API server where; the Service has no selector, because only the
-//! replica that acts can answer: it writes its own address.
+//! The API groups that the controllers serve behind the API server: pending workloads
+//! ([`crate::visibility`]) and explanations ([`crate::explain`]). An APIService per version refers
+//! to a Service without selector: only the leading replica can answer, so it writes its own address
+//! into the EndpointSlice.
 
 use serde_json::{Value, json};
 
 use crate::{explain, rights, visibility};
 
-/// Service under which the API server reaches the acting replica; also the name of its EndpointSlice.
+/// Service by which the API server reaches the leading replica; also the name of its EndpointSlice.
 pub const SERVICE: &str = "berth-visibility";
 
 /// Name of the port, in the Service and in the EndpointSlice.
 const PORT: &str = "https";
-/// After every group of Kubernetes' own and before nobody's, as Kueue's.
+/// Group priority; the same as Kueue's, after all groups of Kubernetes.
 const GROUP_PRIORITY: i64 = 100;
 
-/// Group and version of everything that is served this way, the preferred version of a group first.
+/// Groups and versions that are served this way, the preferred version of a group first.
 fn versions() -> Vec<(&'static str, &'static str)> {
     let mut versions: Vec<_> = visibility::VERSIONS.iter().map(|version| (visibility::GROUP, *version)).collect();
     versions.push((explain::GROUP, explain::VERSION));
@@ -26,8 +27,8 @@ pub fn names() -> Vec<String> {
     versions().into_iter().map(|(group, version)| format!("{version}.{group}")).collect()
 }
 
-/// The Service and the APIServices of an installation in this namespace. Whom the API server is to trust is written by the
-/// controllers.
+/// The Service and the APIServices of an installation in this namespace. The controllers write the
+/// CA bundle.
 pub fn objects(namespace: &str) -> Vec<Value> {
     let mut objects = vec![json!({
         "apiVersion": "v1", "kind": "Service",
@@ -49,7 +50,7 @@ pub fn objects(namespace: &str) -> Vec<Value> {
     objects
 }
 
-/// Where the acting replica is, for server-side apply.
+/// The EndpointSlice with the leading replica's address, for server-side apply.
 pub fn endpoint(namespace: &str, address: std::net::SocketAddr) -> Value {
     let mut labels = rights::labels(&[]);
     labels["kubernetes.io/service-name"] = json!(SERVICE);

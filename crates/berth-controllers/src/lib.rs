@@ -1,10 +1,12 @@
-//! API objects to engine to API objects: Kueue's controllers, job integrations, admission checks and webhook logic.
+//! API objects to engine to API objects: Kueue's controllers, job integrations, admission checks
+//! and webhook logic.
 //!
-//! Everything that decides is a pure function: it looks at [`Stores`] (caches of API objects) and one object, and returns
-//! a plan of writes and events. The reconcilers carry plans out through a `kube::Client`; the conformance runner applies
-//! them to recorded objects. What to admit, and whom to preempt, is the engine's decision; see [`translate`].
+//! All decisions are pure functions: they read [`Stores`] (caches of API objects) and one object,
+//! and return a plan of writes and events. The reconcilers execute plans through a `kube::Client`;
+//! the conformance runner applies them to recorded objects. The engine decides about admission and
+//! preemption; see [`translate`].
 //!
-//! What is deliberately absent: any knowledge of whether the cluster is real, embedded or simulated.
+//! The crate deliberately does not know whether the cluster is real, embedded or simulated.
 
 pub mod aggregated;
 pub mod concurrent_admission;
@@ -44,28 +46,29 @@ use std::sync::Arc;
 use berth_runtime::{Kinds, Manager};
 use k8s_openapi::api::apps::v1::StatefulSet;
 
-/// What installed controllers can tell.
+/// The interfaces of installed controllers.
 pub struct Installed {
-    /// The figures to serve as metrics.
+    /// Metrics.
     pub metrics: metrics::Metrics,
-    /// Why a job waits.
+    /// Explanations of why a workload is pending.
     pub explain: explain::Explain,
-    /// Who waits.
+    /// Lists of pending workloads.
     pub visibility: visibility::Visibility,
-    /// The caches they look at.
+    /// The caches that the controllers read.
     pub stores: Stores,
-    /// Which of the kinds that a cluster need not have it serves.
+    /// Which of the optional kinds the cluster serves.
     pub kinds: Kinds,
 }
 
 impl Installed {
-    /// All figures in the Prometheus text format, of a process of this role.
+    /// All metrics in the Prometheus text format, for a process in this role.
     pub fn figures(&self, role: metrics::Role) -> String {
         self.metrics.text(role) + &self.kinds.text()
     }
 }
 
-/// Registers every controller with the manager: the one entry point of all ways to run.
+/// Registers every controller with the manager; every way to run the controllers uses this
+/// function.
 pub fn install(manager: &mut Manager, config: Config) -> Installed {
     install_with(manager, config, &Decisions::default())
 }
@@ -125,7 +128,7 @@ pub fn install_with(manager: &mut Manager, config: Config, decisions: &Decisions
 /// complete before the first controller is registered.
 fn stores(manager: &mut Manager, config: &Config, job_sets: bool) -> Stores {
     let mut stores = Stores::watched(manager, job_sets);
-    // Their operators bring these kinds, and take them away again; a cluster that has none of them is fine.
+    // Operators add and remove these kinds at any time; a cluster needs none of them.
     jobs::described::for_each_foreign!(Kind => {
         if config.integrations.enabled(<Kind as jobs::Job>::FRAMEWORK) {
             stores.add_owners(manager.cache_if_served::<Kind>());

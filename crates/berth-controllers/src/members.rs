@@ -1,5 +1,6 @@
-//! An object's top-level members as JSON text, each by itself and only those asked for: what a difference between two
-//! states needs. Most members of most objects are the same in both, which their texts tell without being read.
+//! Serializes selected top-level members of an object, each as JSON text, to compute the difference
+//! between two states. Most members are equal in both states, and comparing their texts avoids
+//! parsing them.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +11,7 @@ use serde_json::Error;
 /// The members of `object` whose names `wanted` accepts, as JSON text by name.
 ///
 /// # Errors
-/// When the object is not one that JSON has members for, or does not serialise.
+/// If the object is not one with named members in JSON, or cannot be serialized.
 pub(crate) fn members<T: Serialize>(
     object: &T,
     wanted: impl Fn(&str) -> bool,
@@ -76,7 +77,7 @@ fn not_an_object() -> Error {
 
 type Refused = Impossible<BTreeMap<String, String>, Error>;
 
-/// Writes the methods of [`Serializer`] for what is no object.
+/// Writes the methods of [`Serializer`] for values that are not objects.
 macro_rules! refused {
     ($($method:ident($($argument:ty),*) -> $answer:ty;)*) => {
         $(fn $method(self, $(_: $argument),*) -> Result<$answer, Error> {
@@ -156,7 +157,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_is_asked_for_is_written() {
+    fn only_selected_members_are_serialized() {
         let object = json!({"spec": {"a": [1, "x"]}, "status": {"b": 2}, "metadata": {"name": "n"}});
         let found = members(&object, |name| name != "status").unwrap();
         let expected = [("metadata", r#"{"name":"n"}"#), ("spec", r#"{"a":[1,"x"]}"#)];
@@ -164,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_members_is_refused() {
+    fn values_without_members_are_rejected() {
         assert!(members(&json!([1]), |_| true).is_err());
         assert!(members(&Some("x"), |_| true).is_err());
     }

@@ -1,8 +1,8 @@
-//! What admission adds to a pod template, and how it is put in and taken out again.
+//! Additions of admission to a pod template: how they are merged and removed again.
 //!
-//! A [`PodSetInfo`] is made from an admission (flavors' labels and tolerations) and the updates of its admission checks,
-//! merged into the job's template when the job starts. When it stops, the template is set back to what the Workload
-//! recorded.
+//! A [`PodSetInfo`] combines an admission (the flavors' labels and tolerations) with the updates of
+//! its admission checks. It is merged into the job's template when the job starts. When the job
+//! stops, the template is restored to what the Workload recorded.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::gates::{Gate, Gates};
 
-/// Annotations by which a pod template asks for a place in a topology.
+/// Annotations by which a pod template requests a topology.
 const WISHES: [&str; 3] = [
     annotations::PODSET_REQUIRED_TOPOLOGY,
     annotations::PODSET_PREFERRED_TOPOLOGY,
@@ -46,10 +46,11 @@ pub struct PodSetInfo {
     pub scheduling_gates: Vec<PodSchedulingGate>,
 }
 
-/// Why changes could not be made. They are permanent: the workload cannot start.
+/// Why changes cannot be made. Except for a missing flavor these errors are permanent: the workload
+/// cannot start.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PodSetError {
-    /// Two sources want different values for one key.
+    /// Two sources require different values for one key.
     #[error(
         "invalid admission check PodSetUpdate: conflict for {what}: conflict for key={key}, value1={old}, value2={new}"
     )]
@@ -58,26 +59,26 @@ pub enum PodSetError {
         what: &'static str,
         /// The key.
         key: String,
-        /// Its value so far.
+        /// The existing value.
         old: String,
-        /// The other value.
+        /// The new value.
         new: String,
     },
     /// The admission does not have one entry per pod set.
     #[error("invalid podset infos: expecting {expected} podset, got {got}")]
     Count {
-        /// Pod sets of the job.
+        /// Number of the job's pod sets.
         expected: usize,
-        /// Entries given.
+        /// Number of entries.
         got: usize,
     },
-    /// A flavor of the admission is gone.
+    /// A flavor of the admission does not exist.
     #[error("resourceflavors.kueue.x-k8s.io \"{0}\" not found")]
     FlavorNotFound(String),
-    /// An update names a check's conflict.
+    /// The update of an admission check conflicts.
     #[error("in admission check {check:?}: {source}")]
     InCheck {
-        /// The check.
+        /// Name of the check.
         check: String,
         /// The conflict.
         #[source]
@@ -86,14 +87,15 @@ pub enum PodSetError {
 }
 
 impl PodSetError {
-    /// True when trying again cannot help.
+    /// True if a retry cannot succeed.
     pub fn is_permanent(&self) -> bool {
         !matches!(self, PodSetError::FlavorNotFound(_))
     }
 }
 
 impl PodSetInfo {
-    /// What an assignment adds: labels and tolerations of its flavors, in order of the resources' names.
+    /// The additions of an assignment: labels and tolerations of its flavors, in order of the
+    /// resources' names.
     pub fn from_assignment(
         assignment: &PodSetAssignment,
         default_count: i32,
@@ -124,7 +126,7 @@ impl PodSetInfo {
         Ok(info)
     }
 
-    /// What an admission check adds.
+    /// The additions of an admission check.
     pub fn from_update(update: &PodSetUpdate) -> Self {
         PodSetInfo {
             name: update.name.clone(),
@@ -137,7 +139,7 @@ impl PodSetInfo {
         }
     }
 
-    /// What a Workload recorded about a pod set: the state its template is set back to.
+    /// The state of a pod set that a Workload recorded; templates are restored to it.
     pub fn from_pod_set(pod_set: &PodSet) -> Self {
         let mut info = Self::from_template(&pod_set.template);
         info.name = pod_set.name.clone();
@@ -159,20 +161,20 @@ impl PodSetInfo {
         }
     }
 
-    /// Adds what `other` asks for. Keys with different values are a conflict; of tolerations and gates the new ones are
+    /// Adds `other`. Different values of one key are a conflict; new tolerations and gates are
     /// appended.
     pub fn merge(&mut self, other: &PodSetInfo, gates: &Gates) -> Result<(), PodSetError> {
         self.merge_keeping(other, gates, false)
     }
 
     fn merge_keeping(&mut self, other: &PodSetInfo, gates: &Gates, into_template: bool) -> Result<(), PodSetError> {
-        // An elastic job's template still carries the slice that is being replaced.
+        // The template of an elastic job still names the slice that is being replaced.
         let elastic = into_template
             && gates.on(Gate::ElasticJobsViaWorkloadSlices)
             && other.annotations.contains_key(annotations::WORKLOAD_SLICE_NAME);
         let may_replace =
             |key: &str| elastic && (key == annotations::WORKLOAD_SLICE_NAME || key == annotations::WORKLOAD);
-        // Everything is checked before anything is changed.
+        // All conflicts are detected before anything changes.
         conflict("annotations", &self.annotations, &other.annotations, may_replace)?;
         conflict("labels", &self.labels, &other.labels, |_| false)?;
         conflict("nodeSelector", &self.node_selector, &other.node_selector, |_| false)?;
@@ -210,7 +212,7 @@ fn conflict(
     Ok(())
 }
 
-/// No operator means Equal.
+/// Compares tolerations; a missing operator means Equal, and empty fields count as missing.
 fn same_toleration(a: &Toleration, b: &Toleration) -> bool {
     fn normal(toleration: &Toleration) -> Toleration {
         let mut toleration = toleration.clone();
@@ -224,12 +226,12 @@ fn same_toleration(a: &Toleration, b: &Toleration) -> bool {
     normal(a) == normal(b)
 }
 
-/// Puts an info into a pod template.
+/// Merges an info into a pod template.
 pub fn merge(template: &mut PodTemplateSpec, info: &PodSetInfo, gates: &Gates) -> Result<(), PodSetError> {
     let mut state = PodSetInfo::from_template(template);
     let mut info = info.clone();
     if WISHES.iter().any(|wish| state.annotations.contains_key(*wish)) {
-        // A template that asks for a place by itself keeps its wish: two of them would be refused.
+        // The template's own topology request is kept: two would be invalid.
         info.annotations.remove(annotations::PODSET_UNCONSTRAINED_TOPOLOGY);
     }
     state.merge_keeping(&info, gates, true)?;
@@ -237,7 +239,7 @@ pub fn merge(template: &mut PodTemplateSpec, info: &PodSetInfo, gates: &Gates) -
     Ok(())
 }
 
-/// Sets a pod template back to what was recorded. Returns whether that changed anything.
+/// Restores a pod template to `info`. Returns true if that changed anything.
 pub fn restore(template: &mut PodTemplateSpec, info: &PodSetInfo) -> bool {
     let mut state = PodSetInfo::from_template(template);
     state.name = info.name.clone();
@@ -249,13 +251,13 @@ pub fn restore(template: &mut PodTemplateSpec, info: &PodSetInfo) -> bool {
     true
 }
 
-/// Is the pod held back by this scheduling gate?
+/// True if the pod has this scheduling gate.
 pub fn is_gated(pod: &Pod, gate: &str) -> bool {
     let gates = pod.spec.as_ref().and_then(|spec| spec.scheduling_gates.as_ref());
     gates.into_iter().flatten().any(|it| it.name == gate)
 }
 
-/// Takes a scheduling gate off a pod.
+/// Removes a scheduling gate from a pod.
 pub fn remove_gate(pod: &mut Pod, gate: &str) {
     let Some(spec) = &mut pod.spec else { return };
     let gates = spec.scheduling_gates.take().unwrap_or_default();
@@ -281,7 +283,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_template_keeps_its_own_wish_for_a_place() {
+    fn a_template_keeps_its_own_topology_request() {
         let unconstrained = annotations::PODSET_UNCONSTRAINED_TOPOLOGY.to_owned();
         let info =
             PodSetInfo { annotations: [(unconstrained.clone(), "true".to_owned())].into(), ..PodSetInfo::default() };

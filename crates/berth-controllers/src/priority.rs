@@ -1,4 +1,4 @@
-//! Where a workload's priority comes from (semantics §3.1, §3.5).
+//! Determines a workload's priority (semantics §3.1, §3.5).
 
 use berth_api::kueue::v1beta2::{PodSet, PriorityClassRef, Workload};
 use berth_api::kueue::{annotations, constants};
@@ -11,13 +11,13 @@ use crate::stores::Stores;
 /// A priority and the class it comes from.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Priority {
-    /// The class; `None` when nothing names one.
+    /// The class; `None` if there is none.
     pub class: Option<PriorityClassRef>,
     /// The value.
     pub value: i32,
 }
 
-/// Why there is no priority.
+/// Why the priority cannot be determined.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PriorityError {
     /// The label names a class that does not exist.
@@ -46,7 +46,7 @@ pub fn workload_class_ref(name: &str) -> PriorityClassRef {
     }
 }
 
-/// The priority of a PriorityClass; an empty name asks for the global default, and for 0 when there is none.
+/// The priority of a PriorityClass; for an empty name, the global default or 0.
 pub fn of_pod_class(stores: &Stores, name: &str) -> Result<Priority, PriorityError> {
     let class = if name.is_empty() {
         match global_default(stores) {
@@ -67,14 +67,15 @@ pub fn of_pod_class(stores: &Stores, name: &str) -> Result<Priority, PriorityErr
     })
 }
 
-/// Of several classes that claim to be the default, Kubernetes takes the one of lowest value.
+/// The default class; if several claim to be, Kubernetes uses the one with the lowest value.
 fn global_default(stores: &Stores) -> Option<PriorityClass> {
     let classes = stores.priority_classes.list();
     let default = classes.iter().filter(|class| class.global_default == Some(true)).min_by_key(|class| class.value)?;
     Some((**default).clone())
 }
 
-/// The priority of a job: its label, else its own class, else that of its pods, else the cluster's default.
+/// The priority of a job: from its label, its own class, its pods' class, or the cluster's default,
+/// in this order.
 pub fn extract(
     stores: &Stores,
     label: Option<&str>,
@@ -93,12 +94,12 @@ pub fn extract(
     of_pod_class(stores, &own_class.filter(|name| !name.is_empty()).or_else(of_pods).unwrap_or_default())
 }
 
-/// `spec.priority`, 0 when nothing says otherwise.
+/// `spec.priority`, by default 0.
 pub fn base(workload: &Workload) -> i32 {
     workload.spec.priority.unwrap_or(0)
 }
 
-/// The boost a workload's annotation asks for; none while gate PriorityBoost is off.
+/// The boost in a workload's annotation; 0 while the gate PriorityBoost is off.
 pub fn boost(workload: &Workload, gates: &Gates) -> Result<i32, String> {
     if !gates.on(Gate::PriorityBoost) {
         return Ok(0);
@@ -113,7 +114,7 @@ pub fn boost(workload: &Workload, gates: &Gates) -> Result<i32, String> {
     }
 }
 
-/// Priority with boost; a boost that cannot be read counts as none, as does any boost while its gate is off.
+/// Priority including boost. A malformed boost, or one whose gate is off, counts as 0.
 pub fn effective(workload: &Workload, gates: &Gates) -> i64 {
     i64::from(base(workload)) + i64::from(boost(workload, gates).unwrap_or(0))
 }

@@ -1,10 +1,11 @@
-//! What the controllers may do, and what people may do with the kinds they bring: the RBAC objects of an installation.
+//! The RBAC objects of an installation: the rights of the controllers, and roles for users of the
+//! installed kinds.
 //!
-//! The controllers' role is derived from what they do: the kinds they watch are those the manager holds caches of, and
-//! [`WRITES`] lists every other call they make.
+//! The controllers' role is derived from their calls: they watch the kinds that the manager has
+//! caches of, and [`WRITES`] lists all other calls.
 //!
-//! Roles for people carry Kueue's names and labels (`config/components/rbac` there), so that bindings made for a Kueue
-//! installation keep their meaning.
+//! Roles for users have Kueue's names and labels (`config/components/rbac` there), so that bindings
+//! made for a Kueue installation keep their meaning.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,21 +17,21 @@ use crate::{aggregated, explain};
 
 /// Namespace of an installation.
 pub const NAMESPACE: &str = "berth-system";
-/// Service account the controllers run as.
+/// Service account of the controllers.
 pub const SERVICE_ACCOUNT: &str = "berth-controller";
-/// The service account as a user.
+/// User name of the service account.
 pub const USER: &str = "system:serviceaccount:berth-system:berth-controller";
-/// Name of the controllers' ClusterRole, of its binding, and of the Lease replicas compete for.
+/// Name of the controllers' ClusterRole, of its binding, and of the Lease for leader election.
 pub const NAME: &str = "berth-controller";
 
-/// Secret the replicas share their webhook certificate through.
+/// Secret in which replicas share their webhook certificate.
 pub const WEBHOOK_SECRET: &str = "berth-webhook-certificate";
-/// Service under which the API server reaches the webhooks.
+/// Service by which the API server reaches the webhooks.
 pub const WEBHOOK_SERVICE: &str = "berth-webhook";
-/// Name of the mutating and of the validating webhook configuration.
+/// Name of the mutating and the validating webhook configuration.
 pub const WEBHOOK_CONFIGURATION: &str = "berth-controller";
 
-/// Name of the Role, and of its binding, that lets replicas compete for their Lease.
+/// Name of the Role for leader election, and of its binding.
 pub const LEADER_ELECTION: &str = "berth-leader-election";
 
 const RBAC: &str = "rbac.authorization.k8s.io/v1";
@@ -39,13 +40,13 @@ const VISIBILITY: &str = "visibility.kueue.x-k8s.io";
 const READ: &[&str] = &["get", "list", "watch"];
 const EDIT: &[&str] = &["create", "delete", "get", "list", "patch", "update", "watch"];
 
-/// Calls the controllers make besides listing and watching: group, resource (and subresource), verbs.
+/// Calls other than list and watch: group, resource (and subresource), verbs.
 pub const WRITES: &[(&str, &str, &[&str])] = &[
     ("", "events", &["create", "patch"]),
     ("", "pods", &["delete", "patch"]),
     ("", "pods/status", &["patch"]),
     ("", "podtemplates", &["create", "patch"]),
-    // Not a write: whether a kind that a cluster need not have is served is read from its definition.
+    // A read: definitions show whether the cluster serves an optional kind.
     ("apiextensions.k8s.io", "customresourcedefinitions", &["get"]),
     ("authorization.k8s.io", "subjectaccessreviews", &["create"]),
     ("autoscaling.x-k8s.io", "provisioningrequests", &["create", "delete"]),
@@ -64,10 +65,11 @@ pub const WRITES: &[(&str, &str, &[&str])] = &[
     (KUEUE, "workloads/status", &["patch"]),
 ];
 
-/// Rights that no call shows: the API server asks for them when an object's owners are written, where it runs the admission
-/// plugin OwnerReferencesPermissionEnforcement (off in Kubernetes, on in OpenShift). An owner whose deletion waits for the
-/// object (`blockOwnerDeletion`) asks for `update` of the owner's finalizers, and changing the owners of an object that is there
-/// for `delete` of that object. The test that compares the role with the audit log works them out from what is written.
+/// Rights that no call shows. Where the API server runs the admission plugin
+/// OwnerReferencesPermissionEnforcement (off in Kubernetes, on in OpenShift), writing owner
+/// references requires them: `update` of the owner's finalizers for a reference with
+/// `blockOwnerDeletion`, and `delete` of an object whose existing references change. The test that
+/// compares the role with the audit log derives them from the writes.
 const OWNED: &[(&str, &str, &str)] = &[
     ("", "pods/finalizers", "update"),
     ("", "podtemplates", "delete"),
@@ -77,8 +79,8 @@ const OWNED: &[(&str, &str, &str)] = &[
     (KUEUE, "workloads/finalizers", "update"),
 ];
 
-/// Group, resource and verb of the rights that are needed where the API server checks who may name whom as owner, beyond
-/// [`calls`].
+/// Group, resource and verb of the rights beyond [`calls`] that are needed where the API server
+/// enforces permissions on owner references.
 pub fn owner_rights() -> BTreeSet<(String, String, String)> {
     let fixed = OWNED.iter().map(|(group, resource, verb)| (*group, (*resource).to_owned(), *verb));
     let mut rights: BTreeSet<(String, String, String)> =
@@ -88,7 +90,7 @@ pub fn owner_rights() -> BTreeSet<(String, String, String)> {
     rights
 }
 
-/// Names of the CustomResourceDefinitions whose versions the webhook server converts.
+/// Names of the CustomResourceDefinitions with conversion by the webhook server.
 pub fn converted_kinds() -> Vec<String> {
     let of_kueue = berth_api::crds().iter().filter(|definition| {
         let versions = definition["spec"]["versions"].as_array().map_or(0, Vec::len);
@@ -97,7 +99,8 @@ pub fn converted_kinds() -> Vec<String> {
     of_kueue.filter_map(|definition| definition["metadata"]["name"].as_str().map(str::to_owned)).collect()
 }
 
-/// Group and resource to verbs: every call the controllers make, with every integration and feature on.
+/// Verbs by group and resource of every call of the controllers, with every integration and feature
+/// on.
 pub fn calls() -> BTreeMap<(String, String), BTreeSet<String>> {
     let mut calls: BTreeMap<(String, String), BTreeSet<String>> = BTreeMap::new();
     for kind in watched() {
@@ -113,12 +116,12 @@ pub fn calls() -> BTreeMap<(String, String), BTreeSet<String>> {
     calls
 }
 
-/// Group and resource of the kinds of job other projects define.
+/// Group and resource of the kinds of jobs from other projects.
 fn described() -> Vec<(String, String)> {
     described_resources().into_iter().map(|(group, _, resource)| (group, resource)).collect()
 }
 
-/// Group, version and resource of the kinds of job other projects define.
+/// Group, version and resource of the kinds of jobs from other projects.
 pub fn described_resources() -> Vec<(String, String, String)> {
     let mut kinds = Vec::new();
     for_each_foreign!(Kind => {
@@ -128,8 +131,8 @@ pub fn described_resources() -> Vec<(String, String, String)> {
     kinds
 }
 
-/// Group and resource of the kinds the controllers watch with every integration and feature on, in order. A test holds
-/// it to what [`crate::install`] asks the manager for.
+/// Group and resource of the kinds that the controllers watch, with every integration and feature
+/// on, in order. A test compares the list with the caches that [`crate::install`] requests.
 pub fn watched() -> Vec<(String, String)> {
     let mut kinds = [
         ("", "limitranges"),
@@ -168,14 +171,14 @@ pub fn rules() -> Vec<Value> {
     for (group, resource, verb) in owner_rights() {
         allowed.entry((group, resource)).or_default().insert(verb);
     }
-    // One rule per group and set of verbs: what a reader of the role asks is "what may it write".
+    // One rule per group and set of verbs, so that the role shows what may be written.
     let mut by_verbs: BTreeMap<(String, BTreeSet<String>), Vec<String>> = BTreeMap::new();
     for ((group, resource), verbs) in allowed {
         by_verbs.entry((group, verbs)).or_default().push(resource);
     }
     let rule = |((group, verbs), resources)| json!({"apiGroups": [group], "resources": resources, "verbs": verbs});
     let mut rules: Vec<Value> = by_verbs.into_iter().map(rule).collect();
-    // Whom to trust is written where the webhook server is named, nowhere else.
+    // The CA bundle is written only into the objects that refer to our servers.
     for (group, resource, names) in [
         ("admissionregistration.k8s.io", "mutatingwebhookconfigurations", vec![WEBHOOK_CONFIGURATION.to_owned()]),
         ("admissionregistration.k8s.io", "validatingwebhookconfigurations", vec![WEBHOOK_CONFIGURATION.to_owned()]),
@@ -189,21 +192,21 @@ pub fn rules() -> Vec<Value> {
     rules
 }
 
-/// What the configuration can name otherwise and rights are given by name for.
+/// Names that the configuration can change and that rights refer to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Names {
-    /// The controllers' namespace.
+    /// Namespace of the controllers.
     pub namespace: String,
-    /// The Lease replicas compete for.
+    /// Name of the Lease for leader election.
     pub lease: String,
-    /// Its namespace.
+    /// Namespace of the Lease.
     pub lease_namespace: String,
-    /// The Secret of the webhook certificate.
+    /// Secret of the webhook certificate.
     pub secret: String,
 }
 
 impl Names {
-    /// The names in this namespace when the configuration says nothing.
+    /// The default names in this namespace.
     pub fn of(namespace: &str) -> Self {
         let lease_namespace = namespace.to_owned();
         let (lease, secret) = (NAME.to_owned(), WEBHOOK_SECRET.to_owned());
@@ -211,13 +214,13 @@ impl Names {
     }
 }
 
-/// Service account, roles and bindings of the controllers in this namespace, and the roles for people; in the order to
-/// create them.
+/// Service account, roles and bindings of the controllers in this namespace, and the roles for
+/// users, in order of creation.
 pub fn objects(namespace: &str) -> Vec<Value> {
     objects_named(&Names::of(namespace))
 }
 
-/// The same under these names.
+/// The objects of [`objects`] with these names.
 pub fn objects_named(names: &Names) -> Vec<Value> {
     let namespace = &names.namespace;
     let subject = json!([{"kind": "ServiceAccount", "name": SERVICE_ACCOUNT, "namespace": namespace}]);
@@ -250,7 +253,8 @@ pub fn objects_named(names: &Names) -> Vec<Value> {
             "metadata": {"name": LEADER_ELECTION, "namespace": names.lease_namespace, "labels": labels(&[])},
             "roleRef": reference("Role", LEADER_ELECTION), "subjects": subject,
         }),
-        // Names cannot be given for creation; everything else is about one Secret and one EndpointSlice.
+        // RBAC cannot restrict creation by name; the other rights are for one Secret and one
+        // EndpointSlice.
         json!({
             "apiVersion": RBAC, "kind": "Role",
             "metadata": {"name": NAME, "namespace": namespace, "labels": labels(&[])},
@@ -268,7 +272,8 @@ pub fn objects_named(names: &Names) -> Vec<Value> {
             "metadata": {"name": NAME, "namespace": namespace, "labels": labels(&[])},
             "roleRef": reference("Role", NAME), "subjects": subject,
         }),
-        // How the API server proves that a request comes from it is said where every aggregated API server reads it.
+        // This ConfigMap contains the CA of the API server's client certificate for aggregated API
+        // servers.
         json!({
             "apiVersion": RBAC, "kind": "RoleBinding",
             "metadata": {"name": format!("{NAME}-authentication-reader"), "namespace": "kube-system",
@@ -280,32 +285,32 @@ pub fn objects_named(names: &Names) -> Vec<Value> {
     objects
 }
 
-/// Who gets a role, as Kueue puts its own together: those who look after queues, those who run jobs, and Kubernetes' own
-/// `view`, `edit` and `admin`.
+/// Which users get a role. Kueue aggregates roles for batch administrators and batch users, and
+/// into Kubernetes' `view`, `edit` and `admin`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Given {
-    /// Who looks after queues.
+    /// Batch administrators.
     Admins,
-    /// Who looks after queues; a namespace's `admin` may look.
+    /// Batch administrators, and `admin` of a namespace.
     AdminsAndOwners,
-    /// Who looks after queues; who may look into a namespace may look.
+    /// Batch administrators, and `view`, `edit` and `admin` of a namespace.
     AdminsAndReaders,
-    /// Who looks after queues and who runs jobs.
+    /// Batch administrators and batch users.
     Both,
-    /// The same, and who may look into a namespace.
+    /// Batch administrators and batch users, and `view`, `edit` and `admin` of a namespace.
     BothAndReaders,
 }
 
 const ADMIN: &str = "rbac.kueue.x-k8s.io/batch-admin";
 const USERS: &str = "rbac.kueue.x-k8s.io/batch-user";
-/// Names what a role is for.
+/// Label with the name of a role.
 const ROLE: &str = "rbac.kueue.x-k8s.io/role";
 const TO_VIEW: &str = "rbac.authorization.k8s.io/aggregate-to-view";
 const TO_EDIT: &str = "rbac.authorization.k8s.io/aggregate-to-edit";
 const TO_ADMIN: &str = "rbac.authorization.k8s.io/aggregate-to-admin";
 
 impl Given {
-    /// The labels that bring it about.
+    /// The aggregation labels of such a role.
     fn labels(self) -> &'static [&'static str] {
         match self {
             Given::Admins => &[ADMIN],
@@ -317,9 +322,9 @@ impl Given {
     }
 }
 
-/// A kind people edit or look at.
+/// A kind with an editor and a viewer role.
 struct People {
-    /// In the names of its roles.
+    /// The kind in the names of its roles.
     name: String,
     group: String,
     resource: String,
@@ -328,7 +333,7 @@ struct People {
     view: Given,
 }
 
-/// The kinds people have roles for: Kueue's, and every kind of job there is an integration of.
+/// The kinds with roles for users: Kueue's, and every integrated kind of job.
 fn people() -> Vec<People> {
     let kueue = |name: &str, resource: &str, has_status, view| People {
         name: name.to_owned(),
@@ -356,7 +361,7 @@ fn people() -> Vec<People> {
         kinds.push((Kind::group(&()).into_owned(), kind, Kind::plural(&()).into_owned()));
     });
     for (group, name, resource) in kinds {
-        // What brings up machines for others to use is looked at by those who look after them.
+        // Clusters that several users share are visible to administrators, not to batch users.
         let shared = ["raycluster", "rayservice"].contains(&name.as_str());
         let view = if shared { Given::AdminsAndReaders } else { Given::BothAndReaders };
         people.push(People { name, group, resource, has_status: true, edit: Given::Both, view });
@@ -364,7 +369,7 @@ fn people() -> Vec<People> {
     people
 }
 
-/// A role of Kueue's for people.
+/// One of Kueue's roles for users.
 fn user_role(name: &str, given: Given, rules: Value) -> Value {
     let mut labels = labels(given.labels());
     labels[ROLE] = name.into();
@@ -374,7 +379,8 @@ fn user_role(name: &str, given: Given, rules: Value) -> Value {
     })
 }
 
-/// `kueue-batch-admin-role` and `kueue-batch-user-role`, and the roles they are put together from.
+/// `kueue-batch-admin-role` and `kueue-batch-user-role`, and the roles that are aggregated into
+/// them.
 fn user_roles() -> Vec<Value> {
     let mut roles = vec![aggregated("kueue-batch-admin-role", ADMIN), aggregated("kueue-batch-user-role", USERS)];
     for people in people() {
@@ -407,8 +413,8 @@ fn user_roles() -> Vec<Value> {
     roles
 }
 
-/// A role that the cluster's controller puts together. Its rules are that controller's: who writes them too, if only that there
-/// are none, takes everybody's rights away until the controller has come by.
+/// An aggregated role. The cluster's controller writes its rules: writing any, even an empty list,
+/// would remove all rights until that controller restores them.
 fn aggregated(name: &str, label: &str) -> Value {
     let mut wanted = Map::new();
     wanted.insert(label.to_owned(), "true".into());
@@ -418,7 +424,7 @@ fn aggregated(name: &str, label: &str) -> Value {
     })
 }
 
-/// The labels of everything that belongs to an installation, and further ones set to `true`.
+/// The labels of all objects of an installation; `on` are further ones with value `true`.
 pub fn labels(on: &[&str]) -> Value {
     let mut labels = Map::new();
     labels.insert("app.kubernetes.io/name".to_owned(), "berth".into());
@@ -434,16 +440,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rules_allow_nothing_by_wildcard_and_no_secret() {
+    fn rules_contain_no_wildcard_and_no_secret() {
         for rule in rules() {
             let text = rule.to_string();
             assert!(!text.contains('*') && !text.contains("secrets"), "{text}");
         }
     }
 
-    /// Kueue's roles for people (`config/components/rbac` there): name, group, resource, verbs, whether the status may be read,
-    /// and the labels by which it becomes part of others: `A` batch-admin, `U` batch-user, and `v`, `e`, `a` for Kubernetes'
-    /// `view`, `edit` and `admin`.
+    /// Kueue's roles for users (`config/components/rbac` there): name, group, resource, verbs,
+    /// whether the status may be read, and aggregation labels: `A` batch-admin, `U` batch-user, and
+    /// `v`, `e`, `a` for Kubernetes' `view`, `edit` and `admin`.
     const EXPECTED: &[(&str, &str, &str, &str, bool, &str)] = &[
         ("clusterqueue-editor", "kueue.x-k8s.io", "clusterqueues", "edit", true, "A"),
         ("clusterqueue-viewer", "kueue.x-k8s.io", "clusterqueues", "read", true, "Aa"),
@@ -499,13 +505,13 @@ mod tests {
             false,
             "AUaev",
         ),
-        // Kueue has none for it, and has an integration of it.
+        // Kueue integrates AppWrappers without roles for them.
         ("appwrapper-editor", "workload.codeflare.dev", "appwrappers", "edit", true, "AU"),
         ("appwrapper-viewer", "workload.codeflare.dev", "appwrappers", "read", true, "AUaev"),
     ];
 
     #[test]
-    fn roles_for_people_are_those_kueue_has_for_every_kind_that_is_integrated() {
+    fn roles_for_users_match_kueues_for_every_integrated_kind() {
         let by_letter = [('A', ADMIN), ('U', USERS), ('v', TO_VIEW), ('e', TO_EDIT), ('a', TO_ADMIN)];
         let roles: BTreeMap<String, Value> = user_roles()
             .into_iter()
@@ -533,7 +539,7 @@ mod tests {
         for name in roles.keys() {
             assert!(EXPECTED.iter().any(|(expected, ..)| expected == name), "{name} is not expected");
         }
-        // A kind of another project that is integrated has its roles, whichever it is.
+        // Every integrated kind of another project has roles.
         for (group, _, resource) in described_resources() {
             assert!(EXPECTED.iter().any(|row| (row.1, row.2) == (&*group, &*resource)), "{resource}.{group}");
         }

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 
-/// Does the selector match? An empty one matches everything; an operator nobody knows matches nothing.
+/// True if the selector matches. An empty selector matches everything; an unknown operator matches
+/// nothing.
 pub fn matches(selector: &LabelSelector, labels: &BTreeMap<String, String>) -> bool {
     let by_value = selector.match_labels.iter().flatten().all(|(key, value)| labels.get(key) == Some(value));
     by_value

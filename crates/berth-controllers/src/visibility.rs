@@ -1,6 +1,7 @@
-//! Who waits, in which order: `pendingworkloads` of `visibility.kueue.x-k8s.io`, as Kueue serves it on demand.
+//! Pending workloads in their order: `pendingworkloads` of `visibility.kueue.x-k8s.io`, which Kueue
+//! serves on demand.
 //!
-//! The order is the engine's own: candidates as they would be taken, then those set aside until something changes.
+//! The order is the engine's: candidates in the order of evaluation, then inadmissible workloads.
 
 use berth_engine::QueuePosition;
 use berth_runtime::{Cache, ObjectKey};
@@ -15,29 +16,29 @@ use crate::scheduler::SchedulerState;
 pub const GROUP: &str = "visibility.kueue.x-k8s.io";
 /// Its versions, newest first; they differ in name only.
 pub const VERSIONS: [&str; 2] = ["v1beta2", "v1beta1"];
-/// Items of an answer when the request does not say.
+/// Default maximum number of items in an answer.
 const LIMIT_DEFAULT: usize = 1000;
-/// Items of an answer at most.
+/// Highest accepted maximum number of items in an answer.
 const LIMIT_MAX: usize = 100_000;
 
-/// Answers questions about waiting workloads; clones share the engine.
+/// Lists pending workloads; clones share the engine.
 #[derive(Clone)]
 pub struct Visibility {
     scheduler: SchedulerState,
     workloads: Cache<Workload>,
 }
 
-/// Which part of the answer is wanted.
+/// The requested part of a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Page {
-    /// Items to leave out at the beginning.
+    /// Number of items to skip.
     pub offset: usize,
-    /// Items at most.
+    /// Maximum number of items.
     pub limit: usize,
 }
 
 impl Page {
-    /// Reads `limit` and `offset` of a query string, within bounds. The error names the parameter.
+    /// Parses `limit` and `offset` of a query string. The error names the parameter.
     pub fn parse(query: &str) -> Result<Self, String> {
         let number = |name: &str| -> Result<Option<usize>, String> {
             let given = query.split('&').find_map(|pair| pair.strip_prefix(name)?.strip_prefix('='));
@@ -51,7 +52,7 @@ impl Page {
         Ok(Self { offset: number("offset")?.unwrap_or(0), limit })
     }
 
-    /// The part of a list it is.
+    /// The range of items.
     pub(crate) fn part(self) -> std::ops::Range<usize> {
         self.offset..self.offset.saturating_add(self.limit)
     }
@@ -62,7 +63,7 @@ impl Visibility {
         Self { scheduler, workloads }
     }
 
-    /// The waiting workloads of a cluster queue; `None` when there is no such queue.
+    /// The pending workloads of a cluster queue; `None` if the queue does not exist.
     pub fn of_cluster_queue(&self, name: &str, version: &str, page: Page) -> Option<Value> {
         let waiting = {
             let engine = self.scheduler.engine();
@@ -72,7 +73,7 @@ impl Visibility {
         Some(self.summary(waiting, version))
     }
 
-    /// The waiting workloads of a local queue; `None` when there is no such queue.
+    /// The pending workloads of a local queue; `None` if the queue does not exist.
     pub fn of_local_queue(
         &self,
         namespace: &str,
@@ -120,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_page_has_bounds_and_refuses_what_is_no_number() {
+    fn a_page_is_limited_and_malformed_numbers_are_rejected() {
         assert_eq!(Page::parse(""), Ok(Page { offset: 0, limit: 1000 }));
         assert_eq!(Page::parse("offset=5&limit=999999"), Ok(Page { offset: 5, limit: 100_000 }));
         assert!(Page::parse("limit=-1").unwrap_err().contains("limit: invalid value \"-1\""));

@@ -1,5 +1,5 @@
-//! Admissions between the engine's model and the API, with the compact encoding of topology assignments
-//! (semantics §8.15, §14.10).
+//! Converts admissions between the engine's model and the API, including the compact encoding of
+//! topology assignments (semantics §8.15, §14.10).
 
 use std::collections::HashMap;
 
@@ -10,14 +10,14 @@ use berth_engine::model::{Admission, PodSetAssignment, TopologyAssignment, Topol
 use super::amounts::{from_resource_list, to_resource_list};
 use super::placement::name;
 
-/// Longest list of slices an assignment may have.
+/// Maximum number of slices in an assignment.
 const SLICES_MAX: usize = 1000;
-/// Most domains of one slice.
+/// Maximum number of domains in a slice.
 const DOMAINS_MAX: usize = 100_000;
-/// The level whose values are names of hosts.
+/// The level whose values are host names.
 const HOSTNAME: &str = "kubernetes.io/hostname";
 
-/// An admission as the API writes it; `by_prefix` as for [`encode`].
+/// An admission in the API's form; `by_prefix` as for [`encode`].
 pub fn to_api(admission: &Admission, by_prefix: bool) -> api::Admission {
     let pod_set = |set: &PodSetAssignment| api::PodSetAssignment {
         name: set.name.to_string(),
@@ -35,7 +35,7 @@ pub fn to_api(admission: &Admission, by_prefix: bool) -> api::Admission {
     }
 }
 
-/// An admission as the engine reads it.
+/// An admission in the engine's form.
 pub fn from_api(admission: &api::Admission) -> Admission {
     let pod_set = |set: &api::PodSetAssignment| PodSetAssignment {
         name: name(&set.name),
@@ -54,7 +54,7 @@ pub fn from_api(admission: &api::Admission) -> Admission {
     }
 }
 
-/// Domains one by one.
+/// Expands an assignment into single domains.
 pub fn decode(assignment: &api::TopologyAssignment) -> TopologyAssignment {
     let mut domains = Vec::new();
     for slice in &assignment.slices {
@@ -78,8 +78,9 @@ pub fn decode(assignment: &api::TopologyAssignment) -> TopologyAssignment {
     TopologyAssignment { levels: assignment.levels.iter().map(|level| name(level)).collect(), domains }
 }
 
-/// Domains in slices; what those of a slice share is written once. `by_prefix`
-/// (`TASAssignmentsEncodingByHostnamePrefix`): hosts that begin alike have a slice of their own where that is shorter.
+/// Encodes domains in slices, in which shared parts of values are written once. `by_prefix`
+/// (`TASAssignmentsEncodingByHostnamePrefix`): hosts with a common prefix get their own slice if
+/// that is shorter.
 pub fn encode(assignment: &TopologyAssignment, by_prefix: bool) -> api::TopologyAssignment {
     let levels: Vec<String> = assignment.levels.iter().map(Name::to_string).collect();
     let as_slices = |runs: &[&[TopologyDomain]]| {
@@ -114,8 +115,9 @@ fn slice(levels: usize, domains: &[TopologyDomain]) -> api::TopologyAssignmentSl
     }
 }
 
-/// Neighbours whose hosts share their longest prefix up to a dash that any other host has too; shorter prefixes where those
-/// would make too many slices.
+/// Splits domains into runs of neighbours. The hosts of a run share the longest prefix up to a dash
+/// that each has in common with any other host; shorter prefixes are used if there would be too
+/// many slices.
 fn runs_by_prefix(domains: &[TopologyDomain]) -> Vec<&[TopologyDomain]> {
     let host = |domain: &TopologyDomain| domain.values.last().cloned().unwrap_or_else(|| name(""));
     let hosts: Vec<Name> = domains.iter().map(host).collect();
@@ -165,7 +167,7 @@ fn level_values(values: &[&str]) -> api::TopologyAssignmentSliceLevelValues {
     }
 }
 
-/// Bytes both texts begin with, ending between characters.
+/// Number of leading bytes that both texts share, up to a character boundary.
 fn common_prefix(a: &str, b: &str) -> usize {
     a.chars().zip(b.chars()).take_while(|(a, b)| a == b).map(|(a, _)| a.len_utf8()).sum()
 }
@@ -184,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_encoded_is_decoded_to_the_same() {
+    fn encoding_and_decoding_gives_the_same_assignment() {
         let assignment = TopologyAssignment {
             levels: vec![name("block"), name("host")],
             domains: [("b1", "node-1-x", 4), ("b1", "node-22-x", 2), ("b1", "node-3-x", 2)]
@@ -197,7 +199,7 @@ mod tests {
         assert_eq!(encoded.slices[0].values_per_level[0].universal.as_deref(), Some("b1"));
         assert_eq!(encoded.slices[0].values_per_level[1].individual.as_ref().unwrap().roots, ["1", "22", "3"]);
         assert_eq!(decode(&encoded), assignment);
-        // What one value ends with, another may begin with.
+        // One value's end overlaps with another one's start.
         for assignment in
             [hosts(&[("ababa", 1), ("aba", 1)]), hosts(&[("-", 1), ("--", 2)]), hosts(&[]), hosts(&[("a", 3)])]
         {
@@ -208,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn hosts_that_begin_alike_have_a_slice_of_their_own_where_that_is_shorter() {
+    fn hosts_with_a_common_prefix_get_their_own_slice_if_that_is_shorter() {
         let pool = |pool: &str, hosts: usize| -> Vec<(String, i32)> {
             (0..hosts).map(|at| (format!("cluster-pool-of-machines-{pool}-{at:03}"), 8)).collect()
         };
@@ -224,12 +226,12 @@ mod tests {
         assert_eq!(prefixes, [Some("cluster-pool-of-machines-east-0"), Some("cluster-pool-of-machines-west-0")]);
         assert_eq!(decode(&parted), assignment);
         assert_eq!(encode(&assignment, false).slices.len(), 1);
-        // Two slices for two hosts would be longer.
+        // Two slices would be longer for two hosts.
         assert_eq!(encode(&hosts(&[("a-b-1", 1), ("a-c-1", 1)]), true).slices.len(), 1);
     }
 
     #[test]
-    fn an_assignment_has_no_more_slices_than_it_may_have() {
+    fn the_number_of_slices_is_limited() {
         let all: Vec<(String, i32)> =
             (0..6000).map(|at| (format!("zone-{}-of-{:04}-x-{at:04}", at / 3000, at / 2), 1)).collect();
         let all: Vec<(&str, i32)> = all.iter().map(|(host, count)| (host.as_str(), *count)).collect();

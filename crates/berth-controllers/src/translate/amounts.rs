@@ -1,4 +1,4 @@
-//! Quantities to the engine's integers and back (semantics §1).
+//! Converts quantities to the engine's integers and back (semantics §1).
 
 use std::collections::BTreeMap;
 
@@ -6,20 +6,21 @@ use berth_apimachinery::quantity::{Format, Quantity};
 use berth_engine::{Amount, Name};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as ApiQuantity;
 
-/// Amounts by resource name, exact.
+/// Exact amounts by resource name.
 pub type Quantities = BTreeMap<String, Quantity>;
 
-/// Reads an API quantity; `None` for one too large or malformed to read. An empty text is zero, as Go reads it.
+/// Parses an API quantity; `None` if it is too large or malformed. Empty text is zero, as in Go.
 pub fn parse(quantity: &ApiQuantity) -> Option<Quantity> {
     if quantity.0.is_empty() { Quantity::parse("0").ok() } else { Quantity::parse(&quantity.0).ok() }
 }
 
-/// A request in the engine's integers: thousandths of `cpu`, whole units of everything else, rounded up and clamped.
+/// A request in the engine's integers: thousandths of `cpu`, whole units of everything else,
+/// rounded up and clamped.
 pub fn request(resource: &str, quantity: &Quantity) -> i64 {
     if resource == "cpu" { quantity.milli_value() } else { quantity.value() }
 }
 
-/// A quota: unlimited when it does not fit the engine's integers (§1.2).
+/// A quota; unlimited if it exceeds the engine's integers (§1.2).
 pub fn quota(resource: &str, quantity: &ApiQuantity) -> Amount {
     let Some(parsed) = parse(quantity) else { return Amount::Unlimited };
     let amount = request(resource, &parsed);
@@ -41,7 +42,7 @@ pub fn to_quantity(resource: &str, amount: i64) -> ApiQuantity {
 /// A fractional amount of the engine as an API quantity, to the nano-unit.
 pub fn to_exact_quantity(resource: &str, amount: f64) -> ApiQuantity {
     let nanos = amount * if resource == "cpu" { 1e6 } else { 1e9 };
-    // Saturates; no amount comes near.
+    // The conversion saturates; real amounts are far smaller.
     let text = Quantity::from_scaled(nanos as i128, -9, Format::DecimalSi).map(|quantity| quantity.to_string());
     ApiQuantity(text.unwrap_or_else(|| "0".to_owned()))
 }
@@ -63,8 +64,9 @@ pub fn exact(list: Option<&BTreeMap<String, ApiQuantity>>) -> Quantities {
     list.into_iter().flatten().filter_map(|(name, quantity)| Some((name.clone(), parse(quantity)?))).collect()
 }
 
-/// A weight in thousandths; 1000 when none is given. A negative one, which a LocalQueue may have as in Kueue, is as good as
-/// zero: shares are divided by it, and who has less than nothing would come before all others.
+/// A weight in thousandths; 1000 if absent. Negative weights, which LocalQueues may have as in
+/// Kueue, count as zero: shares are divided by the weight, and a negative share would come before
+/// all others.
 pub fn weight_milli(weight: Option<&ApiQuantity>) -> i64 {
     weight.and_then(parse).map_or(1000, |quantity| quantity.milli_value().max(0))
 }

@@ -1,5 +1,5 @@
-//! Words for decisions that depend on API spellings: reasons under either observability gate, and the list of flavors
-//! that were considered.
+//! Renders parts of decisions that depend on API spellings: reasons with and without the
+//! observability gate, and the list of considered flavors.
 
 use berth_api::kueue::reasons::admission;
 use berth_engine::{AssignmentMode, Considered, FlavorAttempt, PendingReason, PreemptionMode, Priority, Victim};
@@ -17,7 +17,7 @@ pub fn pending_reason(reason: PendingReason, gates: &Gates) -> &'static str {
     }
 }
 
-/// Both priorities of a preemption, as its events end (semantics §11.2).
+/// Both priorities of a preemption, as the end of its events (semantics §11.2).
 fn priorities(victim: &Victim) -> String {
     let (preemptor, preemptee) = (priority(victim.preemption.priority), priority(victim.priority));
     format!("; preemptor effective priority: {preemptor}; preemptee effective priority: {preemptee}")
@@ -27,18 +27,19 @@ fn priority(priority: Priority) -> String {
     format!("{} (base: {}, boost: {})", priority.effective(), priority.base, priority.boost)
 }
 
-/// The message of event `Preempted` on a victim.
+/// Message of the event `Preempted` on a victim.
 pub fn preempted_event(victim: &Victim) -> String {
     format!("{}{}", victim.message(), priorities(victim))
 }
 
-/// The message of event `PreemptedWorkload` on the workload a victim makes room for.
+/// Message of the event `PreemptedWorkload` on the preemptor.
 pub fn preempted_workload_event(victim: &Victim) -> String {
     let (name, uid, queue) = (&victim.workload, &victim.uid, &victim.cluster_queue);
     format!("Preempted workload {name} (UID: {uid}) in ClusterQueue {queue}{}", priorities(victim))
 }
 
-/// The same for readers that may have no right to know of the victim: without its name and priority.
+/// The same message without the victim's name and priority, for readers who may not have access to
+/// the victim.
 pub fn preempted_unnamed_event(victim: &Victim) -> String {
     let (uid, queue, preemptor) = (&victim.uid, &victim.cluster_queue, priority(victim.preemption.priority));
     format!(
@@ -46,8 +47,8 @@ pub fn preempted_unnamed_event(victim: &Victim) -> String {
     )
 }
 
-/// What the QuotaReserved event says about flavors that were rejected or need borrowing; empty when there is nothing to
-/// say (semantics §8.15).
+/// The part of the QuotaReserved event about flavors that were rejected or need borrowing; empty if
+/// there are none (semantics §8.15).
 pub fn flavors_considered(considered: &Considered) -> String {
     let mut parts = Vec::new();
     for set in &considered.pod_sets {

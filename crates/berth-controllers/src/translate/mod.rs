@@ -1,8 +1,10 @@
-//! The one translator between API objects and the engine's model; controllers, simulator and conformance runner use it.
+//! Translates between API objects and the engine's model, for controllers, simulator and
+//! conformance runner.
 //!
-//! [`queues`] reads queues, cohorts, flavors, checks and nodes, [`workload`](mod@workload) reads Workloads with their effective requests
-//! ([`requests`](mod@requests), [`transform`]), [`admission`](mod@admission) goes both ways, [`validate`] says why a workload's pods can never be
-//! admitted. Nothing here decides, writes conditions or talks to an API.
+//! [`queues`] translates queues, cohorts, flavors, checks and nodes, [`workload`](mod@workload)
+//! Workloads with their effective requests ([`requests`](mod@requests), [`transform`]), and
+//! [`admission`](mod@admission) both ways; [`validate`] finds pods that can never be admitted.
+//! Nothing here decides, writes conditions or calls an API.
 
 pub mod admission;
 pub mod amounts;

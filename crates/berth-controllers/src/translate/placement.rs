@@ -1,4 +1,4 @@
-//! Selectors, affinity, taints and tolerations to the engine's model.
+//! Translates selectors, affinity, taints and tolerations.
 
 use std::collections::BTreeMap;
 
@@ -86,7 +86,7 @@ fn effect(text: &str) -> Option<TaintEffect> {
     }
 }
 
-/// Taints; those with an effect nobody knows keep no pod away and are left out.
+/// Taints; those with an unknown effect repel no pods and are omitted.
 pub fn taints(list: &[ApiTaint]) -> Vec<Taint> {
     let taint = |it: &ApiTaint| {
         Some(Taint {

@@ -1,4 +1,4 @@
-//! Queues, cohorts, flavors, checks, topologies and nodes to the engine's model.
+//! Translates queues, cohorts, flavors, checks, topologies and nodes.
 
 use berth_api::kueue::annotations;
 use berth_api::kueue::v1beta2 as api;
@@ -157,7 +157,7 @@ pub fn local_queue(queue: &api::LocalQueue) -> LocalQueue {
     }
 }
 
-/// What a local queue consumed according to its status: the record of an earlier life of the process.
+/// The consumed resources in a local queue's status, which an earlier process recorded.
 pub fn recorded_usage(queue: &api::LocalQueue) -> Option<Event> {
     let recorded = queue.status.as_ref()?.fair_sharing.as_ref()?.admission_fair_sharing_status.as_ref()?;
     Some(Event::LocalQueueUsageRestored {
@@ -211,8 +211,8 @@ pub fn node(node: &ApiNode) -> Node {
     }
 }
 
-/// A pod that takes room on a node outside topology-aware scheduling; `None` for pods that take none: not bound, ended,
-/// or placed by it (semantics §14.1).
+/// A pod that uses resources of a node outside topology-aware scheduling. `None` for other pods:
+/// unbound, ended, or placed by topology-aware scheduling (semantics §14.1).
 pub fn node_pod(pod: &Pod) -> Option<NodePod> {
     const TAS_ANNOTATIONS: [&str; 5] = [
         annotations::PODSET_REQUIRED_TOPOLOGY,
@@ -245,7 +245,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pods_take_room_from_when_they_are_bound_until_they_end_unless_the_topology_placed_them() {
+    fn bound_pods_count_until_they_end_unless_topology_placed_them() {
         let pod = |node: &str, phase: &str, annotation: Option<&str>| -> Pod {
             let annotations: std::collections::BTreeMap<&str, &str> =
                 annotation.map(|key| (key, "rack")).into_iter().collect();

@@ -1,5 +1,5 @@
-//! What one pod asks for (semantics §2.1, §2.2): defaults of RuntimeClasses and LimitRanges filled in, then the
-//! request of the pod as a whole.
+//! Computes the request of one pod (semantics §2.1, §2.2): fills in defaults of RuntimeClasses and
+//! LimitRanges, then combines the containers.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use super::amounts::{Quantities, exact, parse};
 
 type ApiList = BTreeMap<String, ApiQuantity>;
 
-/// Fills in what RuntimeClass, LimitRanges and limits imply for a pod's requests.
+/// Fills in the requests that RuntimeClass, LimitRanges and limits imply.
 pub fn adjust(spec: &PodSpec, runtime_class: Option<&RuntimeClass>, limit_ranges: &[LimitRange]) -> PodSpec {
     let mut spec = spec.clone();
     if spec.overhead.is_none() {
@@ -39,8 +39,8 @@ pub fn adjust(spec: &PodSpec, runtime_class: Option<&RuntimeClass>, limit_ranges
     spec
 }
 
-/// The items of one type of all LimitRanges as one: the first default wins, the smallest maximum and ratio, the
-/// largest minimum.
+/// Combines the items of one type of all LimitRanges: the first default wins, as do the smallest
+/// maximum and ratio and the largest minimum.
 pub fn summarize(limit_ranges: &[LimitRange], type_: &str) -> Option<LimitRangeItem> {
     let mut summary: Option<LimitRangeItem> = None;
     let items = limit_ranges.iter().filter_map(|range| range.spec.as_ref()).flat_map(|spec| &spec.limits);
@@ -87,8 +87,9 @@ fn limits_to_requests(resources: &mut ResourceRequirements) {
     merge(&mut resources.requests, limits.as_ref(), |_, _| false);
 }
 
-/// The request of a pod: its containers and sidecars together, or its largest ordinary init container if that is more,
-/// with pod-level resources in place of what they cover, plus overhead. Kubernetes' rules (KEP-753, KEP-2837).
+/// The request of a pod: the sum of containers and sidecars, or the largest ordinary init container
+/// if that is more; pod-level resources replace those that they cover, and overhead is added.
+/// Kubernetes' rules (KEP-753, KEP-2837).
 pub fn of_pod(spec: &PodSpec) -> Quantities {
     let mut total = Quantities::new();
     for container in &spec.containers {

@@ -1,4 +1,5 @@
-//! From what pods ask for to what counts against quota: excluded prefixes and transformations (semantics §2.3, §2.4).
+//! Converts requests of pods into what counts against quota: excluded prefixes and transformations
+//! (semantics §2.3, §2.4).
 
 use std::collections::BTreeMap;
 
@@ -55,7 +56,7 @@ fn transform(requests: &Quantities, transformations: &[ResourceTransformation]) 
 fn times(a: i128, b: i128) -> i128 {
     match a.checked_mul(b) {
         Some(product) => product / NANOS,
-        // Beyond 128 bits the last digits no longer matter.
+        // Beyond 128 bits the lowest digits do not matter.
         None => (a / NANOS).saturating_mul(b),
     }
 }
@@ -109,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn a_multiplier_applies_when_the_pod_asks_for_it() {
+    fn a_multiplier_applies_if_the_pod_requests_it() {
         let config = Resources {
             transformations: vec![rule(
                 "vgpu-cores",
@@ -124,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn excluded_prefixes_count_for_nothing() {
+    fn resources_with_excluded_prefixes_are_ignored() {
         let config =
             Resources { exclude_resource_prefixes: vec!["networking.example.com/".to_owned()], ..Resources::default() };
         assert_eq!(

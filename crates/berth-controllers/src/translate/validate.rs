@@ -1,4 +1,4 @@
-//! Why pods can never be admitted although their requests are known: requests above limits, LimitRange violations
+//! Finds pods that can never be admitted: requests above limits, violations of LimitRanges
 //! (semantics §2.8).
 
 use std::collections::BTreeMap;
@@ -9,7 +9,7 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity as ApiQuantity;
 use super::amounts::{Quantities, exact};
 use super::requests::{of_pod, summarize};
 
-/// The message to show, if the adjusted pods of a workload break a rule.
+/// The message to report if the adjusted pods of a workload break a rule.
 pub fn problem(pod_specs: &[PodSpec], limit_ranges: &[LimitRange]) -> Option<String> {
     let above_limits: Vec<String> =
         pod_specs.iter().enumerate().flat_map(|(at, spec)| requests_above_limits(at, spec)).collect();
@@ -24,7 +24,7 @@ pub fn problem(pod_specs: &[PodSpec], limit_ranges: &[LimitRange]) -> Option<Str
     None
 }
 
-/// Several complaints as one text, each said once.
+/// Several errors as one text, without duplicates.
 fn aggregate(errors: &[String]) -> String {
     match errors {
         [one] => one.clone(),
@@ -41,7 +41,7 @@ fn aggregate(errors: &[String]) -> String {
     }
 }
 
-/// Where in a workload the resources of a pod set are, with those resources.
+/// Path and resources of each part of a pod set.
 fn parts(at: usize, spec: &PodSpec) -> Vec<(String, ResourceRequirements)> {
     let base = format!("spec.podSets[{at}].template.spec");
     let resources = |list: Option<&ResourceRequirements>| list.cloned().unwrap_or_default();

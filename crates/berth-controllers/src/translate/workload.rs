@@ -1,4 +1,4 @@
-//! A Workload object as the engine reads it.
+//! Translates Workloads.
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -26,7 +26,7 @@ use super::validate;
 use crate::conditions;
 use crate::config::Resources;
 
-/// What effective requests depend on beside the workload itself.
+/// The inputs of effective requests other than the workload.
 #[derive(Clone, Copy, Debug)]
 pub struct Context<'a> {
     /// Configuration: excluded prefixes and transformations.
@@ -47,7 +47,7 @@ pub fn time(at: Timestamp) -> Time {
     Time(i64::try_from(at.as_nanosecond()).unwrap_or(i64::MIN))
 }
 
-/// The newest version of a workload.
+/// The workload in the engine's form.
 pub fn workload(object: &api::Workload, context: &Context<'_>) -> Workload {
     let key = workload_key(object);
     let status = object.status.clone().unwrap_or_default();
@@ -138,7 +138,8 @@ fn pod_set(set: &api::PodSet, spec: &PodSpec, reclaimable: i32, context: &Contex
     }
 }
 
-/// Digest of what makes pods differ for scheduling equivalence beyond what the model carries (semantics §4.8).
+/// Digest of the pod fields that affect scheduling equivalence and are not part of the model
+/// (semantics §4.8).
 fn shape(spec: &PodSpec) -> u64 {
     let mut hasher = DefaultHasher::new();
     let resources: Vec<_> = spec
@@ -148,7 +149,8 @@ fn shape(spec: &PodSpec) -> u64 {
         .chain(&spec.containers)
         .map(|container| container.resources.as_ref().and_then(|resources| resources.requests.clone()))
         .collect();
-    // Kubernetes types have no hash of their own; their JSON is canonical enough because all maps are ordered.
+    // Kubernetes types do not implement Hash. Their JSON is canonical enough, because all maps are
+    // ordered.
     let parts = (
         resources,
         &spec.runtime_class_name,
@@ -163,7 +165,7 @@ fn shape(spec: &PodSpec) -> u64 {
     hasher.finish()
 }
 
-/// What a pod set asks of the topology.
+/// The topology request of a pod set.
 pub fn topology_request(request: &api::PodSetTopologyRequest) -> TopologyRequest {
     let mode = match (&request.required, &request.preferred, request.unconstrained) {
         (Some(level), ..) => Some(TopologyMode::Required(name(level))),
@@ -206,7 +208,8 @@ fn check(state: &api::AdmissionCheckState) -> CheckStatus {
     }
 }
 
-/// A gate that the spec names is closed until the status says it is open (semantics §23).
+/// True if the spec names a preemption gate that the status does not report as open (semantics
+/// §23).
 fn has_closed_gate(object: &api::Workload) -> bool {
     let states = object.status.iter().flat_map(|status| &status.preemption_gates);
     let open: Vec<&str> =
@@ -214,7 +217,7 @@ fn has_closed_gate(object: &api::Workload) -> bool {
     object.spec.preemption_gates.iter().any(|gate| !open.contains(&gate.name.as_str()))
 }
 
-/// The slice this one replaces. Nobody takes over what runs in another namespace.
+/// The slice that this one replaces; slices of other namespaces are ignored.
 fn replaced(text: &str, own: &WorkloadKey) -> Option<WorkloadKey> {
     match text.split_once('/') {
         Some((namespace, _)) if namespace != &*own.namespace => None,
@@ -238,7 +241,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_preemption_gate_is_closed_until_the_status_says_it_is_open() {
+    fn a_preemption_gate_is_closed_until_the_status_reports_it_open() {
         let gated = |status: Value| {
             let object = json!({
                 "apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "Workload", "metadata": {"name": "w"},
@@ -255,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_pod_set_asks_of_the_topology_is_one_mode_and_slices_from_coarse_to_fine() {
+    fn a_topology_request_has_one_mode_and_slices_from_coarse_to_fine() {
         let asked = |request: Value| topology_request(&serde_json::from_value(request).expect("a request"));
         let slice = |level: &str, size: i32| SliceConstraint { level: name(level), size };
         assert_eq!(asked(json!({"required": "rack"})).mode, Some(TopologyMode::Required(name("rack"))));
