@@ -1,5 +1,5 @@
-//! Objects as Kueue leaves them are taken over where they are: what it admitted goes on, what waits gets its turn, and
-//! nothing is given, taken, renamed or made twice.
+//! Adopts objects that Kueue left behind: admitted workloads keep running, pending ones are
+//! admitted in their turn, and nothing is granted, revoked, renamed or created twice.
 
 use berth_controllers::Config;
 use kube::api::{DynamicObject, Patch, PatchParams, PostParams};
@@ -12,7 +12,7 @@ const OLD: &str = "kueue.x-k8s.io/v1beta1";
 const IN_USE: &str = "kueue.x-k8s.io/resource-in-use";
 const SINCE: &str = "2025-12-31T23:00:00Z";
 
-/// Creates what Kueue wrote, under its field manager.
+/// Creates an object under Kueue's field manager.
 async fn make(cluster: &Cluster, object: Value) -> Value {
     let typed: DynamicObject = serde_json::from_value(object.clone()).unwrap();
     let params = PostParams { field_manager: Some("kueue".to_owned()), ..PostParams::default() };
@@ -20,7 +20,7 @@ async fn make(cluster: &Cluster, object: Value) -> Value {
     serde_json::to_value(made.unwrap_or_else(|error| panic!("{object}: {error}"))).unwrap()
 }
 
-/// A status as Kueue applies it, server-side, under this manager.
+/// Applies a status by server-side apply under this manager, as Kueue does.
 async fn apply_status(cluster: &Cluster, object: &Value, manager: &str, status: Value) {
     let (metadata, name) = (&object["metadata"], object["metadata"]["name"].as_str().unwrap());
     let patch = json!({"apiVersion": object["apiVersion"], "kind": object["kind"], "status": status,
@@ -39,7 +39,7 @@ fn template(cpu: &str) -> Value {
         {"name": "main", "image": "busybox", "resources": {"requests": {"cpu": cpu}}}]}})
 }
 
-/// A Job as Kueue runs or holds it.
+/// A Job that Kueue has started or suspended.
 async fn job(cluster: &Cluster, name: &str, suspended: bool) -> Value {
     let mut template = template("1");
     if !suspended {
@@ -57,18 +57,18 @@ async fn job(cluster: &Cluster, name: &str, suspended: bool) -> Value {
     job
 }
 
-/// The Workload Kueue made for a Job, in this version.
+/// The Workload that Kueue creates for a Job, in this version.
 async fn workload_of(cluster: &Cluster, version: &str, name: &str, job: &Value) -> Value {
     let uid = &job["metadata"]["uid"];
     let old = version == OLD;
-    // Kueue takes the template as the API server has defaulted it, from before the job was started, and without the labels the
-    // API server adds to tell jobs apart.
+    // Kueue records the template with the API server's defaults, from before the job was started,
+    // and without the labels that the API server adds to select the job's pods.
     let mut queued = job["spec"]["template"].clone();
     queued["spec"].as_object_mut().unwrap().remove("nodeSelector");
     for label in ["batch.kubernetes.io/controller-uid", "batch.kubernetes.io/job-name", "controller-uid", "job-name"] {
         queued["metadata"]["labels"].as_object_mut().map(|labels| labels.remove(label));
     }
-    // Before the API server filled them in, or by another client, the same pods are written otherwise.
+    // The same template without defaults, as another client may have written it.
     if old {
         let container = queued["spec"]["containers"][0].as_object_mut().unwrap();
         for field in ["imagePullPolicy", "terminationMessagePath", "terminationMessagePolicy"] {
@@ -108,7 +108,7 @@ async fn admit(cluster: &Cluster, workload: &Value) {
     .await;
 }
 
-/// What must not have been touched: name, UID, admission, and since when it holds what it holds.
+/// The fields that must not change: name, UID, admission, and the conditions' times.
 fn standing(workload: &Value) -> Value {
     let since = |type_: &str| {
         let conditions = workload["status"]["conditions"].as_array().cloned().unwrap_or_default();
@@ -125,7 +125,7 @@ fn standing(workload: &Value) -> Value {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_kueue_left_goes_on_where_it_is() {
+async fn workloads_left_by_kueue_continue_unchanged() {
     let (cluster, manager) = Cluster::without_controllers(Config::default()).await;
     make(&cluster, json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "team"}})).await;
     make(
@@ -134,7 +134,7 @@ async fn what_kueue_left_goes_on_where_it_is() {
         "metadata": {"name": "spot", "finalizers": [IN_USE]}, "spec": {"nodeLabels": {"pool": "spot"}}}),
     )
     .await;
-    // One queue was written by a release that had the older version, another by one that has the newer.
+    // One queue is written in the older version, another one in the newer.
     let quota = json!([{"coveredResources": ["cpu"], "flavors": [
         {"name": "spot", "resources": [{"name": "cpu", "nominalQuota": "3"}]}]}]);
     make(&cluster, json!({"apiVersion": OLD, "kind": "ClusterQueue", "metadata": {"name": "cq", "finalizers": [IN_USE]},
@@ -150,7 +150,7 @@ async fn what_kueue_left_goes_on_where_it_is() {
     )
     .await;
 
-    // Two run, admitted through either version; two wait, and there is room for one of them.
+    // Two workloads are admitted, one in each version; two are pending, and one of those fits.
     let mut running = Vec::new();
     for (version, name) in [(OLD, "first"), (NEW, "second")] {
         let job = job(&cluster, name, false).await;
@@ -166,7 +166,7 @@ async fn what_kueue_left_goes_on_where_it_is() {
         apply_status(&cluster, &workload, "kueue-admission", json!({"conditions": [waits]})).await;
         cluster.pass(1).await;
     }
-    // One is over: its Workload says so, and its Job too.
+    // One job has finished, and its Workload too.
     let over = job(&cluster, "over", false).await;
     let done = json!([{"type": "SuccessCriteriaMet", "status": "True", "lastTransitionTime": SINCE},
         {"type": "Complete", "status": "True", "lastTransitionTime": SINCE}]);
@@ -194,7 +194,7 @@ async fn what_kueue_left_goes_on_where_it_is() {
     tokio::spawn(manager.run(std::future::pending()));
     cluster.pass(10).await;
 
-    // What runs was not touched, and nothing was made beside it.
+    // Admitted workloads are unchanged, and no others were created.
     let mut after = Vec::new();
     for name in &running {
         after.push(standing(&cluster.get(NEW, "Workload", Some("team"), name).await));
@@ -213,7 +213,8 @@ async fn what_kueue_left_goes_on_where_it_is() {
     names.sort();
     assert_eq!(names, ["job-first-0a1b2", "job-fourth-0a1b2", "job-over-0a1b2", "job-second-0a1b2", "job-third-0a1b2"]);
 
-    // Who came first of those that waited got what was left; usage counts all three, and not what is over.
+    // The older pending workload got the remaining quota; usage counts all three, but not the
+    // finished one.
     let suspended =
         async |name: &str| cluster.get("batch/v1", "Job", Some("team"), name).await["spec"]["suspend"] == true;
     assert!(!suspended("third").await);
@@ -232,7 +233,7 @@ async fn what_kueue_left_goes_on_where_it_is() {
         assert_eq!(cluster.get(NEW, kind, None, name).await["metadata"]["finalizers"], json!([IN_USE]), "{name}");
     }
 
-    // One that Kueue started ends: its quota goes to the one that waits.
+    // A job that Kueue started ends: the pending one gets its quota.
     let first = cluster.get("batch/v1", "Job", Some("team"), "first").await;
     cluster
         .patch_status(
@@ -247,7 +248,8 @@ async fn what_kueue_left_goes_on_where_it_is() {
     assert!(!suspended("fourth").await);
     assert_eq!(used().await, (json!("3"), json!(3), json!(0)));
 
-    // One that Kueue started is stopped: its pods are again what they were before, with the labels that tell Jobs apart.
+    // A job that Kueue started is stopped: its template is restored, including the labels that
+    // select its pods.
     let second = cluster.get(NEW, "Workload", Some("team"), "job-second-0a1b2").await;
     let patch = json!({"spec": {"active": false}});
     cluster.api(&second).patch("job-second-0a1b2", &PatchParams::default(), &Patch::Merge(patch)).await.unwrap();

@@ -1,4 +1,4 @@
-//! A server with Berth's controllers and nothing else: no Job controller, no kubelet. Tests play those.
+//! A server with Berth's controllers only: no Job controller, no kubelet. Tests take their parts.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -17,7 +17,8 @@ use serde_json::{Value, json};
 pub struct Cluster {
     pub client: Client,
     pub clock: Clock,
-    /// `422 PATCH /path` for each request of the controllers that the API refused for good.
+    /// `422 PATCH /path` for each request of the controllers that the API server rejected as
+    /// invalid.
     pub refused: Arc<Mutex<Vec<String>>>,
     /// What the controllers know of workloads.
     pub explain: Explain,
@@ -31,7 +32,7 @@ impl Cluster {
         cluster
     }
 
-    /// Starts a server; the controllers come with the manager that is returned, when it is run.
+    /// Starts a server; the controllers start when the returned manager runs.
     pub async fn without_controllers(config: Config) -> (Cluster, Manager) {
         let clock = Clock::scaled("2026-01-01T00:00:00Z".parse().unwrap(), 1.0);
         let now = clock.clone();
@@ -89,7 +90,7 @@ impl Cluster {
         }
     }
 
-    /// Everything of a kind in a namespace.
+    /// All objects of a kind in a namespace.
     pub async fn list(&self, api_version: &str, kind: &str, namespace: &str) -> Vec<Value> {
         let key = json!({"apiVersion": api_version, "kind": kind, "metadata": {"namespace": namespace}});
         let list = self.api(&key).list(&Default::default()).await.unwrap();
@@ -114,12 +115,12 @@ impl Cluster {
         self.api(object).delete(name, &Default::default()).await.unwrap();
     }
 
-    /// Lets cluster time pass.
+    /// Advances the cluster's clock.
     pub async fn pass(&self, seconds: u64) {
         self.clock.sleep(Duration::from_secs(seconds)).await;
     }
 
-    /// The Workload a job is the controlling owner of.
+    /// The Workload whose controlling owner is this job.
     pub async fn workload_of(&self, namespace: &str, job: &str) -> Value {
         let all = self.list("kueue.x-k8s.io/v1beta2", "Workload", namespace).await;
         let owned = all.into_iter().find(|workload| workload["metadata"]["ownerReferences"][0]["name"] == job);

@@ -1,4 +1,4 @@
-//! A job that waits for several flavors at once, and moves to a better one when that has room.
+//! A job that waits for several flavors at once, and moves to a preferred one when that has quota.
 
 use berth_controllers::{Config, Gate, Gates};
 use kube::api::{Patch, PatchParams};
@@ -25,7 +25,7 @@ async fn variant(cluster: &Cluster, flavor: &str) -> Value {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_job_starts_on_the_flavor_that_has_room_and_moves_to_the_preferred_one_later() {
+async fn a_job_starts_on_the_flavor_with_quota_and_moves_to_the_preferred_one_later() {
     let feature_gates = Gates::default().with(Gate::ConcurrentAdmission, true);
     let cluster = Cluster::start(Config { feature_gates, ..Config::default() }).await;
     cluster.create(json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "team"}})).await;
@@ -63,7 +63,7 @@ async fn a_job_starts_on_the_flavor_that_has_room_and_moves_to_the_preferred_one
         .await;
     cluster.pass(3).await;
 
-    // It runs as its variant on spot; quota is taken once.
+    // The parent runs as its variant on spot; quota is used once.
     assert_eq!(variants(&cluster).await.len(), 2);
     let parent = cluster.workload_of("team", "train").await;
     assert_eq!(condition(&parent, "Admitted"), "True/Admitted", "{parent:#}");
@@ -76,14 +76,15 @@ async fn a_job_starts_on_the_flavor_that_has_room_and_moves_to_the_preferred_one
     assert_eq!(condition(&variant(&cluster, "reserved").await, "QuotaReserved"), "False/ExceedsMaxQuota");
     cluster.patch_status(&job, json!({"status": {"active": 1, "ready": 1}})).await;
 
-    // Room on the preferred flavor: the variant on spot leaves, the job stops, and starts again there.
+    // The preferred flavor gets quota: the variant on spot is evicted, the job stops and starts on
+    // the preferred flavor.
     let more = Patch::Merge(json!({"spec": {"resourceGroups": quota("2", "2")}}));
     cluster.api(&queue).patch("cq", &PatchParams::default(), &more).await.unwrap();
     cluster.pass(3).await;
     assert_eq!(condition(&variant(&cluster, "spot").await, "Evicted"), "True/FlavorMigration");
     let stopped = cluster.get("batch/v1", "Job", Some("team"), "train").await;
     assert_eq!(stopped["spec"]["suspend"], true);
-    // Its pods are not gone yet.
+    // Its pods have not ended yet.
     assert_eq!(condition(&variant(&cluster, "reserved").await, "Admitted"), "False/NoReservation");
     cluster.patch_status(&job, json!({"status": {"active": 0, "ready": 0}})).await;
     cluster.pass(5).await;

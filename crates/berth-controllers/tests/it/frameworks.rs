@@ -1,4 +1,5 @@
-//! Kinds of other projects: queued while the cluster has them, whatever else their specs say.
+//! Kinds of other projects: queued while the cluster serves them, whatever else their specs
+//! contain.
 
 use berth_controllers::Config;
 use berth_runtime::Manager;
@@ -10,7 +11,7 @@ use serde_json::{Value, json};
 use crate::cluster::{Cluster, condition};
 
 const KUEUE: &str = "kueue.x-k8s.io/v1beta2";
-/// A kind that appears is watched at once.
+/// Time in which a new kind is watched.
 const UNTIL_SEEN: u64 = 2;
 
 async fn with_queue(cluster: &Cluster) {
@@ -53,7 +54,7 @@ async fn a_training_job_is_queued_once_its_kind_appears() {
     with_queue(&cluster).await;
     cluster.pass(1).await;
     let queue = cluster.get(KUEUE, "ClusterQueue", None, "cq").await;
-    assert_eq!(condition(&queue, "Active"), "True/Ready", "queues work in a cluster that has none of these kinds");
+    assert_eq!(condition(&queue, "Active"), "True/Ready", "queues work in a cluster without any of these kinds");
     define(&cluster, "PyTorchJob").await;
     let job = json!({"apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob",
         "metadata": {"name": "train", "namespace": "team", "labels": {"kueue.x-k8s.io/queue-name": "lq"}},
@@ -70,7 +71,7 @@ async fn a_training_job_is_queued_once_its_kind_appears() {
     assert_eq!(running["spec"]["runPolicy"]["suspend"], false, "{running:#}");
     let worker = &running["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"];
     assert_eq!(worker["nodeSelector"], json!({"pool": "spot"}));
-    assert_eq!(worker["containers"][0]["aFieldOfTomorrow"], 1, "what Berth does not know stays");
+    assert_eq!(worker["containers"][0]["aFieldOfTomorrow"], 1, "unknown fields are kept");
     let succeeded = json!([{"type": "Succeeded", "status": "True", "reason": "PyTorchJobSucceeded", "message": "done",
         "lastTransitionTime": "2026-01-01T00:10:00Z"}]);
     cluster.patch_status(&job, json!({"status": {"conditions": succeeded}})).await;
@@ -92,13 +93,13 @@ async fn job_set(cluster: &Cluster, name: &str) -> Value {
     set
 }
 
-/// Whether a JobSet was let go, and its workload's admission.
+/// `spec.suspend` of a JobSet, and its workload's condition Admitted.
 async fn of_job_set(cluster: &Cluster, name: &str) -> (Value, String) {
     let set = cluster.get("jobset.x-k8s.io/v1alpha2", "JobSet", Some("team"), name).await;
     (set["spec"]["suspend"].clone(), condition(&cluster.workload_of("team", name).await, "Admitted"))
 }
 
-/// Whether the version of JobSets that is read is served, from now on.
+/// Sets whether the watched version of JobSets is served.
 async fn serve_job_sets(cluster: &Cluster, served: bool) {
     let definitions: Api<CustomResourceDefinition> = Api::all(cluster.client.clone());
     let mut definition = berth_api::crds().iter().find(|it| it["metadata"]["name"] == JOB_SETS).unwrap().clone();
@@ -109,7 +110,7 @@ async fn serve_job_sets(cluster: &Cluster, served: bool) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_cannot_be_listed_at_the_start_is_not_taken_for_gone() {
+async fn objects_that_cannot_be_listed_at_the_start_do_not_count_as_deleted() {
     let (cluster, manager) = Cluster::without_controllers(Config::default()).await;
     let first = tokio::spawn(manager.run(std::future::pending()));
     with_queue(&cluster).await;
@@ -134,7 +135,7 @@ async fn what_cannot_be_listed_at_the_start_is_not_taken_for_gone() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_kind_that_comes_goes_and_comes_again_is_queued_whenever_it_is_there() {
+async fn a_kind_that_is_removed_and_added_again_is_queued_whenever_it_is_served() {
     let (cluster, manager) = Cluster::without_controllers(Config::default()).await;
     undefine(&cluster, JOB_SETS).await;
     let kinds = manager.kinds();
@@ -151,7 +152,8 @@ async fn a_kind_that_comes_goes_and_comes_again_is_queued_whenever_it_is_there()
     job_set(&cluster, "first").await;
     assert_eq!(of_job_set(&cluster, "first").await, admitted);
 
-    // Its objects go with the definition, and the quota they hold; a watch that is cut off meanwhile is no excuse.
+    // Deleting the definition deletes its objects and releases their quota, even if a watch is
+    // interrupted meanwhile.
     undefine(&cluster, JOB_SETS).await;
     assert!(!served() && caches.pending().is_empty());
     cluster.pass(5).await;
@@ -159,12 +161,12 @@ async fn a_kind_that_comes_goes_and_comes_again_is_queued_whenever_it_is_there()
     let used = &queue["status"]["flavorsUsage"][0]["resources"][0]["total"];
     assert!(used == "0" || used.is_null(), "{queue:#}");
 
-    // What was made before the controllers have seen the kind again is taken up.
+    // An object created before the controllers watch the kind again is queued.
     define(&cluster, "JobSet").await;
     let second = job_set(&cluster, "second").await;
     assert_eq!(of_job_set(&cluster, "second").await, admitted);
 
-    // A definition that stops serving the version leaves what runs alone.
+    // A definition that stops serving the version does not affect running objects.
     serve_job_sets(&cluster, false).await;
     assert!(!served());
     let kept = cluster.workload_of("team", "second").await;
@@ -179,7 +181,7 @@ async fn a_kind_that_comes_goes_and_comes_again_is_queued_whenever_it_is_there()
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_wrapper_that_does_not_fit_waits_and_its_job_with_it() {
+async fn a_wrapper_that_does_not_fit_is_pending_and_its_job_stays_suspended() {
     let cluster = Cluster::start(Config::default()).await;
     with_queue(&cluster).await;
     define(&cluster, "AppWrapper").await;
@@ -189,7 +191,7 @@ async fn a_wrapper_that_does_not_fit_waits_and_its_job_with_it() {
         "metadata": {"name": "big", "namespace": "team", "labels": {"kueue.x-k8s.io/queue-name": "lq"}},
         "spec": {"suspend": true, "components": [{"template": wrapped}]}});
     let wrapper = cluster.create(wrapper).await;
-    // A part of a wrapper that somebody made before its time is held back with it.
+    // A child job that was created too early is suspended with the wrapper.
     let inner = json!({"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "inner", "namespace": "team",
         "ownerReferences": [{"apiVersion": "workload.codeflare.dev/v1beta2", "kind": "AppWrapper", "name": "big",
             "uid": wrapper["metadata"]["uid"], "controller": true}]},
@@ -210,7 +212,7 @@ async fn a_wrapper_that_does_not_fit_waits_and_its_job_with_it() {
 const TRAINER: &str = "trainer.kubeflow.org/v1alpha1";
 
 #[tokio::test(start_paused = true)]
-async fn a_train_job_asks_for_what_its_runtime_says_and_its_job_set_is_not_queued_again() {
+async fn a_train_job_requests_what_its_runtime_defines_and_its_job_set_is_not_queued() {
     let cluster = Cluster::start(Config::default()).await;
     with_queue(&cluster).await;
     define(&cluster, "TrainJob").await;
@@ -222,7 +224,7 @@ async fn a_train_job_asks_for_what_its_runtime_says_and_its_job_set_is_not_queue
     let job = cluster.create(job).await;
     cluster.pass(2).await;
     let all = cluster.list("kueue.x-k8s.io/v1beta2", "Workload", "team").await;
-    assert!(all.is_empty(), "what it asks for is not known before its runtime is: {all:#?}");
+    assert!(all.is_empty(), "its pod sets are unknown without the runtime: {all:#?}");
     let container = json!({"name": "node", "image": "torch", "resources": {"requests": {"cpu": "1"}}});
     let node = json!({"name": "node", "template": {
         "metadata": {"labels": {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}},
@@ -241,7 +243,7 @@ async fn a_train_job_asks_for_what_its_runtime_says_and_its_job_set_is_not_queue
     assert_eq!(running["spec"]["suspend"], false);
     let selector = "/spec/runtimePatches/0/trainingRuntimeSpec/template/spec/replicatedJobs/0/template/spec/template/spec/nodeSelector";
     assert_eq!(running.pointer(selector), Some(&json!({"pool": "spot"})));
-    // What Trainer makes of it belongs to it.
+    // The JobSet that Trainer creates is part of the TrainJob.
     let owner = json!({"apiVersion": TRAINER, "kind": "TrainJob", "name": "tune", "uid": job["metadata"]["uid"], "controller": true});
     let child = json!({"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet",
         "metadata": {"name": "tune", "namespace": "team", "ownerReferences": [owner]},
@@ -250,21 +252,21 @@ async fn a_train_job_asks_for_what_its_runtime_says_and_its_job_set_is_not_queue
     cluster.create(child).await;
     cluster.pass(2).await;
     assert_eq!(cluster.list("kueue.x-k8s.io/v1beta2", "Workload", "team").await.len(), 1);
-    // Its pods are made: a runtime that asks for more, or for something else, is for the jobs that come.
+    // Its pods exist, so a change of the runtime affects later jobs only.
     let more = json!({"name": "node", "image": "other", "resources": {"requests": {"cpu": "2"}}});
     let mut edited = runtime["spec"].clone();
     *edited.pointer_mut("/template/spec/replicatedJobs/0/template/spec/template/spec/containers/0").unwrap() = more;
     cluster.patch(&runtime, json!({"spec": edited})).await;
     cluster.pass(2).await;
     let unmoved = cluster.get(TRAINER, "TrainJob", Some("team"), "tune").await;
-    assert_eq!(unmoved["spec"]["suspend"], false, "it goes on");
+    assert_eq!(unmoved["spec"]["suspend"], false, "it keeps running");
     let kept = cluster.workload_of("team", "tune").await;
     assert_eq!((&kept["metadata"]["uid"], &kept["spec"]), (&workload["metadata"]["uid"], &workload["spec"]));
     assert_eq!(condition(&kept, "Admitted"), "True/Admitted");
-    // Nor does what follows need a runtime.
+    // Completion does not need the runtime either.
     cluster.delete(&runtime).await;
     cluster.pass(2).await;
-    // Evicted, it is held back at once; its patch goes when nothing of it runs any more.
+    // After an eviction it is suspended at once; its patch is removed when no pod runs any more.
     let active = |count: i32| json!({"status": {"jobsStatus": [{"name": "node", "active": count, "ready": count, "succeeded": 0, "failed": 0, "suspended": 0}]}});
     cluster.patch_status(&job, active(1)).await;
     cluster.patch(&workload, json!({"spec": {"active": false}})).await;
@@ -302,7 +304,7 @@ async fn a_train_job_ends_without_its_runtime() {
     assert_eq!(condition(&cluster.workload_of("team", "tune").await, "Admitted"), "True/Admitted");
     cluster.delete(&runtime).await;
     cluster.pass(2).await;
-    assert_eq!(condition(&cluster.workload_of("team", "tune").await, "Admitted"), "True/Admitted", "it goes on");
+    assert_eq!(condition(&cluster.workload_of("team", "tune").await, "Admitted"), "True/Admitted", "it keeps running");
     let complete = json!({"type": "Complete", "status": "True", "reason": "JobsCompleted", "message": "done",
         "lastTransitionTime": "2026-01-01T00:00:10Z"});
     cluster.patch_status(&job, json!({"status": {"conditions": [complete]}})).await;

@@ -1,4 +1,4 @@
-//! What policies held while the controllers were away, as they find it when they are back.
+//! Objects that the admission policy held while the controllers were unavailable.
 
 use berth_controllers::Config;
 use serde_json::json;
@@ -6,7 +6,7 @@ use serde_json::json;
 use crate::cluster::Cluster;
 
 #[tokio::test(start_paused = true)]
-async fn a_held_job_that_may_not_be_settled_says_why() {
+async fn a_held_job_whose_release_is_rejected_reports_why() {
     let (cluster, controllers) = Cluster::without_controllers(Config::default()).await;
     cluster.create(json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "team"}})).await;
     let job = cluster
@@ -34,7 +34,7 @@ async fn a_held_job_that_may_not_be_settled_says_why() {
     assert!(told.contains("jobs are frozen this week"), "{told}");
     let held = cluster.get("batch/v1", "Job", Some("team"), "train").await;
     assert_eq!(held["metadata"]["annotations"]["berth.dev/held"], "false");
-    // Tried again until it may be.
+    // The release is retried until it is accepted.
     cluster.delete(&binding).await;
     cluster.delete(&policy).await;
     cluster.pass(120).await;

@@ -1,4 +1,4 @@
-//! The ProvisioningRequest check: the vectors of the semantics that need no autoscaler of their own.
+//! The ProvisioningRequest check: test vectors of the semantics that need no autoscaler.
 
 use berth_controllers::Config;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
@@ -82,7 +82,7 @@ async fn requests(cluster: &Cluster) -> Vec<Value> {
     cluster.list("autoscaling.x-k8s.io/v1", "ProvisioningRequest", "team").await
 }
 
-/// Plays the autoscaler.
+/// Sets conditions as the autoscaler would.
 async fn answer(cluster: &Cluster, conditions: &[(&str, &str, &str)]) {
     let request = requests(cluster).await.pop().expect("there is a request");
     let conditions: Vec<Value> = conditions
@@ -120,7 +120,7 @@ async fn a_workload_without_managed_resources_needs_no_request() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_workload_holds_quota_while_its_nodes_are_awaited_and_then_runs_on_them() {
+async fn a_workload_holds_quota_while_its_nodes_are_provisioned_and_then_runs_on_them() {
     let cluster = start().await;
     submit(&cluster, "nvidia.com/gpu", json!({"provreq.kueue.x-k8s.io/maxRunDurationSeconds": "3600"})).await;
     let made = requests(&cluster).await;
@@ -152,7 +152,7 @@ async fn a_workload_holds_quota_while_its_nodes_are_awaited_and_then_runs_on_the
     assert_eq!(annotations["autoscaling.x-k8s.io/consume-provisioning-request"], name.as_str());
     assert_eq!(annotations["autoscaling.x-k8s.io/provisioning-class-name"], "queued-provisioning.gke.io");
 
-    // Ignored once admitted; revoked capacity is not.
+    // An expired booking is ignored after admission; revoked capacity is not.
     answer(&cluster, &[("Provisioned", "True", "There you are."), ("BookingExpired", "True", "")]).await;
     assert_eq!(condition(&cluster.workload_of("team", "train").await, "Admitted"), "True/Admitted");
     answer(&cluster, &[("Provisioned", "True", ""), ("CapacityRevoked", "True", "Nodes are gone.")]).await;
@@ -163,7 +163,7 @@ async fn a_workload_holds_quota_while_its_nodes_are_awaited_and_then_runs_on_the
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_failed_request_is_retried_with_backoff_and_given_up_after_the_limit() {
+async fn a_failed_request_is_retried_with_backoff_and_rejected_after_the_limit() {
     let cluster = start().await;
     submit(&cluster, "nvidia.com/gpu", json!({})).await;
     for (attempt, seconds) in [(1, 60), (2, 120)] {
@@ -202,7 +202,7 @@ async fn a_check_without_its_configuration_makes_the_queue_inactive() {
     assert_eq!(check(&workload), "Pending: the check is not active");
 }
 
-/// The queue takes nobody in, so that the workload is there and nothing has been asked for.
+/// Stops or resumes the queue; while it is stopped, workloads exist without a request.
 async fn hold(cluster: &Cluster, hold: bool) {
     let queue = cluster.get(KUEUE, "ClusterQueue", None, "cq").await;
     let policy = if hold { "Hold" } else { "None" };
@@ -211,13 +211,13 @@ async fn hold(cluster: &Cluster, hold: bool) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_a_killed_controller_left_is_taken_up() {
+async fn templates_left_by_a_killed_controller_are_reused() {
     let cluster = start().await;
     hold(&cluster, true).await;
     submit(&cluster, "nvidia.com/gpu", json!({})).await;
     let workload = cluster.list(KUEUE, "Workload", "team").await.remove(0);
     let (name, uid) = (workload["metadata"]["name"].as_str().unwrap(), &workload["metadata"]["uid"]);
-    // It was killed after making the template, before making the request.
+    // The controller was killed between creating the template and the request.
     let template = format!("ppt-{name}-prov-1-main");
     cluster
         .create(json!({
@@ -232,13 +232,13 @@ async fn what_a_killed_controller_left_is_taken_up() {
     assert_eq!(request["spec"]["podSets"][0]["podTemplateRef"]["name"], json!(template));
     let kept = cluster.get("v1", "PodTemplate", Some("team"), &template).await;
     let owners = kept["metadata"]["ownerReferences"].as_array().unwrap();
-    assert_eq!((owners.len(), &owners[0]["uid"]), (1, &request["metadata"]["uid"]), "it belongs to the request now");
+    assert_eq!((owners.len(), &owners[0]["uid"]), (1, &request["metadata"]["uid"]), "the request owns it now");
     answer(&cluster, &[("Provisioned", "True", "ok")]).await;
     assert!(!is_suspended(&cluster).await);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_request_of_somebody_elses_in_the_way_is_told_and_waited_for() {
+async fn a_request_of_another_owner_with_the_same_name_is_reported_and_waited_for() {
     let cluster = start().await;
     hold(&cluster, true).await;
     submit(&cluster, "nvidia.com/gpu", json!({})).await;
@@ -261,7 +261,7 @@ async fn a_request_of_somebody_elses_in_the_way_is_told_and_waited_for() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_template_of_somebody_elses_in_the_way_is_told_and_left_alone() {
+async fn a_template_of_another_owner_with_the_same_name_is_reported_and_kept() {
     let cluster = start().await;
     hold(&cluster, true).await;
     submit(&cluster, "nvidia.com/gpu", json!({})).await;
@@ -276,7 +276,7 @@ async fn a_template_of_somebody_elses_in_the_way_is_told_and_left_alone() {
     let told = check(&cluster.list(KUEUE, "Workload", "team").await[0]);
     assert!(told.contains(&format!("podtemplates {name:?} already exists")), "{told}");
     assert!(requests(&cluster).await.is_empty());
-    assert_eq!(cluster.get("v1", "PodTemplate", Some("team"), &name).await, other, "it is as it was");
+    assert_eq!(cluster.get("v1", "PodTemplate", Some("team"), &name).await, other, "it is unchanged");
     cluster.delete(&other).await;
     cluster.pass(30).await;
     let request = requests(&cluster).await.pop().expect("a request");
@@ -285,7 +285,7 @@ async fn a_template_of_somebody_elses_in_the_way_is_told_and_left_alone() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_check_is_active_while_the_cluster_serves_requests_for_capacity() {
+async fn a_check_is_active_while_the_cluster_serves_provisioning_requests() {
     const KIND: &str = "provisioningrequests.autoscaling.x-k8s.io";
     let cluster = start().await;
     let check = || async {
@@ -301,7 +301,7 @@ async fn a_check_is_active_while_the_cluster_serves_requests_for_capacity() {
     let events = cluster.events("team", "train").await;
     assert!(!events.iter().any(|event| event.starts_with("FailedCreate")), "{events:?}");
 
-    // The kind comes: what waits is asked for.
+    // Once the kind is served, requests of pending workloads are created.
     let definition = berth_api::crds().iter().find(|it| it["metadata"]["name"] == KIND).unwrap().clone();
     let definition: CustomResourceDefinition = serde_json::from_value(definition).unwrap();
     definitions.create(&Default::default(), &definition).await.unwrap();

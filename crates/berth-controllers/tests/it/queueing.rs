@@ -1,4 +1,4 @@
-//! Jobs through queues: held, admitted, preempted, finished.
+//! Jobs in queues: suspended, admitted, preempted, finished.
 
 use std::sync::{Arc, Mutex};
 
@@ -128,13 +128,13 @@ async fn a_preempted_job_is_stopped_restored_and_starts_again_later() {
     high["metadata"]["labels"]["kueue.x-k8s.io/priority-class"] = json!("high");
     let high = cluster.create(high).await;
     cluster.pass(2).await;
-    // Quota stays with the victim until nothing of it runs any more.
+    // The victim keeps its quota until none of its pods runs any more.
     assert!(is_suspended(&cluster, "low").await);
     assert!(is_suspended(&cluster, "high").await);
     let victim = cluster.workload_of("team", "low").await;
     assert_eq!(condition(&victim, "Evicted"), "True/Preempted");
     assert_eq!(condition(&victim, "Preempted"), "True/InClusterQueue");
-    // Kubernetes takes no change of a template while pods of it are active: it is not asked to.
+    // Kubernetes rejects template changes while the job has active pods, so none is sent.
     cluster.pass(30).await;
     let stopped = cluster.get("batch/v1", "Job", Some("team"), "low").await;
     assert_eq!(stopped["spec"]["template"]["spec"]["nodeSelector"]["pool"], "spot");
@@ -156,7 +156,7 @@ async fn a_preempted_job_is_stopped_restored_and_starts_again_later() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_running_job_that_is_changed_keeps_its_workload_until_its_template_is_set_back() {
+async fn a_changed_running_job_keeps_its_workload_until_its_template_is_restored() {
     let cluster = Cluster::start(Config::default()).await;
     team(&cluster).await;
     cluster.create(cluster_queue("cq", "4", json!({}))).await;
@@ -169,7 +169,7 @@ async fn a_running_job_that_is_changed_keeps_its_workload_until_its_template_is_
     cluster.patch_status(&running, json!({"status": {"active": 1, "startTime": "2026-01-01T00:00:01Z"}})).await;
     cluster.patch(&running, json!({"spec": {"parallelism": 2}})).await;
     cluster.pass(30).await;
-    assert!(is_suspended(&cluster, "grown").await, "it is not what it was admitted as");
+    assert!(is_suspended(&cluster, "grown").await, "it no longer matches its admission");
     let workload = cluster.workload_of("team", "grown").await;
     assert_eq!(workload["spec"]["podSets"][0]["count"], 1, "what its template was is remembered: {workload:#}");
     cluster.patch_status(&running, json!({"status": {"active": 0}})).await;
@@ -182,7 +182,7 @@ async fn a_running_job_that_is_changed_keeps_its_workload_until_its_template_is_
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_job_whose_queue_does_not_exist_says_so_and_starts_once_it_does() {
+async fn a_job_whose_queue_does_not_exist_reports_it_and_starts_once_it_does() {
     let cluster = Cluster::start(Config::default()).await;
     team(&cluster).await;
     cluster.create(cluster_queue("cq", "2", json!({}))).await;
@@ -198,7 +198,7 @@ async fn a_job_whose_queue_does_not_exist_says_so_and_starts_once_it_does() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn workloads_of_a_queue_that_is_let_go_are_told_once_what_became_of_them() {
+async fn workloads_of_a_resumed_queue_get_one_status_update() {
     let cluster = Cluster::start(Config::default()).await;
     team(&cluster).await;
     let stopped = json!({"stopPolicy": "Hold", "queueingStrategy": "StrictFIFO"});
@@ -209,7 +209,7 @@ async fn workloads_of_a_queue_that_is_let_go_are_told_once_what_became_of_them()
         cluster.create(job(&format!("fits-{number:02}"), "lq", "1")).await;
     }
     cluster.pass(1).await;
-    // Behind one that does not fit nobody is looked at.
+    // Workloads behind one that does not fit are not evaluated.
     cluster.create(job("large", "lq", "2")).await;
     cluster.pass(1).await;
     cluster.create(job("behind", "lq", "1")).await;
@@ -252,7 +252,7 @@ async fn workloads_of_a_queue_that_is_let_go_are_told_once_what_became_of_them()
 }
 
 #[tokio::test(start_paused = true)]
-async fn pods_that_succeed_do_not_make_their_job_look_as_if_one_had_failed() {
+async fn succeeded_pods_do_not_look_like_failed_ones() {
     let cluster = Cluster::start(Config::default()).await;
     team(&cluster).await;
     cluster.create(cluster_queue("cq", "2", json!({}))).await;
@@ -277,7 +277,7 @@ async fn pods_that_succeed_do_not_make_their_job_look_as_if_one_had_failed() {
     assert_eq!(told(uncounted).await, "True/Recovered");
     let uncounted = json!({"active": 0, "ready": 0, "uncountedTerminatedPods": {"succeeded": ["a", "b"]}});
     assert_eq!(told(uncounted).await, "True/Recovered");
-    // What has finished is not told about its pods any more.
+    // PodsReady of a finished workload is not updated.
     let done = json!([{"type": "Complete", "status": "True", "message": "done"}]);
     assert_eq!(
         told(json!({"conditions": done, "uncountedTerminatedPods": {"succeeded": null}})).await,
@@ -287,10 +287,10 @@ async fn pods_that_succeed_do_not_make_their_job_look_as_if_one_had_failed() {
     assert_eq!(told(json!({"ready": null})).await, "True/Recovered");
 }
 
-/// A refused admission is not asked for again at once, its quota goes to others meanwhile, and it is admitted when nothing
-/// refuses it any more.
+/// An admission that the API server rejects is retried with backoff, its quota goes to others
+/// meanwhile, and it succeeds once the API server accepts it.
 #[tokio::test(start_paused = true)]
-async fn an_admission_the_server_refuses_waits_and_holds_nothing() {
+async fn a_rejected_admission_waits_and_holds_no_quota() {
     let cluster = Cluster::start(Config::default()).await;
     team(&cluster).await;
     cluster.create(cluster_queue("cq", "2", json!({}))).await;
@@ -322,7 +322,7 @@ async fn an_admission_the_server_refuses_waits_and_holds_nothing() {
     cluster.create(job("paid", "lq", "2")).await;
     cluster.pass(30).await;
     assert!(is_suspended(&cluster, "unpaid").await);
-    assert!(!is_suspended(&cluster, "paid").await, "the refused one holds no quota");
+    assert!(!is_suspended(&cluster, "paid").await, "the rejected one holds no quota");
     let name = cluster.workload_of("team", "unpaid").await["metadata"]["name"].as_str().unwrap().to_owned();
     let told = cluster.events("team", &name).await;
     let refused: Vec<_> = told.iter().filter(|event| event.starts_with("AdmissionRefused: ")).collect();
@@ -338,7 +338,7 @@ async fn an_admission_the_server_refuses_waits_and_holds_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_job_says_that_its_workloads_name_is_taken_and_that_its_owners_are_too_many() {
+async fn a_job_reports_a_taken_workload_name_and_too_many_owners() {
     let cluster = Cluster::start(Config::default()).await;
     team(&cluster).await;
     cluster.create(cluster_queue("cq", "4", json!({}))).await;
@@ -366,7 +366,7 @@ async fn a_job_says_that_its_workloads_name_is_taken_and_that_its_owners_are_too
     cluster.delete(&others).await;
     cluster.pass(600).await;
     assert_eq!(condition(&cluster.workload_of("team", "taken").await, "Admitted"), "True/Admitted");
-    // Ten jobs above a job are looked at, not more.
+    // At most ten owners above a job are looked up.
     let mut above = Vec::<Value>::new();
     for number in 0..12 {
         let mut next = unqueued(&format!("nested-{number}"));
@@ -381,12 +381,12 @@ async fn a_job_says_that_its_workloads_name_is_taken_and_that_its_owners_are_too
     cluster.pass(2).await;
     let deep = "JobNestingTooDeep: Terminated search for Kueue-managed Job because ancestor depth exceeded limit of 10";
     assert!(cluster.events("team", "nested-11").await.contains(&deep.to_owned()));
-    assert!(cluster.workload_of("team", "nested-11").await.is_null(), "whether it is part of another is not known");
+    assert!(cluster.workload_of("team", "nested-11").await.is_null(), "its topmost owner is unknown");
     assert!(!cluster.events("team", "nested-10").await.contains(&deep.to_owned()));
     assert!(!cluster.workload_of("team", "nested-10").await.is_null());
 }
 
-/// A job whose events name this reason; `what` is what the first of them says.
+/// Asserts that the first event of this reason on a job contains `what`.
 async fn says(cluster: &Cluster, name: &str, reason: &str, what: &str) {
     let events = cluster.events("team", name).await;
     let said = events.iter().find(|event| event.starts_with(&format!("{reason}: ")));
@@ -394,7 +394,7 @@ async fn says(cluster: &Cluster, name: &str, reason: &str, what: &str) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_waiting_job_that_becomes_part_of_another_or_leaves_its_queue_gives_its_workload_up() {
+async fn a_pending_job_that_becomes_part_of_another_or_leaves_its_queue_loses_its_workload() {
     let cluster = Cluster::start(Config::default()).await;
     team(&cluster).await;
     cluster.create(cluster_queue("cq", "2", json!({}))).await;
@@ -426,8 +426,9 @@ async fn a_waiting_job_that_becomes_part_of_another_or_leaves_its_queue_gives_it
     assert_eq!(cluster.workload_of("team", "leaver").await, Value::Null);
     says(&cluster, "child", "DeletedWorkload", "the job is part of Job running").await;
     says(&cluster, "leaver", "DeletedWorkload", "the job names no queue").await;
-    assert!(!cluster.workload_of("team", "by-hand").await.is_null(), "it was not made for the queues");
-    // One that runs on quota of its own keeps it until it ends, whatever it becomes part of.
+    assert!(!cluster.workload_of("team", "by-hand").await.is_null(), "it was created by hand");
+    // A job that runs on its own quota keeps it until it ends, even if it becomes part of another
+    // one.
     let other = cluster.create(job("other", "lq", "2")).await;
     cluster.patch(&running, json!({"metadata": {"ownerReferences": owner(&other)}})).await;
     cluster.pass(2).await;
@@ -441,7 +442,7 @@ async fn a_waiting_job_that_becomes_part_of_another_or_leaves_its_queue_gives_it
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_owner_that_makes_no_such_jobs_is_none_where_owners_are_checked() {
+async fn with_guarded_owners_an_owner_that_creates_no_jobs_is_ignored() {
     for guarded in [false, true] {
         let mut config = Config::default();
         config.integrations.owner_reference_writers = guarded.then(Default::default);
@@ -463,7 +464,7 @@ async fn an_owner_that_makes_no_such_jobs_is_none_where_owners_are_checked() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_job_that_is_not_queued_or_not_started_says_why() {
+async fn a_job_that_is_not_queued_or_not_started_reports_why() {
     let cluster = Cluster::start(Config::default()).await;
     team(&cluster).await;
     cluster.create(cluster_queue("cq", "9", json!({}))).await;
@@ -474,7 +475,7 @@ async fn a_job_that_is_not_queued_or_not_started_says_why() {
     let mut unclear = job("unclear", "lq", "1");
     unclear["spec"]["template"]["metadata"] = json!({"annotations": {"kueue.x-k8s.io/podset-slice-size": "many", "kueue.x-k8s.io/podset-slice-required-topology": "rack"}});
     cluster.create(unclear).await;
-    // What admission adds is in the way of what the template has.
+    // The additions of admission conflict with the template.
     let mut clashing = job("clashing", "lq", "1");
     clashing["spec"]["template"]["spec"]["nodeSelector"] = json!({"pool": "other"});
     clashing["spec"]["template"]["spec"]["nodeSelector"]["pool"] = json!("spot");
@@ -487,7 +488,7 @@ async fn a_job_that_is_not_queued_or_not_started_says_why() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_job_says_what_the_api_refuses_to_make_for_it() {
+async fn a_job_reports_which_object_the_api_rejects() {
     let cluster = Cluster::start(Config::default()).await;
     team(&cluster).await;
     cluster

@@ -1,5 +1,5 @@
-//! Clients that read an object and write it back change nothing, though they do not write what they have read: Go's types
-//! write empty structs, and leave out lists, texts and flags that are empty.
+//! Clients that read an object and write it back cause no change, although they write it in another
+//! form: Go's types write empty structs and omit empty lists, texts and flags.
 
 use berth_controllers::Config;
 use berth_controllers::webhooks::{Request, Webhooks};
@@ -8,10 +8,10 @@ use serde_json::{Map, Value, json};
 /// Pairs of forms per object.
 const PAIRS: u64 = 300;
 
-/// One of the forms an object is written in: each text that begins with `?` stands for a value of a sort that says nothing, and
-/// is left out or written.
+/// One of the forms in which clients write an object: each text that begins with `?` stands for an
+/// empty value, which is omitted or written.
 fn written(form: &Value, state: &mut u64) -> Option<Value> {
-    // Knuth's linear congruential generator: the same forms in every run.
+    // Knuth's linear congruential generator: every run has the same forms.
     let mut is_left_out = || {
         *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         *state >> 63 == 0
@@ -79,7 +79,7 @@ fn workload(version: &str, template: &Value) -> Value {
     })
 }
 
-/// Group, resource and form of an object, and a path at which another value is a change that is refused.
+/// Group, resource and form of an object, and a path with another value, a change that is rejected.
 fn objects() -> Vec<(&'static str, &'static str, Value, &'static str, Value)> {
     const FIRST: &str = "/spec/podSets/0/template/spec/containers/0/resources/requests/cpu";
     let template = template();
@@ -171,7 +171,7 @@ fn objects() -> Vec<(&'static str, &'static str, Value, &'static str, Value)> {
 }
 
 #[test]
-fn an_object_that_is_read_and_written_back_is_unchanged_and_one_that_differs_is_not() {
+fn an_object_written_back_is_unchanged_and_a_changed_one_is_rejected() {
     let frameworks = berth_controllers::jobs::integrated().into_iter().map(str::to_owned).collect();
     let mut config = Config::default();
     config.integrations.frameworks = frameworks;

@@ -1,4 +1,5 @@
-//! Topology-aware scheduling from admission to running pods: released by rank, and kept running when a node is lost.
+//! Topology-aware scheduling from admission to running pods: pods are released by rank, and a
+//! failed node is replaced.
 
 use berth_controllers::Config;
 use serde_json::{Value, json};
@@ -15,7 +16,8 @@ fn node(name: &str, rack: &str) -> Value {
     })
 }
 
-/// Two racks of three and two nodes, each with room for one of the job's pods, and a queue over them.
+/// Two racks of three and two nodes, each node with capacity for one of the job's pods, and a queue
+/// over them.
 async fn racks() -> Cluster {
     let cluster = Cluster::start(Config::default()).await;
     for (name, rack) in [("a1", "a"), ("a2", "a"), ("a3", "a"), ("b1", "b"), ("b2", "b")] {
@@ -42,7 +44,8 @@ async fn racks() -> Cluster {
     cluster
 }
 
-/// Submits an indexed job of two pods that must share a rack, waits until it starts, and makes its pods, last one first.
+/// Submits an indexed job of two pods that must share a rack, waits until it starts, and creates
+/// its pods, the last one first.
 async fn start(cluster: &Cluster) {
     cluster
         .create(json!({
@@ -63,7 +66,7 @@ async fn start(cluster: &Cluster) {
     cluster.pass(2).await;
 }
 
-/// A pod as the Job controller would make it.
+/// Creates a pod as the Job controller would.
 async fn make_pod(cluster: &Cluster, name: &str, index: usize) {
     let job = cluster.get("batch/v1", "Job", Some("team"), "train").await;
     let mut pod = job["spec"]["template"].clone();
@@ -75,7 +78,7 @@ async fn make_pod(cluster: &Cluster, name: &str, index: usize) {
     cluster.create(pod).await;
 }
 
-/// The host a pod was sent to; nothing while it is held back.
+/// The host that a pod was released to; `None` while it is gated.
 async fn host(cluster: &Cluster, pod: &str) -> Option<String> {
     let pod = cluster.get("v1", "Pod", Some("team"), pod).await;
     let gates = pod["spec"]["schedulingGates"].as_array().is_some_and(|gates| !gates.is_empty());
@@ -89,14 +92,14 @@ async fn lose(cluster: &Cluster, name: &str) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn pods_are_released_by_rank_and_a_lost_node_is_replaced_in_its_rack() {
+async fn pods_are_released_by_rank_and_a_failed_node_is_replaced_in_its_rack() {
     let cluster = racks().await;
     start(&cluster).await;
-    // The smaller rack fits exactly; the larger one would leave a node over.
+    // The smaller rack fits exactly; the larger one would leave a node unused.
     assert_eq!(host(&cluster, "train-0").await.as_deref(), Some("b1"));
     assert_eq!(host(&cluster, "train-1").await.as_deref(), Some("b2"));
 
-    // A node joins the rack, then one of the two is lost before its pod has started.
+    // A node joins the rack, then one of the two fails before its pod has started.
     let made = cluster.create(node("b3", "b")).await;
     let status = json!({"status": {"allocatable": {"cpu": "4", "pods": "10"},
         "conditions": [{"type": "Ready", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z"}]}});
@@ -119,7 +122,7 @@ async fn pods_are_released_by_rank_and_a_lost_node_is_replaced_in_its_rack() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_job_that_finds_no_other_node_or_loses_two_is_evicted_and_says_why() {
+async fn a_job_without_a_replacement_node_or_with_two_failures_is_evicted_with_a_reason() {
     let cluster = racks().await;
     start(&cluster).await;
     lose(&cluster, "b1").await;

@@ -1,4 +1,4 @@
-//! What a person is told about objects that make no sense, and what new jobs get.
+//! Error messages for invalid objects, and defaults of new jobs.
 
 use berth_controllers::Config;
 use berth_controllers::webhooks::{Request, Webhooks};
@@ -29,7 +29,7 @@ fn group(resource: &str, flavor: &str, quota: Value) -> Value {
 }
 
 #[test]
-fn a_negative_quota_is_refused_with_its_path_in_either_version() {
+fn a_negative_quota_is_rejected_with_its_path_in_either_version() {
     for version in ["v1beta1", "v1beta2"] {
         let errors = check(queue(version, json!([group("cpu", "spot", json!({"nominalQuota": "-1"}))])));
         assert_eq!(
@@ -42,7 +42,7 @@ fn a_negative_quota_is_refused_with_its_path_in_either_version() {
 }
 
 #[test]
-fn one_resource_or_flavor_belongs_to_one_group() {
+fn a_resource_or_flavor_in_two_groups_is_rejected() {
     let quota = json!({"nominalQuota": "1"});
     let errors = check(queue("v1beta2", json!([group("cpu", "spot", quota.clone()), group("cpu", "spot", quota)])));
     assert_eq!(
@@ -63,7 +63,7 @@ fn a_borrowing_limit_needs_a_cohort() {
 }
 
 #[test]
-fn a_weight_is_zero_or_something_to_divide_by() {
+fn a_weight_is_zero_or_above_the_minimum() {
     for kind in ["ClusterQueue", "Cohort"] {
         let with = |weight: Value| {
             json!({"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": kind, "metadata": {"name": "o"},
@@ -79,7 +79,7 @@ fn a_weight_is_zero_or_something_to_divide_by() {
             let refused = [format!("spec.fairSharing.weight: Invalid value: {weight:?}: {detail}")];
             assert_eq!(check(with(json!(weight))), refused, "{kind}");
             assert_eq!(check_update(with(json!(weight)), Some(&with(json!("1")))), refused, "{kind}");
-            // One from before that was checked can still be changed and deleted.
+            // An object stored before the rule existed can still be changed and deleted.
             assert_eq!(check_update(with(json!(weight)), Some(&with(json!(weight)))), [""; 0], "{kind}");
         }
         for weight in ["0", "2n", "500m", "1", "3"] {
@@ -103,7 +103,7 @@ fn a_cohort_may_lend_more_than_its_own_quota_and_a_queue_may_not() {
 }
 
 #[test]
-fn a_job_with_a_queue_waits_and_a_job_without_one_does_not() {
+fn a_job_with_a_queue_is_suspended_and_a_job_without_one_is_not() {
     let webhooks = Webhooks::new(Config::default());
     for (labels, suspended) in [(json!({"kueue.x-k8s.io/queue-name": "lq"}), json!(true)), (json!({}), Value::Null)] {
         let mut job = json!({
