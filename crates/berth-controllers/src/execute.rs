@@ -220,7 +220,7 @@ where
                     if let Some(created) = job.filter(|_| !is_variant(&workload)) {
                         // Objects carry whole seconds, and clocks of two machines differ.
                         let after = self.clock.now().duration_since(created.0).unsigned_abs();
-                        self.metrics.workload_made(&J::kind(&()), after);
+                        self.metrics.workload_created(&J::kind(&()), after);
                     }
                 }
                 Step::PatchWorkload(after) => {

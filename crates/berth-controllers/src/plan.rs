@@ -91,7 +91,7 @@ impl<J> Plan<J> {
     }
 
     /// Requests another reconcile after this long; the earliest request counts.
-    pub fn look_again(&mut self, after: Duration) {
+    pub fn requeue_within(&mut self, after: Duration) {
         self.requeue_after = Some(self.requeue_after.map_or(after, |known| known.min(after)));
     }
 }

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use crate::gates::{Gate, Gates};
 
 /// Annotations by which a pod template requests a topology.
-const WISHES: [&str; 3] = [
+const TOPOLOGY_REQUESTS: [&str; 3] = [
     annotations::PODSET_REQUIRED_TOPOLOGY,
     annotations::PODSET_PREFERRED_TOPOLOGY,
     annotations::PODSET_UNCONSTRAINED_TOPOLOGY,
@@ -230,7 +230,7 @@ fn same_toleration(a: &Toleration, b: &Toleration) -> bool {
 pub fn merge(template: &mut PodTemplateSpec, info: &PodSetInfo, gates: &Gates) -> Result<(), PodSetError> {
     let mut state = PodSetInfo::from_template(template);
     let mut info = info.clone();
-    if WISHES.iter().any(|wish| state.annotations.contains_key(*wish)) {
+    if TOPOLOGY_REQUESTS.iter().any(|key| state.annotations.contains_key(*key)) {
         // The template's own topology request is kept: two would be invalid.
         info.annotations.remove(annotations::PODSET_UNCONSTRAINED_TOPOLOGY);
     }
@@ -289,7 +289,7 @@ mod tests {
             PodSetInfo { annotations: [(unconstrained.clone(), "true".to_owned())].into(), ..PodSetInfo::default() };
         for (wish, kept) in [(Some(annotations::PODSET_REQUIRED_TOPOLOGY), false), (None, true)] {
             let mut template = PodTemplateSpec::default();
-            let annotations = wish.map(|wish| [(wish.to_owned(), "rack".to_owned())].into());
+            let annotations = wish.map(|key| [(key.to_owned(), "rack".to_owned())].into());
             template.metadata.get_or_insert_default().annotations = annotations;
             merge(&mut template, &info, &Gates::default()).expect("no conflict");
             let annotations = template.metadata.and_then(|metadata| metadata.annotations).unwrap_or_default();

@@ -288,7 +288,7 @@ pub fn objects_named(names: &Names) -> Vec<Value> {
 /// Which users get a role. Kueue aggregates roles for batch administrators and batch users, and
 /// into Kubernetes' `view`, `edit` and `admin`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Given {
+enum Audience {
     /// Batch administrators.
     Admins,
     /// Batch administrators, and `admin` of a namespace.
@@ -309,47 +309,47 @@ const TO_VIEW: &str = "rbac.authorization.k8s.io/aggregate-to-view";
 const TO_EDIT: &str = "rbac.authorization.k8s.io/aggregate-to-edit";
 const TO_ADMIN: &str = "rbac.authorization.k8s.io/aggregate-to-admin";
 
-impl Given {
+impl Audience {
     /// The aggregation labels of such a role.
     fn labels(self) -> &'static [&'static str] {
         match self {
-            Given::Admins => &[ADMIN],
-            Given::AdminsAndOwners => &[ADMIN, TO_ADMIN],
-            Given::AdminsAndReaders => &[ADMIN, TO_ADMIN, TO_EDIT, TO_VIEW],
-            Given::Both => &[ADMIN, USERS],
-            Given::BothAndReaders => &[ADMIN, USERS, TO_ADMIN, TO_EDIT, TO_VIEW],
+            Audience::Admins => &[ADMIN],
+            Audience::AdminsAndOwners => &[ADMIN, TO_ADMIN],
+            Audience::AdminsAndReaders => &[ADMIN, TO_ADMIN, TO_EDIT, TO_VIEW],
+            Audience::Both => &[ADMIN, USERS],
+            Audience::BothAndReaders => &[ADMIN, USERS, TO_ADMIN, TO_EDIT, TO_VIEW],
         }
     }
 }
 
 /// A kind with an editor and a viewer role.
-struct People {
+struct UserKind {
     /// The kind in the names of its roles.
     name: String,
     group: String,
     resource: String,
     has_status: bool,
-    edit: Given,
-    view: Given,
+    edit: Audience,
+    view: Audience,
 }
 
 /// The kinds with roles for users: Kueue's, and every integrated kind of job.
-fn people() -> Vec<People> {
-    let kueue = |name: &str, resource: &str, has_status, view| People {
+fn user_kinds() -> Vec<UserKind> {
+    let kueue = |name: &str, resource: &str, has_status, view| UserKind {
         name: name.to_owned(),
         group: KUEUE.to_owned(),
         resource: resource.to_owned(),
         has_status,
-        edit: Given::Admins,
+        edit: Audience::Admins,
         view,
     };
-    let mut people = vec![
-        kueue("clusterqueue", "clusterqueues", true, Given::AdminsAndOwners),
-        kueue("cohort", "cohorts", false, Given::AdminsAndOwners),
-        kueue("localqueue", "localqueues", true, Given::BothAndReaders),
-        kueue("resourceflavor", "resourceflavors", false, Given::AdminsAndOwners),
-        kueue("topology", "topologies", false, Given::AdminsAndOwners),
-        kueue("workload", "workloads", true, Given::BothAndReaders),
+    let mut user_kinds = vec![
+        kueue("clusterqueue", "clusterqueues", true, Audience::AdminsAndOwners),
+        kueue("cohort", "cohorts", false, Audience::AdminsAndOwners),
+        kueue("localqueue", "localqueues", true, Audience::BothAndReaders),
+        kueue("resourceflavor", "resourceflavors", false, Audience::AdminsAndOwners),
+        kueue("topology", "topologies", false, Audience::AdminsAndOwners),
+        kueue("workload", "workloads", true, Audience::BothAndReaders),
     ];
     let mut kinds = vec![
         ("batch".to_owned(), "job".to_owned(), "jobs".to_owned()),
@@ -363,15 +363,15 @@ fn people() -> Vec<People> {
     for (group, name, resource) in kinds {
         // Clusters that several users share are visible to administrators, not to batch users.
         let shared = ["raycluster", "rayservice"].contains(&name.as_str());
-        let view = if shared { Given::AdminsAndReaders } else { Given::BothAndReaders };
-        people.push(People { name, group, resource, has_status: true, edit: Given::Both, view });
+        let view = if shared { Audience::AdminsAndReaders } else { Audience::BothAndReaders };
+        user_kinds.push(UserKind { name, group, resource, has_status: true, edit: Audience::Both, view });
     }
-    people
+    user_kinds
 }
 
 /// One of Kueue's roles for users.
-fn user_role(name: &str, given: Given, rules: Value) -> Value {
-    let mut labels = labels(given.labels());
+fn user_role(name: &str, audience: Audience, rules: Value) -> Value {
+    let mut labels = labels(audience.labels());
     labels[ROLE] = name.into();
     json!({
         "apiVersion": RBAC, "kind": "ClusterRole",
@@ -383,19 +383,19 @@ fn user_role(name: &str, given: Given, rules: Value) -> Value {
 /// them.
 fn user_roles() -> Vec<Value> {
     let mut roles = vec![aggregated("kueue-batch-admin-role", ADMIN), aggregated("kueue-batch-user-role", USERS)];
-    for people in people() {
-        let status = format!("{}/status", people.resource);
-        for (suffix, verbs, given) in [("editor", EDIT, people.edit), ("viewer", READ, people.view)] {
-            let mut rules = vec![json!({"apiGroups": [people.group], "resources": [people.resource], "verbs": verbs})];
-            if people.has_status {
-                rules.push(json!({"apiGroups": [people.group], "resources": [status], "verbs": ["get"]}));
+    for kind in user_kinds() {
+        let status = format!("{}/status", kind.resource);
+        for (suffix, verbs, audience) in [("editor", EDIT, kind.edit), ("viewer", READ, kind.view)] {
+            let mut rules = vec![json!({"apiGroups": [kind.group], "resources": [kind.resource], "verbs": verbs})];
+            if kind.has_status {
+                rules.push(json!({"apiGroups": [kind.group], "resources": [status], "verbs": ["get"]}));
             }
-            roles.push(user_role(&format!("{}-{suffix}", people.name), given, json!(rules)));
+            roles.push(user_role(&format!("{}-{suffix}", kind.name), audience, json!(rules)));
         }
     }
     roles.push(json!({
         "apiVersion": RBAC, "kind": "ClusterRole",
-        "metadata": {"name": "berth-explanation-viewer-role", "labels": labels(Given::Both.labels())},
+        "metadata": {"name": "berth-explanation-viewer-role", "labels": labels(Audience::Both.labels())},
         "rules": [{"apiGroups": [explain::GROUP], "resources": ["workloads/explanation"], "verbs": ["get"]}],
     }));
     roles.push(json!({
@@ -403,12 +403,12 @@ fn user_roles() -> Vec<Value> {
         "metadata": {"name": "berth-holders-viewer-role", "labels": labels(&[ADMIN])},
         "rules": [{"apiGroups": [explain::GROUP], "resources": ["clusterqueues/holders"], "verbs": ["get"]}],
     }));
-    for (short, resource, given) in
-        [("cq", "clusterqueues", Given::AdminsAndReaders), ("lq", "localqueues", Given::BothAndReaders)]
+    for (short, resource, audience) in
+        [("cq", "clusterqueues", Audience::AdminsAndReaders), ("lq", "localqueues", Audience::BothAndReaders)]
     {
         let rules =
             json!([{"apiGroups": [VISIBILITY], "resources": [format!("{resource}/pendingworkloads")], "verbs": READ}]);
-        roles.push(user_role(&format!("pending-workloads-{short}-viewer"), given, rules));
+        roles.push(user_role(&format!("pending-workloads-{short}-viewer"), audience, rules));
     }
     roles
 }
@@ -521,8 +521,8 @@ mod tests {
             let Some(role) = roles.get(*name) else { panic!("{name} is missing") };
             assert_eq!(role["metadata"]["name"], format!("kueue-{name}-role"));
             for (letter, label) in by_letter {
-                let given = role["metadata"]["labels"][label] == "true";
-                assert_eq!(given, letters.contains(letter), "{name}: {label}");
+                let is_set = role["metadata"]["labels"][label] == "true";
+                assert_eq!(is_set, letters.contains(letter), "{name}: {label}");
             }
             let verbs: &[&str] = if *verbs == "edit" {
                 &["create", "delete", "get", "list", "patch", "update", "watch"]

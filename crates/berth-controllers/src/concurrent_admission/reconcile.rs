@@ -13,7 +13,7 @@ use berth_runtime::ObjectKey;
 use kube::ResourceExt;
 
 use super::turns::{self, TURN, Turn};
-use super::variants::{asks_for_other_pods, follow, make};
+use super::variants::{follow, has_other_pod_sets, make};
 use super::{flavor_of, flavors_of, is_parent, queue_of, variants_of};
 use crate::conditions;
 use crate::jobs::reconcile::Context;
@@ -34,8 +34,8 @@ pub fn reconcile(context: Context<'_>, parent: &Workload) -> Plan<Workload> {
     let Some(queue) = queue_of(context.stores, parent) else { return nothing };
     let mut family = Family::new(context, parent, &queue);
     match &queue.spec.concurrent_admission_policy {
-        Some(policy) => family.keep(policy),
-        None => family.dissolve(),
+        Some(policy) => family.maintain(policy),
+        None => family.delete_all_variants(),
     }
     family.plan
 }
@@ -48,21 +48,21 @@ struct Family<'a> {
     /// Variants in order of preference.
     variants: Vec<Workload>,
     /// Flavors of variants under deletion; new ones cannot be created before the deletion ends.
-    going: Vec<String>,
+    deleting: Vec<String>,
     plan: Plan<Workload>,
 }
 
 impl<'a> Family<'a> {
     fn new(context: Context<'a>, parent: &Workload, queue: &ClusterQueue) -> Self {
         let found = variants_of(context.stores, parent);
-        let (alive, going): (Vec<_>, Vec<_>) =
+        let (alive, deleting): (Vec<_>, Vec<_>) =
             found.iter().partition(|variant| variant.metadata.deletion_timestamp.is_none());
         let mut family = Family {
             context,
             parent: parent.clone(),
             flavors: flavors_of(queue),
             variants: alive.into_iter().map(|variant| (**variant).clone()).collect(),
-            going: going.into_iter().map(|variant| flavor_of(variant).to_owned()).collect(),
+            deleting: deleting.into_iter().map(|variant| flavor_of(variant).to_owned()).collect(),
             plan: Plan::default(),
         };
         let mut variants = std::mem::take(&mut family.variants);
@@ -80,19 +80,19 @@ impl<'a> Family<'a> {
         self.flavors.iter().position(|known| known == flavor)
     }
 
-    fn keep(&mut self, policy: &ConcurrentAdmissionPolicy) {
+    fn maintain(&mut self, policy: &ConcurrentAdmissionPolicy) {
         if status::is_finished(&self.parent) {
             return self.finish();
         }
-        self.make_missing();
-        self.drop_stale();
+        self.create_missing();
+        self.delete_stale();
         self.follow_parent();
         if self.evictions() {
             return;
         }
-        self.settle_activity(policy);
-        self.settle_admission();
-        self.take_turns();
+        self.sync_active(policy);
+        self.sync_admission();
+        self.open_next_gate();
     }
 
     // -- writes
@@ -125,12 +125,12 @@ impl<'a> Family<'a> {
     // ------------------------------------------------------------------------------------
 
     /// Creates missing variants in order of preference, so that the most preferred is the oldest.
-    fn make_missing(&mut self) {
+    fn create_missing(&mut self) {
         if !status::is_active(&self.parent) {
             return;
         }
         for flavor in &self.flavors {
-            if self.going.contains(flavor) || self.variants.iter().any(|variant| flavor_of(variant) == flavor) {
+            if self.deleting.contains(flavor) || self.variants.iter().any(|variant| flavor_of(variant) == flavor) {
                 continue;
             }
             let variant = make(&self.parent, flavor, self.context.gates);
@@ -140,7 +140,7 @@ impl<'a> Family<'a> {
         }
     }
 
-    fn drop_stale(&mut self) {
+    fn delete_stale(&mut self) {
         let flavors = self.flavors.clone();
         let (kept, stale): (Vec<_>, Vec<_>) = std::mem::take(&mut self.variants)
             .into_iter()
@@ -154,7 +154,7 @@ impl<'a> Family<'a> {
 
     /// Handles a queue without a policy (any more): the workload is queued itself, and keeps its
     /// quota.
-    fn dissolve(&mut self) {
+    fn delete_all_variants(&mut self) {
         for variant in std::mem::take(&mut self.variants) {
             self.delete(variant, "its ClusterQueue has no concurrent admission");
         }
@@ -173,7 +173,7 @@ impl<'a> Family<'a> {
                 if follow(variant, &parent) {
                     self.write(at);
                 }
-            } else if asks_for_other_pods(variant, &parent) {
+            } else if has_other_pod_sets(variant, &parent) {
                 outdated.push(at);
             } else if variant.spec.priority != parent.spec.priority {
                 variant.spec.priority = parent.spec.priority;
@@ -276,11 +276,11 @@ impl<'a> Family<'a> {
     }
 
     /// Sets `spec.active` of every variant as parent and policy require.
-    fn settle_activity(&mut self, policy: &ConcurrentAdmissionPolicy) {
+    fn sync_active(&mut self, policy: &ConcurrentAdmissionPolicy) {
         let admitted = self.admitted(Some(policy));
         for at in 0..self.variants.len() {
             if !status::is_active(&self.parent) {
-                self.pardon(at);
+                self.clear_deactivation_cause(at);
             }
             let active = status::is_active(&self.variants[at]);
             match self.why_inactive(at, admitted, policy) {
@@ -289,7 +289,7 @@ impl<'a> Family<'a> {
                     self.write(at);
                     self.report(at, events::DEACTIVATED_VARIANT, format!("Variant Workload deactivated due to {why}"));
                 }
-                None if !active && self.may_return(at) => {
+                None if !active && self.can_be_reactivated(at) => {
                     self.variants[at].spec.active = Some(true);
                     self.write(at);
                     let why = match admitted {
@@ -339,16 +339,16 @@ impl<'a> Family<'a> {
     }
 
     /// False for a variant that was deactivated for a cause (a check rejected it). It stays
-    /// inactive until a user deactivates and reactivates the parent; see [`Family::pardon`].
-    fn may_return(&self, at: usize) -> bool {
+    /// inactive until a user deactivates and reactivates the parent; see [`Family::clear_deactivation_cause`].
+    fn can_be_reactivated(&self, at: usize) -> bool {
         let evicted = status::true_condition(&self.variants[at], conditions::EVICTED);
         evicted.is_none_or(|evicted| !evicted.reason.starts_with(eviction::DEACTIVATED_DUE_TO))
     }
 
     /// Drops the cause of a variant's deactivation while the parent is inactive, so that
     /// reactivating the parent reactivates the variant.
-    fn pardon(&mut self, at: usize) {
-        if self.may_return(at) {
+    fn clear_deactivation_cause(&mut self, at: usize) {
+        if self.can_be_reactivated(at) {
             return;
         }
         let message = "The parent workload is deactivated";
@@ -366,7 +366,7 @@ impl<'a> Family<'a> {
     // -- which variant the parent runs as
     // ------------------------------------------------------------------------
 
-    fn settle_admission(&mut self) {
+    fn sync_admission(&mut self) {
         let holds = status::has_quota_reservation(&self.parent);
         if holds && status::is_evicted(&self.parent) {
             return;
@@ -378,8 +378,8 @@ impl<'a> Family<'a> {
         let current = (0..self.variants.len()).find(|at| holds && self.runs_as(*at) && stands(at));
         match current.or_else(|| self.admitted(None).filter(|_| !holds)) {
             Some(at) => {
-                self.share_progress(at);
-                if holds { self.share_places(at) } else { self.admit_as(at) }
+                self.sync_progress(at);
+                if holds { self.sync_assignment(at) } else { self.admit_as(at) }
             }
             None if holds => {
                 let message = "No variant is running";
@@ -407,7 +407,7 @@ impl<'a> Family<'a> {
 
     /// Copies pod readiness and reclaimable pods, which the job reports on the parent, to the
     /// variant that holds the quota.
-    fn share_progress(&mut self, at: usize) {
+    fn sync_progress(&mut self, at: usize) {
         let before = self.variants[at].status.clone();
         if let Some(ready) = status::condition(&self.parent, conditions::PODS_READY).cloned() {
             let is_true = ready.status == "True";
@@ -423,7 +423,7 @@ impl<'a> Family<'a> {
 
     /// Copies failed nodes from the parent, where they are detected, to the variant, where they are
     /// replaced, and the new assignment back.
-    fn share_places(&mut self, at: usize) {
+    fn sync_assignment(&mut self, at: usize) {
         let (Some(of_parent), Some(of_variant)) = (&mut self.parent.status, &mut self.variants[at].status) else {
             return;
         };
@@ -440,16 +440,16 @@ impl<'a> Family<'a> {
     // -- preemption
     // ----------------------------------------------------------------------------------------------
 
-    fn take_turns(&mut self) {
+    fn open_next_gate(&mut self) {
         match turns::next(&self.variants, self.context.now) {
-            Turn::Nobody => {}
-            Turn::After(left) => self.plan.look_again(left),
+            Turn::NotNeeded => {}
+            Turn::After(left) => self.plan.requeue_within(left),
             Turn::Open(at) => {
                 turns::open(&mut self.variants[at], self.context.now);
                 self.write_status(at);
                 let message = format!("Opened preemption gate for variant workload {:?}", self.key(at));
                 self.report(at, events::PREEMPTION_UNGATED_VARIANT, message);
-                self.plan.look_again(TURN);
+                self.plan.requeue_within(TURN);
             }
         }
     }

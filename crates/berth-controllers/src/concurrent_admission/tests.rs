@@ -56,7 +56,7 @@ fn variant(flavor: &str) -> Workload {
     variant
 }
 
-trait Story: Sized {
+trait WorkloadHistory: Sized {
     fn with(self, type_: &str, status: bool, reason: &str, at: &str) -> Self;
     fn admitted_on(self, flavor: &str) -> Self;
     fn gate(self, position: GatePosition, at: &str) -> Self;
@@ -68,7 +68,7 @@ trait Story: Sized {
     }
 }
 
-impl Story for Workload {
+impl WorkloadHistory for Workload {
     fn with(mut self, type_: &str, value: bool, reason: &str, at: &str) -> Self {
         status::set(&mut self, type_, value, reason, "why", at.parse().expect("a time"));
         self
@@ -90,15 +90,15 @@ impl Story for Workload {
 }
 
 /// The result of a reconcile.
-struct Seen {
+struct Outcome {
     objects: BTreeMap<String, Workload>,
     created: Vec<Workload>,
     deleted: Vec<String>,
     events: Vec<String>,
-    again: Option<Duration>,
+    requeue_after: Option<Duration>,
 }
 
-impl Seen {
+impl Outcome {
     fn active(&self) -> Vec<&str> {
         let of_family = self.objects.values().filter(|it| it.name_any() != "wl-12345");
         let mut active: Vec<&str> =
@@ -121,7 +121,7 @@ impl Seen {
     }
 }
 
-fn look(policy: Value, parent: Workload, variants: Vec<Workload>) -> Seen {
+fn reconcile_family(policy: Value, parent: Workload, variants: Vec<Workload>) -> Outcome {
     let stores = Stores::by_hand();
     stores.cluster_queues.observe(queue(policy));
     let local: LocalQueue = serde_json::from_value(json!({"apiVersion": KUEUE, "kind": "LocalQueue",
@@ -137,7 +137,7 @@ fn look(policy: Value, parent: Workload, variants: Vec<Workload>) -> Seen {
     let context = Context { stores: &stores, config: &config, gates: &gates, now: NOW.parse().expect("a time") };
     let Plan { steps, error, requeue_after } = reconcile(context, &parent);
     assert_eq!(error, None);
-    let mut seen = Seen { objects, created: Vec::new(), deleted: Vec::new(), events: Vec::new(), again: requeue_after };
+    let mut seen = Outcome { objects, created: Vec::new(), deleted: Vec::new(), events: Vec::new(), requeue_after };
     for step in steps {
         match step {
             Step::Patch(after) => {
@@ -155,9 +155,9 @@ fn look(policy: Value, parent: Workload, variants: Vec<Workload>) -> Seen {
                 seen.objects.remove(&gone.name_any());
                 seen.deleted.push(gone.name_any());
             }
-            Step::Event(told) => seen.events.push(format!("{}: {}", told.reason, told.message)),
-            Step::EventAbout(about, told) => {
-                seen.events.push(format!("{} {}: {}", about.name_any(), told.reason, told.message));
+            Step::Event(event) => seen.events.push(format!("{}: {}", event.reason, event.message)),
+            Step::EventAbout(about, event) => {
+                seen.events.push(format!("{} {}: {}", about.name_any(), event.reason, event.message));
             }
             other => panic!("{other:?}"),
         }
@@ -169,7 +169,7 @@ fn look(policy: Value, parent: Workload, variants: Vec<Workload>) -> Seen {
 fn a_parent_gets_one_variant_per_flavor_with_a_closed_preemption_gate() {
     let mut parent = parent();
     parent.annotations_mut().insert("provreq.kueue.x-k8s.io/maxRunDurationSeconds".to_owned(), "60".to_owned());
-    let seen = look(preferred(), parent, vec![variant("spot")]);
+    let seen = reconcile_family(preferred(), parent, vec![variant("spot")]);
     assert_eq!(seen.created.iter().map(super::flavor_of).collect::<Vec<_>>(), ["reservation", "on-demand"]);
     // Kueue's name for the variant of a parent without a UID.
     let mut unborn = super::tests::parent();
@@ -203,7 +203,7 @@ fn with(flavor: &str, change: impl FnOnce(Workload) -> Workload) -> Vec<Workload
 fn a_variant_whose_flavor_was_removed_is_deleted_and_its_parent_evicted() {
     let mut variants = all();
     variants.push(variant("stale").admitted_on("stale"));
-    let seen = look(preferred(), parent().admitted_on("stale"), variants);
+    let seen = reconcile_family(preferred(), parent().admitted_on("stale"), variants);
     assert_eq!(seen.deleted, ["stale"]);
     assert_eq!(
         seen.events,
@@ -214,7 +214,7 @@ fn a_variant_whose_flavor_was_removed_is_deleted_and_its_parent_evicted() {
 
 #[test]
 fn the_parent_takes_over_the_admission_of_a_variant() {
-    let seen = look(preferred(), parent(), with("spot", |it| it.admitted_on("spot")));
+    let seen = reconcile_family(preferred(), parent(), with("spot", |it| it.admitted_on("spot")));
     assert_eq!(seen.condition("wl-12345", "QuotaReserved"), "True/QuotaReserved");
     let admitted = status::condition(&seen.objects["wl-12345"], "Admitted").expect("a condition");
     assert_eq!(admitted.message, "The variant spot is admitted");
@@ -261,7 +261,7 @@ fn after_an_admission_only_variants_the_policy_allows_stay_active() {
                 .to_owned(),
         ),
     ] {
-        let seen = look(policy, parent(), with(admitted, |it| it.admitted_on(admitted)));
+        let seen = reconcile_family(policy, parent(), with(admitted, |it| it.admitted_on(admitted)));
         assert_eq!(seen.active(), active);
         assert_eq!(seen.events[0], first_event);
     }
@@ -272,11 +272,11 @@ fn an_evicted_variant_holds_its_quota_until_its_parent_has_lost_admission() {
     let evicted = || with("spot", |it| it.admitted_on("spot").evicted("Preempted"));
     let mut variants = evicted();
     variants[1].spec.active = Some(false);
-    let first = look(preferred(), parent().admitted_on("spot"), variants.clone());
+    let first = reconcile_family(preferred(), parent().admitted_on("spot"), variants.clone());
     assert_eq!(first.condition("wl-12345", "Evicted"), "True/VariantEvicted");
     assert_eq!(first.condition("spot", "QuotaReserved"), "True/QuotaReserved");
     assert_eq!(first.active(), ["reservation", "spot"]);
-    let then = look(preferred(), parent().evicted("VariantEvicted"), variants);
+    let then = reconcile_family(preferred(), parent().evicted("VariantEvicted"), variants);
     assert_eq!(then.condition("spot", "QuotaReserved"), "False/PendingEvaluation");
     assert_eq!(then.condition("spot", "Requeued"), "True/Preempted");
     assert_eq!(then.active(), ["on-demand", "reservation", "spot"]);
@@ -288,7 +288,8 @@ fn an_evicted_variant_holds_its_quota_until_its_parent_has_lost_admission() {
 
 #[test]
 fn a_variant_that_was_evicted_for_a_preferred_one_is_requeued() {
-    let seen = look(preferred(), parent(), with("spot", |it| it.admitted_on("spot").evicted("FlavorMigration")));
+    let seen =
+        reconcile_family(preferred(), parent(), with("spot", |it| it.admitted_on("spot").evicted("FlavorMigration")));
     assert_eq!(seen.condition("spot", "Requeued"), "True/FlavorMigration");
 }
 
@@ -297,7 +298,7 @@ fn a_variant_that_never_ran_is_released_beside_the_running_one() {
     let mut variants = with("spot", |it| it.admitted_on("spot"));
     variants[0] = variant("reservation").admitted_on("reservation").with("Admitted", false, "UnsatisfiedChecks", NOW);
     variants[0] = variants[0].clone().evicted("AdmissionCheck");
-    let seen = look(preferred(), parent().admitted_on("spot"), variants);
+    let seen = reconcile_family(preferred(), parent().admitted_on("spot"), variants);
     assert_eq!(seen.condition("wl-12345", "Evicted"), "");
     assert_eq!(seen.condition("reservation", "QuotaReserved"), "False/PendingEvaluation");
     assert_eq!(seen.condition("reservation", "Requeued"), "False/AdmissionCheck");
@@ -307,7 +308,7 @@ fn a_variant_that_never_ran_is_released_beside_the_running_one() {
 fn an_eviction_of_the_parent_evicts_the_variant_it_runs_as() {
     let mut gone = parent().admitted_on("spot").evicted("PodsReadyTimeout");
     status::set_requeue_state(&mut gone, "2026-01-01T02:00:00Z".parse().expect("a time"), true);
-    let seen = look(preferred(), gone.clone(), with("spot", |it| it.admitted_on("spot")));
+    let seen = reconcile_family(preferred(), gone.clone(), with("spot", |it| it.admitted_on("spot")));
     assert_eq!(seen.condition("spot", "Evicted"), "True/PodsReadyTimeout");
     let back_off = |workload: &Workload| workload.status.as_ref().and_then(|status| status.requeue_state.clone());
     assert_eq!(back_off(&seen.objects["spot"]), back_off(&gone));
@@ -315,18 +316,18 @@ fn an_eviction_of_the_parent_evicts_the_variant_it_runs_as() {
 
 #[test]
 fn a_parent_without_an_admitted_variant_is_evicted() {
-    let seen = look(preferred(), parent().admitted_on("spot"), all());
+    let seen = reconcile_family(preferred(), parent().admitted_on("spot"), all());
     let evicted = status::condition(&seen.objects["wl-12345"], "Evicted").expect("a condition");
     assert_eq!((evicted.reason.as_str(), evicted.message.as_str()), ("ConcurrentAdmission", "No variant is running"));
 }
 
 #[test]
 fn variants_of_a_finished_or_inactive_parent_are_finished_or_inactive() {
-    let done = look(preferred(), parent().with("Finished", true, "Succeeded", NOW), all());
+    let done = reconcile_family(preferred(), parent().with("Finished", true, "Succeeded", NOW), all());
     assert!(["reservation", "spot"].iter().all(|name| done.condition(name, "Finished") == "True/Succeeded"));
     let mut inactive = parent();
     inactive.spec.active = Some(false);
-    let seen = look(preferred(), inactive, all());
+    let seen = reconcile_family(preferred(), inactive, all());
     assert_eq!(seen.active(), Vec::<&str>::new());
     assert_eq!(
         seen.events[0],
@@ -342,13 +343,13 @@ fn a_rejected_variant_stays_inactive_until_the_parent_is_reactivated() {
             it.evicted("DeactivatedDueToAdmissionCheck")
         })
     };
-    assert_eq!(look(preferred(), parent(), rejected()).active(), ["on-demand", "reservation"]);
+    assert_eq!(reconcile_family(preferred(), parent(), rejected()).active(), ["on-demand", "reservation"]);
     let mut inactive = parent();
     inactive.spec.active = Some(false);
-    let mut seen = look(preferred(), inactive, rejected());
+    let mut seen = reconcile_family(preferred(), inactive, rejected());
     assert_eq!(seen.condition("spot", "Evicted"), "True/Deactivated");
-    let pardoned = seen.objects.remove("spot").expect("a variant");
-    let again = look(preferred(), parent(), with("spot", |_| pardoned));
+    let cleared = seen.objects.remove("spot").expect("a variant");
+    let again = reconcile_family(preferred(), parent(), with("spot", |_| cleared));
     assert_eq!(again.active(), ["on-demand", "reservation", "spot"]);
     assert_eq!(
         again.events,
@@ -361,8 +362,8 @@ fn the_open_gate_of_an_admitted_variant_delays_no_other() {
     let reservation = variant("reservation").with("QuotaReserved", false, "WaitingForQuota", NOW).blocked();
     let spot = variant("spot").gate(GatePosition::Open, "2026-01-01T00:59:00Z").admitted_on("spot");
     let on_demand = variant("on-demand").with("QuotaReserved", false, "WaitingForQuota", NOW);
-    let seen = look(preferred(), parent().admitted_on("spot"), vec![reservation, on_demand, spot]);
-    assert_eq!((seen.open_gates(), seen.again), (vec!["reservation", "spot"], Some(Duration::from_secs(300))));
+    let seen = reconcile_family(preferred(), parent().admitted_on("spot"), vec![reservation, on_demand, spot]);
+    assert_eq!((seen.open_gates(), seen.requeue_after), (vec!["reservation", "spot"], Some(Duration::from_secs(300))));
 }
 
 #[test]
@@ -371,30 +372,34 @@ fn a_variant_is_created_again_once_its_predecessor_is_gone() {
         it.metadata.deletion_timestamp = serde_json::from_value(json!(NOW)).expect("a time");
         it
     });
-    assert!(look(preferred(), parent(), going).created.is_empty());
+    assert!(reconcile_family(preferred(), parent(), going).created.is_empty());
     let two: Vec<Workload> = all().into_iter().filter(|it| it.name_any() != "spot").collect();
-    let made = look(preferred(), parent(), two).created;
+    let made = reconcile_family(preferred(), parent(), two).created;
     assert_eq!(made.iter().map(super::flavor_of).collect::<Vec<_>>(), ["spot"]);
 }
 
 #[test]
 fn readiness_and_failed_nodes_are_copied_between_parent_and_variant() {
     let ready = parent().admitted_on("spot").with("PodsReady", true, "Started", NOW);
-    let seen = look(preferred(), ready, with("spot", |it| it.admitted_on("spot").with("PodsReady", false, "W", NOW)));
+    let seen = reconcile_family(
+        preferred(),
+        ready,
+        with("spot", |it| it.admitted_on("spot").with("PodsReady", false, "W", NOW)),
+    );
     assert_eq!(seen.condition("spot", "PodsReady"), "True/Started");
 
     let mut failed = parent().admitted_on("spot");
     let nodes = json!([{"name": "n1"}]);
     status::status_mut(&mut failed).unhealthy_nodes = serde_json::from_value(nodes.clone()).expect("nodes");
-    let told = look(preferred(), failed.clone(), with("spot", |it| it.admitted_on("spot")));
-    assert_eq!(json!(told.objects["spot"].status.as_ref().expect("a status").unhealthy_nodes), nodes);
+    let outcome = reconcile_family(preferred(), failed.clone(), with("spot", |it| it.admitted_on("spot")));
+    assert_eq!(json!(outcome.objects["spot"].status.as_ref().expect("a status").unhealthy_nodes), nodes);
     let mended = with("spot", |it| {
         let mut it = it.admitted_on("spot");
         let admission = status::status_mut(&mut it).admission.as_mut().expect("an admission");
         admission.pod_set_assignments[0].count = Some(2);
         it
     });
-    let seen = look(preferred(), failed, mended);
+    let seen = reconcile_family(preferred(), failed, mended);
     let status = seen.objects["wl-12345"].status.as_ref().expect("a status");
     assert_eq!(status.admission.as_ref().expect("an admission").pod_set_assignments[0].count, Some(2));
     assert_eq!(status.unhealthy_nodes, []);
@@ -428,8 +433,8 @@ fn variants_preempt_one_at_a_time_the_most_preferred_first() {
         let mut between = waits("on-demand");
         between.spec.active = Some(false);
         let between = between.evicted("DeactivatedDueToAdmissionCheck");
-        let seen = look(preferred(), parent(), vec![reservation, between, spot]);
-        assert_eq!((seen.open_gates(), seen.again), (open, again));
+        let seen = reconcile_family(preferred(), parent(), vec![reservation, between, spot]);
+        assert_eq!((seen.open_gates(), seen.requeue_after), (open, again));
     }
 }
 
@@ -438,7 +443,7 @@ fn variants_follow_changes_of_the_parent() {
     let mut grown = parent();
     grown.spec.pod_sets[0].count = 3;
     grown.spec.priority = Some(7);
-    let seen = look(preferred(), grown, with("spot", |it| it.admitted_on("spot")));
+    let seen = reconcile_family(preferred(), grown, with("spot", |it| it.admitted_on("spot")));
     let asked = &seen.objects["reservation"].spec;
     assert_eq!((asked.pod_sets[0].count, asked.priority), (3, Some(7)));
     assert_eq!(asked.preemption_gates.len(), 1);
@@ -448,7 +453,7 @@ fn variants_follow_changes_of_the_parent() {
 
 #[test]
 fn without_a_policy_the_workload_is_queued_itself() {
-    let seen = look(Value::Null, parent(), all());
+    let seen = reconcile_family(Value::Null, parent(), all());
     assert_eq!(seen.deleted, ["reservation", "on-demand", "spot"]);
     assert_eq!(seen.objects["wl-12345"].labels().len(), 0);
 }

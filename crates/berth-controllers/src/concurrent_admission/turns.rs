@@ -22,7 +22,7 @@ pub const TURN: Duration = Duration::from_secs(5 * 60);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Turn {
     /// No variant waits for its gate.
-    Nobody,
+    NotNeeded,
     /// A variant waits, and the current turn lasts for this long.
     After(Duration),
     /// Open the gate of the variant at this position.
@@ -32,9 +32,9 @@ pub enum Turn {
 /// A variant's state regarding preemption.
 enum Stage {
     /// Not queued, admitted already, or not blocked by its gate.
-    Elsewhere,
+    Unaffected,
     /// Blocked by its gate: it could be admitted by preempting.
-    InNeed,
+    Blocked,
     /// Its gate has been open since then.
     Preempting(Timestamp),
 }
@@ -44,14 +44,14 @@ pub fn next(variants: &[Workload], now: Timestamp) -> Turn {
     let (mut waiting, mut last_turn) = (None, None);
     for (at, variant) in variants.iter().enumerate() {
         match stage(variant) {
-            Stage::Elsewhere => {}
-            Stage::InNeed => waiting = waiting.or(Some(at)),
+            Stage::Unaffected => {}
+            Stage::Blocked => waiting = waiting.or(Some(at)),
             Stage::Preempting(since) => last_turn = last_turn.max(Some(since)),
         }
     }
     let passed = last_turn.map_or(TURN, |since| Duration::try_from(now.duration_since(since)).unwrap_or_default());
     match (waiting, TURN.saturating_sub(passed)) {
-        (None, _) => Turn::Nobody,
+        (None, _) => Turn::NotNeeded,
         (Some(at), Duration::ZERO) => Turn::Open(at),
         (Some(_), left) => Turn::After(left),
     }
@@ -60,13 +60,13 @@ pub fn next(variants: &[Workload], now: Timestamp) -> Turn {
 fn stage(variant: &Workload) -> Stage {
     let queues = status::is_active(variant) && !status::is_finished(variant) && !status::has_quota_reservation(variant);
     if !queues || !has_gate(variant) {
-        return Stage::Elsewhere;
+        return Stage::Unaffected;
     }
     let is_blocked = status::true_condition(variant, conditions::BLOCKED_ON_PREEMPTION_GATES).is_some();
     match open_since(variant) {
         Some(since) => Stage::Preempting(since),
-        None if is_blocked => Stage::InNeed,
-        None => Stage::Elsewhere,
+        None if is_blocked => Stage::Blocked,
+        None => Stage::Unaffected,
     }
 }
 

@@ -55,7 +55,7 @@ pub fn follow(variant: &mut Workload, parent: &Workload) -> bool {
 }
 
 /// True if the pod sets of variant and parent differ.
-pub fn asks_for_other_pods(variant: &Workload, parent: &Workload) -> bool {
+pub fn has_other_pod_sets(variant: &Workload, parent: &Workload) -> bool {
     variant.spec.pod_sets != parent.spec.pod_sets
 }
 

@@ -245,16 +245,16 @@ mod tests {
 
     #[test]
     fn malformed_values_are_rejected_with_their_path() {
-        let told = |result: Result<Loaded, Vec<Error>>| -> Vec<String> {
+        let messages = |result: Result<Loaded, Vec<Error>>| -> Vec<String> {
             result.unwrap_err().iter().map(ToString::to_string).collect()
         };
         let duration = "expected a duration such as 90s, 5m or 1h30m";
         assert_eq!(
-            told(read(json!({"waitForPodsReady": {"timeout": 90}}))),
+            messages(read(json!({"waitForPodsReady": {"timeout": 90}}))),
             [format!("waitForPodsReady.timeout: Invalid value: 90: invalid type: integer `90`, {duration}")]
         );
         assert_eq!(
-            told(read(json!({"waitForPodsReady": {"timeout": "5 minutes"}}))),
+            messages(read(json!({"waitForPodsReady": {"timeout": "5 minutes"}}))),
             [format!(
                 "waitForPodsReady.timeout: Invalid value: \"5 minutes\": time: invalid duration \"5 minutes\", {duration}"
             )]
@@ -272,7 +272,7 @@ mod tests {
             assert_eq!(fields(old(file.clone())), [field], "{file}");
         }
         for section in ["waitForPodsReady", "fairSharing"] {
-            let refused = told(old(json!({section: {"enabled": true}})));
+            let refused = messages(old(json!({section: {"enabled": true}})));
             assert!(refused[0].starts_with(&format!("{section}.enabled: ")), "{refused:?}");
             assert!(refused[0].ends_with("in this version it is `enable`"), "{refused:?}");
         }

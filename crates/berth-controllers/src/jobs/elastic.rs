@@ -24,7 +24,7 @@ use crate::stores::Stores;
 use crate::workload::status;
 
 /// Adds the scheduling gate to the pod templates of an elastic job.
-pub fn hold_back<J: Job>(object: &mut Value, job: &J, gates: &Gates) {
+pub fn add_gates<J: Job>(object: &mut Value, job: &J, gates: &Gates) {
     if !J::CAN_BE_ELASTIC || !is_elastic(job, gates) {
         return;
     }
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn as_many_pods_pass_as_the_admitted_slice_counts() {
+    fn gates_are_removed_up_to_the_admitted_slices_count() {
         let pods =
             [pod(0, false, "Running"), pod(1, true, "Pending"), pod(2, true, "Pending"), pod(3, true, "Pending")];
         let names = |slices: &[Arc<Workload>], pods: &[Arc<Pod>]| -> Vec<String> {

@@ -39,17 +39,18 @@ fn same_template(a: &PodTemplateSpec, b: &PodTemplateSpec, admitted: bool) -> bo
 fn same_containers(a: &[Container], b: &[Container]) -> bool {
     // Most containers are equal as written; the normalized forms are computed only for the
     // others.
-    let same = |a: &Container, b: &Container| a == b || plain(a).is_some_and(|a| plain(b) == Some(a));
+    let same = |a: &Container, b: &Container| a == b || normalized(a).is_some_and(|a| normalized(b) == Some(a));
     a.len() == b.len() && a.iter().zip(b).all(|(a, b)| same(a, b))
 }
 
 /// The container in its shortest equivalent form: canonical quantities, without default values and
 /// empty fields. `None` if it cannot be serialized; such a container equals no other.
-fn plain(container: &Container) -> Option<Value> {
-    let mut plain = serde_json::to_value(container).ok()?;
-    let usual_pull = if is_latest(container.image.as_deref().unwrap_or_default()) { "Always" } else { "IfNotPresent" };
-    for (field, usual) in [
-        ("imagePullPolicy", json!(usual_pull)),
+fn normalized(container: &Container) -> Option<Value> {
+    let mut normalized = serde_json::to_value(container).ok()?;
+    let default_pull =
+        if is_latest(container.image.as_deref().unwrap_or_default()) { "Always" } else { "IfNotPresent" };
+    for (field, default) in [
+        ("imagePullPolicy", json!(default_pull)),
         ("terminationMessagePath", json!("/dev/termination-log")),
         ("terminationMessagePolicy", json!("File")),
         ("stdin", json!(false)),
@@ -57,69 +58,69 @@ fn plain(container: &Container) -> Option<Value> {
         ("tty", json!(false)),
         ("workingDir", json!("")),
     ] {
-        drop_usual(&mut plain, field, &usual);
+        drop_default(&mut normalized, field, &default);
     }
-    for port in each(&mut plain, "ports") {
-        drop_usual(port, "protocol", &json!("TCP"));
-        drop_usual(port, "hostPort", &json!(0));
+    for port in each(&mut normalized, "ports") {
+        drop_default(port, "protocol", &json!("TCP"));
+        drop_default(port, "hostPort", &json!(0));
     }
-    for mount in each(&mut plain, "volumeMounts") {
-        drop_usual(mount, "readOnly", &json!(false));
+    for mount in each(&mut normalized, "volumeMounts") {
+        drop_default(mount, "readOnly", &json!(false));
     }
-    for variable in each(&mut plain, "env") {
-        drop_usual(variable, "value", &json!(""));
+    for variable in each(&mut normalized, "env") {
+        drop_default(variable, "value", &json!(""));
         if let Some(field) = variable.pointer_mut("/valueFrom/fieldRef") {
-            drop_usual(field, "apiVersion", &json!("v1"));
+            drop_default(field, "apiVersion", &json!("v1"));
         }
         if let Some(field) = variable.pointer_mut("/valueFrom/resourceFieldRef") {
             if let Some(divisor) = field.get_mut("divisor") {
                 canonical(divisor);
             }
-            drop_usual(field, "divisor", &json!("0"));
+            drop_default(field, "divisor", &json!("0"));
         }
     }
     for probe in ["livenessProbe", "readinessProbe", "startupProbe"] {
-        let Some(probe) = plain.get_mut(probe) else { continue };
-        for (field, usual) in [
+        let Some(probe) = normalized.get_mut(probe) else { continue };
+        for (field, default) in [
             ("initialDelaySeconds", 0),
             ("timeoutSeconds", 1),
             ("periodSeconds", 10),
             ("successThreshold", 1),
             ("failureThreshold", 3),
         ] {
-            drop_usual(probe, field, &json!(usual));
+            drop_default(probe, field, &json!(default));
         }
         if let Some(grpc) = probe.get_mut("grpc") {
-            drop_usual(grpc, "service", &json!(""));
+            drop_default(grpc, "service", &json!(""));
         }
-        drop_usual_of_get(probe);
+        drop_http_get_defaults(probe);
     }
     for hook in ["/lifecycle/postStart", "/lifecycle/preStop"] {
-        if let Some(hook) = plain.pointer_mut(hook) {
-            drop_usual_of_get(hook);
+        if let Some(hook) = normalized.pointer_mut(hook) {
+            drop_http_get_defaults(hook);
         }
     }
     for resources in ["/resources/requests", "/resources/limits"] {
-        let quantities = plain.pointer_mut(resources).and_then(Value::as_object_mut);
+        let quantities = normalized.pointer_mut(resources).and_then(Value::as_object_mut);
         quantities.into_iter().flat_map(Map::values_mut).for_each(canonical);
     }
-    drop_empty(&mut plain);
-    Some(plain)
+    drop_empty(&mut normalized);
+    Some(normalized)
 }
 
-fn drop_usual(object: &mut Value, field: &str, usual: &Value) {
+fn drop_default(object: &mut Value, field: &str, default: &Value) {
     if let Some(fields) = object.as_object_mut()
-        && fields.get(field) == Some(usual)
+        && fields.get(field) == Some(default)
     {
         fields.remove(field);
     }
 }
 
 /// Drops default values of an HTTP request in a probe or hook.
-fn drop_usual_of_get(handler: &mut Value) {
+fn drop_http_get_defaults(handler: &mut Value) {
     if let Some(get) = handler.get_mut("httpGet") {
-        drop_usual(get, "scheme", &json!("HTTP"));
-        drop_usual(get, "path", &json!("/"));
+        drop_default(get, "scheme", &json!("HTTP"));
+        drop_default(get, "path", &json!("/"));
     }
 }
 
@@ -173,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_otherwise_is_the_same() {
+    fn equivalent_forms_of_a_container_are_the_same() {
         let short = json!({"name": "main", "image": "registry:5000/busybox",
             "ports": [{"containerPort": 80}],
             "env": [{"name": "IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},

@@ -13,7 +13,6 @@ pub mod elastic;
 mod equivalence;
 pub mod jobset;
 pub mod naming;
-mod outside;
 pub mod pods;
 pub(crate) mod readiness;
 pub mod reconcile;
@@ -21,6 +20,7 @@ pub mod slices;
 mod start;
 pub mod topology;
 pub mod train_job;
+mod unqueued;
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;

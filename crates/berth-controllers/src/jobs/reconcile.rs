@@ -18,8 +18,8 @@ use kube::{Resource, ResourceExt};
 
 use super::ancestors::{DEPTH_MAX, Lookup, managed_ancestor};
 use super::equivalence::same_pod_sets;
-use super::outside::{self, Outside};
-use super::slices::{self, Ensured};
+use super::slices::{self, SliceState};
+use super::unqueued::{self, Unqueued};
 use super::{Job, is_elastic, kind_of, naming, prebuilt_workload, queue_name, readiness, sanitize, start};
 use crate::conditions;
 use crate::config::Config;
@@ -53,7 +53,7 @@ pub fn reconcile<J: Job>(context: Context<'_>, key: &ObjectKey, job: Option<&J>)
     let job = match job {
         Some(job) if job.meta().deletion_timestamp.is_none() => job,
         gone => {
-            orphans(context, key, gone, &mut plan);
+            finish_workloads(context, key, gone, &mut plan);
             return plan;
         }
     };
@@ -74,10 +74,10 @@ pub fn reconcile<J: Job>(context: Context<'_>, key: &ObjectKey, job: Option<&J>)
     let kind = kind_of::<J>();
     let owner_of = |reference: &OwnerReference| lookup(context.stores, &key.namespace, reference);
     let (part, reason) = match managed_ancestor((&kind.group, &kind.kind), job.meta(), config, owner_of) {
-        Ok(None) => (None, outside::reason(context, key, job)),
+        Ok(None) => (None, unqueued::reason(context, key, job)),
         Ok(Some(ancestor)) => {
             let owner = format!("{} {}", ancestor.reference.kind, ancestor.reference.name);
-            (Some(ancestor), Ok(Some(Outside::OfItself(format!("the job is part of {owner}")))))
+            (Some(ancestor), Ok(Some(Unqueued::ByJob(format!("the job is part of {owner}")))))
         }
         Err(error) => {
             if error == PlanError::NestingTooDeep {
@@ -92,12 +92,12 @@ pub fn reconcile<J: Job>(context: Context<'_>, key: &ObjectKey, job: Option<&J>)
     };
     match reason {
         Err(error) => return plan.fail(error),
-        Ok(Some(Outside::ByNamespace)) => return plan,
+        Ok(Some(Unqueued::ByNamespace)) => return plan,
         // Workloads that already hold quota keep it until they end: releasing it now would let it
         // be used twice.
-        Ok(Some(Outside::OfItself(why))) if !outside::give_up_workloads(context, key, job, &why, &mut plan) => {
+        Ok(Some(Unqueued::ByJob(why))) if !unqueued::delete_workloads(context, key, job, &why, &mut plan) => {
             if let Some(ancestor) = &part {
-                outside::follow_ancestor(context, &key.namespace, job, ancestor, &mut plan);
+                unqueued::follow_ancestor(context, &key.namespace, job, ancestor, &mut plan);
             }
             return plan;
         }
@@ -121,7 +121,7 @@ pub fn lookup(stores: &Stores, namespace: &str, reference: &OwnerReference) -> L
 }
 
 /// The job is deleted or being deleted: finishes its workloads and removes their finalizers.
-fn orphans<J: Job>(context: Context<'_>, key: &ObjectKey, job: Option<&J>, plan: &mut Plan<J>) {
+fn finish_workloads<J: Job>(context: Context<'_>, key: &ObjectKey, job: Option<&J>, plan: &mut Plan<J>) {
     let kind = kind_of::<J>();
     let owner =
         Owner { group: &kind.group, kind: &kind.kind, name: &key.name, uid: job.and_then(|j| j.meta().uid.as_deref()) };
@@ -181,7 +181,7 @@ impl<J: Job> Reconcile<'_, J> {
         let workload = match self.ensure_one_workload() {
             Ok(Next::Go(workload)) => workload,
             Ok(Next::Stop) => return self.plan,
-            Err(error) => return self.complain(error),
+            Err(error) => return self.fail_with_event(error),
         };
         let done = match workload {
             Some(workload) => self.with_workload(workload),
@@ -189,15 +189,15 @@ impl<J: Job> Reconcile<'_, J> {
         };
         match done {
             Ok(()) => match self.plan.error.take() {
-                Some(error) => self.complain(error),
+                Some(error) => self.fail_with_event(error),
                 None => self.plan,
             },
-            Err(error) => self.complain(error),
+            Err(error) => self.fail_with_event(error),
         }
     }
 
     /// Fails the plan, and reports the error as an event on the job unless the job has finished.
-    fn complain(mut self, error: PlanError) -> Plan<J> {
+    fn fail_with_event(mut self, error: PlanError) -> Plan<J> {
         if let Some(event) = error.event().filter(|_| self.job.finished().is_none() && !self.plan.warns()) {
             self.report(event);
         }
@@ -254,7 +254,7 @@ impl<J: Job> Reconcile<'_, J> {
             let position = others.iter().position(|w| !status::has_quota_reservation(w) && !status::is_finished(w));
             update = position.map(|position| others.remove(position));
         }
-        if matching.is_none() && self.is_let_go(only.as_deref(), Some(&pod_sets)) {
+        if matching.is_none() && self.needs_stop(only.as_deref(), Some(&pod_sets)) {
             let message = match &only {
                 Some(_) => "No matching Workload; restoring pod templates according to existent Workload",
                 None => "Missing Workload; unable to restore pod templates",
@@ -322,7 +322,7 @@ impl<J: Job> Reconcile<'_, J> {
             pod_sets => pod_sets?,
         };
         if !status::is_finished(&workload) && !self.is_equivalent(&workload, &pod_sets) {
-            if self.is_let_go(Some(&workload), Some(&pod_sets)) && !self.stop(Some(&workload), "missing workload") {
+            if self.needs_stop(Some(&workload), Some(&pod_sets)) && !self.stop(Some(&workload), "missing workload") {
                 return Ok(Next::Stop);
             }
             const OUT_OF_SYNC: &str = "The prebuilt workload is out of sync with its user job";
@@ -354,12 +354,12 @@ impl<J: Job> Reconcile<'_, J> {
             self.write_status(&extra);
         }
         match slices::ensure(&open, &active, &pod_sets) {
-            Ensured::Missing => {
+            SliceState::Missing => {
                 let like = owned.iter().find(|w| self.is_equivalent(w, &pod_sets)).map(|w| (**w).clone());
                 Ok(Some(Next::Go(like)))
             }
-            Ensured::Incompatible => Ok(None),
-            Ensured::Current(newest) => {
+            SliceState::Incompatible => Ok(None),
+            SliceState::Current(newest) => {
                 let mut newest = (*newest).clone();
                 self.follow_priority_label(&mut newest)?;
                 if let Some(kept) = &active.kept {
@@ -367,11 +367,11 @@ impl<J: Job> Reconcile<'_, J> {
                 }
                 Ok(Some(Next::Go(Some(newest))))
             }
-            Ensured::Resized(newest) => {
+            SliceState::Resized(newest) => {
                 self.plan.steps.push(Step::PatchWorkload(newest.clone()));
                 Ok(Some(Next::Go(Some(*newest))))
             }
-            Ensured::Replace(replaced) => {
+            SliceState::Replace(replaced) => {
                 let mut replaced = (*replaced).clone();
                 self.follow_priority_label(&mut replaced)?;
                 let mut slice = self.construct(pod_sets)?;
@@ -552,7 +552,7 @@ impl<J: Job> Reconcile<'_, J> {
     fn with_workload(&mut self, mut workload: Workload) -> Result<(), PlanError> {
         let (gates, now) = (self.context.gates, self.context.now);
         if workload.metadata.deletion_timestamp.is_some() {
-            if self.is_let_go(Some(&workload), None) && !self.stop(Some(&workload), "Workload is deleted") {
+            if self.needs_stop(Some(&workload), None) && !self.stop(Some(&workload), "Workload is deleted") {
                 return Ok(());
             }
             if (!self.job.is_active() || self.job.finished().is_some()) && remove_finalizer(&mut workload) {
@@ -597,7 +597,7 @@ impl<J: Job> Reconcile<'_, J> {
             return Ok(());
         }
         if status::is_evicted(&workload) {
-            self.leave(workload);
+            self.handle_eviction(workload);
             return Ok(());
         }
         if self.job.is_suspended() {
@@ -677,7 +677,7 @@ impl<J: Job> Reconcile<'_, J> {
     }
 
     /// Handles an eviction: stops the job and releases the quota once none of its pods run (§19.2).
-    fn leave(&mut self, mut workload: Workload) {
+    fn handle_eviction(&mut self, mut workload: Workload) {
         let Some(evicted) = status::true_condition(&workload, conditions::EVICTED).cloned() else { return };
         self.stop(Some(&workload), &evicted.message);
         if !self.job.is_active()
@@ -696,7 +696,7 @@ impl<J: Job> Reconcile<'_, J> {
                 self.plan.steps.push(Step::Delete(Box::new(self.job.clone())));
                 self.report(NewEvent::normal(events::DELETED, "Deleted job: deactivation retention period expired"));
             } else {
-                self.plan.look_again(after - elapsed);
+                self.plan.requeue_within(after - elapsed);
             }
         }
     }
@@ -734,7 +734,7 @@ impl<J: Job> Reconcile<'_, J> {
     /// True if an unfinished job is unsuspended, or suspended with templates that still carry what
     /// admission added: the templates then have a label that those recorded in the Workload lack.
     /// `pod_sets`: the job's, if already computed.
-    fn is_let_go(&self, workload: Option<&Workload>, pod_sets: Option<&[PodSet]>) -> bool {
+    fn needs_stop(&self, workload: Option<&Workload>, pod_sets: Option<&[PodSet]>) -> bool {
         if self.job.finished().is_some() {
             return false;
         }

@@ -97,7 +97,7 @@ pub fn latest_active(slices: &[Arc<Workload>]) -> Option<Arc<Workload>> {
 
 /// What must be done so that the slices match the job.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Ensured {
+pub enum SliceState {
     /// There is no slice.
     Missing,
     /// The job's pod sets have other names than the slice's.
@@ -111,19 +111,19 @@ pub enum Ensured {
 }
 
 /// Compares the newest slice with the job's pod sets.
-pub fn ensure(open: &[Arc<Workload>], active: &Active, pod_sets: &[PodSet]) -> Ensured {
-    let Some(newest) = active.survivor.clone().or_else(|| open.last().cloned()) else { return Ensured::Missing };
+pub fn ensure(open: &[Arc<Workload>], active: &Active, pod_sets: &[PodSet]) -> SliceState {
+    let Some(newest) = active.survivor.clone().or_else(|| open.last().cloned()) else { return SliceState::Missing };
     let (counts, wanted) = (PodSetCounts::of(&newest.spec.pod_sets), PodSetCounts::of(pod_sets));
     if !counts.same_pod_sets(&wanted) {
-        return Ensured::Incompatible;
+        return SliceState::Incompatible;
     }
     if counts == wanted {
-        return Ensured::Current(newest);
+        return SliceState::Current(newest);
     }
     if counts.has_fewer_than(&wanted) && status::has_quota_reservation(&newest) {
-        return Ensured::Replace(newest);
+        return SliceState::Replace(newest);
     }
     let mut newest = (*newest).clone();
     wanted.apply_to(&mut newest);
-    Ensured::Resized(Box::new(newest))
+    SliceState::Resized(Box::new(newest))
 }

@@ -150,7 +150,7 @@ impl TrainJob {
                 (if step.is_some() { 1 } else { integer(&job["replicas"], 1) }, pods)
             };
             if trains || step == Some(TRAINER) {
-                self.settle_trainer(&mut template);
+                self.apply_trainer(&mut template);
             }
             self.patch(name, &mut template);
             parts.push(Part { name: name.to_owned(), replicas, pods, template });
@@ -159,7 +159,7 @@ impl TrainJob {
     }
 
     /// Applies the TrainJob's own settings to the training container.
-    fn settle_trainer(&self, template: &mut Value) {
+    fn apply_trainer(&self, template: &mut Value) {
         let own = &self.spec()["trainer"];
         let containers = template.pointer_mut("/spec/containers").and_then(Value::as_array_mut);
         for container in containers.into_iter().flatten().filter(|container| container["name"] == NODE) {
@@ -172,7 +172,7 @@ impl TrainJob {
                 container["resources"] = own["resourcesPerNode"].clone();
             }
             if !own["env"].is_null() {
-                overlay(&mut container["env"], &own["env"]);
+                strategic_merge(&mut container["env"], &own["env"]);
             }
         }
     }
@@ -183,7 +183,7 @@ impl TrainJob {
             let jobs = patch.pointer("/trainingRuntimeSpec/template/spec/replicatedJobs").and_then(Value::as_array);
             for job in jobs.into_iter().flatten().filter(|job| job["name"] == name) {
                 if let Some(wanted) = job.pointer("/template/spec/template") {
-                    overlay(template, wanted);
+                    strategic_merge(template, wanted);
                 }
             }
         }
@@ -219,12 +219,12 @@ pub fn reserve_patch(object: &mut Value) {
 
 /// Applies one value to another as Trainer applies patches, by strategic merge: objects by member,
 /// lists of named items by name; anything else, lists of tolerations included, is replaced.
-fn overlay(base: &mut Value, over: &Value) {
+fn strategic_merge(base: &mut Value, over: &Value) {
     match (&mut *base, over) {
         (Value::Object(base), Value::Object(over)) => {
             for (key, value) in over {
                 match base.get_mut(key) {
-                    Some(known) => overlay(known, value),
+                    Some(known) => strategic_merge(known, value),
                     None => {
                         base.insert(key.clone(), value.clone());
                     }
@@ -234,7 +234,7 @@ fn overlay(base: &mut Value, over: &Value) {
         (Value::Array(base), Value::Array(over)) if over.iter().all(|item| item["name"].is_string()) => {
             for item in over {
                 match base.iter_mut().find(|known| known["name"] == item["name"]) {
-                    Some(known) => overlay(known, item),
+                    Some(known) => strategic_merge(known, item),
                     None => base.push(item.clone()),
                 }
             }

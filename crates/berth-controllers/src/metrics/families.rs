@@ -137,9 +137,9 @@ const FAMILIES: &[(&str, Kind, &str)] = &[
 pub(super) type Labels = Vec<(&'static str, String)>;
 
 /// Borrowed labels.
-pub(super) type Given<'a> = [(&'static str, &'a str)];
+pub(super) type LabelRefs<'a> = [(&'static str, &'a str)];
 
-fn owned(labels: &Given<'_>) -> Labels {
+fn owned(labels: &LabelRefs<'_>) -> Labels {
     labels.iter().map(|(name, value)| (*name, (*value).to_owned())).collect()
 }
 
@@ -173,17 +173,17 @@ fn bounds(family: &str) -> &'static [f64] {
 
 impl Series {
     /// Sets a gauge.
-    pub fn set(&mut self, family: &'static str, labels: &Given<'_>, value: f64) {
+    pub fn set(&mut self, family: &'static str, labels: &LabelRefs<'_>, value: f64) {
         self.values.entry(family).or_default().insert(owned(labels), value);
     }
 
     /// Adds to a counter, or to a gauge that is a sum.
-    pub fn add(&mut self, family: &'static str, labels: &Given<'_>, value: f64) {
+    pub fn add(&mut self, family: &'static str, labels: &LabelRefs<'_>, value: f64) {
         *self.values.entry(family).or_default().entry(owned(labels)).or_default() += value;
     }
 
     /// Adds a duration to a histogram.
-    pub fn observe(&mut self, family: &'static str, labels: &Given<'_>, seconds: f64) {
+    pub fn observe(&mut self, family: &'static str, labels: &LabelRefs<'_>, seconds: f64) {
         let bounds = bounds(family);
         let seen = self.distributions.entry(family).or_default().entry(owned(labels)).or_default();
         seen.counts.resize(bounds.len(), 0);
@@ -207,7 +207,7 @@ impl Series {
 
 /// The series in the Prometheus text format. `further` returns additional labels per series; `more`
 /// are common to all.
-pub(super) fn text(all: &[&Series], further: impl Fn(&Labels) -> Labels, more: &Given<'_>) -> String {
+pub(super) fn text(all: &[&Series], further: impl Fn(&Labels) -> Labels, more: &LabelRefs<'_>) -> String {
     let mut text = String::new();
     for (name, kind, help) in FAMILIES {
         let type_ = match kind {
@@ -223,11 +223,11 @@ pub(super) fn text(all: &[&Series], further: impl Fn(&Labels) -> Labels, more: &
         };
         for (labels, value) in all.iter().filter_map(|series| series.values.get(name)).flatten() {
             begin(&mut text);
-            let _ = writeln!(text, "{name}{{{}}} {}", Written(labels, &further(labels), more), Number(*value));
+            let _ = writeln!(text, "{name}{{{}}} {}", LabelText(labels, &further(labels), more), Number(*value));
         }
         for (labels, seen) in all.iter().filter_map(|series| series.distributions.get(name)).flatten() {
             begin(&mut text);
-            let labels = Written(labels, &further(labels), more).to_string();
+            let labels = LabelText(labels, &further(labels), more).to_string();
             let mut total = 0;
             for (bound, count) in bounds(name).iter().zip(&seen.counts) {
                 total += count;
@@ -242,9 +242,9 @@ pub(super) fn text(all: &[&Series], further: impl Fn(&Labels) -> Labels, more: &
 }
 
 /// Labels in the text format.
-struct Written<'a>(&'a Labels, &'a Labels, &'a Given<'a>);
+struct LabelText<'a>(&'a Labels, &'a Labels, &'a LabelRefs<'a>);
 
-impl std::fmt::Display for Written<'_> {
+impl std::fmt::Display for LabelText<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let own = self.0.iter().chain(self.1).map(|(name, value)| (*name, value.as_str()));
         for (at, (name, value)) in own.chain(self.2.iter().copied()).enumerate() {

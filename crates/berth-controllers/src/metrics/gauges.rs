@@ -9,7 +9,7 @@ use berth_runtime::Cache;
 
 use super::Settings;
 use super::families::{Labels, Series, label};
-use super::workloads::Standing;
+use super::workloads::StageCounts;
 use crate::conditions;
 use crate::scheduler::SchedulerState;
 use crate::stores::Stores;
@@ -68,8 +68,8 @@ impl Source {
     }
 
     /// Sets the gauges of unadmitted and finished workloads.
-    pub fn standing(&self, series: &mut Series, settings: &Settings, standing: &Standing) {
-        for ((namespace, name), counts) in standing.queues() {
+    pub fn stages(&self, series: &mut Series, settings: &Settings, stages: &StageCounts) {
+        for ((namespace, name), counts) in stages.queues() {
             let local = self.stores.local_queue(namespace, name);
             let cluster = local.as_ref().map_or("", |queue| queue.spec.cluster_queue.as_str());
             // Workloads of a queue that does not exist are reported too, unless a selector chooses
@@ -119,13 +119,13 @@ fn cluster_queue(series: &mut Series, queue: &ClusterQueue, figures: &ClusterQue
     let status = &figures.status;
     let is_active = status.readiness.is_active();
     // A queue that is not active admits nothing, so all its workloads are inadmissible.
-    let aside = if is_active { figures.inadmissible } else { status.pending };
+    let inadmissible = if is_active { figures.inadmissible } else { status.pending };
     let kinds = match is_active {
         true => (figures.kinds_active, figures.kinds_inadmissible),
         false => (0, figures.kinds_active + figures.kinds_inadmissible),
     };
     for (which, pending, kinds) in
-        [("active", status.pending.saturating_sub(aside), kinds.0), ("inadmissible", aside, kinds.1)]
+        [("active", status.pending.saturating_sub(inadmissible), kinds.0), ("inadmissible", inadmissible, kinds.1)]
     {
         series.set("kueue_pending_workloads", &[of, ("status", which)], f64::from(pending));
         series.set("kueue_pending_scheduling_hashes", &[of, ("status", which)], f64::from(kinds));
@@ -199,8 +199,8 @@ fn local_queue(series: &mut Series, queue: &LocalQueue, figures: &LocalQueueStat
     let name = ("name", queue.metadata.name.as_deref().unwrap_or_default());
     let namespace = ("namespace", queue.metadata.namespace.as_deref().unwrap_or_default());
     let of = [name, namespace];
-    let aside = if active { figures.inadmissible } else { figures.pending };
-    for (which, pending) in [("active", figures.pending.saturating_sub(aside)), ("inadmissible", aside)] {
+    let inadmissible = if active { figures.inadmissible } else { figures.pending };
+    for (which, pending) in [("active", figures.pending.saturating_sub(inadmissible)), ("inadmissible", inadmissible)] {
         let labels = [name, namespace, ("status", which)];
         series.set("kueue_local_queue_pending_workloads", &labels, f64::from(pending));
     }

@@ -34,7 +34,7 @@ use crate::workload::status;
 use custom::CustomLabels;
 use families::{Series, label};
 use gauges::Source;
-use workloads::{Owners, Standing};
+use workloads::{Owners, StageCounts};
 
 /// The metrics; clones share them.
 #[derive(Clone)]
@@ -52,7 +52,7 @@ struct Inner {
 #[derive(Default)]
 struct Counted {
     series: Series,
-    standing: Standing,
+    stages: StageCounts,
     /// Preemptions skipped in the last cycle, by queue.
     skips: BTreeMap<Name, u32>,
     cycle: Cycle,
@@ -190,13 +190,13 @@ impl Metrics {
     }
 
     /// Drops the counts of a deleted cluster queue.
-    pub fn cluster_queue_gone(&self, name: &str) {
+    pub fn cluster_queue_deleted(&self, name: &str) {
         let of = |labels: &_, key| label(labels, key) == Some(name);
         self.counted().series.forget(|labels| of(labels, "cluster_queue") || of(labels, "preempting_cluster_queue"));
     }
 
     /// Drops the counts of a deleted local queue.
-    pub fn local_queue_gone(&self, namespace: &str, name: &str) {
+    pub fn local_queue_deleted(&self, namespace: &str, name: &str) {
         self.counted()
             .series
             .forget(|labels| label(labels, "name") == Some(name) && label(labels, "namespace") == Some(namespace));
@@ -209,7 +209,7 @@ impl Metrics {
     }
 
     /// Counts a Workload that was created for a job of this kind, `after` the job's creation.
-    pub fn workload_made(&self, kind: &str, after: Duration) {
+    pub fn workload_created(&self, kind: &str, after: Duration) {
         if !self.inner.settings.creation_latency {
             return;
         }
@@ -259,7 +259,7 @@ impl Metrics {
             }
         }
         let mut counted = self.counted();
-        counted.standing.moved(old, new);
+        counted.stages.update(old, new);
         if let Some((old, new)) = change {
             let custom = self.inner.settings.custom.of(LabelSource::Workload, Some(&new.metadata));
             let owners = Owners { cluster_queue: &queue, local_queue: local, cohorts: &cohorts, custom: &custom };
@@ -275,7 +275,7 @@ impl Metrics {
                 // The engine's lock and this one are never held together.
                 let (mut gauges, cohorts) = source.gauges(&self.inner.settings, &skips);
                 let mut counted = self.counted();
-                source.standing(&mut gauges, &self.inner.settings, &counted.standing);
+                source.stages(&mut gauges, &self.inner.settings, &counted.stages);
                 counted.series.forget(|labels| !source.knows(labels, &self.inner.settings, &cohorts));
                 gauges
             }

@@ -88,11 +88,11 @@ fn events_of_a_workload_are_counted_from_its_changes() {
         assert!(text.lines().any(|it| it == line), "{line}\n{text}");
     }
     // Counts are dropped with their queue, and only those.
-    metrics.local_queue_gone("team", "lq");
-    metrics.cluster_queue_gone("c");
+    metrics.local_queue_deleted("team", "lq");
+    metrics.cluster_queue_deleted("c");
     let text = metrics.text(Role::Leader);
     assert!(!text.contains("namespace=\"team\"") && text.contains("cluster_queue=\"cq\""), "{text}");
-    metrics.cluster_queue_gone("cq");
+    metrics.cluster_queue_deleted("cq");
     assert!(!metrics.text(Role::Leader).contains("\"cq\""));
 }
 

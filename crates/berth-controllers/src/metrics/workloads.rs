@@ -7,13 +7,13 @@ use berth_api::kueue::reasons::{admission, finished};
 use berth_api::kueue::v1beta2::{Workload, WorkloadSchedulingStatsEviction};
 use jiff::Timestamp;
 
-use super::families::{Given, Labels, Series};
+use super::families::{LabelRefs, Labels, Series};
 use crate::conditions;
 use crate::workload::status;
 
 /// Counts of workloads by local queue and stage.
 #[derive(Default)]
-pub(super) struct Standing(BTreeMap<String, BTreeMap<String, Counts>>);
+pub(super) struct StageCounts(BTreeMap<String, BTreeMap<String, Counts>>);
 
 /// Counts of one local queue.
 #[derive(Default)]
@@ -25,41 +25,41 @@ pub(super) struct Counts {
 
 /// The stage of a workload.
 #[derive(PartialEq, Eq)]
-enum Place<'a> {
+enum Stage<'a> {
     Finished,
     Admitted,
     Unadmitted(&'a str, &'a str),
 }
 
-impl<'a> Place<'a> {
+impl<'a> Stage<'a> {
     /// The stage of a workload; one without a reason has not been evaluated yet (KEP-10852).
-    fn of(workload: &'a Workload) -> Place<'a> {
+    fn of(workload: &'a Workload) -> Stage<'a> {
         if status::is_finished(workload) {
-            return Place::Finished;
+            return Stage::Finished;
         }
         if status::is_admitted(workload) {
-            return Place::Admitted;
+            return Stage::Admitted;
         }
         let reason_of = |type_| status::condition(workload, type_).map(|condition| condition.reason.as_str());
         let known = reason_of(conditions::ADMITTED).filter(|reason| !reason.is_empty());
         if !status::has_quota_reservation(workload) {
             let cause = reason_of(conditions::QUOTA_RESERVED).filter(|reason| !reason.is_empty());
-            return Place::Unadmitted(admission::NO_RESERVATION, cause.unwrap_or(admission::PENDING_EVALUATION));
+            return Stage::Unadmitted(admission::NO_RESERVATION, cause.unwrap_or(admission::PENDING_EVALUATION));
         }
         match known {
-            Some(reason @ admission::PENDING_DELAYED_TOPOLOGY_REQUESTS) => Place::Unadmitted(reason, "PendingTopology"),
-            Some(reason) if reason != admission::NO_RESERVATION => Place::Unadmitted(reason, "ChecksNotReady"),
-            _ => Place::Unadmitted(admission::UNSATISFIED_ADMISSION_CHECKS, "ChecksNotReady"),
+            Some(reason @ admission::PENDING_DELAYED_TOPOLOGY_REQUESTS) => Stage::Unadmitted(reason, "PendingTopology"),
+            Some(reason) if reason != admission::NO_RESERVATION => Stage::Unadmitted(reason, "ChecksNotReady"),
+            _ => Stage::Unadmitted(admission::UNSATISFIED_ADMISSION_CHECKS, "ChecksNotReady"),
         }
     }
 }
 
-impl Standing {
+impl StageCounts {
     /// Updates the counts for a workload that was created, updated or deleted.
-    pub fn moved(&mut self, old: Option<&Workload>, new: Option<&Workload>) {
+    pub fn update(&mut self, old: Option<&Workload>, new: Option<&Workload>) {
         if let (Some(old), Some(new)) = (old, new)
             && old.spec.queue_name == new.spec.queue_name
-            && Place::of(old) == Place::of(new)
+            && Stage::of(old) == Stage::of(new)
         {
             return;
         }
@@ -74,10 +74,10 @@ impl Standing {
         let (namespace, queue) = local_queue(workload);
         let queues = entry(&mut self.0, namespace);
         let counts = entry(queues, queue);
-        match Place::of(workload) {
-            Place::Finished => step(&mut counts.finished, more),
-            Place::Admitted => {}
-            Place::Unadmitted(reason, cause) => {
+        match Stage::of(workload) {
+            Stage::Finished => step(&mut counts.finished, more),
+            Stage::Admitted => {}
+            Stage::Unadmitted(reason, cause) => {
                 let causes = entry(&mut counts.unadmitted, reason);
                 step(entry(causes, cause), more);
                 causes.retain(|_, count| *count > 0);
@@ -141,7 +141,7 @@ pub(super) struct Owners<'a> {
 }
 
 impl Owners<'_> {
-    fn each(&self, pair: &Pair, more: &Given<'_>, mut count: impl FnMut(&'static str, &Given<'_>)) {
+    fn each(&self, pair: &Pair, more: &LabelRefs<'_>, mut count: impl FnMut(&'static str, &LabelRefs<'_>)) {
         let custom = || self.custom.iter().map(|(name, value)| (*name, value.as_str()));
         let mut labels = vec![("cluster_queue", self.cluster_queue)];
         labels.extend_from_slice(more);

@@ -48,7 +48,7 @@ pub fn refreshed(
 }
 
 /// True if a queue under deletion can lose its finalizer: no workload holds its quota.
-pub fn may_go(queue: &ClusterQueue, figures: &engine::ClusterQueueStatus) -> bool {
+pub fn can_be_deleted(queue: &ClusterQueue, figures: &engine::ClusterQueueStatus) -> bool {
     queue.metadata.deletion_timestamp.is_some() && figures.reserving == 0
 }
 
@@ -107,7 +107,7 @@ struct Controller {
 impl Reconciler for Controller {
     async fn reconcile(&self, key: ObjectKey) -> Result<Action, Error> {
         let Some(queue) = self.queues.get(&key) else {
-            self.metrics.cluster_queue_gone(&key.name);
+            self.metrics.cluster_queue_deleted(&key.name);
             self.pace.forget(&key);
             return Ok(Action::Wait);
         };
@@ -116,7 +116,7 @@ impl Reconciler for Controller {
         let terminating = queue.metadata.deletion_timestamp.is_some();
         let mut wanted = (*queue).clone();
         if terminating {
-            if may_go(&queue, &figures) && remove_finalizer(&mut wanted) {
+            if can_be_deleted(&queue, &figures) && remove_finalizer(&mut wanted) {
                 patch(&api, queue.as_ref(), &wanted, Part::Main, queue.resource_version().as_deref()).await?;
                 return Ok(Action::Wait);
             }
@@ -132,7 +132,7 @@ impl Reconciler for Controller {
         let wanted = refreshed(&queue, &figures, self.fair_sharing, self.clock.now());
         let conditions = |queue: &ClusterQueue| queue.status.as_ref().map(|status| status.conditions.clone());
         if conditions(&wanted) == conditions(&queue)
-            && let Some(left) = self.pace.left(&key, self.queues.len())
+            && let Some(left) = self.pace.remaining(&key, self.queues.len())
         {
             return Ok(Action::After(left));
         }

@@ -129,7 +129,7 @@ struct Controller {
 impl Reconciler for Controller {
     async fn reconcile(&self, key: ObjectKey) -> Result<Action, Error> {
         let Some(queue) = self.queues.get(&key) else {
-            self.metrics.local_queue_gone(&key.namespace, &key.name);
+            self.metrics.local_queue_deleted(&key.namespace, &key.name);
             self.pace.forget(&key);
             return Ok(Action::Wait);
         };
@@ -145,7 +145,7 @@ impl Reconciler for Controller {
         let conditions = |queue: &LocalQueue| queue.status.as_ref().map(|status| status.conditions.clone());
         if !recorded
             && conditions(&wanted) == conditions(&queue)
-            && let Some(left) = self.pace.left(&key, self.queues.len())
+            && let Some(left) = self.pace.remaining(&key, self.queues.len())
         {
             let next = sample.and_then(|sample| sample.next);
             return Ok(Action::After(next.map_or(left, |next| next.min(left))));

@@ -22,7 +22,7 @@ pub(super) struct Pace(Mutex<BTreeMap<ObjectKey, Instant>>);
 impl Pace {
     /// Remaining time before only the figures of this queue may be written again; `queues`: number
     /// of queues of its kind.
-    pub(super) fn left(&self, key: &ObjectKey, queues: usize) -> Option<Duration> {
+    pub(super) fn remaining(&self, key: &ObjectKey, queues: usize) -> Option<Duration> {
         let period = Duration::from_secs((queues / QUEUES_PER_SECOND) as u64).min(PERIOD_MAX);
         let due = *self.lock().get(key)? + period;
         let left = due.saturating_duration_since(Instant::now());
@@ -49,12 +49,12 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn more_queues_mean_fewer_writes_of_each() {
         let (pace, key) = (Pace::default(), ObjectKey::cluster("a"));
-        assert_eq!(pace.left(&key, 1000), None, "the first write is immediate");
+        assert_eq!(pace.remaining(&key, 1000), None, "the first write is immediate");
         pace.written(&key);
-        assert_eq!(pace.left(&key, 30), None, "few queues are not limited");
-        assert_eq!(pace.left(&key, 300), Some(Duration::from_secs(3)));
-        assert_eq!(pace.left(&key, 100_000), Some(PERIOD_MAX));
+        assert_eq!(pace.remaining(&key, 30), None, "few queues are not limited");
+        assert_eq!(pace.remaining(&key, 300), Some(Duration::from_secs(3)));
+        assert_eq!(pace.remaining(&key, 100_000), Some(PERIOD_MAX));
         tokio::time::advance(Duration::from_secs(4)).await;
-        assert_eq!(pace.left(&key, 300), None);
+        assert_eq!(pace.remaining(&key, 300), None);
     }
 }

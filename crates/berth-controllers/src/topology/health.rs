@@ -53,7 +53,7 @@ pub struct Outcome {
     /// replacements take their place.
     pub ended: Vec<(Arc<Pod>, Pod)>,
     /// When to assess again without any change of objects.
-    pub again: Option<Duration>,
+    pub reassess_after: Option<Duration>,
 }
 
 /// Host names in the assignment of an admitted workload; empty if its domains are not hosts, or
@@ -86,10 +86,12 @@ pub fn assess(workload: &Workload, pods: &[Arc<Pod>], view: &View<'_>) -> Outcom
     for host in &assigned {
         let here: Vec<&Arc<Pod>> =
             pods.iter().filter(|pod| is_on(pod, host) && !has_ended(pod) && !is_gated(pod)).collect();
-        match judge(workload, host, &here, view) {
+        match node_health(workload, host, &here, view) {
             Health::Failed => failed.push(host.clone()),
             Health::Good => {}
-            Health::AskAgain(after) => outcome.again = Some(outcome.again.map_or(after, |known| known.min(after))),
+            Health::CheckAgain(after) => {
+                outcome.reassess_after = Some(outcome.reassess_after.map_or(after, |known| known.min(after)))
+            }
         }
     }
     let known: Vec<&str> =
@@ -126,11 +128,11 @@ pub fn assess(workload: &Workload, pods: &[Arc<Pod>], view: &View<'_>) -> Outcom
 enum Health {
     Good,
     Failed,
-    AskAgain(Duration),
+    CheckAgain(Duration),
 }
 
 /// The health of a node for a workload (§15.1).
-fn judge(workload: &Workload, host: &str, pods: &[&Arc<Pod>], view: &View<'_>) -> Health {
+fn node_health(workload: &Workload, host: &str, pods: &[&Arc<Pod>], view: &View<'_>) -> Health {
     let Some(node) = (view.node)(host) else { return Health::Failed };
     let conditions = node.status.as_ref().and_then(|status| status.conditions.as_ref());
     let Some(ready) = conditions.into_iter().flatten().find(|condition| condition.type_ == "Ready") else {
@@ -148,7 +150,7 @@ fn judge(workload: &Workload, host: &str, pods: &[&Arc<Pod>], view: &View<'_>) -
         let since = ready.last_transition_time.as_ref().map_or(Timestamp::UNIX_EPOCH, |at| at.0);
         let passed = Duration::try_from(view.now.duration_since(since)).unwrap_or_default();
         return match NOT_READY_FOR.checked_sub(passed).filter(|left| !left.is_zero()) {
-            Some(left) => Health::AskAgain(left),
+            Some(left) => Health::CheckAgain(left),
             None => Health::Failed,
         };
     }

@@ -117,6 +117,6 @@ impl Reconciler for NodeFailures {
                 Err(error) => return Err(error.into()),
             }
         }
-        Ok(outcome.again.map_or(Action::Wait, Action::After))
+        Ok(outcome.reassess_after.map_or(Action::Wait, Action::After))
     }
 }

@@ -157,19 +157,19 @@ fn greedily<'a>(
     unhealthy: &BTreeSet<&str>,
 ) -> Vec<(&'a Arc<Pod>, &'a TopologyDomain)> {
     let levels = levels(topology);
-    let mut room: BTreeMap<Vec<&str>, i32> = BTreeMap::new();
+    let mut capacity: BTreeMap<Vec<&str>, i32> = BTreeMap::new();
     for domain in &topology.domains {
-        *room.entry(domain.values.iter().map(|it| &**it).collect()).or_default() += domain.count;
+        *capacity.entry(domain.values.iter().map(|it| &**it).collect()).or_default() += domain.count;
     }
     for pod in members.iter().filter(|pod| !is_gated(pod)) {
-        if let Some(left) = pinned_to(pod, &levels).and_then(|pinned| room.get_mut(&pinned)) {
+        if let Some(left) = pinned_to(pod, &levels).and_then(|pinned| capacity.get_mut(&pinned)) {
             *left -= 1;
         }
     }
     let healthy = |domain: &&TopologyDomain| !domain.values.last().is_some_and(|host| unhealthy.contains(&**host));
     let mut free = topology.domains.iter().filter(healthy).flat_map(|domain| {
         let key: Vec<&str> = domain.values.iter().map(|it| &**it).collect();
-        let left = room.get(&key).copied().unwrap_or(0);
+        let left = capacity.get(&key).copied().unwrap_or(0);
         std::iter::repeat_n(domain, usize::try_from(left).unwrap_or(0))
     });
     let gated = members.iter().filter(|pod| is_gated(pod) && pod.metadata.deletion_timestamp.is_none());

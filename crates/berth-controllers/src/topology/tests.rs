@@ -199,7 +199,7 @@ fn node(name: &str, ready: &str, spec: Value) -> Node {
     .expect("a node")
 }
 
-fn look(workload: &Workload, pods: &[Arc<Pod>], nodes: Vec<Node>, gates: &Gates) -> Outcome {
+fn assessed(workload: &Workload, pods: &[Arc<Pod>], nodes: Vec<Node>, gates: &Gates) -> Outcome {
     let nodes: Cache<Node> = Cache::for_tests(nodes);
     let node = |host: &str| nodes.get(&berth_runtime::ObjectKey::cluster(host));
     let view = View { node: &node, flavor: &|_| None, gates, now: NOW.parse().expect("a time") };
@@ -215,7 +215,7 @@ fn unhealthy(outcome: &Outcome) -> Option<Vec<String>> {
 fn a_missing_node_is_recorded_and_its_pending_pod_is_terminated() {
     let workload = workload(&[("a", 1), ("b", 1)], by_index(), &[]);
     let pods = [pod(0, Some("a"), "Pending"), pod(1, Some("b"), "Running")];
-    let outcome = look(&workload, &pods, vec![node("b", "True", json!({}))], &Gates::default());
+    let outcome = assessed(&workload, &pods, vec![node("b", "True", json!({}))], &Gates::default());
     assert_eq!(unhealthy(&outcome), Some(vec!["a".to_owned()]));
     let [(before, after)] = outcome.ended.as_slice() else { panic!("{outcome:?}") };
     let status = after.status.clone().expect("a status");
@@ -228,14 +228,14 @@ fn a_node_without_ready_condition_has_failed_even_with_running_pods() {
     let workload = workload(&[("a", 1)], by_index(), &[]);
     let mut silent = node("a", "True", json!({}));
     silent.status.as_mut().expect("a status").conditions = None;
-    let outcome = look(&workload, &[pod(0, Some("a"), "Running")], vec![silent], &Gates::default());
+    let outcome = assessed(&workload, &[pod(0, Some("a"), "Running")], vec![silent], &Gates::default());
     assert_eq!(unhealthy(&outcome), Some(vec!["a".to_owned()]));
 }
 
 #[test]
 fn a_second_failed_node_evicts_the_workload() {
     let workload = workload(&[("a", 1), ("b", 1)], by_index(), &["a"]);
-    let outcome = look(&workload, &[], Vec::new(), &Gates::default());
+    let outcome = assessed(&workload, &[], Vec::new(), &Gates::default());
     assert_eq!(
         outcome.evicted.as_deref(),
         Some("Workload eviction triggered due to multiple TAS assigned node failures, including: a, b")
@@ -248,9 +248,9 @@ fn a_second_failed_node_evicts_the_workload() {
 fn a_node_that_is_not_ready_has_failed_once_no_pod_runs_on_it() {
     let workload = workload(&[("a", 1)], by_index(), &[]);
     let nodes = || vec![node("a", "Unknown", json!({}))];
-    let running = look(&workload, &[pod(0, Some("a"), "Running")], nodes(), &Gates::default());
+    let running = assessed(&workload, &[pod(0, Some("a"), "Running")], nodes(), &Gates::default());
     assert_eq!(running, Outcome::default());
-    let ended = look(&workload, &[pod(0, Some("a"), "Failed")], nodes(), &Gates::default());
+    let ended = assessed(&workload, &[pod(0, Some("a"), "Failed")], nodes(), &Gates::default());
     assert_eq!(unhealthy(&ended), Some(vec!["a".to_owned()]));
 }
 
@@ -258,8 +258,8 @@ fn a_node_that_is_not_ready_has_failed_once_no_pod_runs_on_it() {
 fn with_fixed_time_a_node_may_be_not_ready_for_thirty_seconds() {
     let gates = Gates::default().with(Gate::TASReplaceNodeOnPodTermination, false);
     let workload = workload(&[("a", 1)], by_index(), &[]);
-    let outcome = look(&workload, &[pod(0, Some("a"), "Running")], vec![node("a", "False", json!({}))], &gates);
-    assert_eq!((unhealthy(&outcome), outcome.again), (None, Some(std::time::Duration::from_secs(20))));
+    let outcome = assessed(&workload, &[pod(0, Some("a"), "Running")], vec![node("a", "False", json!({}))], &gates);
+    assert_eq!((unhealthy(&outcome), outcome.reassess_after), (None, Some(std::time::Duration::from_secs(20))));
 }
 
 #[test]
@@ -267,9 +267,9 @@ fn with_both_gates_a_node_fails_by_pods_or_time_whichever_comes_first() {
     let gates = Gates::default().with(Gate::TASReplaceNodeDueToNotReadyOverFixedTime, true);
     let workload = workload(&[("a", 1)], by_index(), &[]);
     let away = || vec![node("a", "False", json!({}))];
-    let running = look(&workload, &[pod(0, Some("a"), "Running")], away(), &gates);
-    assert_eq!((unhealthy(&running), running.again), (None, Some(std::time::Duration::from_secs(20))));
-    let ended = look(&workload, &[pod(0, Some("a"), "Failed")], away(), &gates);
+    let running = assessed(&workload, &[pod(0, Some("a"), "Running")], away(), &gates);
+    assert_eq!((unhealthy(&running), running.reassess_after), (None, Some(std::time::Duration::from_secs(20))));
+    let ended = assessed(&workload, &[pod(0, Some("a"), "Failed")], away(), &gates);
     assert_eq!(unhealthy(&ended), Some(vec!["a".to_owned()]));
 }
 
@@ -278,12 +278,12 @@ fn an_untolerated_taint_fails_the_node_once_no_pod_runs_on_it() {
     let workload = workload(&[("a", 1)], by_index(), &[]);
     let tainted = |key: &str| vec![node("a", "True", json!({"taints": [{"key": key, "effect": "NoExecute"}]}))];
     let (running, waiting) = ([pod(0, Some("a"), "Running")], [pod(0, Some("a"), "Pending")]);
-    assert_eq!(look(&workload, &running, tainted("broken"), &Gates::default()), Outcome::default());
-    assert_eq!(look(&workload, &waiting, tainted("tolerated"), &Gates::default()), Outcome::default());
-    let outcome = look(&workload, &waiting, tainted("broken"), &Gates::default());
+    assert_eq!(assessed(&workload, &running, tainted("broken"), &Gates::default()), Outcome::default());
+    assert_eq!(assessed(&workload, &waiting, tainted("tolerated"), &Gates::default()), Outcome::default());
+    let outcome = assessed(&workload, &waiting, tainted("broken"), &Gates::default());
     assert_eq!((unhealthy(&outcome), outcome.ended.len()), (Some(vec!["a".to_owned()]), 1));
     let cordoned =
-        look(&workload, &waiting, vec![node("a", "True", json!({"unschedulable": true}))], &Gates::default());
+        assessed(&workload, &waiting, vec![node("a", "True", json!({"unschedulable": true}))], &Gates::default());
     assert_eq!(unhealthy(&cordoned), Some(vec!["a".to_owned()]));
 }
 
@@ -296,10 +296,10 @@ fn without_pod_termination_an_untolerated_taint_fails_the_node_at_once() {
     let for_a_while = json!({"key": "brief", "operator": "Exists", "tolerationSeconds": 300});
     spec.tolerations.get_or_insert_default().push(serde_json::from_value(for_a_while).expect("a toleration"));
     let running = [pod(0, Some("a"), "Running")];
-    assert_eq!(unhealthy(&look(&workload, &running, tainted("broken"), &gates)), Some(vec!["a".to_owned()]));
-    assert_eq!(look(&workload, &running, tainted("brief"), &gates), Outcome::default());
+    assert_eq!(unhealthy(&assessed(&workload, &running, tainted("broken"), &gates)), Some(vec!["a".to_owned()]));
+    assert_eq!(assessed(&workload, &running, tainted("brief"), &gates), Outcome::default());
     let ended = [pod(0, Some("a"), "Succeeded")];
-    assert_eq!(unhealthy(&look(&workload, &ended, tainted("brief"), &gates)), Some(vec!["a".to_owned()]));
+    assert_eq!(unhealthy(&assessed(&workload, &ended, tainted("brief"), &gates)), Some(vec!["a".to_owned()]));
 }
 
 #[test]
@@ -307,7 +307,7 @@ fn a_pod_released_to_a_replaced_node_is_terminated() {
     let workload = workload(&[("b", 1)], by_index(), &[]);
     let nodes = || vec![node("a", "True", json!({})), node("b", "True", json!({}))];
     let (late, placed) = (pod(0, Some("a"), "Pending"), pod(1, Some("b"), "Pending"));
-    let outcome = look(&workload, &[late, placed, pod(2, Some("a"), "Running")], nodes(), &Gates::default());
+    let outcome = assessed(&workload, &[late, placed, pod(2, Some("a"), "Running")], nodes(), &Gates::default());
     assert_eq!(outcome.workload, None);
     let ended: Vec<String> = outcome.ended.iter().map(|(pod, _)| pod.name_any()).collect();
     assert_eq!(ended, ["train-0"]);
@@ -316,6 +316,6 @@ fn a_pod_released_to_a_replaced_node_is_terminated() {
 #[test]
 fn a_recovered_node_is_removed_from_the_record() {
     let workload = workload(&[("a", 1)], by_index(), &["a"]);
-    let outcome = look(&workload, &[], vec![node("a", "True", json!({}))], &Gates::default());
+    let outcome = assessed(&workload, &[], vec![node("a", "True", json!({}))], &Gates::default());
     assert_eq!(unhealthy(&outcome), Some(Vec::new()));
 }

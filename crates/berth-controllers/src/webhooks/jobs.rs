@@ -72,13 +72,13 @@ pub fn default_job<J: Job>(
     if let Some(steps) = J::MANAGED_BY
         && gates.on(Gate::MultiKueue)
         && job.managed_by().is_none()
-        && runs_elsewhere(namespace, &queue, lookup)
+        && dispatches_to_other_clusters(namespace, &queue, lookup)
     {
         set_at(object, steps, json!(MULTIKUEUE_CONTROLLER));
     }
     if !part && job.is_queued() {
         set_at(object, J::SUSPEND, json!(true));
-        elastic::hold_back(object, &job, gates);
+        elastic::add_gates(object, &job, gates);
     }
     Ok(())
 }
@@ -179,7 +179,7 @@ pub(super) fn default_queue(
 }
 
 /// True if the queue sends its workloads to other clusters (an admission check of MultiKueue).
-fn runs_elsewhere(namespace: &str, queue: &str, lookup: Lookup<'_>) -> bool {
+fn dispatches_to_other_clusters(namespace: &str, queue: &str, lookup: Lookup<'_>) -> bool {
     const GROUP: &str = "kueue.x-k8s.io";
     let checks = || -> Option<Vec<String>> {
         let local: LocalQueue = typed(&*lookup(GROUP, "localqueues", namespace, queue)?).ok()?;

@@ -94,7 +94,7 @@ pub(super) fn default_pod(object: &mut Value, namespace: &str, config: &Config, 
     add(&mut object["metadata"]["finalizers"], json!(constants::POD_FINALIZER));
     add(&mut object["spec"]["schedulingGates"], json!({"name": constants::ADMISSION_GATE}));
     let asks = TOPOLOGY.iter().any(|key| !annotation(object, key).is_empty());
-    if gates.on(Gate::TopologyAwareScheduling) && (asks || places_pods(namespace, &queue, lookup)) {
+    if gates.on(Gate::TopologyAwareScheduling) && (asks || assigns_topology(namespace, &queue, lookup)) {
         // Gates cannot be added later, so the topology gate is added now; it is removed with the
         // other one if admission assigns no topology.
         add(&mut object["spec"]["schedulingGates"], json!({"name": constants::TOPOLOGY_GATE}));
@@ -122,7 +122,7 @@ fn add(list: &mut Value, entry: Value) {
 }
 
 /// True if the queue's cluster queue assigns a topology to pods that request none.
-fn places_pods(namespace: &str, queue: &str, lookup: Lookup<'_>) -> bool {
+fn assigns_topology(namespace: &str, queue: &str, lookup: Lookup<'_>) -> bool {
     const GROUP: &str = "kueue.x-k8s.io";
     let Some(local) = lookup(GROUP, "localqueues", namespace, queue) else { return false };
     let cluster = local["spec"]["clusterQueue"].as_str().unwrap_or_default();
@@ -232,8 +232,8 @@ pub(super) fn validate_pod(object: &Value, old: Option<&Value>) -> Vec<Error> {
     const IMMUTABLE: &str = "field is immutable";
     let before = names_group(old);
     // A pod that was stored without webhooks gets its group when it is settled.
-    let learns = before.is_none() && held::is_held(old) && !held::is_held(object);
-    if before != group && !learns {
+    let is_settled = before.is_none() && held::is_held(old) && !held::is_held(object);
+    if before != group && !is_settled {
         errors.push(Error::invalid(&at_group, group.unwrap_or_default(), IMMUTABLE));
     }
     let retriable = |object| annotation(object, annotations::RETRIABLE_IN_GROUP) != "false";

@@ -8,7 +8,7 @@ use berth_api::kueue::v1beta2::Workload;
 use berth_runtime::{Action, Clock, Error, Manager, ObjectKey, Reconciler};
 use jiff::Timestamp;
 
-use super::reconcile::{only_lets_in, reconcile};
+use super::reconcile::{only_reports_admissible, reconcile};
 use crate::conditions;
 use crate::config::Config;
 use crate::execute::Executor;
@@ -22,7 +22,7 @@ use crate::stores::Stores;
 /// Delay before a workload is reported as admissible again. When a stopped queue is resumed, the
 /// scheduler evaluates most of its workloads within this time and reports the result. Writing both
 /// would mean two writers, and twice as many writes.
-const LOOK_PAUSE: Duration = Duration::from_secs(1);
+const ADMISSIBLE_DELAY: Duration = Duration::from_secs(1);
 
 /// Adds the workload controller to the manager. `decided`: the scheduler's decisions that are not
 /// written yet.
@@ -105,27 +105,27 @@ struct WorkloadReconciler {
     clock: Clock,
     decided: Writes,
     /// Since when workloads are admissible again whose status does not say so yet.
-    let_in: Mutex<BTreeMap<ObjectKey, Timestamp>>,
+    admissible_since: Mutex<BTreeMap<ObjectKey, Timestamp>>,
 }
 
 impl WorkloadReconciler {
-    /// Remaining delay before the plan is carried out; see [`LOOK_PAUSE`]. `None` for plans without
+    /// Remaining delay before the plan is carried out; see [`ADMISSIBLE_DELAY`]. `None` for plans without
     /// delay.
-    fn holds_back(&self, key: &ObjectKey, workload: &Workload, plan: &Plan<Workload>) -> Option<Duration> {
-        let mut let_in = self.let_in.lock().expect("no code panics while holding the pauses' lock");
-        if !only_lets_in(workload, plan) {
-            let_in.remove(key);
+    fn reporting_delay(&self, key: &ObjectKey, workload: &Workload, plan: &Plan<Workload>) -> Option<Duration> {
+        let mut admissible_since = self.admissible_since.lock().expect("no code panics while holding the pauses' lock");
+        if !only_reports_admissible(workload, plan) {
+            admissible_since.remove(key);
             return None;
         }
         if self.decided.concern(key) {
-            return Some(LOOK_PAUSE);
+            return Some(ADMISSIBLE_DELAY);
         }
         let now = self.clock.now();
-        let since = *let_in.entry(key.clone()).or_insert(now);
+        let since = *admissible_since.entry(key.clone()).or_insert(now);
         let waited = Duration::try_from(now.duration_since(since)).unwrap_or_default();
-        let left = LOOK_PAUSE.saturating_sub(waited);
+        let left = ADMISSIBLE_DELAY.saturating_sub(waited);
         if left.is_zero() {
-            let_in.remove(key);
+            admissible_since.remove(key);
             return None;
         }
         Some(left)
@@ -135,12 +135,12 @@ impl WorkloadReconciler {
 impl Reconciler for WorkloadReconciler {
     async fn reconcile(&self, key: ObjectKey) -> Result<Action, Error> {
         let Some(workload) = self.stores.workloads.get(&key) else {
-            self.let_in.lock().expect("no code panics while holding the pauses' lock").remove(&key);
+            self.admissible_since.lock().expect("no code panics while holding the pauses' lock").remove(&key);
             return Ok(Action::Wait);
         };
         let context = Context { stores: &self.stores, config: &self.config, gates: &self.gates, now: self.clock.now() };
         let plan = reconcile(context, &workload);
-        if let Some(pause) = self.holds_back(&key, &workload, &plan) {
+        if let Some(pause) = self.reporting_delay(&key, &workload, &plan) {
             return Ok(Action::After(pause));
         }
         self.executor.carry_out(Some(&workload), plan).await

@@ -35,7 +35,7 @@ const PENDING_EVALUATION: &str = "Workload is pending evaluation in the scheduli
 
 /// True if all that the plan does is to replace the reason why the workload was inadmissible by
 /// [`PENDING_EVALUATION`].
-pub(super) fn only_lets_in(before: &Workload, plan: &Plan<Workload>) -> bool {
+pub(super) fn only_reports_admissible(before: &Workload, plan: &Plan<Workload>) -> bool {
     let [Step::PatchStatus(after)] = plan.steps.as_slice() else { return false };
     let waits = |workload| status::condition(workload, conditions::QUOTA_RESERVED).filter(|it| it.status == "False");
     let gates = |workload: &Workload| workload.status.as_ref().map(|status| status.preemption_gates.clone());
@@ -118,7 +118,7 @@ impl Reconcile<'_> {
         let elapsed = self.context.now.duration_since(finished.last_transition_time.0);
         let elapsed = Duration::try_from(elapsed).unwrap_or_default();
         if elapsed < after {
-            return self.plan.look_again(after - elapsed);
+            return self.plan.requeue_within(after - elapsed);
         }
         if deleting {
             if remove_finalizer(&mut self.workload) {
@@ -245,7 +245,7 @@ impl Reconcile<'_> {
             }
             eviction::PODS_READY_TIMEOUT | eviction::ADMISSION_CHECK => {
                 if let Some(left) = self.backoff_left() {
-                    self.plan.look_again(left);
+                    self.plan.requeue_within(left);
                     return false;
                 }
                 if let Some(state) = status::status_mut(&mut self.workload).requeue_state.as_mut() {
@@ -274,7 +274,7 @@ impl Reconcile<'_> {
 
     fn requeue_timer(&mut self) -> bool {
         if let Some(left) = self.backoff_left() {
-            self.plan.look_again(left);
+            self.plan.requeue_within(left);
         }
         false
     }
@@ -494,7 +494,7 @@ impl Reconcile<'_> {
         }
         let left = i64::from(limit) - status::execution_seconds(&self.workload, self.context.now);
         if left > 0 {
-            self.plan.look_again(Duration::from_secs(left.unsigned_abs()));
+            self.plan.requeue_within(Duration::from_secs(left.unsigned_abs()));
             return false;
         }
         let message = "exceeding the maximum execution time";
@@ -520,7 +520,7 @@ impl Reconcile<'_> {
             return false;
         };
         if !left.is_zero() {
-            self.plan.look_again(left);
+            self.plan.requeue_within(left);
             return false;
         }
         let count = self.workload.status.as_ref().and_then(|s| s.requeue_state.as_ref()).and_then(|s| s.count);
@@ -576,7 +576,7 @@ impl Reconcile<'_> {
             }
         } else if status::is_on_hold(&self.workload) {
             // The pod integration sets and clears OnHold.
-        } else if let Some((granular, message)) = self.queue_trouble() {
+        } else if let Some((granular, message)) = self.queue_problem() {
             let reason = status::unreserved_reason(granular, admission::LEGACY_INADMISSIBLE, gates);
             status::unset_quota_reservation(&mut self.workload, reason, &message, gates, now);
         } else if let Some(message) = self.inadmissible().filter(|_| observability) {
@@ -608,7 +608,7 @@ impl Reconcile<'_> {
         }
     }
 
-    fn queue_trouble(&self) -> Option<(&'static str, String)> {
+    fn queue_problem(&self) -> Option<(&'static str, String)> {
         let name = &self.workload.spec.queue_name;
         let Some(local) = self.local_queue() else {
             // A workload without a queue waits until one is set.

@@ -348,7 +348,7 @@ pub fn preempt(workload: &mut Workload, reason: &str, message: &str, gates: &Gat
 /// True if a workload that is evicted for this reason is requeued without backoff: it was
 /// preempted, its nodes failed, or it left for a variant on a preferred flavor, which comes before
 /// it in the queue, and must be queued again if that variant fails.
-fn comes_back_at_once(reason: &str) -> bool {
+fn requeues_at_once(reason: &str) -> bool {
     [eviction::PREEMPTED, eviction::NODE_FAILURES, eviction::FLAVOR_MIGRATION].contains(&reason)
 }
 
@@ -356,14 +356,8 @@ fn comes_back_at_once(reason: &str) -> bool {
 /// nothing without an eviction. Returns true if anything changed.
 pub fn release_after_eviction(workload: &mut Workload, gates: &Gates, now: Timestamp) -> bool {
     let Some(evicted) = true_condition(workload, conditions::EVICTED).cloned() else { return false };
-    let mut changed = set(
-        workload,
-        conditions::REQUEUED,
-        comes_back_at_once(&evicted.reason),
-        &evicted.reason,
-        &evicted.message,
-        now,
-    );
+    let mut changed =
+        set(workload, conditions::REQUEUED, requeues_at_once(&evicted.reason), &evicted.reason, &evicted.message, now);
     let reason = unreserved_reason(admission::PENDING_EVALUATION, admission::LEGACY_PENDING, gates);
     changed |= unset_quota_reservation(workload, reason, &evicted.message, gates, now);
     changed

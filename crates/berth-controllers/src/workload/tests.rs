@@ -44,7 +44,7 @@ fn workload(resources: Value) -> Workload {
 }
 
 /// The last status that a reconcile writes.
-fn look(stores: &Stores, workload: &Workload) -> Option<Workload> {
+fn reconciled(stores: &Stores, workload: &Workload) -> Option<Workload> {
     let (config, gates) = (Config::default(), Gates::default());
     let context = Context { stores, config: &config, gates: &gates, now: NOW.parse().expect("a time") };
     last_status(reconcile(context, workload))
@@ -59,7 +59,7 @@ fn last_status(plan: Plan<Workload>) -> Option<Workload> {
 }
 
 fn why(stores: &Stores, workload: &Workload) -> Option<String> {
-    let after = look(stores, workload)?;
+    let after = reconciled(stores, workload)?;
     let condition = status::condition(&after, "QuotaReserved")?;
     Some(format!("{}: {}", condition.reason, condition.message))
 }
@@ -88,7 +88,7 @@ fn a_workload_deactivated_during_an_eviction_is_not_requeued_by_a_timer() {
     leaving.spec.active = Some(false);
     status::set(&mut leaving, "Evicted", true, "PodsReadyTimeout", "late", NOW.parse().expect("a time"));
     status::set_requeue_state(&mut leaving, "2026-01-01T02:00:00Z".parse().expect("a time"), true);
-    let after = look(&stores("blue"), &leaving).expect("a write");
+    let after = reconciled(&stores("blue"), &leaving).expect("a write");
     assert_eq!(after.status.and_then(|status| status.requeue_state), None);
 }
 
@@ -105,12 +105,12 @@ fn admitted(since: &str) -> Workload {
     workload
 }
 
-fn look_with(config: &Config, stores: &Stores, workload: &Workload) -> Plan<Workload> {
+fn reconcile_with(config: &Config, stores: &Stores, workload: &Workload) -> Plan<Workload> {
     let gates = Gates::default();
     reconcile(Context { stores, config, gates: &gates, now: NOW.parse().expect("a time") }, workload)
 }
 
-fn said(workload: &Workload, condition: &str) -> Option<String> {
+fn text_of(workload: &Workload, condition: &str) -> Option<String> {
     let condition = status::condition(workload, condition)?;
     Some(format!("{} {}: {}", condition.status, condition.reason, condition.message))
 }
@@ -126,16 +126,16 @@ fn pods_not_ready_in_time_cause_evictions_with_growing_backoff() {
     let stores = stores("blue");
     let mut config = Config::default();
     config.wait_for_pods_ready.as_mut().expect("on by default").requeuing_strategy.backoff_limit_count = Some(3);
-    let plan = look_with(&config, &stores, &admitted("00:40:00"));
+    let plan = reconcile_with(&config, &stores, &admitted("00:40:00"));
     assert_eq!((plan.steps.len(), plan.requeue_after), (0, Some(std::time::Duration::from_secs(600))));
     for (count, returns) in [(None, "01:01:00"), (Some(1), "01:02:00"), (Some(2), "01:04:00")] {
         let mut late = admitted("00:30:00");
         if let Some(count) = count {
             status::status_mut(&mut late).requeue_state = Some(read(json!({"count": count})));
         }
-        let after = last_status(look_with(&config, &stores, &late)).expect("a write");
+        let after = last_status(reconcile_with(&config, &stores, &late)).expect("a write");
         assert_eq!(
-            said(&after, "Evicted").as_deref(),
+            text_of(&after, "Evicted").as_deref(),
             Some("True PodsReadyTimeout: Exceeded the PodsReady timeout ns/w")
         );
         assert!(status::has_quota_reservation(&after), "quota is held until the job has stopped");
@@ -149,12 +149,12 @@ fn pods_not_ready_in_time_cause_evictions_with_growing_backoff() {
     }
     let mut often = admitted("00:30:00");
     status::status_mut(&mut often).requeue_state = Some(read(json!({"count": 3})));
-    let after = last_status(look_with(&config, &stores, &often)).expect("a write");
+    let after = last_status(reconcile_with(&config, &stores, &often)).expect("a write");
     assert_eq!(
-        said(&after, "DeactivationTarget").as_deref(),
+        text_of(&after, "DeactivationTarget").as_deref(),
         Some("True RequeuingLimitExceeded: exceeding the maximum number of re-queuing retries")
     );
-    assert_eq!(said(&after, "Evicted"), None);
+    assert_eq!(text_of(&after, "Evicted"), None);
 }
 
 /// §20.2, §20.3.
@@ -166,10 +166,10 @@ fn pods_that_were_ready_before_have_the_recovery_timeout() {
     waits.recovery_timeout = Some(std::time::Duration::from_secs(60));
     let mut failed = admitted("00:00:00");
     status::set(&mut failed, "PodsReady", false, "WaitForRecovery", "", at("00:59:30"));
-    let plan = look_with(&config, &stores, &failed);
+    let plan = reconcile_with(&config, &stores, &failed);
     assert_eq!((plan.steps.len(), plan.requeue_after), (0, Some(std::time::Duration::from_secs(30))));
     status::set(&mut failed, "PodsReady", true, "Recovered", "", at("00:59:40"));
-    let plan = look_with(&config, &stores, &failed);
+    let plan = reconcile_with(&config, &stores, &failed);
     assert_eq!((plan.steps.len(), plan.requeue_after), (0, None));
 }
 
@@ -181,32 +181,32 @@ fn a_workload_at_its_maximum_execution_time_is_deactivated_step_by_step() {
     let mut runs = admitted("00:55:00");
     status::set(&mut runs, "PodsReady", true, "Started", "", at("00:55:00"));
     runs.spec.maximum_execution_time_seconds = Some(600);
-    assert_eq!(look_with(&config, &stores, &runs).requeue_after, Some(std::time::Duration::from_secs(300)));
+    assert_eq!(reconcile_with(&config, &stores, &runs).requeue_after, Some(std::time::Duration::from_secs(300)));
     // Execution time before an eviction counts.
     status::status_mut(&mut runs).accumulated_past_execution_time_seconds = Some(300);
-    let plan = look_with(&config, &stores, &runs);
-    let told = plan
+    let plan = reconcile_with(&config, &stores, &runs);
+    let reported = plan
         .steps
         .iter()
-        .any(|step| matches!(step, Step::Event(told) if told.reason == "MaximumExecutionTimeExceeded"));
-    assert!(told, "{:?}", plan.steps);
+        .any(|step| matches!(step, Step::Event(event) if event.reason == "MaximumExecutionTimeExceeded"));
+    assert!(reported, "{:?}", plan.steps);
     let mut over = last_status(plan).expect("a write");
     assert_eq!(
-        said(&over, "DeactivationTarget").as_deref(),
+        text_of(&over, "DeactivationTarget").as_deref(),
         Some("True MaximumExecutionTimeExceeded: exceeding the maximum execution time")
     );
-    let steps = look_with(&config, &stores, &over).steps;
+    let steps = reconcile_with(&config, &stores, &over).steps;
     assert!(matches!(&steps[..], [Step::Patch(after)] if after.spec.active == Some(false)), "{steps:?}");
     over.spec.active = Some(false);
-    let after = last_status(look_with(&config, &stores, &over)).expect("a write");
+    let after = last_status(reconcile_with(&config, &stores, &over)).expect("a write");
     assert_eq!(
-        said(&after, "Evicted").as_deref(),
+        text_of(&after, "Evicted").as_deref(),
         Some(
             "True DeactivatedDueToMaximumExecutionTimeExceeded: \
              The workload is deactivated due to exceeding the maximum execution time"
         )
     );
-    assert_eq!(said(&after, "DeactivationTarget"), None);
+    assert_eq!(text_of(&after, "DeactivationTarget"), None);
 }
 
 /// §21.3.
@@ -221,17 +221,17 @@ fn a_stopped_queue_keeps_admitted_workloads_on_hold_and_releases_reservations() 
         let stores = stores("blue");
         stores.cluster_queues.observe(read::<ClusterQueue>(json!({"apiVersion": KUEUE, "kind": "ClusterQueue",
             "metadata": {"name": "cq", "resourceVersion": "2"}, "spec": {"stopPolicy": policy}})));
-        let after = last_status(look_with(&Config::default(), &stores, &running));
-        assert_eq!(after.as_ref().and_then(|after| said(after, "Evicted")).as_deref(), evicted, "{policy}");
-        let after = last_status(look_with(&Config::default(), &stores, &reserved)).expect("a write");
-        assert_eq!(said(&after, "QuotaReserved").as_deref(), Some("False Suspended: ClusterQueue cq is stopped"));
+        let after = last_status(reconcile_with(&Config::default(), &stores, &running));
+        assert_eq!(after.as_ref().and_then(|after| text_of(after, "Evicted")).as_deref(), evicted, "{policy}");
+        let after = last_status(reconcile_with(&Config::default(), &stores, &reserved)).expect("a write");
+        assert_eq!(text_of(&after, "QuotaReserved").as_deref(), Some("False Suspended: ClusterQueue cq is stopped"));
     }
 }
 
 /// §19.3.
 #[test]
 fn an_evicted_workload_is_requeued_once_its_cause_is_gone() {
-    let put_back = |reason: &str, returns: Option<&str>| {
+    let evicted_workload = |reason: &str, returns: Option<&str>| {
         let mut workload = workload(json!({}));
         status::set(&mut workload, "Requeued", false, reason, "", at("00:50:00"));
         if let Some(returns) = returns {
@@ -251,8 +251,8 @@ fn an_evicted_workload_is_requeued_once_its_cause_is_gone() {
         stores
     };
     let again = |stores: &Stores, workload: &Workload| {
-        let after = last_status(look_with(&Config::default(), stores, workload))?;
-        said(&after, "Requeued").filter(|it| it.starts_with("True"))
+        let after = last_status(reconcile_with(&Config::default(), stores, workload))?;
+        text_of(&after, "Requeued").filter(|it| it.starts_with("True"))
     };
     for (reason, returns, said) in [
         ("PodsReadyTimeout", Some("00:59:00"), "True BackoffFinished: The workload backoff was finished"),
@@ -261,14 +261,14 @@ fn an_evicted_workload_is_requeued_once_its_cause_is_gone() {
         ("ClusterQueueStopped", None, "True ClusterQueueRestarted: The ClusterQueue was restarted after being stopped"),
         ("LocalQueueStopped", None, "True LocalQueueRestarted: The LocalQueue was restarted after being stopped"),
     ] {
-        assert_eq!(again(&stores("blue"), &put_back(reason, returns)).as_deref(), Some(said));
+        assert_eq!(again(&stores("blue"), &evicted_workload(reason, returns)).as_deref(), Some(said));
     }
-    let early = put_back("PodsReadyTimeout", Some("01:00:30"));
+    let early = evicted_workload("PodsReadyTimeout", Some("01:00:30"));
     assert_eq!(again(&stores("blue"), &early), None);
-    let plan = look_with(&Config::default(), &stores("blue"), &early);
+    let plan = reconcile_with(&Config::default(), &stores("blue"), &early);
     assert_eq!(plan.requeue_after, Some(std::time::Duration::from_secs(30)));
     for kind in ["ClusterQueue", "LocalQueue"] {
-        assert_eq!(again(&stopped(kind), &put_back(&format!("{kind}Stopped"), None)), None, "{kind}");
+        assert_eq!(again(&stopped(kind), &evicted_workload(&format!("{kind}Stopped"), None)), None, "{kind}");
     }
 }
 

@@ -200,8 +200,8 @@ async fn workloads_left_by_kueue_continue_unchanged() {
         after.push(standing(&cluster.get(NEW, "Workload", Some("team"), name).await));
         let job = name.trim_start_matches("job-").trim_end_matches("-0a1b2");
         assert_eq!(cluster.get("batch/v1", "Job", Some("team"), job).await["spec"]["suspend"], false, "{job}");
-        let told = cluster.events("team", name).await;
-        assert!(told.is_empty(), "{name}: {told:?}");
+        let events = cluster.events("team", name).await;
+        assert!(events.is_empty(), "{name}: {events:?}");
     }
     assert_eq!(before, after);
     let mut names: Vec<String> = cluster

@@ -30,8 +30,8 @@ async fn a_held_job_whose_release_is_rejected_reports_why() {
     tokio::spawn(controllers.run(std::future::pending()));
     cluster.pass(5).await;
     let events = cluster.events("team", "train").await;
-    let told = events.iter().find(|event| event.contains("StaysHeld")).unwrap_or_else(|| panic!("{events:#?}"));
-    assert!(told.contains("jobs are frozen this week"), "{told}");
+    let event = events.iter().find(|event| event.contains("StaysHeld")).unwrap_or_else(|| panic!("{events:#?}"));
+    assert!(event.contains("jobs are frozen this week"), "{event}");
     let held = cluster.get("batch/v1", "Job", Some("team"), "train").await;
     assert_eq!(held["metadata"]["annotations"]["berth.dev/held"], "false");
     // The release is retried until it is accepted.

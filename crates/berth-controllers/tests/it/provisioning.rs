@@ -251,9 +251,9 @@ async fn a_request_of_another_owner_with_the_same_name_is_reported_and_waited_fo
     });
     let other = cluster.create(other).await;
     hold(&cluster, false).await;
-    let told = check(&cluster.list(KUEUE, "Workload", "team").await[0]);
-    assert!(told.contains(&format!("Error creating ProvisioningRequest {name:?}")), "{told}");
-    assert!(told.contains("already exists"), "{told}");
+    let message = check(&cluster.list(KUEUE, "Workload", "team").await[0]);
+    assert!(message.contains(&format!("Error creating ProvisioningRequest {name:?}")), "{message}");
+    assert!(message.contains("already exists"), "{message}");
     cluster.delete(&other).await;
     cluster.pass(30).await;
     let request = requests(&cluster).await.pop().expect("a request of its own");
@@ -273,8 +273,8 @@ async fn a_template_of_another_owner_with_the_same_name_is_reported_and_kept() {
     });
     let other = cluster.create(other).await;
     hold(&cluster, false).await;
-    let told = check(&cluster.list(KUEUE, "Workload", "team").await[0]);
-    assert!(told.contains(&format!("podtemplates {name:?} already exists")), "{told}");
+    let message = check(&cluster.list(KUEUE, "Workload", "team").await[0]);
+    assert!(message.contains(&format!("podtemplates {name:?} already exists")), "{message}");
     assert!(requests(&cluster).await.is_empty());
     assert_eq!(cluster.get("v1", "PodTemplate", Some("team"), &name).await, other, "it is unchanged");
     cluster.delete(&other).await;

@@ -236,19 +236,19 @@ async fn workloads_of_a_resumed_queue_get_one_status_update() {
     watch.abort();
 
     let states = states.lock().unwrap().clone();
-    let told = |name: &str| -> Vec<String> {
+    let statuses = |name: &str| -> Vec<String> {
         let of = states.iter().filter(|it| it["metadata"]["ownerReferences"][0]["name"] == name);
-        let mut told: Vec<String> = of.map(|it| condition(it, "QuotaReserved")).collect();
-        told.dedup();
-        told
+        let mut seen: Vec<String> = of.map(|it| condition(it, "QuotaReserved")).collect();
+        seen.dedup();
+        seen
     };
     for number in 0..30 {
         let name = format!("fits-{number:02}");
         assert!(!is_suspended(&cluster, &name).await, "{name}");
-        assert_eq!(told(&name), ["True/QuotaReserved"], "{name}");
+        assert_eq!(statuses(&name), ["True/QuotaReserved"], "{name}");
     }
-    assert_eq!(told("large"), ["False/WaitingForQuota"]);
-    assert_eq!(told("behind"), ["False/PendingEvaluation"]);
+    assert_eq!(statuses("large"), ["False/WaitingForQuota"]);
+    assert_eq!(statuses("behind"), ["False/PendingEvaluation"]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -263,28 +263,28 @@ async fn succeeded_pods_do_not_look_like_failed_ones() {
     both["spec"]["completions"] = json!(2);
     let both = cluster.create(both).await;
     cluster.pass(2).await;
-    let told = async |status: Value| {
+    let pods_ready = async |status: Value| {
         cluster.patch_status(&both, json!({ "status": status })).await;
         cluster.pass(1).await;
         condition(&cluster.workload_of("team", "both").await, "PodsReady")
     };
-    assert_eq!(told(json!({"active": 2, "ready": 1})).await, "False/WaitForStart");
-    assert_eq!(told(json!({"active": 2, "ready": 2})).await, "True/Started");
-    assert_eq!(told(json!({"active": 2, "ready": 1})).await, "False/WaitForRecovery");
-    assert_eq!(told(json!({"active": 2, "ready": 2})).await, "True/Recovered");
+    assert_eq!(pods_ready(json!({"active": 2, "ready": 1})).await, "False/WaitForStart");
+    assert_eq!(pods_ready(json!({"active": 2, "ready": 2})).await, "True/Started");
+    assert_eq!(pods_ready(json!({"active": 2, "ready": 1})).await, "False/WaitForRecovery");
+    assert_eq!(pods_ready(json!({"active": 2, "ready": 2})).await, "True/Recovered");
     // The Job controller lists pods that ended before it counts them.
     let uncounted = json!({"active": 1, "ready": 1, "uncountedTerminatedPods": {"succeeded": ["a"]}});
-    assert_eq!(told(uncounted).await, "True/Recovered");
+    assert_eq!(pods_ready(uncounted).await, "True/Recovered");
     let uncounted = json!({"active": 0, "ready": 0, "uncountedTerminatedPods": {"succeeded": ["a", "b"]}});
-    assert_eq!(told(uncounted).await, "True/Recovered");
+    assert_eq!(pods_ready(uncounted).await, "True/Recovered");
     // PodsReady of a finished workload is not updated.
     let done = json!([{"type": "Complete", "status": "True", "message": "done"}]);
     assert_eq!(
-        told(json!({"conditions": done, "uncountedTerminatedPods": {"succeeded": null}})).await,
+        pods_ready(json!({"conditions": done, "uncountedTerminatedPods": {"succeeded": null}})).await,
         "True/Recovered"
     );
     assert_eq!(condition(&cluster.workload_of("team", "both").await, "Finished"), "True/Succeeded");
-    assert_eq!(told(json!({"ready": null})).await, "True/Recovered");
+    assert_eq!(pods_ready(json!({"ready": null})).await, "True/Recovered");
 }
 
 /// An admission that the API server rejects is retried with backoff, its quota goes to others
@@ -324,10 +324,10 @@ async fn a_rejected_admission_waits_and_holds_no_quota() {
     assert!(is_suspended(&cluster, "unpaid").await);
     assert!(!is_suspended(&cluster, "paid").await, "the rejected one holds no quota");
     let name = cluster.workload_of("team", "unpaid").await["metadata"]["name"].as_str().unwrap().to_owned();
-    let told = cluster.events("team", &name).await;
-    let refused: Vec<_> = told.iter().filter(|event| event.starts_with("AdmissionRefused: ")).collect();
-    assert!(refused.iter().all(|event| event.contains("nobody pays for it")), "{told:#?}");
-    assert!(!refused.is_empty() && refused.len() <= 5, "{told:#?}");
+    let events = cluster.events("team", &name).await;
+    let refused: Vec<_> = events.iter().filter(|event| event.starts_with("AdmissionRefused: ")).collect();
+    assert!(refused.iter().all(|event| event.contains("nobody pays for it")), "{events:#?}");
+    assert!(!refused.is_empty() && refused.len() <= 5, "{events:#?}");
 
     cluster.delete(&policy).await;
     let paid = cluster.get("batch/v1", "Job", Some("team"), "paid").await;
@@ -358,11 +358,11 @@ async fn a_job_reports_a_taken_workload_name_and_too_many_owners() {
     let others = cluster.create(others).await;
     cluster.patch(&made, label.clone()).await;
     cluster.pass(2).await;
-    let told = cluster.events("team", "taken").await;
+    let events = cluster.events("team", "taken").await;
     let conflict = format!(
         "WorkloadNameConflict: Workload {name} already exists and has no owner; delete it to let this Job be queued"
     );
-    assert!(told.contains(&conflict), "{told:?}");
+    assert!(events.contains(&conflict), "{events:?}");
     cluster.delete(&others).await;
     cluster.pass(600).await;
     assert_eq!(condition(&cluster.workload_of("team", "taken").await, "Admitted"), "True/Admitted");

@@ -44,7 +44,7 @@ fn elastic_gate(case: &Case) -> Verdict {
     let mut object = case.input["args"]["job"].clone();
     object["spec"]["template"]["spec"]["containers"] = json!([]);
     let job: BatchJob = read(&object)?;
-    elastic::hold_back(&mut object, &job, &gates(case));
+    elastic::add_gates(&mut object, &job, &gates(case));
     let got = &object["spec"]["template"]["spec"]["schedulingGates"];
     verdict(differences(&json!({"gates": case.want["result"]}), &json!({"gates": got}), &[]))
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use berth_api::kueue::v1beta2::{Admission, ClusterQueue, PodSet, Workload};
 use berth_controllers::config::{Config, Resources};
-use berth_controllers::jobs::slices::{self, Ensured};
+use berth_controllers::jobs::slices::{self, SliceState};
 use berth_controllers::translate;
 use berth_controllers::workload::counts::PodSetCounts;
 use berth_controllers::workload::status;
@@ -92,11 +92,11 @@ fn ensure(case: &Case) -> Verdict {
     let active = slices::normalize(&open);
     let pod_sets: Vec<PodSet> = read(&case.input["args"]["jobPodSets"])?;
     let ensured = slices::ensure(&open, &active, &pod_sets);
-    let compatible = ensured != Ensured::Incompatible;
+    let compatible = ensured != SliceState::Incompatible;
     let workload = match ensured {
-        Ensured::Current(workload) => Some((*workload).clone()),
-        Ensured::Resized(workload) => Some(*workload),
-        Ensured::Missing | Ensured::Incompatible | Ensured::Replace(_) => None,
+        SliceState::Current(workload) => Some((*workload).clone()),
+        SliceState::Resized(workload) => Some(*workload),
+        SliceState::Missing | SliceState::Incompatible | SliceState::Replace(_) => None,
     };
     let want = &case.want["result"];
     same(

@@ -416,7 +416,7 @@ fn cluster_queue(case: &Case) -> Verdict {
     engine.apply(Event::WorkloadUpserted(Box::new(translate::workload(&workload, &context))), at);
     let figures = engine.cluster_queue_status("cq").unwrap_or_default();
     let want = &case.want;
-    if queues::cluster_queue::may_go(&queue, &figures) {
+    if queues::cluster_queue::can_be_deleted(&queue, &figures) {
         return equal(want.whole(), json!({"deleted": true, "reserving": 0}));
     }
     let after = queues::cluster_queue::refreshed(&queue, &figures, false, now(case));

@@ -45,15 +45,15 @@ pub fn reconcile(context: Context<'_>, namespace: &str, unit: &Unit, pods: &[Arc
     let workloads = workloads_of(context.stores, namespace, unit, pods.first());
     match Group::new(unit, pods) {
         Some(group) => {
-            let mut look = Look { context, namespace, group, plan };
-            if let Err(error) = look.run(workloads) {
-                look.complain(&error);
-                return look.plan.fail(error);
+            let mut reconcile = Reconcile { context, namespace, group, plan };
+            if let Err(error) = reconcile.run(workloads) {
+                reconcile.report_error(&error);
+                return reconcile.plan.fail(error);
             }
-            if let Some(error) = look.plan.error.clone() {
-                look.complain(&error);
+            if let Some(error) = reconcile.plan.error.clone() {
+                reconcile.report_error(&error);
             }
-            look.plan
+            reconcile.plan
         }
         None => {
             for workload in workloads {
@@ -129,14 +129,14 @@ fn some_of(names: &[String]) -> String {
     }
 }
 
-struct Look<'a> {
+struct Reconcile<'a> {
     context: Context<'a>,
     namespace: &'a str,
     group: Group<'a>,
     plan: Plan<Pod>,
 }
 
-impl Look<'_> {
+impl Reconcile<'_> {
     fn run(&mut self, workloads: Vec<Arc<Workload>>) -> Result<(), PlanError> {
         if !self.group.is_group() && group::is_deleting(self.group.first()) {
             // Garbage collection deletes the Workload with the pod.
@@ -163,7 +163,7 @@ impl Look<'_> {
     }
 
     /// Reports an error as an event on a waiting pod, unless the plan already contains a warning.
-    fn complain(&mut self, error: &PlanError) {
+    fn report_error(&mut self, error: &PlanError) {
         if let Some(event) = error.event().filter(|_| !self.plan.warns()) {
             self.report_waiting(event);
         }
@@ -186,7 +186,7 @@ impl Look<'_> {
     fn without_workload(&mut self) -> Result<(), PlanError> {
         if let Some(finished) = self.group.finished() {
             let ended = |pod: &Pod| group::is_terminated(pod) || group::is_lost(pod);
-            self.let_run_end(ended, &finished.message);
+            self.release_run(ended, &finished.message);
             return Ok(());
         }
         // Without a Workload these pods hold no place and need not be counted.
@@ -334,7 +334,7 @@ impl Look<'_> {
             return Ok(());
         }
         if status::is_on_hold(&workload) {
-            self.wake(workload);
+            self.requeue_scaled_up(workload);
             return Ok(());
         }
         let surplus = self.group.surplus(&workload);
@@ -363,12 +363,12 @@ impl Look<'_> {
             return Ok(());
         }
         if self.sync_status(&mut workload, surplus.absent) {
-            self.report_kept(&surplus.kept);
+            self.report_waiting_for_replacement(&surplus.kept);
             self.write_status(&workload);
             return Ok(());
         }
         if status::is_evicted(&workload) {
-            self.leave(workload);
+            self.handle_eviction(workload);
             return Ok(());
         }
         if status::is_admitted(&workload) {
@@ -412,13 +412,13 @@ impl Look<'_> {
         } else {
             let how = status::condition(&workload, conditions::FINISHED);
             let how = how.map(|how| format!("{}: {}", how.reason, how.message)).unwrap_or_default();
-            self.let_run_end(is_of_run, &how);
+            self.release_run(is_of_run, &how);
         }
     }
 
     /// Releases the pods of a run that is over, and reports on still gated pods why they will not
     /// start.
-    fn let_run_end(&mut self, is_of_run: impl Fn(&Pod) -> bool, how: &str) {
+    fn release_run(&mut self, is_of_run: impl Fn(&Pod) -> bool, how: &str) {
         let pods = self.group.pods();
         let of_run: Vec<String> = pods.iter().filter(|pod| is_of_run(pod)).map(|pod| pod.name_any()).collect();
         for pod in pods.iter().filter(|pod| is_of_run(pod)) {
@@ -443,7 +443,7 @@ impl Look<'_> {
     }
 
     /// Reports on pods under deletion why their finalizer stays while their place is open.
-    fn report_kept(&mut self, kept: &[Arc<Pod>]) {
+    fn report_waiting_for_replacement(&mut self, kept: &[Arc<Pod>]) {
         let name = self.group.name();
         for pod in kept.iter().filter(|pod| group::is_deleting(pod) && group::is_lost(pod)) {
             let message = format!(
@@ -455,7 +455,7 @@ impl Look<'_> {
     }
 
     /// Queues a group again whose set was scaled up from zero, perhaps to another size.
-    fn wake(&mut self, mut workload: Workload) {
+    fn requeue_scaled_up(&mut self, mut workload: Workload) {
         let mut pod_sets = match self.group.pod_sets(self.context.gates) {
             Ok(pod_sets) => pod_sets,
             Err(message) => return self.report_waiting(NewEvent::warning(events::ERR_WORKLOAD_COMPOSE, message)),
@@ -564,7 +564,7 @@ impl Look<'_> {
         for pod in self.group.pods().iter().filter(|pod| group::is_gated(pod) && !group::is_deleting(pod)) {
             let set = group::set_name(&self.group, pod);
             let Some(info) = infos.iter().find(|info| info.name == set) else { continue };
-            match let_go(pod, info, placed(set), self.context) {
+            match ungated(pod, info, placed(set), self.context) {
                 Ok(pod) => started.push(pod),
                 Err(error) => {
                     if status::finish(&mut workload, finished::FAILED_TO_START, &error, self.context.now) {
@@ -582,7 +582,7 @@ impl Look<'_> {
     }
 
     /// Handles an eviction: deletes the pods and releases the quota once none of them runs (§19.2).
-    fn leave(&mut self, mut workload: Workload) {
+    fn handle_eviction(&mut self, mut workload: Workload) {
         let Some(evicted) = status::true_condition(&workload, conditions::EVICTED).cloned() else { return };
         self.stop("WorkloadEvicted", &evicted.message, false);
         if !self.group.is_active(self.context.gates)
@@ -598,7 +598,7 @@ impl Look<'_> {
             let elapsed = self.context.now.duration_since(evicted.last_transition_time.0);
             let elapsed = Duration::try_from(elapsed).unwrap_or_default();
             if elapsed < after {
-                return self.plan.look_again(after - elapsed);
+                return self.plan.requeue_within(after - elapsed);
             }
             for pod in self.group.pods().iter().filter(|pod| !group::is_deleting(pod)) {
                 self.plan.steps.push(Step::Delete(Box::new((**pod).clone())));
@@ -672,7 +672,7 @@ impl Look<'_> {
 /// The pod without the admission gate and with what admission adds. Gates cannot be added to an
 /// existing pod, so each has a topology gate from creation; it is kept only if a topology
 /// assignment exists.
-fn let_go(pod: &Pod, info: &PodSetInfo, placed: bool, context: Context<'_>) -> Result<Pod, String> {
+fn ungated(pod: &Pod, info: &PodSetInfo, placed: bool, context: Context<'_>) -> Result<Pod, String> {
     let mut pod = pod.clone();
     podset::remove_gate(&mut pod, constants::ADMISSION_GATE);
     if !placed {

@@ -46,11 +46,11 @@ impl World {
         World { stores, config: Config { wait_for_pods_ready: None, ..Config::default() } }
     }
 
-    fn look(&self, pods: &[Value]) -> Plan<Pod> {
-        self.look_with(pods, &Gates::default())
+    fn reconcile(&self, pods: &[Value]) -> Plan<Pod> {
+        self.reconcile_with(pods, &Gates::default())
     }
 
-    fn look_with(&self, pods: &[Value], gates: &Gates) -> Plan<Pod> {
+    fn reconcile_with(&self, pods: &[Value], gates: &Gates) -> Plan<Pod> {
         let pods: Vec<Arc<Pod>> = pods.iter().map(|pod| Arc::new(read(pod.clone()))).collect();
         let now = "2026-01-01T01:00:00Z".parse().expect("a timestamp");
         let context = Context { stores: &self.stores, config: &self.config, gates, now };
@@ -101,10 +101,10 @@ fn status_of(plan: &Plan<Pod>, type_: &str) -> Option<String> {
 #[test]
 fn a_group_gets_its_workload_once_all_its_pods_exist() {
     let world = World::new();
-    let plan = world.look(&[pod("a", "x", true, "Pending")]);
-    let [Step::EventAbout(_, told)] = &plan.steps[..] else { panic!("{:?}", plan.steps) };
-    assert_eq!(told.message, "group has fewer runnable pods than expected: 1 of 2");
-    let plan = world.look(&[pod("a", "x", true, "Pending"), pod("b", "y", true, "Pending")]);
+    let plan = world.reconcile(&[pod("a", "x", true, "Pending")]);
+    let [Step::EventAbout(_, event)] = &plan.steps[..] else { panic!("{:?}", plan.steps) };
+    assert_eq!(event.message, "group has fewer runnable pods than expected: 1 of 2");
+    let plan = world.reconcile(&[pod("a", "x", true, "Pending"), pod("b", "y", true, "Pending")]);
     let Some(Step::CreateWorkload(workload)) = plan.steps.first() else { panic!("{:?}", plan.steps) };
     assert_eq!(workload.name_any(), "g");
     let sets: Vec<_> = workload.spec.pod_sets.iter().map(|set| (set.name.as_str(), set.count)).collect();
@@ -118,7 +118,7 @@ fn a_group_gets_its_workload_once_all_its_pods_exist() {
 fn an_admitted_group_starts_with_the_additions_of_its_flavor() {
     let world = World::new();
     world.with_workload(&ADMITTED);
-    let plan = world.look(&[pod("a", "r", true, "Pending"), pod("b", "r", true, "Pending")]);
+    let plan = world.reconcile(&[pod("a", "r", true, "Pending"), pod("b", "r", true, "Pending")]);
     let started = patched(&plan);
     assert_eq!(started.len(), 2);
     for pod in started {
@@ -134,7 +134,7 @@ fn an_evicted_group_loses_its_pods_and_then_its_quota() {
     let world = World::new();
     world.with_workload(&[ADMITTED[0], ADMITTED[1], ("Evicted", "Preempted")]);
     let mut running = [pod("a", "r", false, "Running"), pod("b", "r", false, "Running")];
-    let plan = world.look(&running);
+    let plan = world.reconcile(&running);
     assert_eq!(deleted(&plan), ["a", "b"]);
     let marked = plan.steps.iter().any(|step| {
         let Step::PatchStatus(pod) = step else { return false };
@@ -148,12 +148,12 @@ fn an_evicted_group_loses_its_pods_and_then_its_quota() {
         pod["status"]["phase"] = json!("Failed");
     }
     // The first reconcile records the missing pods, the next one releases the quota.
-    let plan = world.look(&running);
+    let plan = world.reconcile(&running);
     let waits = status_of(&plan, conditions::WAITING_FOR_REPLACEMENT_PODS).expect("the condition");
     assert_eq!(waits, "True/PodsNotRecreated: The pod group is missing 2 pods; create replacements for them");
-    let Some(Step::PatchWorkloadStatus(told)) = plan.steps.last().cloned() else { panic!("{:?}", plan.steps) };
-    world.stores.workloads.observe(*told);
-    let plan = world.look(&running);
+    let Some(Step::PatchWorkloadStatus(updated)) = plan.steps.last().cloned() else { panic!("{:?}", plan.steps) };
+    world.stores.workloads.observe(*updated);
+    let plan = world.reconcile(&running);
     assert_eq!(status_of(&plan, conditions::QUOTA_RESERVED).as_deref(), Some("False/PendingEvaluation: why"));
     assert!(patched(&plan).is_empty(), "the pods stay until replacements exist");
 }
@@ -172,9 +172,9 @@ fn with_fast_quota_release_deleting_the_pods_releases_the_quota() {
     let is_released = |pods: &[Value], gates: &Gates| {
         // Earlier reconciles may record the missing pods first.
         (0..3).any(|_| {
-            let plan = world.look_with(pods, gates);
-            if let Some(Step::PatchWorkloadStatus(told)) = plan.steps.last().cloned() {
-                world.stores.workloads.observe(*told);
+            let plan = world.reconcile_with(pods, gates);
+            if let Some(Step::PatchWorkloadStatus(updated)) = plan.steps.last().cloned() {
+                world.stores.workloads.observe(*updated);
             }
             status_of(&plan, conditions::QUOTA_RESERVED).as_deref() == Some("False/PendingEvaluation: why")
         })
@@ -191,13 +191,13 @@ fn with_fast_quota_release_deleting_the_pods_releases_the_quota() {
 fn a_group_ends_once_its_pods_succeeded_or_must_not_be_replaced() {
     let world = World::new();
     world.with_workload(&ADMITTED);
-    let plan = world.look(&[pod("a", "r", false, "Succeeded"), pod("b", "r", false, "Succeeded")]);
+    let plan = world.reconcile(&[pod("a", "r", false, "Succeeded"), pod("b", "r", false, "Succeeded")]);
     assert_eq!(status_of(&plan, conditions::FINISHED).as_deref(), Some("True/Succeeded: Pods succeeded: 2/2."));
     assert!(patched(&plan).iter().all(|pod| pod.finalizers().is_empty()) && patched(&plan).len() == 2);
     let mut failed = [pod("a", "r", false, "Succeeded"), pod("b", "r", false, "Failed")];
-    assert_eq!(status_of(&world.look(&failed), conditions::FINISHED), None, "the failed one may be replaced");
+    assert_eq!(status_of(&world.reconcile(&failed), conditions::FINISHED), None, "the failed one may be replaced");
     failed[0]["metadata"]["annotations"][annotations::RETRIABLE_IN_GROUP] = json!("false");
-    let plan = world.look(&failed);
+    let plan = world.reconcile(&failed);
     assert_eq!(status_of(&plan, conditions::FINISHED).as_deref(), Some("True/Failed: Pods succeeded: 1/2."));
 }
 
@@ -208,11 +208,11 @@ fn a_failed_pod_is_replaced_and_an_excess_pod_is_deleted() {
     let mut late = pod("d", "r", true, "Pending");
     late["metadata"]["creationTimestamp"] = json!("2026-01-01T00:50:00Z");
     let pods = [pod("a", "r", false, "Running"), pod("b", "r", false, "Failed"), pod("c", "r", true, "Pending"), late];
-    let plan = world.look(&pods);
+    let plan = world.reconcile(&pods);
     assert_eq!(deleted(&plan), ["d"]);
-    let freed: Vec<_> =
+    let released: Vec<_> =
         patched(&plan).into_iter().filter(|pod| pod.finalizers().is_empty()).map(|pod| pod.name_any()).collect();
-    assert_eq!(freed, ["d", "b"], "the excess pod, and the pod whose place is taken");
+    assert_eq!(released, ["d", "b"], "the excess pod, and the pod whose place is taken");
     let owners = plan.steps.iter().find_map(|step| match step {
         Step::PatchWorkload(workload) => Some(workload.owner_references().len()),
         _ => None,
@@ -225,7 +225,7 @@ fn pods_of_a_group_with_different_queues_are_rejected() {
     let world = World::new();
     let mut other = pod("b", "x", true, "Pending");
     other["metadata"]["labels"][labels::QUEUE_NAME] = json!("elsewhere");
-    let plan = world.look(&[pod("a", "x", true, "Pending"), other]);
+    let plan = world.reconcile(&[pod("a", "x", true, "Pending"), other]);
     let error = plan.error.expect("an error").to_string();
     assert_eq!(error, "pods of a group must name the same queue: a names \"q\", b names \"elsewhere\"");
 }
@@ -248,7 +248,7 @@ fn a_group_scaled_up_from_zero_is_queued_in_its_new_size() {
     ] {
         pod["metadata"]["annotations"][key] = json!(value);
     }
-    let plan = world.look(&[pod]);
+    let plan = world.reconcile(&[pod]);
     let Some(Step::PatchWorkload(resized)) = plan.steps.first() else { panic!("{:?}", plan.steps) };
     assert_eq!(resized.spec.pod_sets[0].count, 5);
     let queued = status_of(&plan, conditions::QUOTA_RESERVED).expect("the condition");
@@ -256,17 +256,17 @@ fn a_group_scaled_up_from_zero_is_queued_in_its_new_size() {
 }
 
 /// The events on each pod, as `name: reason`.
-fn told(plan: &Plan<Pod>) -> Vec<String> {
-    let said = plan.steps.iter().filter_map(|step| match step {
-        Step::EventAbout(pod, told) => Some(format!("{}: {}", pod.name_any(), told.reason)),
+fn events(plan: &Plan<Pod>) -> Vec<String> {
+    let lines = plan.steps.iter().filter_map(|step| match step {
+        Step::EventAbout(pod, event) => Some(format!("{}: {}", pod.name_any(), event.reason)),
         _ => None,
     });
-    said.collect()
+    lines.collect()
 }
 
-fn freed(plan: &Plan<Pod>) -> Vec<String> {
-    let freed = patched(plan).into_iter().filter(|pod| pod.finalizers().is_empty());
-    freed.map(|pod| pod.name_any()).collect()
+fn released(plan: &Plan<Pod>) -> Vec<String> {
+    let released = patched(plan).into_iter().filter(|pod| pod.finalizers().is_empty());
+    released.map(|pod| pod.name_any()).collect()
 }
 
 #[test]
@@ -274,21 +274,21 @@ fn a_deleted_pod_of_an_incomplete_group_loses_its_finalizer() {
     let world = World::new();
     let mut gone = pod("a", "x", true, "Pending");
     gone["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:59:00Z");
-    let plan = world.look(&[gone.clone()]);
-    assert_eq!(freed(&plan), ["a"]);
-    assert_eq!(told(&plan), [""; 0], "no pod waits any more");
+    let plan = world.reconcile(&[gone.clone()]);
+    assert_eq!(released(&plan), ["a"]);
+    assert_eq!(events(&plan), [""; 0], "no pod waits any more");
     // A gated pod beside it reports what it waits for, and keeps its finalizer.
-    let plan = world.look(&[gone.clone(), pod("b", "x", true, "Pending")]);
-    assert_eq!(freed(&plan), ["a"]);
-    assert_eq!(told(&plan), ["b: ErrWorkloadCompose"]);
+    let plan = world.reconcile(&[gone.clone(), pod("b", "x", true, "Pending")]);
+    assert_eq!(released(&plan), ["a"]);
+    assert_eq!(events(&plan), ["b: ErrWorkloadCompose"]);
     // A pod that runs on a node, without a Workload, loses its finalizer once it has ended there.
     let mut running = pod("c", "x", false, "Running");
     running["spec"]["nodeName"] = json!("node");
     running["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:59:00Z");
-    assert_eq!(freed(&world.look(&[gone.clone(), running.clone()])), ["a"]);
+    assert_eq!(released(&world.reconcile(&[gone.clone(), running.clone()])), ["a"]);
     for phase in ["Failed", "Succeeded"] {
         running["status"]["phase"] = json!(phase);
-        assert_eq!(freed(&world.look(&[gone.clone(), running.clone()])), ["a", "c"], "{phase}");
+        assert_eq!(released(&world.reconcile(&[gone.clone(), running.clone()])), ["a", "c"], "{phase}");
     }
 }
 
@@ -301,31 +301,31 @@ fn new_pods_under_a_finished_groups_name_wait_until_the_old_pods_are_deleted() {
     let run = [pod("a", "r", false, "Succeeded"), pod("b", "r", false, "Succeeded")];
     let late = [pod("c", "r", true, "Pending"), pod("d", "r", true, "Pending")];
     let both: Vec<Value> = run.iter().chain(&late).cloned().collect();
-    let plan = world.look(&both);
-    assert_eq!(freed(&plan), ["a", "b"], "only the pods of the finished run");
-    assert_eq!(told(&plan), ["c: PodGroupFinished", "d: PodGroupFinished"]);
+    let plan = world.reconcile(&both);
+    assert_eq!(released(&plan), ["a", "b"], "only the pods of the finished run");
+    assert_eq!(events(&plan), ["c: PodGroupFinished", "d: PodGroupFinished"]);
     assert_eq!(deleted(&plan), [""; 0]);
-    let said = plan.steps.iter().find_map(|step| match step {
-        Step::EventAbout(_, told) => Some(told.message.clone()),
+    let message = plan.steps.iter().find_map(|step| match step {
+        Step::EventAbout(_, event) => Some(event.message.clone()),
         _ => None,
     });
     assert_eq!(
-        said.expect("an event"),
+        message.expect("an event"),
         "pod group g has finished (Succeeded: why) and this pod was not part of that run: delete the pods of that run (a, b), \
          or create this pod in a group of another name"
     );
     // A new pod that is deleted loses its finalizer.
     let mut gone = both.clone();
     gone[2]["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:59:00Z");
-    assert_eq!(freed(&world.look(&gone)), ["a", "b", "c"]);
+    assert_eq!(released(&world.reconcile(&gone)), ["a", "b", "c"]);
     // Once the old pods are gone, their Workload is deleted and the new pods get their own.
-    let plan = world.look(&late);
+    let plan = world.reconcile(&late);
     assert!(plan.steps.iter().any(|step| matches!(step, Step::DeleteWorkload(_))), "{:?}", plan.steps);
-    assert_eq!(freed(&plan), [""; 0]);
-    let fresh = World::new().look(&late);
+    assert_eq!(released(&plan), [""; 0]);
+    let fresh = World::new().reconcile(&late);
     assert!(matches!(fresh.steps.first(), Some(Step::CreateWorkload(_))), "{:?}", fresh.steps);
     // The same if the Workload was deleted before the old pods.
-    assert_eq!(told(&World::new().look(&both)), ["c: PodGroupFinished", "d: PodGroupFinished"]);
+    assert_eq!(events(&World::new().reconcile(&both)), ["c: PodGroupFinished", "d: PodGroupFinished"]);
 }
 
 #[test]
@@ -337,9 +337,9 @@ fn deleting_a_finished_workload_keeps_pods_that_were_not_part_of_its_run() {
     going.metadata.finalizers = Some(vec![constants::RESOURCE_IN_USE_FINALIZER.to_owned()]);
     going.metadata.deletion_timestamp = read(json!("2026-01-01T00:59:00Z"));
     world.stores.workloads.observe(going);
-    let plan = world.look(&[pod("a", "r", false, "Succeeded"), pod("c", "r", true, "Pending")]);
+    let plan = world.reconcile(&[pod("a", "r", false, "Succeeded"), pod("c", "r", true, "Pending")]);
     assert_eq!(deleted(&plan), [""; 0]);
-    assert_eq!(freed(&plan), ["a"]);
+    assert_eq!(released(&plan), ["a"]);
     let released = plan.steps.iter().any(|step| matches!(step, Step::PatchWorkload(w) if w.finalizers().is_empty()));
     assert!(released, "{:?}", plan.steps);
 }
@@ -348,17 +348,17 @@ fn deleting_a_finished_workload_keeps_pods_that_were_not_part_of_its_run() {
 fn pods_that_never_start_or_wait_for_a_replacement_report_it() {
     let world = World::new();
     world.with_workload(&[("Finished", "FailedToStart")]);
-    let plan = world.look(&[pod("a", "r", true, "Pending"), pod("b", "r", true, "Pending")]);
-    assert_eq!(told(&plan), ["a: WorkloadFinished", "b: WorkloadFinished"]);
+    let plan = world.reconcile(&[pod("a", "r", true, "Pending"), pod("b", "r", true, "Pending")]);
+    assert_eq!(events(&plan), ["a: WorkloadFinished", "b: WorkloadFinished"]);
     let world = World::new();
     world.with_workload(&ADMITTED);
     let mut gone = pod("a", "r", true, "Pending");
     gone["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:59:00Z");
-    let plan = world.look(&[gone, pod("b", "r", false, "Running")]);
-    assert_eq!(told(&plan), ["a: WaitingForReplacement"]);
+    let plan = world.reconcile(&[gone, pod("b", "r", false, "Running")]);
+    assert_eq!(events(&plan), ["a: WaitingForReplacement"]);
     // An error is reported on a waiting pod.
     let mut other = pod("b", "x", true, "Pending");
     other["metadata"]["labels"][labels::QUEUE_NAME] = json!("elsewhere");
-    let plan = World::new().look(&[pod("a", "x", true, "Pending"), other]);
-    assert_eq!(told(&plan), ["a: ReconcileFailed"]);
+    let plan = World::new().reconcile(&[pod("a", "x", true, "Pending"), other]);
+    assert_eq!(events(&plan), ["a: ReconcileFailed"]);
 }

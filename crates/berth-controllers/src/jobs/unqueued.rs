@@ -14,22 +14,22 @@ use crate::stores::{Owner, group_of};
 use crate::workload::status;
 
 /// Why a job is not queued.
-pub(super) enum Outside {
+pub(super) enum Unqueued {
     /// A property of the job itself, or of its owner; the text goes into events.
-    OfItself(String),
+    ByJob(String),
     /// The namespace's labels, which may change back at any time.
     ByNamespace,
 }
 
 /// Why a job that is not part of another one is not queued; `None` if it is queued.
-pub(super) fn reason<J: Job>(context: Context<'_>, key: &ObjectKey, job: &J) -> Result<Option<Outside>, PlanError> {
+pub(super) fn reason<J: Job>(context: Context<'_>, key: &ObjectKey, job: &J) -> Result<Option<Unqueued>, PlanError> {
     let config = context.config;
     let is_named = !queue_name(job).is_empty();
     if !is_named && !config.manage_jobs_without_queue_name {
-        return Ok(Some(Outside::OfItself("the job names no queue".to_owned())));
+        return Ok(Some(Unqueued::ByJob("the job names no queue".to_owned())));
     }
     if !job.is_queued() {
-        return Ok(Some(Outside::OfItself("the job's spec excludes it from queueing".to_owned())));
+        return Ok(Some(Unqueued::ByJob("the job's spec excludes it from queueing".to_owned())));
     }
     if is_named && !context.gates.on(Gate::ManagedJobsNamespaceSelectorAlwaysRespected) {
         return Ok(None);
@@ -38,13 +38,13 @@ pub(super) fn reason<J: Job>(context: Context<'_>, key: &ObjectKey, job: &J) -> 
         return Err(PlanError::Other(format!("namespaces {:?} not found", key.namespace)));
     };
     let is_selected = selector::matches(&config.managed_jobs_namespace_selector, &labels);
-    Ok((!is_selected).then_some(Outside::ByNamespace))
+    Ok((!is_selected).then_some(Unqueued::ByNamespace))
 }
 
 /// Deletes the Workloads of a job that is not queued (any more): they would wait forever, or hold
 /// quota that nothing uses. Returns true, and deletes nothing, if the job runs on the quota of one
 /// or has just ended.
-pub(super) fn give_up_workloads<J: Job>(
+pub(super) fn delete_workloads<J: Job>(
     context: Context<'_>,
     key: &ObjectKey,
     job: &J,
