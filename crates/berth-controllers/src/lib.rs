@@ -11,7 +11,6 @@
 pub mod aggregated;
 pub mod concurrent_admission;
 pub mod conditions;
-pub mod config;
 pub mod configuration;
 pub mod decisions;
 pub mod duration;

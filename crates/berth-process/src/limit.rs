@@ -8,7 +8,7 @@ use std::task::{Context as TaskContext, Poll};
 use std::time::Duration;
 
 use berth_apiserver::RequestInfo;
-use berth_controllers::config::ClientLimit;
+use berth_controllers::configuration::ClientLimit;
 use http::{Request, Response};
 use tokio::time::Instant;
 use tower::{Layer, Service};

@@ -9,7 +9,7 @@ use kube::ResourceExt;
 
 use super::reconcile::reconcile;
 use super::{flavors_of, is_parent, parent_of};
-use crate::config::Config;
+use crate::configuration::Config;
 use crate::execute::Executor;
 use crate::gates::Gates;
 use crate::jobs::reconcile::Context;

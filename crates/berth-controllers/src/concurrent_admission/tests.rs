@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::reconcile::reconcile;
 use super::variants::make;
-use crate::config::Config;
+use crate::configuration::Config;
 use crate::gates::{Gate, Gates};
 use crate::jobs::reconcile::Context;
 use crate::plan::{Plan, Step};

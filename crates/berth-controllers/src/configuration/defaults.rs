@@ -4,7 +4,7 @@ use jiff::SignedDuration;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelectorRequirement};
 
 use super::file::{File, RequeuingStrategy};
-use crate::config::{FairSharing, RequeuingStrategy as Requeuing, WaitForPodsReady};
+use super::{FairSharing, RequeuingStrategy as Requeuing, WaitForPodsReady};
 
 /// The only integration if the file lists none.
 const FRAMEWORK: &str = "batch/job";

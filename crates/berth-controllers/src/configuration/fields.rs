@@ -1,11 +1,11 @@
 //! Every field of the file and how it is treated. A test fails for a field without a row, and for a
 //! row that is wrong.
 
+use berth_apimachinery::field::Error;
 use serde_json::{Value, json};
 
+use super::Accounts;
 use super::file::*;
-use super::*;
-use crate::config::Accounts;
 
 /// How a field is treated.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -12,7 +12,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::config::Accounts;
+use super::Accounts;
 use crate::duration;
 
 /// The whole file.

@@ -13,6 +13,7 @@ pub mod file;
 pub mod frameworks;
 mod metric_labels;
 pub mod process;
+mod settings;
 mod support;
 mod validate;
 mod versions;
@@ -20,13 +21,18 @@ mod versions;
 pub(crate) use defaults::outside_of_system;
 pub use file::File;
 pub use process::{BindAddress, Process};
+pub use settings::{
+    Accounts, AdmissionFairSharing, ClientLimit, Config, CustomLabel, FairSharing, FairSharingStrategy, Integrations,
+    LabelSource, LocalQueueMetrics, MetricsConfig, ObjectRetentionPolicies, QuotaCheckStrategy, RequeuingStrategy,
+    RequeuingTimestamp, ResourceTransformation, Resources, TransformationStrategy, WaitForPodsReady,
+    WorkloadRetentionPolicy,
+};
 pub use validate::{validate, validate_gates};
 
 use berth_apimachinery::field::{Error, Path};
 use berth_runtime::Manager;
 use serde_json::Value;
 
-use crate::config::Config;
 use crate::gates::{Gate, Gates};
 
 /// The contents of a configuration file.

@@ -4,7 +4,7 @@
 use berth_api::kueue::labels;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 
-use crate::config::Config;
+use crate::configuration::Config;
 use crate::plan::PlanError;
 use crate::stores::{controller_of, group_of};
 

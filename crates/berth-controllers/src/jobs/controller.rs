@@ -11,7 +11,7 @@ use kube::Resource;
 
 use super::reconcile::{Context, reconcile};
 use super::{Job, kind_of, prebuilt_workload, queue_name};
-use crate::config::Config;
+use crate::configuration::Config;
 use crate::execute::Executor;
 use crate::gates::Gates;
 use crate::metrics::Metrics;

@@ -22,7 +22,7 @@ use super::slices::{self, SliceState};
 use super::unqueued::{self, Unqueued};
 use super::{Job, is_elastic, kind_of, naming, prebuilt_workload, queue_name, readiness, sanitize, start};
 use crate::conditions;
-use crate::config::Config;
+use crate::configuration::Config;
 use crate::gates::{Gate, Gates};
 use crate::plan::{NewEvent, Plan, PlanError, Step};
 use crate::podset::{self, PodSetInfo};

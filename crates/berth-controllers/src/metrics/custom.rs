@@ -7,7 +7,7 @@ use kube::core::ObjectMeta;
 
 use super::families::{Labels, label};
 use super::gauges::Source;
-use crate::config::{CustomLabel, LabelSource};
+use crate::configuration::{CustomLabel, LabelSource};
 
 /// Placeholder for values that are not tracked.
 const UNTRACKED: &str = "kueue.x-k8s.io/_UNTRACKED_VALUE_";

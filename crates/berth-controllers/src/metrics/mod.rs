@@ -24,7 +24,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 
 use crate::concurrent_admission::is_variant;
 use crate::conditions;
-use crate::config::{Config, LabelSource};
+use crate::configuration::{Config, LabelSource};
 use crate::gates::Gate;
 use crate::jobs::pods::reconcile::of_group;
 use crate::scheduler::SchedulerState;

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::conditions;
-use crate::config::{CustomLabel, LocalQueueMetrics};
+use crate::configuration::{CustomLabel, LocalQueueMetrics};
 use crate::gates::{Gate, Gates};
 use crate::translate::{self, queues};
 use crate::workload::status::Eviction;
@@ -166,7 +166,7 @@ impl World {
         let key = ObjectKey::of(&workload);
         let old = self.stores.workloads.get(&key);
         self.metrics.changed(old.as_deref(), Some(&workload));
-        let config = crate::config::Resources::default();
+        let config = crate::configuration::Resources::default();
         let context =
             translate::Context { resources: &config, limit_ranges: &[], runtime_classes: &Default::default() };
         self.scheduler.apply(Event::WorkloadUpserted(Box::new(translate::workload(&workload, &context))));

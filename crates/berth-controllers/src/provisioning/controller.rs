@@ -17,7 +17,7 @@ use tokio::sync::watch;
 use super::decide::{Step, View, decide};
 use super::{CONTROLLER_NAME, check, requests};
 use crate::conditions::{self, NewCondition, truncate};
-use crate::config::Config;
+use crate::configuration::Config;
 use crate::execute::{self, FIELD_MANAGER, Part, patch};
 use crate::gates::Gates;
 use crate::stores::Stores;

@@ -19,7 +19,7 @@ use berth_runtime::{Cache, Index, Manager, ObjectKey};
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 
-use crate::config::Config;
+use crate::configuration::Config;
 use crate::gates::Gate;
 use crate::metrics::Metrics;
 use crate::podset;

@@ -12,7 +12,7 @@ use kube::{Api, Client, ResourceExt};
 use super::health::{HOSTNAME, View, assess, assigned_hosts, ended_message, facts};
 use super::{WorkloadPods, workload_of_pod};
 use crate::concurrent_admission::is_variant;
-use crate::config::Config;
+use crate::configuration::Config;
 use crate::execute::{Part, patch};
 use crate::gates::Gates;
 use crate::stores::Stores;

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use berth_apimachinery::quantity::{Format, Quantity};
 
 use super::amounts::Quantities;
-use crate::config::{ResourceTransformation, Resources, TransformationStrategy};
+use crate::configuration::{ResourceTransformation, Resources, TransformationStrategy};
 
 const NANOS: i128 = 1_000_000_000;
 

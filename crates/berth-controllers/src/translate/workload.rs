@@ -24,7 +24,7 @@ use super::requests::{adjust, of_pod};
 use super::transform::effective;
 use super::validate;
 use crate::conditions;
-use crate::config::Resources;
+use crate::configuration::Resources;
 
 /// The inputs of effective requests other than the workload.
 #[derive(Clone, Copy, Debug)]

@@ -13,7 +13,7 @@ use kube::ResourceExt;
 use serde_json::{Value, json};
 
 use super::{Lookup, held, labels, topology, typed};
-use crate::config::Config;
+use crate::configuration::Config;
 use crate::configuration::frameworks;
 use crate::gates::{Gate, Gates};
 use crate::jobs::ancestors::{self, managed_ancestor};

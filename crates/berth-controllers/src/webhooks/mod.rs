@@ -41,7 +41,7 @@ use kube::Resource;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use crate::config::Config;
+use crate::configuration::Config;
 use crate::gates::Gates;
 use crate::jobs::Job as _;
 use crate::jobs::described::{for_each_described, for_each_foreign};

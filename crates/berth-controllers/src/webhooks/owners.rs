@@ -11,7 +11,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::config::{Accounts, Config};
+use crate::configuration::{Accounts, Config};
 use crate::jobs::ancestors::is_managed_kind;
 use crate::rights;
 

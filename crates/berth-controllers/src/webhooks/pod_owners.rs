@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::jobs::{ancestor_of_metadata, default_queue, is_selected};
 use super::pods::LWS_PARENT;
 use super::{Lookup, validate_immutable_pod_spec};
-use crate::config::Config;
+use crate::configuration::Config;
 use crate::gates::Gates;
 use crate::jobs::naming::{self, OwnerKind};
 

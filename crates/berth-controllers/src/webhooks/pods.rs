@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use super::jobs::{ancestor_of_metadata, default_queue, is_selected};
 use super::{Lookup, held};
-use crate::config::Config;
+use crate::configuration::Config;
 use crate::gates::{Gate, Gates};
 use crate::jobs::ancestors::POD;
 use crate::jobs::naming;

@@ -211,7 +211,8 @@ mod tests {
         };
         assert!(ask(&config, &["tenants"]));
         let groups = vec!["controllers".to_owned()];
-        config.integrations.owner_reference_writers = Some(crate::config::Accounts { users: Vec::new(), groups });
+        config.integrations.owner_reference_writers =
+            Some(crate::configuration::Accounts { users: Vec::new(), groups });
         assert!(!ask(&config, &["tenants"]));
         assert!(ask(&config, &["tenants", "controllers"]));
     }

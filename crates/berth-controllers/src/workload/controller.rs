@@ -10,7 +10,7 @@ use jiff::Timestamp;
 
 use super::reconcile::{only_reports_admissible, reconcile};
 use crate::conditions;
-use crate::config::Config;
+use crate::configuration::Config;
 use crate::execute::Executor;
 use crate::gates::Gates;
 use crate::jobs::reconcile::Context;

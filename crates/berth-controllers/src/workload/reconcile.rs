@@ -20,7 +20,7 @@ use super::checks;
 use super::status::{self, Eviction};
 use crate::concurrent_admission::{is_parent, is_variant, queue_of};
 use crate::conditions;
-use crate::config::WaitForPodsReady;
+use crate::configuration::WaitForPodsReady;
 use crate::gates::Gate;
 use crate::jobs::reconcile::{Context, remove_finalizer};
 use crate::plan::{NewEvent, Plan, Step};

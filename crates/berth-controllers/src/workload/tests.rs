@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::reconcile::reconcile;
 use super::status;
-use crate::config::Config;
+use crate::configuration::Config;
 use crate::gates::Gates;
 use crate::jobs::reconcile::Context;
 use crate::plan::{Plan, Step};

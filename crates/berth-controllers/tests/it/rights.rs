@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use berth_apiserver::{ApiServer, Config as ServerConfig, UserInfo};
-use berth_controllers::config::FairSharing;
+use berth_controllers::configuration::FairSharing;
 use berth_controllers::{Config, rights};
 use berth_runtime::{Clock, Manager};
 use berth_store::MemoryStore;

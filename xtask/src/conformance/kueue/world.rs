@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use berth_api::kueue::v1beta2 as api;
-use berth_controllers::config::Resources;
+use berth_controllers::configuration::Resources;
 use berth_controllers::scheduler::carry_out::{Change, Notice, carry_out, changes, replaced_slice};
 use berth_controllers::translate::{self, Context};
 use berth_controllers::{Config, Gates};

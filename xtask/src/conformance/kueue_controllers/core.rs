@@ -5,7 +5,7 @@ use std::time::Duration;
 use berth_api::kueue::v1beta2::{
     AdmissionCheckState, ClusterQueue, LocalQueue, ResourceFlavor, Workload, WorkloadPriorityClass,
 };
-use berth_controllers::config::{
+use berth_controllers::configuration::{
     Config, ObjectRetentionPolicies, RequeuingStrategy, WaitForPodsReady, WorkloadRetentionPolicy,
 };
 use berth_controllers::jobs::reconcile::Context;

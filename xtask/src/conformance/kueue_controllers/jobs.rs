@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use berth_api::jobset::v1alpha2::JobSet;
 use berth_api::kueue::v1beta2::{Workload, WorkloadPriorityClass};
-use berth_controllers::config::{Config, ObjectRetentionPolicies, WaitForPodsReady, WorkloadRetentionPolicy};
+use berth_controllers::configuration::{Config, ObjectRetentionPolicies, WaitForPodsReady, WorkloadRetentionPolicy};
 use berth_controllers::jobs::reconcile::{Context, reconcile};
 use berth_controllers::jobs::{Job, batch_job, elastic};
 use berth_controllers::plan::{Plan, Step};

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use berth_api::kueue::v1beta2::{PodSet, PodSetAssignment, ResourceFlavor, Workload, WorkloadPriorityClass};
 use berth_apimachinery::field::Path;
-use berth_controllers::config::{Config, Integrations};
+use berth_controllers::configuration::{Config, Integrations};
 use berth_controllers::jobs::ancestors::{Lookup, is_managed_kind, managed_ancestor};
 use berth_controllers::jobs::naming::{OwnerKind, variant_name, workload_name_with};
 use berth_controllers::jobs::topology::{self, Ranks};

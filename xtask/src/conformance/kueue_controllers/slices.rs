@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use berth_api::kueue::v1beta2::{Admission, ClusterQueue, PodSet, Workload};
-use berth_controllers::config::{Config, Resources};
+use berth_controllers::configuration::{Config, Resources};
 use berth_controllers::jobs::slices::{self, SliceState};
 use berth_controllers::translate;
 use berth_controllers::workload::counts::PodSetCounts;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use berth_api::kueue::v1beta2::{ClusterQueue, ClusterQueueStatus, LocalQueue, Workload};
-use berth_controllers::config::Resources;
+use berth_controllers::configuration::Resources;
 use berth_controllers::translate::{self, queues as read_queues};
 use berth_controllers::{duration, queues};
 use berth_engine::model::AdmissionScope;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use berth_api::jobset::v1alpha2::JobSet;
 use berth_api::kueue::v1beta2::{ClusterQueue, Cohort, ResourceFlavor, Workload};
 use berth_apimachinery::field::Error;
-use berth_controllers::config::Config;
+use berth_controllers::configuration::Config;
 use berth_controllers::jobs::Job;
 use berth_controllers::webhooks;
 use k8s_openapi::api::batch::v1::Job as BatchJob;

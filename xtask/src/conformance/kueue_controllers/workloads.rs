@@ -11,7 +11,7 @@ use berth_api::kueue::v1beta2::{
     ReclaimablePod, ResourceFlavor, Workload, WorkloadPriorityClass,
 };
 use berth_api::kueue::{conditions, constants, labels};
-use berth_controllers::config::{Config, Resources};
+use berth_controllers::configuration::{Config, Resources};
 use berth_controllers::provisioning::{check, requests};
 use berth_controllers::topology::health::assigned_hosts;
 use berth_controllers::translate::workload::topology_request;

@@ -11,7 +11,7 @@ use kube::ResourceExt;
 
 use super::Unit;
 use super::reconcile::{of_group, reconcile};
-use crate::config::Config;
+use crate::configuration::Config;
 use crate::execute::Executor;
 use crate::gates::Gates;
 use crate::jobs::reconcile::Context;

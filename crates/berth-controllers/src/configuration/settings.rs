@@ -13,7 +13,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::configuration::{self, file, frameworks};
+use super::{file, frameworks};
 use crate::duration;
 use crate::gates::{Gate, Gates};
 
@@ -155,7 +155,7 @@ impl Default for Config {
     fn default() -> Self {
         Config {
             manage_jobs_without_queue_name: false,
-            managed_jobs_namespace_selector: configuration::outside_of_system(crate::rights::NAMESPACE),
+            managed_jobs_namespace_selector: super::outside_of_system(crate::rights::NAMESPACE),
             wait_for_pods_ready: Some(WaitForPodsReady::default()),
             integrations: Integrations::default(),
             fair_sharing: None,
