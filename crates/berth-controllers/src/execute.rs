@@ -1,5 +1,6 @@
-//! Carries plans out. The difference between the known and the wanted state of an object is sent as a merge patch that
-//! applies to the known version only. Answers go into the caches at once, so the next reconcile reads them.
+//! Carries plans out. The difference between the known and the wanted state of an object is sent as
+//! a merge patch that applies to the known version only. Answers go into the caches at once, so the
+//! next reconcile reads them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
@@ -38,8 +39,8 @@ pub const FIELD_MANAGER: &str = "berth-controllers";
 /// Longest message of an event, in bytes.
 const EVENT_MESSAGE_MAX: usize = 1024;
 
-/// Sends the difference between two states of an object. Returns the server's answer, or nothing when there was no
-/// difference. `version` is the resourceVersion that must still be current.
+/// Sends the difference between two states of an object. Returns the server's answer, or nothing
+/// when there was no difference. `version` is the resourceVersion that must still be current.
 pub async fn patch<K>(
     api: &Api<K>,
     before: &K,
@@ -109,8 +110,8 @@ fn put_differences<T: Serialize>(
     Ok(())
 }
 
-/// The JSON merge patch (RFC 7386) that turns one value into the other; nothing when they are equal. Lists are replaced
-/// whole.
+/// The JSON merge patch (RFC 7386) that turns one value into the other; nothing when they are
+/// equal. Lists are replaced whole.
 pub fn merge_difference(before: &Value, after: &Value) -> Option<Value> {
     match (before, after) {
         (Value::Object(before), Value::Object(after)) => {
@@ -239,8 +240,8 @@ where
         }
     }
 
-    /// Reports on a job that the name of its Workload is taken by a Workload of another owner. A Workload of the job's own
-    /// means only that the cache lags.
+    /// Reports on a job that the name of its Workload is taken by a Workload of another owner. A
+    /// Workload of the job's own means only that the cache lags.
     async fn report_conflict(&self, object: &J, api: &Api<Workload>, name: &str) {
         let Ok(Some(taken)) = api.get_opt(name).await else { return };
         let owner = controller_of(&taken.metadata);
@@ -254,8 +255,8 @@ where
         self.recorder.event(object, EventType::Warning, events::WORKLOAD_NAME_CONFLICT, &message);
     }
 
-    /// Reports on an object that was held while the controllers were unavailable why it stays held, if the API server
-    /// rejected the write that releases it.
+    /// Reports on an object that was held while the controllers were unavailable why it stays held,
+    /// if the API server rejected the write that releases it.
     fn report_unsettled(&self, object: &J, error: &kube::Error) {
         if is_refusal(error) {
             let message = format!(
@@ -267,8 +268,8 @@ where
         }
     }
 
-    /// Reports on an object that the API server rejected a write, without which the object keeps waiting. A policy, a quota
-    /// or a webhook may be the cause.
+    /// Reports on an object that the API server rejected a write, without which the object keeps
+    /// waiting. A policy, a quota or a webhook may be the cause.
     fn report_refused(&self, object: &J, what: &str, error: &kube::Error) {
         if is_refusal(error) {
             let message = format!("The API server rejected {what}: {}", berth_runtime::brief(error));
@@ -303,8 +304,9 @@ where
     }
 }
 
-/// Writes the difference between the known state of an object and `after`, and takes the answer into the cache. An object
-/// that is gone needs no write, so that is no error. `known` holds the states of earlier steps of the plan.
+/// Writes the difference between the known state of an object and `after`, and takes the answer
+/// into the cache. An object that is gone needs no write, so that is no error. `known` holds the
+/// states of earlier steps of the plan.
 async fn write<K>(
     api: &Api<K>,
     cache: &Cache<K>,
@@ -346,20 +348,22 @@ where
     }
 }
 
-/// Whether this answer to a write was the object's last state: it is being deleted, has no finalizer left and no grace
-/// period to end in (pods have one).
+/// Whether this answer to a write was the object's last state: it is being deleted, has no
+/// finalizer left and no grace period to end in (pods have one).
 fn is_gone<K: Resource>(answer: &K) -> bool {
     let meta = answer.meta();
     let has_grace = meta.deletion_grace_period_seconds.is_some_and(|seconds| seconds > 0);
     meta.deletion_timestamp.is_some() && !has_grace && answer.finalizers().is_empty()
 }
 
-/// Whether the API server rejected the content of a write. A busy API server, or a conflict, does not count.
+/// Whether the API server rejected the content of a write. A busy API server, or a conflict, does
+/// not count.
 fn is_refusal(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if matches!(status.code, 400 | 403 | 422))
 }
 
-/// Deletes an object unless another object of the same name replaced it; dependents are deleted in the background.
+/// Deletes an object unless another object of the same name replaced it; dependents are deleted in
+/// the background.
 pub async fn delete<K>(api: &Api<K>, object: &K) -> Result<(), Error>
 where
     K: Resource<DynamicType = ()> + DeserializeOwned + Clone + Debug,

@@ -1,8 +1,10 @@
-//! Feature gates: Kueue's names, defaults and dependencies (main as of August 2026), and what Berth does with each.
+//! Feature gates: Kueue's names, defaults and dependencies (main as of August 2026), and what Berth
+//! does with each.
 //!
-//! Product code names a gate by its variant of [`Gate`], so a misspelt gate does not compile. Names are strings at the edges
-//! only: in configuration files, messages and recorded cases. The engine holds the gates its decisions depend on as fields
-//! of its own configuration; [`Config::engine`](crate::Config::engine) fills them from here.
+//! Product code names a gate by its variant of [`Gate`], so a misspelt gate does not compile. Names
+//! are strings at the edges only: in configuration files, messages and recorded cases. The engine
+//! holds the gates its decisions depend on as fields of its own configuration;
+//! [`Config::engine`](crate::Config::engine) fills them from here.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -27,12 +29,14 @@ pub enum Stage {
 pub enum Support {
     /// Either setting has the effect it has in Kueue.
     Full,
-    /// Berth lacks the feature, whatever the gate's default: switching it on is rejected. MultiKueue's gates still decide
-    /// some defaults and conditions, which recorded cases ask for; nothing is dispatched.
+    /// Berth lacks the feature, whatever the gate's default: switching it on is rejected.
+    /// MultiKueue's gates still decide some defaults and conditions, which recorded cases ask for;
+    /// nothing is dispatched.
     Missing,
     /// Berth always behaves as with the gate on: switching it off is rejected.
     Always,
-    /// The gate concerns Kueue's internals (a cache, an index): the outcome is the same with and without it.
+    /// The gate concerns Kueue's internals (a cache, an index): the outcome is the same with and
+    /// without it.
     Inside,
 }
 
@@ -76,8 +80,8 @@ macro_rules! gates {
     };
 }
 
-// Gate: stage, Kueue version since which it has this stage and default, default, what Berth does with it, gates that must be
-// on for it to be on.
+// Gate: stage, Kueue version since which it has this stage and default, default, what Berth does
+// with it, gates that must be on for it to be on.
 gates! {
     AdmissionFairSharing: Beta "0.15", on, Full;
     AdmissionGatedBy: Beta "0.19", on, Full;
@@ -221,8 +225,8 @@ pub struct Gates {
 }
 
 impl Gates {
-    /// Gates as a configuration sets them, by name. The error lists every problem: names that are no gates, locked gates
-    /// that are changed, and gates that are on without one they need.
+    /// Gates as a configuration sets them, by name. The error lists every problem: names that are
+    /// no gates, locked gates that are changed, and gates that are on without one they need.
     pub fn from_map(map: &BTreeMap<String, bool>) -> Result<Self, Vec<String>> {
         let mut gates = Gates::default();
         let mut errors = Vec::new();

@@ -1,7 +1,8 @@
 //! What a reconcile decided to do: writes and events, in order, with nothing left to choose.
 //!
-//! Pure functions return plans; the executor in [`crate::execute`] carries them out, the conformance runner applies them
-//! to recorded objects. Each write carries the whole object as it should be; what is sent is the difference.
+//! Pure functions return plans; the executor in [`crate::execute`] carries them out, the
+//! conformance runner applies them to recorded objects. Each write carries the whole object as it
+//! should be; what is sent is the difference.
 
 use std::time::Duration;
 
@@ -126,8 +127,8 @@ pub enum PlanError {
 }
 
 impl PlanError {
-    /// The event that reports this error on the object, so that no reconcile stops in silence. `None` for
-    /// errors that pass by themselves, and for those the plan reports in its own words.
+    /// The event that reports this error on the object, so that no reconcile stops in silence.
+    /// `None` for errors that pass by themselves, and for those the plan reports in its own words.
     pub fn event(&self) -> Option<NewEvent> {
         let reason = match self {
             PlanError::PrebuiltWorkloadNotFound => events::PREBUILT_WORKLOAD_NOT_FOUND,

@@ -95,8 +95,7 @@ impl<'a> Family<'a> {
         self.open_next_gate();
     }
 
-    // -- writes
-    // --------------------------------------------------------------------------------------------------
+    // -- writes -----------------------------------------------------------------------------------
 
     fn write_parent_status(&mut self) {
         self.plan.steps.push(Step::PatchStatus(Box::new(self.parent.clone())));
@@ -121,8 +120,7 @@ impl<'a> Family<'a> {
         self.plan.steps.push(Step::Event(NewEvent::normal(events::DELETED_VARIANT, message)));
     }
 
-    // -- which variants exist
-    // ------------------------------------------------------------------------------------
+    // -- which variants exist ---------------------------------------------------------------------
 
     /// Creates missing variants in order of preference, so that the most preferred is the oldest.
     fn create_missing(&mut self) {
@@ -196,8 +194,7 @@ impl<'a> Family<'a> {
         }
     }
 
-    // -- evictions
-    // -----------------------------------------------------------------------------------------------
+    // -- evictions --------------------------------------------------------------------------------
 
     /// Propagates evictions between parent and variants. True while the parent waits to lose its
     /// admission.
@@ -260,8 +257,7 @@ impl<'a> Family<'a> {
             && assignments.flat_map(|assignment| assignment.flavors.values()).any(|assigned| assigned == flavor)
     }
 
-    // -- which variants are queued
-    // -------------------------------------------------------------------------------
+    // -- which variants are queued ----------------------------------------------------------------
 
     /// The admitted variant that limits the others: the one the parent runs as if the policy
     /// retains it, otherwise the most preferred one.
@@ -339,7 +335,8 @@ impl<'a> Family<'a> {
     }
 
     /// False for a variant that was deactivated for a cause (a check rejected it). It stays
-    /// inactive until a user deactivates and reactivates the parent; see [`Family::clear_deactivation_cause`].
+    /// inactive until a user deactivates and reactivates the parent; see
+    /// [`Family::clear_deactivation_cause`].
     fn can_be_reactivated(&self, at: usize) -> bool {
         let evicted = status::true_condition(&self.variants[at], conditions::EVICTED);
         evicted.is_none_or(|evicted| !evicted.reason.starts_with(eviction::DEACTIVATED_DUE_TO))
@@ -363,8 +360,7 @@ impl<'a> Family<'a> {
         self.write_status(at);
     }
 
-    // -- which variant the parent runs as
-    // ------------------------------------------------------------------------
+    // -- which variant the parent runs as ---------------------------------------------------------
 
     fn sync_admission(&mut self) {
         let holds = status::has_quota_reservation(&self.parent);
@@ -437,8 +433,7 @@ impl<'a> Family<'a> {
         }
     }
 
-    // -- preemption
-    // ----------------------------------------------------------------------------------------------
+    // -- preemption -------------------------------------------------------------------------------
 
     fn open_next_gate(&mut self) {
         match turns::next(&self.variants, self.context.now) {

@@ -212,8 +212,7 @@ impl<J: Job> Reconcile<'_, J> {
         self.plan.steps.push(Step::PatchWorkloadStatus(Box::new(workload.clone())));
     }
 
-    // -- which workload
-    // ------------------------------------------------------------------------------------------
+    // -- which workload ---------------------------------------------------------------------------
 
     fn ensure_one_workload(&mut self) -> Result<Next<Option<Workload>>, PlanError> {
         if let Some(name) = prebuilt_workload(&self.job).map(str::to_owned) {
@@ -456,8 +455,7 @@ impl<J: Job> Reconcile<'_, J> {
         Ok(updated)
     }
 
-    // -- creating a workload
-    // -------------------------------------------------------------------------------------
+    // -- creating a workload ----------------------------------------------------------------------
 
     fn without_workload(&mut self) -> Result<(), PlanError> {
         // A job whose pods still run is not queued until they have ended.
@@ -546,8 +544,7 @@ impl<J: Job> Reconcile<'_, J> {
         workload.metadata.owner_references.get_or_insert_default().push(reference);
     }
 
-    // -- reconciling the job with its workload
-    // -------------------------------------------------------------------
+    // -- reconciling the job with its workload ----------------------------------------------------
 
     fn with_workload(&mut self, mut workload: Workload) -> Result<(), PlanError> {
         let (gates, now) = (self.context.gates, self.context.now);

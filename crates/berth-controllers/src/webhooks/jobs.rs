@@ -30,8 +30,7 @@ pub(super) const DEFAULT_QUEUE: &str = "default";
 /// Priority class of jobs that name none, if it exists.
 const DEFAULT_PRIORITY_CLASS: &str = "default";
 
-// -- defaults
-// --------------------------------------------------------------------------------------------------------
+// -- defaults -------------------------------------------------------------------------------------
 
 /// Defaults a new job in place: queue and priority class where the cluster has default ones,
 /// `managedBy` if its queue sends jobs to other clusters, and suspension.
@@ -199,8 +198,7 @@ fn read_map(value: &Value) -> BTreeMap<String, String> {
     map.filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned()))).collect()
 }
 
-// -- validation of all kinds
-// -----------------------------------------------------------------------------------------
+// -- validation of all kinds ----------------------------------------------------------------------
 
 /// Validates a new job of any kind.
 pub fn validate_job_on_create<J: Job>(job: &J, gates: &Gates) -> Vec<Error> {
@@ -293,8 +291,7 @@ pub fn validate_job_on_update<J: Job>(new: &J, old: &J, default_queue: bool, gat
     errors
 }
 
-// -- batch Jobs
-// ------------------------------------------------------------------------------------------------------
+// -- batch Jobs -----------------------------------------------------------------------------------
 
 /// Validates a new batch Job.
 pub fn validate_batch_job(job: &BatchJob, gates: &Gates) -> Vec<Error> {
@@ -408,8 +405,7 @@ fn batch_topology(job: &BatchJob, gates: &Gates) -> Vec<Error> {
     errors
 }
 
-// -- kinds of other projects
-// -----------------------------------------------------------------------------------------
+// -- kinds of other projects ----------------------------------------------------------------------
 
 /// Validates a new job of another project's kind.
 pub fn validate_described<K: Described>(job: &K, config: &Config, gates: &Gates) -> Vec<Error> {
@@ -458,8 +454,7 @@ pub fn validate_train_job(job: &TrainJob, config: &Config, gates: &Gates, lookup
     errors
 }
 
-// -- JobSets
-// ---------------------------------------------------------------------------------------------------------
+// -- JobSets --------------------------------------------------------------------------------------
 
 /// Validates a new JobSet.
 pub fn validate_job_set(set: &JobSet, gates: &Gates) -> Vec<Error> {

@@ -109,8 +109,7 @@ pub fn validate_workload_update(new: &Workload, old: &Workload, gates: &Gates) -
     errors
 }
 
-// -- immutable fields
-// ------------------------------------------------------------------------------------------------
+// -- immutable fields -----------------------------------------------------------------------------
 
 /// Validates that pod sets with quota are unchanged; if `elastic`, counts may decrease.
 fn same_pod_sets(new: &[PodSet], old: &[PodSet], elastic: bool, path: &Path<'_>) -> Vec<Error> {
@@ -158,8 +157,7 @@ fn same_updates(new: &[PodSetUpdate], old: &[PodSetUpdate]) -> bool {
         })
 }
 
-// -- pod sets
-// --------------------------------------------------------------------------------------------------------
+// -- pod sets -------------------------------------------------------------------------------------
 
 fn pod_sets(workload: &Workload, gates: &Gates) -> Vec<Error> {
     let spec = Path::new("spec");
@@ -252,8 +250,7 @@ fn topology(set: &PodSet, path: &Path<'_>, gates: &Gates) -> Vec<Error> {
     errors
 }
 
-// -- status
-// ----------------------------------------------------------------------------------------------------------
+// -- status ---------------------------------------------------------------------------------------
 
 fn admission(workload: &Workload, path: &Path<'_>) -> Vec<Error> {
     let Some(admission) = workload.status.as_ref().and_then(|status| status.admission.as_ref()) else {

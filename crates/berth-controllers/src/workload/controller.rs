@@ -109,8 +109,8 @@ struct WorkloadReconciler {
 }
 
 impl WorkloadReconciler {
-    /// Remaining delay before the plan is carried out; see [`ADMISSIBLE_DELAY`]. `None` for plans without
-    /// delay.
+    /// Remaining delay before the plan is carried out; see [`ADMISSIBLE_DELAY`]. `None` for plans
+    /// without delay.
     fn reporting_delay(&self, key: &ObjectKey, workload: &Workload, plan: &Plan<Workload>) -> Option<Duration> {
         let mut admissible_since = self.admissible_since.lock().expect("no code panics while holding the pauses' lock");
         if !only_reports_admissible(workload, plan) {

@@ -100,8 +100,7 @@ impl Reconcile<'_> {
         }
     }
 
-    // -- completion
-    // ----------------------------------------------------------------------------------------------
+    // -- completion -------------------------------------------------------------------------------
 
     fn finished(&mut self) {
         let deleting = self.workload.metadata.deletion_timestamp.is_some();
@@ -154,8 +153,7 @@ impl Reconcile<'_> {
         finish || is_deleting
     }
 
-    // -- concurrent admission
-    // ------------------------------------------------------------------------------------
+    // -- concurrent admission ---------------------------------------------------------------------
 
     /// In a queue with concurrent admission, marks the workload as parent of variants, which are
     /// queued in its place (§23). Returns true if it was not marked yet.
@@ -180,8 +178,7 @@ impl Reconcile<'_> {
         self.context.gates.on(Gate::ConcurrentAdmission) && is_parent(&self.workload)
     }
 
-    // -- deactivation and requeueing
-    // -----------------------------------------------------------------------------
+    // -- deactivation and requeueing --------------------------------------------------------------
 
     fn deactivation(&mut self) -> bool {
         let now = self.context.now;
@@ -285,8 +282,7 @@ impl Reconcile<'_> {
         Duration::try_from(left).ok().filter(|left| !left.is_zero())
     }
 
-    // -- queues
-    // --------------------------------------------------------------------------------------------------
+    // -- queues -----------------------------------------------------------------------------------
 
     fn local_queue(&self) -> Option<std::sync::Arc<LocalQueue>> {
         let namespace = self.workload.metadata.namespace.as_deref().unwrap_or_default();
@@ -370,8 +366,7 @@ impl Reconcile<'_> {
         self.report(NewEvent::normal(&status::eviction_event(reason), message));
     }
 
-    // -- gates and checks
-    // ----------------------------------------------------------------------------------------
+    // -- gates and checks -------------------------------------------------------------------------
 
     fn gated_by(&self) -> Option<String> {
         if !self.context.gates.on(Gate::AdmissionGatedBy) {
@@ -475,8 +470,7 @@ impl Reconcile<'_> {
         false
     }
 
-    // -- limits for admitted workloads
-    // ---------------------------------------------------------------------------
+    // -- limits for admitted workloads ------------------------------------------------------------
 
     fn admitted_limits(&mut self) -> bool {
         // A variant's pods belong to its parent, and the limits apply there.
@@ -548,8 +542,7 @@ impl Reconcile<'_> {
         true
     }
 
-    // -- workloads without quota
-    // ---------------------------------------------------------------------------------
+    // -- workloads without quota ------------------------------------------------------------------
 
     /// Sets the reason for missing quota, unless the scheduler already has (§22, precedence).
     fn unreserved(&mut self) {

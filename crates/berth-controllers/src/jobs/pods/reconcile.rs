@@ -180,8 +180,7 @@ impl Reconcile<'_> {
         self.plan.steps.push(Step::PatchWorkloadStatus(Box::new(workload.clone())));
     }
 
-    // -- creating a workload
-    // -------------------------------------------------------------------------------------
+    // -- creating a workload ----------------------------------------------------------------------
 
     fn without_workload(&mut self) -> Result<(), PlanError> {
         if let Some(finished) = self.group.finished() {
@@ -306,8 +305,7 @@ impl Reconcile<'_> {
         self.report(NewEvent::normal(events::DELETED_WORKLOAD, message));
     }
 
-    // -- reconciling pods with their workload
-    // --------------------------------------------------------------------
+    // -- reconciling pods with their workload -----------------------------------------------------
 
     fn with_workload(&mut self, mut workload: Workload) -> Result<(), PlanError> {
         let now = self.context.now;
