@@ -399,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn a_difference_removes_what_is_gone_and_replaces_lists() {
+    fn a_merge_patch_removes_missing_fields_and_replaces_lists() {
         let before = json!({"a": 1, "b": {"c": 2, "d": 3}, "e": [1, 2]});
         let after = json!({"a": 1, "b": {"c": 2}, "e": [2], "f": true});
         let expected = json!({"b": {"d": null}, "e": [2], "f": true});

@@ -30,7 +30,7 @@ pub enum Support {
     /// Either setting has the effect it has in Kueue.
     Full,
     /// Berth lacks the feature, whatever the gate's default: switching it on is rejected.
-    /// MultiKueue's gates still decide some defaults and conditions, which recorded cases ask for;
+    /// MultiKueue's gates still affect some defaults and conditions that recorded cases cover;
     /// nothing is dispatched.
     Missing,
     /// Berth always behaves as with the gate on: switching it off is rejected.
@@ -40,7 +40,7 @@ pub enum Support {
     Inside,
 }
 
-/// What is known of a gate.
+/// Properties of a gate.
 struct Row {
     name: &'static str,
     stage: Stage,
@@ -175,12 +175,12 @@ impl Gate {
         &ROWS[self as usize]
     }
 
-    /// Its name, as configuration files spell it.
+    /// Name in configuration files.
     pub fn name(self) -> &'static str {
         self.row().name
     }
 
-    /// Its maturity in Kueue.
+    /// Maturity in Kueue.
     pub fn stage(self) -> Stage {
         self.row().stage
     }
@@ -190,7 +190,7 @@ impl Gate {
         self.row().since
     }
 
-    /// Whether it is on unless it is set.
+    /// State of a gate that is not set.
     pub fn default_state(self) -> bool {
         self.row().default
     }
@@ -200,12 +200,12 @@ impl Gate {
         self.stage() == Stage::Stable
     }
 
-    /// Gates that must be on for it to be on.
+    /// Gates that this gate requires to be on.
     pub fn needs(self) -> &'static [Gate] {
         self.row().needs
     }
 
-    /// What Berth does with it.
+    /// Support in Berth.
     pub fn support(self) -> Support {
         self.row().support
     }
@@ -275,7 +275,7 @@ fn unrecognized(name: &str) -> String {
     format!("unrecognized feature gate: {name}")
 }
 
-/// Reads names without judging how the gates go together, which [`Gates::from_map`] does.
+/// Parses names only; [`Gates::from_map`] also validates dependencies.
 impl TryFrom<BTreeMap<String, bool>> for Gates {
     type Error = String;
 

@@ -1,4 +1,4 @@
-//! What a reconcile decided to do: writes and events, in order, with nothing left to choose.
+//! The result of a reconcile: writes and events to execute, in order.
 //!
 //! Pure functions return plans; the executor in [`crate::execute`] carries them out, the
 //! conformance runner applies them to recorded objects. Each write carries the whole object as it

@@ -138,14 +138,14 @@ mod tests {
         for gate in Gate::ALL {
             let name = gate.name();
             let at_word_end = |rest: &str| !rest.starts_with(|c: char| c.is_ascii_alphanumeric());
-            let looked_at = source.split(&format!("Gate::{name}")).skip(1).any(at_word_end);
+            let used = source.split(&format!("Gate::{name}")).skip(1).any(at_word_end);
             // MultiKueue's gates affect defaults and conditions that recorded cases cover; nothing
             // is dispatched.
             let listed = gate.support() != Support::Full;
             let both = [Gate::KueueDRAIntegrationConsumableCapacity, Gate::KueueDRAIntegrationPartitionableDevices];
             let partly = name.starts_with("MultiKueue") || both.contains(gate);
             let locked = *gate == Gate::ManagedJobsNamespaceSelectorAlwaysRespected;
-            assert!(looked_at != listed || partly || locked, "{name}: looked at {looked_at}, listed {listed}");
+            assert!(used != listed || partly || locked, "{name}: used {used}, listed {listed}");
         }
         // Kueue locks this gate.
         assert!(Gates::default().on(Gate::TLSOptions));

@@ -223,7 +223,11 @@ fn managed_namespaces(file: &File) -> Vec<Error> {
         selector::matches(wanted, &labels)
     });
     let refuse = |name: &&str| {
-        Error::invalid(&path, json!(wanted), format!("should not match the {name:?} namespace: jobs there must not be managed"))
+        Error::invalid(
+            &path,
+            json!(wanted),
+            format!("should not match the {name:?} namespace: jobs there must not be managed"),
+        )
     };
     hit.map(refuse).into_iter().collect()
 }

@@ -296,7 +296,7 @@ impl<J: Job> Reconcile<'_, J> {
                 self.stop(None, "missing workload");
             }
             let message = format!(
-                "Workload {name}, which {} names, is not there; the job stays suspended until it is made",
+                "Workload {name}, named in {}, does not exist; the job stays suspended until it is created",
                 labels::PREBUILT_WORKLOAD
             );
             self.report(NewEvent::warning(events::PREBUILT_WORKLOAD_NOT_FOUND, message));
@@ -569,8 +569,8 @@ impl<J: Job> Reconcile<'_, J> {
         if let Some(how) = status::true_condition(&workload, conditions::FINISHED) {
             if self.job.is_suspended() {
                 let message = format!(
-                    "Workload {} of this job has finished ({}: {}), so the job is not started any more; it is queued again when \
-                     that Workload is deleted",
+                    "Workload {} of this job has finished ({}: {}), so the job will not be started; delete that \
+                     Workload to queue the job again",
                     workload.name_any(),
                     how.reason,
                     how.message

@@ -195,7 +195,7 @@ impl TrainJob {
         if !patches.is_array() {
             *patches = json!([]);
         }
-        let list = patches.as_array_mut().expect("it was just made one");
+        let list = patches.as_array_mut().expect("just set to a list");
         let at = list.iter().position(|patch| patch["manager"] == MANAGER).unwrap_or_else(|| {
             list.push(json!({"manager": MANAGER}));
             list.len() - 1

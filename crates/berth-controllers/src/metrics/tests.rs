@@ -233,7 +233,7 @@ fn gauges_show_existing_queues_only() {
     );
     // Without fair sharing there is no share.
     assert_eq!(world.samples("kueue_cluster_queue_weighted_share"), [""; 0]);
-    let queue = world.stores.cluster_queue("a").expect("it was made");
+    let queue = world.stores.cluster_queue("a").expect("it exists");
     world.stores.cluster_queues.observe_deleted(&queue);
     world.scheduler.apply(Event::ClusterQueueRemoved("a".into()));
     assert!(!world.metrics.text(Role::Standalone).contains("cluster_queue=\"a\",status"));
@@ -286,7 +286,7 @@ fn workloads_are_counted_by_status_and_cause() {
         status::set(it, conditions::ADMITTED, true, "Admitted", "", at(2));
     });
     for name in ["checked", "lost", "done"] {
-        let gone = world.stores.workloads.get(&ObjectKey::namespaced("team", name)).expect("it was made");
+        let gone = world.stores.workloads.get(&ObjectKey::namespaced("team", name)).expect("it exists");
         world.metrics.changed(Some(&gone), None);
     }
     assert_eq!(
@@ -297,7 +297,7 @@ fn workloads_are_counted_by_status_and_cause() {
 }
 
 #[test]
-fn the_configuration_and_the_gates_say_which_series_there_are() {
+fn configuration_and_gates_select_the_series() {
     let local = |config: &Config| {
         let world = World::new(config);
         world.cluster_queue("a", Some("all"), 2);
@@ -328,7 +328,7 @@ fn the_configuration_and_the_gates_say_which_series_there_are() {
 }
 
 #[test]
-fn series_have_labels_of_their_objects_when_that_is_wanted() {
+fn series_have_the_custom_labels_of_their_objects() {
     let mut config = Config::default();
     let label = |name: &str, source| CustomLabel { name: name.to_owned(), source, ..CustomLabel::default() };
     config.metrics.custom_labels = vec![

@@ -230,7 +230,7 @@ fn requests_are_deleted_on_eviction_and_always_at_the_end() {
     assert_eq!(steps_with(&evicted, &config(json!({})), &requests, &kept), []);
     let finished = workload(&sets, json!({}), &["Finished"]);
     assert_eq!(deleted(&steps_with(&finished, &config(json!({})), &requests, &kept)), 1);
-    // One that was for an earlier attempt makes room for the next.
+    // A request of an earlier attempt is deleted, and the next one created.
     let again = steps(&workload(&sets, json!({"retryCount": 1}), &[]), &config(json!({})), &requests);
     let made = again.iter().find_map(|step| match step {
         Step::Create { request, .. } => Some(request.name_any()),

@@ -145,7 +145,7 @@ pub(super) fn ancestor_of_metadata(
             None => return ancestors::Lookup::Unwatched,
         };
         let Some(owner) = lookup(group, &resource, namespace, &reference.name) else {
-            // Not every caller caches ReplicaSets, so a missing one says nothing.
+            // Not every caller caches ReplicaSets, so a missing one may still exist.
             let between = known.is_none();
             return if between { ancestors::Lookup::Unwatched } else { ancestors::Lookup::Missing };
         };

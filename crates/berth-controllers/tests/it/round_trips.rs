@@ -191,7 +191,7 @@ fn an_object_written_back_is_unchanged_and_a_changed_one_is_rejected() {
         let old = written(&form, &mut state).expect("a map");
         let mut new = old.clone();
         let (parent, last) = path.rsplit_once('/').expect("a path");
-        let parent = new.pointer_mut(parent).expect("it is there");
+        let parent = new.pointer_mut(parent).expect("the parent exists");
         match parent.as_array_mut() {
             Some(items) => items[last.parse::<usize>().expect("an index")] = other,
             None => parent[last.replace("~1", "/")] = other,
