@@ -35,7 +35,7 @@ pub mod visibility;
 pub mod webhooks;
 pub mod workload;
 
-pub use config::Config;
+pub use configuration::Config;
 pub use decisions::Decisions;
 pub use gates::{Gate, Gates};
 pub use stores::Stores;

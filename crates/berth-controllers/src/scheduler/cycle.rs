@@ -14,7 +14,7 @@ use super::carry_out::{Change, changes};
 use super::feed::{self, Environment, Extra, object_key};
 use super::writer::Writes;
 use super::{RegisteredScheduler, SchedulerState, StatusQueues, cycle_key};
-use crate::config::Config;
+use crate::configuration::Config;
 use crate::decisions::Decisions;
 use crate::gates::Gate;
 use crate::metrics::Metrics;

@@ -10,7 +10,7 @@ use kube::Resource;
 
 use super::SchedulerState;
 use super::refusals::What;
-use crate::config::Resources;
+use crate::configuration::Resources;
 use crate::decisions::Decisions;
 use crate::metrics::Metrics;
 use crate::queues::{cohort, priority_class};

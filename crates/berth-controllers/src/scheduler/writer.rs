@@ -27,7 +27,7 @@ use super::carry_out::{Change, Notice, carry_out, replaced_slice};
 use super::feed::{Environment, object_key, workload_key};
 use super::refusals::What;
 use crate::conditions::{self, truncate};
-use crate::config::Config;
+use crate::configuration::Config;
 use crate::decisions::{self, Decisions};
 use crate::execute::{Part, patch};
 use crate::gates::Gates;

@@ -42,7 +42,7 @@ pub(crate) fn install(
         executor,
         clock: manager.clock(),
         decided: scheduler.writes.clone(),
-        let_in: Mutex::default(),
+        admissible_since: Mutex::default(),
     };
     let by_queue = stores.workloads.index(|workload: &Workload| {
         let namespace = workload.metadata.namespace.as_deref().unwrap_or_default();

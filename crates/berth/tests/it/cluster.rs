@@ -131,9 +131,7 @@ impl Cluster {
         for workload in unfinished {
             let meta = &workload["metadata"];
             let (namespace, name) = (meta["namespace"].as_str().unwrap_or(""), meta["name"].as_str().unwrap_or(""));
-            let explanation = format!(
-                "/apis/{GROUP}/{VERSION}/namespaces/{namespace}/workloads/{name}/explanation"
-            );
+            let explanation = format!("/apis/{GROUP}/{VERSION}/namespaces/{namespace}/workloads/{name}/explanation");
             let selector = format!("involvedObject.name={name}");
             for arguments in [
                 ["get", "workload", name, "-n", namespace, "-o", "yaml"].as_slice(),
