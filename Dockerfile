@@ -1,4 +1,4 @@
-# The image the manifests name (`berth install`, the chart): one static folder of a system with nothing but the program.
+# The image that `berth install` and the chart name: the program and the system libraries it needs.
 # Build it from the root of the checkout: docker build -t ghcr.io/berth-batch/berth:VERSION .
 
 FROM rust:1-bookworm AS build
@@ -7,7 +7,7 @@ COPY . .
 # SQLite, ring and mimalloc are compiled from C; the image has the compiler for it.
 RUN cargo build --profile dist --locked -p berth --bin berth
 
-# glibc, the system's authorities, time zones, and nobody to log in as: no shell.
+# Has glibc, CA certificates and time zones, and neither a shell nor a user that can log in.
 FROM gcr.io/distroless/cc-debian12
 COPY --from=build /src/target/dist/berth /usr/local/bin/berth
 # A number, so that runAsNonRoot can be checked before the container starts; the manifests name the same.
