@@ -1,4 +1,5 @@
-//! Pods whose node is gone: they failed, and nobody is left to say so or to take them away.
+//! The pod garbage collector: pods that no kubelet can end get the phase Failed and are removed.
+//! Their node is gone, or they were deleted before they had one.
 
 use std::time::Duration;
 
@@ -31,6 +32,9 @@ pub fn install(manager: &mut Manager) {
             pods.iter().map(|pod| ObjectKey::of(pod.as_ref())).collect::<Vec<_>>()
         })
         .watch(&pods, move |delta| {
+            if let Some(pod) = delta.new.as_ref().filter(|pod| is_terminating_unbound(pod)) {
+                return Some(ObjectKey::of(pod.as_ref()));
+            }
             if let Some(pod) = &delta.new
                 && let Some(node) = node_of(pod)
                 && delta.old.as_ref().is_none_or(|old| node_of(old) != Some(node))
@@ -47,6 +51,12 @@ fn node_of(pod: &Pod) -> Option<&str> {
     pod.spec.as_ref()?.node_name.as_deref().filter(|name| !name.is_empty())
 }
 
+/// True for a pod that was deleted before it was bound. The API server removes such a pod at once
+/// unless a finalizer holds it; the owner of the finalizer may wait for a terminal phase.
+fn is_terminating_unbound(pod: &Pod) -> bool {
+    pod.metadata.deletion_timestamp.is_some() && node_of(pod).is_none()
+}
+
 struct PodCollector {
     pods: Cache<Pod>,
     nodes: Cache<Node>,
@@ -57,8 +67,9 @@ struct PodCollector {
 impl Reconciler for PodCollector {
     async fn reconcile(&self, key: ObjectKey) -> Result<Action, Error> {
         let Some(pod) = self.pods.get(&key) else { return Ok(Action::Wait) };
-        let Some(node) = node_of(&pod) else { return Ok(Action::Wait) };
-        if self.nodes.get(&ObjectKey::cluster(node)).is_some() {
+        let unbound = is_terminating_unbound(&pod);
+        let node_is_gone = |node| self.nodes.get(&ObjectKey::cluster(node)).is_none();
+        if !unbound && !node_of(&pod).is_some_and(node_is_gone) {
             return Ok(Action::Wait);
         }
         let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref()).unwrap_or("Pending");
@@ -69,21 +80,20 @@ impl Reconciler for PodCollector {
         }
         let api: Api<Pod> = Api::namespaced(self.client.clone(), &key.namespace);
         if !has_ended {
-            let now = stamp(self.clock.now());
-            let patch = json!({
+            let reason = pod.status.as_ref().and_then(|status| status.reason.clone());
+            let mut patch = json!({
                 "metadata": { "uid": pod.metadata.uid },
-                "status": {
-                    "phase": "Failed",
-                    "reason": pod.status.as_ref().and_then(|status| status.reason.clone()),
-                    "conditions": [{
-                        "type": "DisruptionTarget",
-                        "status": "True",
-                        "reason": "DeletionByPodGC",
-                        "message": "PodGC: node no longer exists",
-                        "lastTransitionTime": now,
-                    }],
-                },
+                "status": { "phase": "Failed", "reason": reason },
             });
+            if !unbound {
+                patch["status"]["conditions"] = json!([{
+                    "type": "DisruptionTarget",
+                    "status": "True",
+                    "reason": "DeletionByPodGC",
+                    "message": "PodGC: node no longer exists",
+                    "lastTransitionTime": stamp(self.clock.now()),
+                }]);
+            }
             match api.patch_status(&key.name, &PatchParams::default(), &Patch::Strategic(&patch)).await {
                 Ok(written) => self.pods.observe(written),
                 Err(error) if is_not_found(&error) => return Ok(Action::Wait),

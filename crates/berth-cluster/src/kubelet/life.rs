@@ -17,6 +17,8 @@ const RESTART_BASE: SignedDuration = SignedDuration::from_secs(10);
 const RESTART_MAX: SignedDuration = SignedDuration::from_secs(300);
 /// Exit code of a container that was asked to stop (128 + SIGTERM).
 const TERMINATED: i32 = 143;
+/// Exit code that a kubelet reports for a container that did not exist when its pod was terminated.
+const NOT_FOUND: i32 = 137;
 
 /// What to do next for a bound pod.
 #[derive(Clone, Debug, PartialEq)]
@@ -267,15 +269,23 @@ fn stop(
     if ends > now {
         return Step::Until(Some(ends));
     }
-    if is_terminal || !has_run {
+    if is_terminal {
         // Once the grace period is spent, only finalizers hold the pod, and they are their owners' business.
         let is_spent = pod.metadata.deletion_grace_period_seconds == Some(0);
         return if is_spent { Step::Until(None) } else { Step::Remove };
     }
-    end_all(&spec, &mut status, TERMINATED, "Error", now);
+    // A pod gets a terminal phase before it is removed, also if none of its containers ran: a Job
+    // that replaces only failed pods waits for that phase, and holds the pod by a finalizer.
+    let events = if has_run {
+        end_all(&spec, &mut status, TERMINATED, "Error", now);
+        spec.containers.iter().map(|c| ("Killing", format!("Stopping container {}", c.name))).collect()
+    } else {
+        let ended = |c: &Container| terminated(c, blank(c), NOT_FOUND, "ContainerStatusUnknown", now);
+        status.container_statuses = Some(spec.containers.iter().map(ended).collect());
+        Vec::new()
+    };
     status.phase = Some("Failed".into());
     not_ready(&mut status, "PodFailed", &spec.containers, now);
-    let events = spec.containers.iter().map(|c| ("Killing", format!("Stopping container {}", c.name))).collect();
     Step::Write { status: Box::new(status), events }
 }
 
@@ -509,6 +519,24 @@ mod tests {
         assert_eq!(status.phase.as_deref(), Some("Failed"));
         pod.status = Some(*status);
         assert_eq!(step(&pod, &runtime, 1, "", "", at(21)), Step::Remove);
+    }
+
+    #[test]
+    fn a_pod_that_is_deleted_before_it_starts_fails_before_it_is_removed() {
+        for (grace, then) in [(30, Step::Remove), (0, Step::Until(None))] {
+            let mut pod = pod("Never", &[]);
+            pod.metadata.deletion_timestamp = Some(Time(at(50)));
+            pod.metadata.deletion_grace_period_seconds = Some(grace);
+            let runtime = PodRuntime::default();
+            let Step::Write { status, events } = step(&pod, &runtime, 1, "", "", at(20)) else {
+                panic!("must be written")
+            };
+            assert_eq!((status.phase.as_deref(), events), (Some("Failed"), Vec::new()));
+            let ended = status.container_statuses.as_ref().unwrap()[0].state.clone().unwrap().terminated.unwrap();
+            assert_eq!((ended.exit_code, ended.started_at), (137, None));
+            pod.status = Some(*status);
+            assert_eq!(step(&pod, &runtime, 1, "", "", at(20)), then);
+        }
     }
 
     #[test]

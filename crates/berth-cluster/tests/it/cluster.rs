@@ -440,6 +440,44 @@ async fn pods_of_a_lost_node_fail_as_disrupted_and_their_job_goes_on() {
         .await;
 }
 
+/// A Job with a pod failure policy counts and replaces a pod once it has failed. A pod that no
+/// kubelet started gets that phase too, or its Job would wait for ever.
+#[tokio::test(start_paused = true)]
+async fn a_job_with_a_failure_policy_replaces_pods_that_are_deleted_before_they_start() {
+    for is_bound in [false, true] {
+        let cluster = Cluster::new().await;
+        let pods = Api::<Pod>::namespaced(cluster.client(), "default");
+        let mut manifest = l4_job("work", 1, "reservation", "reserved");
+        manifest["spec"]["podFailurePolicy"] =
+            json!({ "rules": [{ "action": "Ignore", "onPodConditions": [{ "type": "DisruptionTarget" }] }] });
+        // The test binds the pod, not the scheduler.
+        manifest["spec"]["template"]["spec"]["schedulerName"] = json!("test");
+        cluster
+            .run(async {
+                cluster.create::<Job>("default", manifest).await;
+                eventually("the Job creates its pod", async || cluster.pods().await.len() == 1).await;
+            })
+            .await;
+        let first = cluster.pods().await.remove(0).name_any();
+        if is_bound {
+            let nodes = Api::<Node>::all(cluster.client()).list(&ListParams::default()).await.unwrap();
+            let node = nodes.iter().find(|node| node.name_any().contains("reserved-np")).unwrap().name_any();
+            let binding = json!({ "apiVersion": "v1", "kind": "Binding", "metadata": { "name": first },
+                "target": { "apiVersion": "v1", "kind": "Node", "name": node } });
+            let bound: Value =
+                pods.create_subresource("binding", &first, &PostParams::default(), &binding).await.unwrap();
+            assert_eq!(bound["status"], "Success");
+        }
+        pods.delete(&first, &DeleteParams::default()).await.unwrap();
+        cluster
+            .run(eventually("the Job replaces the pod", async || {
+                let names: Vec<String> = cluster.pods().await.iter().map(ResourceExt::name_any).collect();
+                names.len() == 1 && names[0] != first
+            }))
+            .await;
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn an_important_pod_takes_the_place_of_a_lesser_one() {
     let cluster = Cluster::new().await;
