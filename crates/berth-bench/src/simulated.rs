@@ -73,6 +73,7 @@ impl Simulated {
             front_proxy: None,
             audit: None,
             apart: false,
+            decisions: berth_controllers::Decisions::default(),
         };
         let embedded = Embedded::start_through(options, connect).await?;
         let client = embedded.observer();

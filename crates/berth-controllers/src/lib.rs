@@ -57,12 +57,14 @@ pub struct Installed {
     pub stores: Stores,
     /// Which of the optional kinds the cluster serves.
     pub kinds: Kinds,
+    /// The last decisions about each workload.
+    pub decisions: Decisions,
 }
 
 impl Installed {
     /// All metrics in the Prometheus text format, for a process in this role.
     pub fn figures(&self, role: metrics::Role) -> String {
-        self.metrics.text(role) + &self.kinds.text()
+        self.metrics.text(role) + &self.kinds.text() + &self.decisions.text()
     }
 }
 
@@ -120,7 +122,8 @@ pub fn install_with(manager: &mut Manager, config: Config, decisions: &Decisions
     });
     let explain = explain::Explain::new(scheduler.state.clone(), stores.clone(), decisions.clone(), manager.client());
     let visibility = visibility::Visibility::new(scheduler.state, stores.workloads.clone());
-    Installed { metrics, explain, visibility, stores, kinds: manager.kinds() }
+    let decisions = decisions.clone();
+    Installed { metrics, explain, visibility, stores, kinds: manager.kinds(), decisions }
 }
 
 /// The caches of all kinds that the configuration has need of. Controllers keep clones of them, so they are

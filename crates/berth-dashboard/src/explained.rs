@@ -124,7 +124,7 @@ fn unnamed(count: u32) -> String {
     format!("{} not named here", workloads(u64::from(count)))
 }
 
-fn link(html: &mut Html, name: &ObjectName) {
+pub(crate) fn link(html: &mut Html, name: &ObjectName) {
     html.link(
         &Href::path(&["workloads", &name.namespace, &name.name]),
         format_args!("{}/{}", name.namespace, name.name),
@@ -132,7 +132,7 @@ fn link(html: &mut Html, name: &ObjectName) {
 }
 
 /// A share in thousandths; the largest number stands for one that has no bound.
-fn share(share: i64) -> String {
+pub(crate) fn share(share: i64) -> String {
     if share == i64::MAX { "no bound".to_owned() } else { share.to_string() }
 }
 
@@ -354,7 +354,7 @@ fn shortage(html: &mut Html, shortage: &Shortage) {
     }
 }
 
-fn search(html: &mut Html, search: &VictimSearch) {
+pub(crate) fn search(html: &mut Html, search: &VictimSearch) {
     let what = match (&search.resource, &search.flavor) {
         (Some(resource), Some(flavor)) => format!("{resource} of flavor {flavor}"),
         _ => "all that is short".to_owned(),

@@ -10,6 +10,7 @@
 
 #![forbid(unsafe_code)]
 
+mod decisions;
 mod explained;
 mod guard;
 mod html;

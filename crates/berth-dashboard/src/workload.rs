@@ -7,6 +7,7 @@ use http::{Response, StatusCode};
 use jiff::Timestamp;
 use kube::{Api, Client};
 
+use crate::decisions;
 use crate::explained;
 use crate::html::{Href, Html};
 use crate::layout::{self, Frame, notice};
@@ -38,6 +39,9 @@ pub async fn page(client: &Client, (namespace, name): (&str, &str), refresh: boo
         match &explained {
             Ok(explained) => explained::show(html, explained),
             Err(unread) => notice(html, format_args!("There is no explanation. {unread}")),
+        }
+        if let Ok(explained) = &explained {
+            decisions::show(html, &explained.decisions, now);
         }
         if let Ok(workload) = &object {
             conditions(html, workload, now);

@@ -12,7 +12,7 @@ use berth_apiserver::audit::Log;
 use berth_apiserver::auth::tokens::TokenKey;
 use berth_apiserver::pki::FrontProxy;
 use berth_apiserver::{ApiServer, InProcess, UserInfo};
-use berth_controllers::{configuration, rights};
+use berth_controllers::{Decisions, configuration, rights};
 use berth_runtime::{Clock, Manager, ManagerError};
 use futures::FutureExt;
 use kube::Client;
@@ -58,6 +58,8 @@ pub struct Options {
     /// The controllers run as in a process of their own: they share no cache with the simulated
     /// cluster, and have only the rights of an installation.
     pub apart: bool,
+    /// Keeps the last decisions about each workload; a journal may store them.
+    pub decisions: Decisions,
 }
 
 impl Options {
@@ -74,6 +76,7 @@ impl Options {
             audit: None,
             front_proxy: None,
             apart: false,
+            decisions: Decisions::default(),
         }
     }
 }
@@ -187,7 +190,7 @@ impl Embedded {
             (connect(server.in_process(UserInfo::master(CONTROLLER_USER)).agent(AGENT).lean()), None)
         };
         let mut manager = Manager::new(client, options.clock.clone());
-        api.serve(berth_controllers::install(&mut manager, controllers));
+        api.serve(berth_controllers::install_with(&mut manager, controllers, &options.decisions));
         let machines = match machines {
             Some(mut machines) => {
                 berth_cluster::install(&mut machines, cluster);

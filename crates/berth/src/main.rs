@@ -14,6 +14,7 @@ mod explain;
 mod front;
 mod identity;
 mod install;
+mod journal;
 mod run;
 mod time;
 mod unqueued;

@@ -4,11 +4,13 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use berth_controllers::Decisions;
 use berth_embedded::{Embedded, Options as EmbeddedOptions};
 use clap::Args;
 
 use crate::audit::AuditOptions;
 use crate::front::{Front, FrontOptions};
+use crate::journal::JournalOptions;
 use crate::time::TimeOptions;
 use crate::{identity, process};
 
@@ -26,6 +28,8 @@ pub struct Options {
     #[command(flatten)]
     audit: AuditOptions,
     #[command(flatten)]
+    journal: JournalOptions,
+    #[command(flatten)]
     time: TimeOptions,
 }
 
@@ -37,6 +41,8 @@ pub fn main(options: &Options) -> anyhow::Result<ExitCode> {
 async fn up(options: &Options) -> anyhow::Result<ExitCode> {
     let front = Front::open(&options.front).await?;
     let time = options.time.clock(front.data_dir())?;
+    let decisions = Decisions::default();
+    let journal = options.journal.open(&decisions)?;
     let keeper = time.keep();
     let embedded = Embedded::start(EmbeddedOptions {
         clock: time.clock,
@@ -49,6 +55,7 @@ async fn up(options: &Options) -> anyhow::Result<ExitCode> {
         audit: options.audit.log()?,
         front_proxy: Some(front.front_proxy()?),
         apart: false,
+        decisions,
     })
     .await?;
     front.write_kubeconfig()?;
@@ -65,6 +72,9 @@ async fn up(options: &Options) -> anyhow::Result<ExitCode> {
     identity.abort();
     let leftovers = serving.stop().await;
     embedded.stop().await;
+    if let Some(journal) = journal {
+        journal.close();
+    }
     if let Some(keeper) = keeper {
         keeper.close().await;
     }

@@ -23,6 +23,7 @@ use berth_api::kueue::v1beta2::Workload;
 use berth_runtime::ObjectKey;
 
 pub(crate) use page::page;
+pub use page::summary;
 pub(crate) use record::{of_change, of_object};
 
 /// Maximum number of records of one workload.
@@ -56,6 +57,8 @@ struct Kept {
     others: BTreeMap<u64, Arc<DecisionRecord>>,
     /// Numbers of each workload's records, oldest first.
     of: HashMap<ObjectKey, Vec<u64>>,
+    /// Evictions that are being written: the seconds at which they were decided.
+    writing: HashMap<ObjectKey, i64>,
 }
 
 impl Kept {
@@ -101,6 +104,16 @@ fn is_wait(record: &DecisionRecord) -> bool {
     record.outcome == DecisionOutcome::Waiting
 }
 
+/// True for the record of an eviction, for another workload or for another reason.
+fn is_eviction(record: &DecisionRecord) -> bool {
+    matches!(record.outcome, DecisionOutcome::Preempted | DecisionOutcome::Evicted)
+}
+
+/// The second in which a decision was taken. Conditions of objects are that exact.
+fn second(record: &DecisionRecord) -> Option<i64> {
+    record.time.as_ref().map(|time| time.0.as_second())
+}
+
 fn key_of(record: &DecisionRecord) -> ObjectKey {
     ObjectKey::namespaced(record.workload.namespace.as_str(), record.workload.name.as_str())
 }
@@ -144,9 +157,39 @@ impl Decisions {
         self.inner.dropped.load(Ordering::Relaxed)
     }
 
+    /// Metrics of the records in the Prometheus text format.
+    pub fn text(&self) -> String {
+        const NAME: &str = "berth_decision_records_dropped_total";
+        let dropped = self.dropped();
+        format!(
+            "# HELP {NAME} Records of decisions that were not written to the decision journal\n\
+             # TYPE {NAME} counter\n{NAME} {dropped}\n"
+        )
+    }
+
+    /// Announces that a decision is about to be written: the object may show an eviction before its
+    /// write is answered. [`Decisions::add`] or [`Decisions::abandon`] follows.
+    pub(crate) fn begin(&self, record: &DecisionRecord) {
+        if let Some(second) = second(record).filter(|_| is_eviction(record)) {
+            self.kept().writing.insert(key_of(record), second);
+        }
+    }
+
+    /// The write of a decision failed. If the object shows its eviction all the same, that is kept.
+    pub(crate) fn abandon(&self, key: &ObjectKey, workload: Option<&Workload>) {
+        if self.kept().writing.remove(key).is_some()
+            && let Some(workload) = workload
+        {
+            self.observe(workload);
+        }
+    }
+
     /// Keeps a decision that was written.
     pub(crate) fn add(&self, record: DecisionRecord) {
         let record = Arc::new(record);
+        if is_eviction(&record) {
+            self.kept().writing.remove(&key_of(&record));
+        }
         let sent = self.sender().as_ref().map(|journal| journal.try_send(record.clone()));
         if let Some(Err(TrySendError::Full(_))) = sent {
             self.count_dropped(1);
@@ -157,12 +200,14 @@ impl Decisions {
     /// Keeps an eviction that an object shows and that is not kept yet.
     pub(crate) fn observe(&self, workload: &Workload) {
         let Some(record) = of_object(workload) else { return };
-        let second = |record: &DecisionRecord| record.time.as_ref().map(|time| time.0.as_second());
-        let known = |kept: &Arc<DecisionRecord>| {
-            let is_eviction = matches!(kept.outcome, DecisionOutcome::Preempted | DecisionOutcome::Evicted);
-            is_eviction && kept.uid == record.uid && second(kept) == second(&record)
+        let same = |known: &Arc<DecisionRecord>| {
+            is_eviction(known) && known.uid == record.uid && second(known) == second(&record)
         };
-        let is_known = self.kept().of(&key_of(&record)).any(known);
+        let is_known = {
+            let (kept, key) = (self.kept(), key_of(&record));
+            let being_written = kept.writing.get(&key).copied();
+            (being_written.is_some() && being_written == second(&record)) || kept.of(&key).any(same)
+        };
         if !is_known {
             self.add(record);
         }
@@ -192,6 +237,8 @@ mod tests {
     use berth_api::berth::explanation::ObjectName;
 
     use super::*;
+    use crate::Gates;
+    use crate::workload::status;
 
     fn record(name: &str, outcome: DecisionOutcome, reason: &str) -> DecisionRecord {
         let workload = ObjectName { namespace: "team".to_owned(), name: name.to_owned() };
@@ -237,6 +284,34 @@ mod tests {
     }
 
     #[test]
+    fn an_eviction_that_the_object_shows_before_its_write_is_answered_is_kept_once() {
+        let mut workload = Workload::named("w");
+        workload.metadata.namespace = Some("team".to_owned());
+        let at: jiff::Timestamp = "2026-01-01T00:00:00.5Z".parse().expect("a time");
+        let eviction = status::Eviction { reason: "Preempted", cause: "", message: "" };
+        status::evict(&mut workload, &eviction, &Gates::default(), at);
+        let mut full = record("w", DecisionOutcome::Preempted, "InClusterQueue");
+        full.time = Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(at));
+
+        let decisions = Decisions::default();
+        decisions.begin(&full);
+        decisions.observe(&workload);
+        assert!(reasons(&decisions, "w").is_empty(), "the record of the decision says more");
+        decisions.add(full.clone());
+        decisions.observe(&workload);
+        assert_eq!(reasons(&decisions, "w"), ["InClusterQueue"]);
+
+        let decisions = Decisions::default();
+        decisions.begin(&full);
+        decisions.abandon(&key_of(&full), None);
+        assert!(reasons(&decisions, "w").is_empty(), "nothing was written");
+        decisions.begin(&full);
+        decisions.observe(&workload);
+        decisions.abandon(&key_of(&full), Some(&workload));
+        assert_eq!(reasons(&decisions, "w"), ["Preempted"], "the write arrived, its answer did not");
+    }
+
+    #[test]
     fn a_deleted_workload_leaves_nothing_behind() {
         let decisions = Decisions::default();
         decisions.add(record("w", DecisionOutcome::Waiting, ""));
@@ -256,5 +331,10 @@ mod tests {
         assert_eq!(reasons(&decisions, "w"), ["new", "old"]);
         let arrived: Vec<String> = journal.try_iter().map(|it| it.reason.clone()).collect();
         assert_eq!(arrived, ["new"]);
+        for _ in 0..JOURNAL_WAITING_MAX + 3 {
+            decisions.add(record("w", DecisionOutcome::Evicted, "more"));
+        }
+        let line = "berth_decision_records_dropped_total 3\n";
+        assert!(decisions.text().ends_with(line), "{}", decisions.text());
     }
 }

@@ -7,6 +7,8 @@ use berth_api::berth::explanation::{ObjectName, VictimSearch};
 use berth_apimachinery::times;
 use jiff::SignedDuration;
 
+use super::is_eviction;
+
 /// Maximum number of candidates that are listed.
 const CANDIDATES_MAX: usize = 10;
 
@@ -26,24 +28,24 @@ pub(crate) fn page(records: &[DecisionRecord]) -> String {
     text
 }
 
-fn is_eviction(record: &DecisionRecord) -> bool {
-    matches!(record.outcome, DecisionOutcome::Preempted | DecisionOutcome::Evicted)
-}
-
 fn at(record: &DecisionRecord) -> String {
     record.time.as_ref().map(|time| times::time(time.0)).unwrap_or_default()
 }
 
 fn line(record: &DecisionRecord) -> String {
-    let what = match record.outcome {
+    format!("  {}  {}\n", at(record), summary(record))
+}
+
+/// What was decided, in a few words.
+pub fn summary(record: &DecisionRecord) -> String {
+    match record.outcome {
         DecisionOutcome::Waiting => format!("kept waiting: {}", record.reason),
         DecisionOutcome::Preempting => "preempted other workloads".to_owned(),
         DecisionOutcome::QuotaReserved => format!("given quota of ClusterQueue {}", record.cluster_queue),
         DecisionOutcome::Admitted => format!("admitted by ClusterQueue {}", record.cluster_queue),
         DecisionOutcome::Preempted => format!("preempted{}: {}", by(record), record.reason),
         DecisionOutcome::Evicted => format!("evicted: {}", record.reason),
-    };
-    format!("  {}  {what}\n", at(record))
+    }
 }
 
 /// ` by NAMESPACE/NAME`, as far as it is known and may be named.

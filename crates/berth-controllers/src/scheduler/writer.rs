@@ -344,14 +344,21 @@ impl Writer {
         if matches!(change, Change::Admit(admit) if !admit.second_pass) {
             self.scheduler.reserved(workload_key(key), self.scheduler.now());
         }
+        // The cache may show the object before the write is answered. The record of an eviction made
+        // from the object says less.
+        let record = decisions::of_change(change, &before, &after, now);
+        if let Some(record) = &record {
+            self.decisions.begin(record);
+        }
         let api: Api<Workload> = Api::namespaced(self.client.clone(), &key.namespace);
-        match patch(&api, &before, &after, Part::Status, before.resource_version().as_deref()).await {
+        let written = patch(&api, &before, &after, Part::Status, before.resource_version().as_deref()).await;
+        match (&written, record) {
+            (Ok(_), Some(record)) => self.decisions.add(record),
+            (Err(_), Some(_)) => self.decisions.abandon(key, self.stores.workloads.get(key).as_deref()),
+            (_, None) => {}
+        }
+        match written {
             Ok(answer) => {
-                // Before the cache shows the object: the record of an eviction made from the
-                // object says less.
-                if let Some(record) = decisions::of_change(change, &before, &after, now) {
-                    self.decisions.add(record);
-                }
                 if let Some(answer) = answer {
                     self.stores.workloads.observe(answer);
                 }

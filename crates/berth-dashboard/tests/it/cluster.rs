@@ -71,6 +71,36 @@ fn without_markup(page: &str) -> String {
 }
 
 #[tokio::test(start_paused = true)]
+async fn the_page_of_a_preempted_workload_shows_the_decision() {
+    let (embedded, clock) = cluster().await;
+    let client = embedded.admin_client();
+    let mut reclaiming = queue("red", 2);
+    reclaiming["spec"]["preemption"] = json!({"reclaimWithinCohort": "Any"});
+    create(&client, reclaiming).await;
+    create(
+        &client,
+        json!({"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "LocalQueue",
+            "metadata": {"name": "red", "namespace": "default"}, "spec": {"clusterQueue": "red"}}),
+    )
+    .await;
+    // Red's two CPUs are lent to blue, which then uses all six.
+    create(&client, job("lent", 3)).await;
+    clock.sleep(Duration::from_secs(2)).await;
+    let mut urgent = job("urgent", 2);
+    urgent["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] = json!("red");
+    create(&client, urgent).await;
+    clock.sleep(Duration::from_secs(5)).await;
+    let page = get(&dashboard(client, clock), "/workloads/default/lent").await;
+    let text = without_markup(&page);
+    assert!(text.contains("preempted by default/job-urgent-"), "{text}");
+    assert!(text.contains("Rule: reclaimWithinCohort of ClusterQueue red is Any."), "{text}");
+    assert!(text.contains("Lost: 3 cpu of flavor default, held for"), "{text}");
+    assert!(text.contains("red ClusterQueue cpu default 2 0 2"), "{text}");
+    assert!(page.contains("Preempted by <a href=\"/workloads/default/job-urgent-"), "{page}");
+    embedded.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn pages_show_quota_order_and_reasons() {
     let (embedded, clock) = cluster().await;
     let pages = dashboard(embedded.admin_client(), clock);

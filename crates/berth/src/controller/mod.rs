@@ -8,10 +8,11 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use anyhow::{anyhow, bail};
+use anyhow::anyhow;
 use berth_apimachinery::field;
 use berth_apimachinery::meta::GroupResource;
 use berth_apimachinery::status::Status;
+use berth_controllers::Decisions;
 use berth_controllers::configuration::{self, Loaded, Process, process as defaults};
 use berth_controllers::explain::{self, Unexplained};
 use berth_controllers::metrics::Role;
@@ -27,6 +28,7 @@ use crate::component::election;
 use crate::component::endpoints::{Endpoints, Places};
 use crate::component::limit::{Limit, Limiter};
 use crate::component::{self, ComponentOptions, Leading, listen::BindAddress};
+use crate::journal::JournalOptions;
 use crate::process;
 use aggregated::Aggregated;
 use webhook::WebhookOptions;
@@ -49,6 +51,8 @@ pub struct Options {
     advertise_address: Option<IpAddr>,
     #[command(flatten)]
     component: ComponentOptions,
+    #[command(flatten)]
+    journal: JournalOptions,
     #[command(flatten)]
     webhooks: WebhookOptions,
 }
@@ -113,8 +117,12 @@ async fn control(options: &Options) -> anyhow::Result<ExitCode> {
     let mut manager = Manager::new(client.clone(), clock);
     let controllers = Controllers::default();
     let (installs, settings) = (controllers.clone(), config.clone());
-    let install: component::Install =
-        Box::new(move |manager| installs.set(berth_controllers::install(manager, settings.clone())));
+    // One for all terms of leading, so that the decisions of earlier terms stay known.
+    let decisions = Decisions::default();
+    let journal = options.journal.open(&decisions)?;
+    let install: component::Install = Box::new(move |manager| {
+        installs.set(berth_controllers::install_with(manager, settings.clone(), &decisions));
+    });
     install(&mut manager);
     let mut tasks = JoinSet::new();
     let leading = Leading::default();
@@ -169,8 +177,12 @@ async fn control(options: &Options) -> anyhow::Result<ExitCode> {
             kinds => kinds,
         }
     };
-    tokio::select! {
+    let ended = tokio::select! {
         ended = component::run(manager, candidate, &leading, install) => ended,
-        kinds = late => bail!("controller.cacheSyncTimeout is over, and caches are not filled: {kinds}"),
+        kinds = late => Err(anyhow!("controller.cacheSyncTimeout is over, and caches are not filled: {kinds}")),
+    };
+    if let Some(journal) = journal {
+        journal.close();
     }
+    ended
 }

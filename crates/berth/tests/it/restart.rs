@@ -3,7 +3,9 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
+use berth_api::berth::explanation::{GROUP, VERSION};
 use berth_testing::has_kubectl;
+use serde_json::Value;
 
 use crate::cluster::{Cluster, file};
 
@@ -20,6 +22,13 @@ fn lease_holder(cluster: &Cluster) -> String {
     leases["items"][0]["spec"]["holderIdentity"].as_str().unwrap_or_default().to_owned()
 }
 
+/// The decisions about the first job that its explanation lists.
+fn decisions(cluster: &Cluster) -> Vec<Value> {
+    let path = format!("/apis/{GROUP}/{VERSION}/namespaces/team-blue/workloads/train-1/explanation");
+    let explained: Value = serde_json::from_str(&cluster.run(&["get", "--raw", &path])).expect("JSON");
+    explained["decisions"].as_array().cloned().unwrap_or_default()
+}
+
 #[test]
 fn a_killed_cluster_continues_where_it_was_and_no_job_runs_twice() {
     if !has_kubectl() {
@@ -27,7 +36,8 @@ fn a_killed_cluster_continues_where_it_was_and_no_job_runs_twice() {
     }
     let data = tempfile::tempdir().expect("a temporary folder");
     // An hour of a job is fifteen seconds.
-    let arguments = ["--time-scale", "240"];
+    let journal = data.path().join("journal").display().to_string();
+    let arguments = ["--time-scale", "240", "--decision-journal", &journal];
     let cluster = Cluster::durable(data.path(), &arguments);
     cluster.run(&["apply", "-f", &file("examples/quickstart/queues.yaml")]);
     cluster.run(&["apply", "-f", &file("examples/quickstart/blue-jobs.yaml")]);
@@ -38,11 +48,14 @@ fn a_killed_cluster_continues_where_it_was_and_no_job_runs_twice() {
             .is_some_and(|pods| pods.iter().filter(|pod| pod["status"]["phase"] == "Running").count() == 4)
     });
     let before = pods(&cluster);
+    let decided = decisions(&cluster);
+    assert!(decided.iter().any(|decision| decision["outcome"] == "Admitted"), "{decided:?}");
     let holder = lease_holder(&cluster);
     cluster.kill();
 
     let cluster = Cluster::durable(data.path(), &arguments);
     assert!(pods(&cluster).is_superset(&before), "pods were lost");
+    assert_eq!(decisions(&cluster), decided, "the journal has the decisions of the killed process");
     cluster.wait_until("the new process to announce itself", 10, |cluster| lease_holder(cluster) != holder);
     cluster.wait_until("all jobs to complete", 120, |cluster| {
         let jobs = cluster.get(&["jobs", "-n", "team-blue"]);
