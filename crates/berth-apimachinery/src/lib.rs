@@ -30,6 +30,7 @@ pub mod names;
 pub mod openapi;
 pub mod packed;
 pub mod patch;
+pub mod percent;
 pub mod quantity;
 pub mod quota;
 pub mod regexp;

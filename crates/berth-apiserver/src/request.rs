@@ -1,6 +1,7 @@
 //! Parses path, method and query into group, version, resource, namespace, name, subresource and
 //! verb. Behaviour after Kubernetes' `RequestInfo` (conformance suite `request-info`).
 
+use berth_apimachinery::percent::decode_component;
 use http::Method;
 
 /// The parsed request line.
@@ -132,34 +133,6 @@ impl RequestInfo {
 pub fn query_values<'a>(query: &'a str, name: &'a str) -> impl Iterator<Item = String> + 'a {
     query.split('&').filter(|pair| !pair.is_empty()).filter_map(move |pair| {
         let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
-        (percent_decode(key) == name).then(|| percent_decode(value))
+        (decode_component(key) == name).then(|| decode_component(value))
     })
-}
-
-/// Decodes `%XX` and `+` of a query component. Malformed escapes stay as they are.
-pub fn percent_decode(text: &str) -> String {
-    if !text.contains(['%', '+']) {
-        return text.to_owned();
-    }
-    let bytes = text.as_bytes();
-    let mut decoded = Vec::with_capacity(bytes.len());
-    let mut at = 0;
-    while at < bytes.len() {
-        let escape = bytes.get(at + 1..at + 3).and_then(|hex| std::str::from_utf8(hex).ok());
-        match (bytes[at], escape.and_then(|hex| u8::from_str_radix(hex, 16).ok())) {
-            (b'%', Some(byte)) => {
-                decoded.push(byte);
-                at += 3;
-            }
-            (b'+', _) => {
-                decoded.push(b' ');
-                at += 1;
-            }
-            (byte, _) => {
-                decoded.push(byte);
-                at += 1;
-            }
-        }
-    }
-    String::from_utf8_lossy(&decoded).into_owned()
 }

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use berth_api::kueue::events;
 use berth_api::kueue::v1beta2::Workload;
+use berth_apimachinery::patch::merge_diff;
 use berth_runtime::{Action, Cache, Clock, Error, EventType, Manager, ObjectKey, Recorder};
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
 use kube::core::NamespaceResourceScope;
@@ -103,41 +104,12 @@ fn put_differences<T: Serialize>(
             continue;
         }
         let [old, new] = texts.map(|text| serde_json::from_str::<Value>(text).map_err(kube::Error::SerdeError));
-        if let Some(change) = merge_difference(&old?, &new?) {
-            patch.insert(key.clone(), change);
+        let (old, new) = (old?, new?);
+        if old != new {
+            patch.insert(key.clone(), merge_diff(&old, &new));
         }
     }
     Ok(())
-}
-
-/// The JSON merge patch (RFC 7386) that turns one value into the other; nothing when they are
-/// equal. Lists are replaced whole.
-pub fn merge_difference(before: &Value, after: &Value) -> Option<Value> {
-    match (before, after) {
-        (Value::Object(before), Value::Object(after)) => {
-            let mut patch = Map::new();
-            for (key, old) in before {
-                match after.get(key) {
-                    None if old.is_null() => {}
-                    None => {
-                        patch.insert(key.clone(), Value::Null);
-                    }
-                    Some(new) => {
-                        if let Some(change) = merge_difference(old, new) {
-                            patch.insert(key.clone(), change);
-                        }
-                    }
-                }
-            }
-            for (key, new) in after {
-                if !before.contains_key(key) && !new.is_null() {
-                    patch.insert(key.clone(), new.clone());
-                }
-            }
-            (!patch.is_empty()).then_some(Value::Object(patch))
-        }
-        (before, after) => (before != after).then(|| after.clone()),
-    }
 }
 
 /// Carries out plans about objects of kind `J`.
@@ -396,14 +368,5 @@ mod tests {
         assert!(gone(json!({"deletionTimestamp": at, "deletionGracePeriodSeconds": 0})));
         assert!(!gone(json!({"deletionTimestamp": at, "deletionGracePeriodSeconds": 30})));
         assert!(!gone(json!({"deletionTimestamp": at, "deletionGracePeriodSeconds": 0, "finalizers": ["a/b"]})));
-    }
-
-    #[test]
-    fn a_merge_patch_removes_missing_fields_and_replaces_lists() {
-        let before = json!({"a": 1, "b": {"c": 2, "d": 3}, "e": [1, 2]});
-        let after = json!({"a": 1, "b": {"c": 2}, "e": [2], "f": true});
-        let expected = json!({"b": {"d": null}, "e": [2], "f": true});
-        assert_eq!(merge_difference(&before, &after), Some(expected));
-        assert_eq!(merge_difference(&after, &after), None);
     }
 }

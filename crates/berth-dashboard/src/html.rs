@@ -2,6 +2,8 @@
 
 use std::fmt::{self, Display, Write};
 
+use berth_apimachinery::percent;
+
 /// A piece of a page in the making.
 #[derive(Debug, Default)]
 pub struct Html(String);
@@ -102,7 +104,7 @@ impl Href {
         let mut text = String::new();
         for segment in segments {
             text.push('/');
-            encode(segment, &mut text);
+            text.push_str(&percent::segment(segment));
         }
         Href(if text.is_empty() { "/".to_owned() } else { text })
     }
@@ -112,7 +114,7 @@ impl Href {
         self.0.push(if self.0.contains('?') { '&' } else { '?' });
         self.0.push_str(name);
         self.0.push('=');
-        encode(&value.to_string(), &mut self.0);
+        self.0.push_str(&percent::component(&value.to_string()));
         self
     }
 }
@@ -120,17 +122,6 @@ impl Href {
 impl Display for Href {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
-    }
-}
-
-fn encode(part: &str, text: &mut String) {
-    for byte in part.bytes() {
-        match byte {
-            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'~' => text.push(char::from(byte)),
-            other => {
-                let _ = write!(text, "%{other:02X}");
-            }
-        }
     }
 }
 

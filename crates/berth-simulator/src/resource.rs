@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, RwLock};
 
+use berth_apimachinery::percent;
 use berth_embedded::ApiFailure;
 use futures::AsyncBufReadExt;
 use k8s_openapi::api::core::v1::Namespace;
@@ -118,10 +119,7 @@ impl Found {
     /// Path of the objects of a namespace, or of all namespaces, with a label selector as its
     /// query.
     fn path(&self, namespace: Option<&str>, selector: Option<&str>) -> String {
-        let query = selector.map(|selector| {
-            let encoded: String = selector.bytes().map(percent_encode).collect();
-            format!("?labelSelector={encoded}")
-        });
+        let query = selector.map(|selector| format!("?labelSelector={}", percent::component(selector)));
         self.url(namespace) + &query.unwrap_or_default()
     }
 
@@ -348,14 +346,6 @@ impl Changes {
 /// The object as JSON.
 pub fn to_value(object: DynamicObject) -> Value {
     serde_json::to_value(object).expect("an object that came as JSON goes back to JSON")
-}
-
-fn percent_encode(byte: u8) -> String {
-    if byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte) {
-        char::from(byte).to_string()
-    } else {
-        format!("%{byte:02X}")
-    }
 }
 
 const LOCK: &str = "no code panics while holding this lock";

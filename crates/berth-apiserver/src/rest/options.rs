@@ -2,13 +2,13 @@
 
 use berth_apimachinery::field::{self, Path};
 use berth_apimachinery::meta::GroupKind;
+use berth_apimachinery::percent::decode_component;
 use berth_apimachinery::selector::{FieldSelector, LabelSelector};
 use berth_apimachinery::status::Status;
 use berth_apimachinery::table::IncludeObject;
 use serde_json::{Value, json};
 
 use crate::negotiation;
-use crate::request::percent_decode;
 use crate::server::LogPart;
 
 /// What to do about fields the schema does not know.
@@ -66,7 +66,7 @@ impl Options {
         let mut options = Options::default();
         for pair in query.split('&').filter(|pair| !pair.is_empty()) {
             let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
-            options.set(&percent_decode(key), &percent_decode(value))?;
+            options.set(&decode_component(key), &decode_component(value))?;
         }
         Ok(options)
     }

@@ -1,7 +1,7 @@
 //! Where a webhook is: checks of `clientConfig`, shared by admission webhooks and conversion webhooks.
 
 use berth_apimachinery::field::{Error, Path};
-use berth_apimachinery::names;
+use berth_apimachinery::{names, percent};
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use serde_json::Value;
@@ -63,7 +63,7 @@ impl<'a> Url<'a> {
         if host.contains(' ') {
             return Err("invalid character \" \" in host name".to_owned());
         }
-        if let Err(escape) = unescaped(path) {
+        if let Err(escape) = percent::decode_path(path) {
             return Err(format!("invalid URL escape \"{escape}\""));
         }
         Ok(Url { scheme, user, host, path, query, fragment })
@@ -87,7 +87,7 @@ impl<'a> Url<'a> {
 /// path anew: empty steps and `.` go, `..` takes the step before it along, no slash ends it, and only what must be escaped is.
 /// Generators of configurations rely on it, and many servers answer other forms with a redirect, which no webhook may.
 pub(crate) fn clean_path(path: &str) -> String {
-    let bytes = unescaped(path).unwrap_or_else(|_| path.as_bytes().to_vec());
+    let bytes = percent::decode_path(path).unwrap_or_else(|_| path.as_bytes().to_vec());
     let mut steps: Vec<&[u8]> = Vec::new();
     for step in bytes.split(|byte| *byte == b'/') {
         match step {
@@ -96,37 +96,7 @@ pub(crate) fn clean_path(path: &str) -> String {
             step => steps.push(step),
         }
     }
-    let mut clean = String::with_capacity(path.len() + 1);
-    for byte in steps.into_iter().flat_map(|step| std::iter::once(&b'/').chain(step)) {
-        if byte.is_ascii_alphanumeric() || b"-_.~$&+,/:;=@".contains(byte) {
-            clean.push(char::from(*byte));
-        } else {
-            clean.push_str(&format!("%{byte:02X}"));
-        }
-    }
-    if clean.is_empty() { "/".to_owned() } else { clean }
-}
-
-/// The octets an escaped path stands for; the error is the first escape that is none.
-fn unescaped(path: &str) -> Result<Vec<u8>, &str> {
-    let bytes = path.as_bytes();
-    let mut octets = Vec::with_capacity(bytes.len());
-    let mut at = 0;
-    while let Some(byte) = bytes.get(at) {
-        if *byte != b'%' {
-            octets.push(*byte);
-            at += 1;
-            continue;
-        }
-        let digit = |at: usize| bytes.get(at).and_then(|byte| char::from(*byte).to_digit(16));
-        let (Some(high), Some(low)) = (digit(at + 1), digit(at + 2)) else {
-            let end = path[at..].char_indices().map(|(offset, _)| at + offset).nth(3).unwrap_or(path.len());
-            return Err(&path[at..end]);
-        };
-        octets.extend(u8::try_from(high * 16 + low));
-        at += 3;
-    }
-    Ok(octets)
+    if steps.is_empty() { "/".to_owned() } else { percent::path(&[b"/", &*steps.join(&b'/')].concat()) }
 }
 
 fn validate_url(text: &str, path: &Path<'_>) -> Vec<Error> {

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use berth_apimachinery::percent;
+
 use super::{Implementation, no_overload};
 use crate::eval::EvalError;
 use crate::value::{Map, OwnedMap, Value};
@@ -55,14 +57,14 @@ impl Url {
         if let Some(problem) = host_problem(host) {
             return fail(&problem);
         }
-        if let Some(escape) = bad_escape(path) {
+        if let Some(escape) = percent::malformed(path) {
             return fail(&format!("invalid URL escape \"{escape}\""));
         }
         Ok(Url {
             text: text.to_owned(),
             scheme,
             host: host.to_owned(),
-            path: escaped_path(path),
+            path: percent::given_path(path),
             query: query.to_owned(),
         })
     }
@@ -114,45 +116,8 @@ fn host_problem(host: &str) -> Option<String> {
     host.contains([' ', '<', '>', '"']).then(|| "invalid character in host name".to_owned())
 }
 
-fn bad_escape(text: &str) -> Option<&str> {
-    let bytes = text.as_bytes();
-    let is_escape = |at: usize| bytes.get(at + 1..at + 3).is_some_and(|hex| hex.iter().all(u8::is_ascii_hexdigit));
-    let bad = (0..bytes.len()).find(|at| bytes[*at] == b'%' && !is_escape(*at))?;
-    text.get(bad..(bad + 3).min(text.len()))
-}
-
-fn escaped_path(path: &str) -> String {
-    let mut escaped = String::with_capacity(path.len());
-    for byte in path.bytes() {
-        let plain = byte.is_ascii_alphanumeric() || b"-_.~$&+,/:;=@!*'()%[]".contains(&byte);
-        if plain {
-            escaped.push(char::from(byte));
-        } else {
-            escaped.push_str(&format!("%{byte:02X}"));
-        }
-    }
-    escaped
-}
-
 fn unescaped(text: &str) -> Option<String> {
-    if bad_escape(text).is_some() {
-        return None;
-    }
-    let bytes = text.as_bytes();
-    let mut out = Vec::with_capacity(bytes.len());
-    let mut at = 0;
-    while at < bytes.len() {
-        match bytes[at] {
-            b'+' => out.push(b' '),
-            b'%' => {
-                out.push(u8::from_str_radix(text.get(at + 1..at + 3)?, 16).ok()?);
-                at += 2;
-            }
-            other => out.push(other),
-        }
-        at += 1;
-    }
-    Some(String::from_utf8_lossy(&out).into_owned())
+    percent::malformed(text).is_none().then(|| percent::decode_component(text))
 }
 
 pub(super) fn implementation(name: &str) -> Option<Implementation> {
