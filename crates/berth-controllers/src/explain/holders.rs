@@ -1,4 +1,5 @@
-//! Who holds the quota of a cluster queue, as the engine counts it: part of the list, and how many there are.
+//! The workloads that hold quota of a cluster queue, as the engine counts it: part of the list, and
+//! the total number.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -35,8 +36,9 @@ fn together(holders: &[engine::QuotaHolder], why: Withheld) -> WithheldQuotaHold
 }
 
 impl Explain {
-    /// The workloads that hold quota of a cluster queue, whoever holds it longest first; `None` when there is no such queue.
-    /// Those of namespaces in which the reader may not list workloads are counted, not named.
+    /// The workloads that hold quota of a cluster queue, the longest-holding first; `None` if there
+    /// is no such queue. Workloads of namespaces in which the reader may not list workloads are
+    /// counted, not named.
     pub async fn holders(&self, reader: &Reader, cluster_queue: &str, page: Page) -> Option<Value> {
         let (mut holders, total) = self.scheduler.engine().holders_part(cluster_queue, page.part())?;
         let mut known = BTreeSet::new();

@@ -1,6 +1,7 @@
-//! Why a job waits: the engine's own explanation of a Workload, as an object programs read, with the page of text people do.
+//! Why a job waits: the engine's explanation of a Workload, as an object for programs that contains a
+//! page of text for people.
 //!
-//! [`Explain`] answers where the engine is; [`ask`] is how everybody else asks for it.
+//! [`Explain`] answers in the process that has the engine. Other processes ask through [`ask`].
 
 pub mod ask;
 mod holders;
@@ -51,7 +52,7 @@ pub enum Unexplained {
     Ambiguous {
         /// The name.
         name: String,
-        /// Their Workloads; none where the reader may not know them.
+        /// Their Workloads; empty if the reader may not list them.
         workloads: Vec<String>,
     },
 }
@@ -81,7 +82,8 @@ impl Found {
         }
     }
 
-    /// Namespaces of the other workloads it names: the workload's own first, then as they come.
+    /// Namespaces of the workloads that it names: the workload's own first, then in order of
+    /// appearance.
     fn namespaces(&mut self) -> Vec<String> {
         let (mut namespaces, mut known) = (Vec::new(), BTreeSet::new());
         self.withhold(&mut |namespace| {
@@ -94,7 +96,7 @@ impl Found {
         namespaces
     }
 
-    /// The object, and the page in it, from the same records.
+    /// The object with its page of text, both from the same records.
     fn object(&self, stores: &Stores, withheld: Option<Withheld>) -> Value {
         let (workload, explanation) = (&self.workload, &self.explanation);
         let mut text = berth_engine::text::explanation(explanation);
@@ -134,13 +136,13 @@ impl Found {
 }
 
 impl Explain {
-    /// `client` asks the API server what readers may do.
+    /// `client` is used to review the rights of readers.
     pub(crate) fn new(scheduler: SchedulerState, stores: Stores, decisions: Decisions, client: Client) -> Self {
         Explain { scheduler, stores, decisions, readers: Readers::new(client) }
     }
 
-    /// The explanation of a Workload, or of the Workload of a job of this name, as far as the reader may know it: workloads
-    /// of namespaces in which it may not list workloads are counted, not named.
+    /// The explanation of a Workload, or of the Workload of a job of this name. It only counts
+    /// workloads of namespaces in which the reader may not list workloads, and does not name them.
     ///
     /// # Errors
     /// There is none, or more than one job it could be about.
@@ -178,7 +180,7 @@ impl Explain {
         let now = self.scheduler.now();
         let explained = self.scheduler.engine().explain(&workload_key(&workload), now);
         let Some(explanation) = explained else { return Err(Unexplained::NotFound(name.to_owned())) };
-        // Why a workload with variants waits is why each of them does.
+        // A workload with variants waits for the reasons of its variants.
         let mut variants = Vec::new();
         if matches!(explanation.standing, Standing::NotQueued(NotQueued::VariantsWait)) {
             for variant in self.variants_of(&workload) {
@@ -216,13 +218,14 @@ impl Explain {
             let workloads = found.iter().map(|workload| workload.name_any()).collect();
             return Err(Unexplained::Ambiguous { name: name.to_owned(), workloads });
         }
-        // Of the slices of an elastic job the newest is the one that waits.
+        // The newest slice of an elastic job is the one that waits.
         found.sort_by_key(|it| (it.metadata.creation_timestamp.as_ref().map(|at| at.0), it.name_any()));
         found.pop().ok_or_else(|| Unexplained::NotFound(name.to_owned()))
     }
 }
 
-/// What the object says that no decision rests on: what its checks wait for, why it was evicted, until when it backs off.
+/// Facts of the object on which no decision depends: messages of its admission checks, its eviction,
+/// its back-off and the readiness of its pods.
 fn facts(workload: &Workload, stores: &Stores) -> Vec<String> {
     let mut facts = Vec::new();
     if status::is_finished(workload) {
@@ -243,7 +246,7 @@ fn facts(workload: &Workload, stores: &Stores) -> Vec<String> {
         for check in checks.filter(|check| check.state != CheckState::Ready) {
             let by = stores.admission_checks.get(&ObjectKey::cluster(check.name.as_str()));
             let by = by.map(|by| format!(", decided by {}", by.spec.controller_name)).unwrap_or_default();
-            let said = if check.message.is_empty() { "nothing was said about it yet" } else { &check.message };
+            let said = if check.message.is_empty() { "it has no message yet" } else { &check.message };
             let since = &check.last_transition_time.0;
             facts.push(format!("Admission check {} is {} since {since}{by}: {said}", check.name, check.state));
         }
@@ -266,7 +269,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_checks_pods_and_evictions_say_is_part_of_the_answer() {
+    fn an_explanation_includes_messages_of_checks_pods_and_evictions() {
         const AT: &str = "2026-01-01T00:00:00Z";
         let of = |conditions: &[(&str, &str, &str, &str)], rest: Value| {
             let conditions: Vec<Value> = conditions

@@ -1,5 +1,6 @@
-//! The namespaces in which a reader may list workloads, asked of the API server: one SubjectAccessReview for each, kept for a
-//! short while. Workloads of other namespaces are not named, nor are those of namespaces it was not found out about.
+//! The namespaces in which a reader may list workloads, by one SubjectAccessReview per namespace,
+//! cached for a short time. Workloads of other namespaces are not named, nor are those of namespaces
+//! whose review failed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,33 +14,33 @@ use kube::api::PostParams;
 use kube::{Api, Client};
 use tokio::time::Instant;
 
-/// How long an answer is believed: a right that is taken away ends this much later.
+/// Time for which a review is cached: a revoked right ends this much later.
 const LIFETIME: Duration = Duration::from_secs(10);
-/// Namespaces asked about for one reading, beyond those that are known.
+/// Maximum number of reviews for one request, not counting cached ones.
 const NAMESPACES_MAX: usize = 64;
-/// Reviews under way at once for one reading.
+/// Maximum number of concurrent reviews for one request.
 const AT_ONCE: usize = 8;
-/// Time for all reviews of one reading.
+/// Time limit of all reviews for one request.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Readers that answers are kept of.
+/// Maximum number of readers with cached reviews.
 const READERS_MAX: usize = 1000;
-/// What stands for all namespaces in a review.
+/// The namespace that means all namespaces in a review.
 const EVERYWHERE: &str = "";
 
-/// The user that reads an answer, as the API server has authenticated it.
+/// The user that requests an explanation, as authenticated by the API server.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Reader {
     /// Its name.
     pub name: String,
-    /// Its identifier; empty where it has none.
+    /// Its UID; empty if it has none.
     pub uid: String,
     /// Its groups.
     pub groups: Vec<String>,
-    /// What else is known of it.
+    /// Extra attributes of the authenticated user.
     pub extra: BTreeMap<String, Vec<String>>,
 }
 
-/// Asks about readers; clones share what is known.
+/// Reviews the rights of readers; clones share the cache.
 #[derive(Clone)]
 pub(super) struct Readers {
     client: Client,
@@ -48,20 +49,20 @@ pub(super) struct Readers {
 
 #[derive(Default)]
 struct Known {
-    /// Answers per reader and namespace, until when they are believed.
+    /// Reviews per reader and namespace, with the end of their validity.
     answers: BTreeMap<Reader, BTreeMap<String, (bool, Instant)>>,
-    /// What failed last, and is in the log.
+    /// The last failure that was logged.
     logged: Option<String>,
 }
 
-/// The namespaces in which a reader may list workloads, of those that were asked about.
+/// The namespaces in which a reader may list workloads, of those that were reviewed.
 #[derive(Debug, Default)]
 pub(super) struct Listable {
     everywhere: bool,
     namespaces: BTreeSet<String>,
-    /// Why the answer is not complete.
+    /// Why not all namespaces were reviewed.
     failed: Option<String>,
-    /// There were more namespaces than are asked about.
+    /// There were more namespaces than [`NAMESPACES_MAX`].
     has_more: bool,
 }
 
@@ -70,14 +71,16 @@ impl Readers {
         Readers { client, known: Arc::default() }
     }
 
-    /// In which of these namespaces the reader may list workloads. They are asked about in this order, after all namespaces at
-    /// once: for a reader that may list all workloads that is the only question.
+    /// The namespaces of these in which the reader may list workloads. They are reviewed in this
+    /// order, after one review of all namespaces together: a reader that may list all workloads needs
+    /// only that one.
     pub(super) async fn listable(&self, reader: &Reader, namespaces: &[String]) -> Listable {
         let mut listable = Listable::default();
         if namespaces.is_empty() {
             return listable;
         }
-        // Within bounds of time as a request waits for it, at the API server perhaps beside the reviews.
+        // Limited in time, because a request waits for it; the API server may count that request
+        // against the same limit as the reviews.
         match tokio::time::timeout(PATIENCE, self.ask(reader, namespaces, &mut listable)).await {
             Ok(Ok(())) => {}
             Ok(Err(problem)) => listable.failed = Some(problem),
@@ -117,7 +120,8 @@ impl Readers {
         Ok(())
     }
 
-    /// The answer about one namespace, or about all. The error says what the API server answered instead, and of no namespace.
+    /// True if the reader may list the workloads of a namespace, or of all namespaces. The error
+    /// describes the API server's answer without naming a namespace.
     async fn may_list(&self, reader: &Reader, namespace: &str) -> Result<bool, String> {
         if let Some(known) = self.known(reader, namespace) {
             return Ok(known);
@@ -158,7 +162,7 @@ impl Readers {
         Ok(allowed)
     }
 
-    /// Once, until a review is answered again: readers may ask often.
+    /// Logs a failure once, until a review succeeds again.
     fn log(&self, problem: &str) {
         let mut known = self.lock();
         if known.logged.as_deref() != Some(problem) {
@@ -197,31 +201,31 @@ impl Known {
 }
 
 impl Listable {
-    /// May workloads of this namespace be named?
+    /// True if workloads of this namespace may be named.
     pub(super) fn has(&self, namespace: &str) -> bool {
         self.everywhere || self.namespaces.contains(namespace)
     }
 
-    /// Why some are not.
+    /// Why some workloads are not named.
     pub(super) fn why(&self) -> Withheld {
         let (reason, message) = match (&self.failed, self.has_more) {
             (Some(problem), _) => (
                 "ReviewFailed",
                 format!(
-                    "Workloads are counted here, not named, as it was not found out whether you may list those of their \
-                     namespaces: {problem}. Ask again later."
+                    "Some workloads are only counted, because Berth could not check whether you may list workloads in \
+                     their namespaces: {problem}. Try again later."
                 ),
             ),
             (None, true) => (
                 "TooManyNamespaces",
                 format!(
-                    "Workloads are counted here, not named, where you may not list those of their namespace, or where that was \
-                     not found out yet: {NAMESPACES_MAX} namespaces are asked about at once. Ask again for further ones."
+                    "Some workloads are only counted, because you may not list workloads in their namespaces, or because \
+                     that was not checked yet: one request checks {NAMESPACES_MAX} namespaces. Try again for further ones."
                 ),
             ),
             (None, false) => (
                 "NotAllowed",
-                "Workloads are counted here, not named, where you may not list those of their namespace.".to_owned(),
+                "Some workloads are only counted, because you may not list workloads in their namespaces.".to_owned(),
             ),
         };
         Withheld { reason: reason.to_owned(), message }
@@ -240,7 +244,7 @@ mod tests {
 
     use super::*;
 
-    /// An API server that knows of two namespaces the reader may list, and counts what it is asked.
+    /// An API server that answers reviews by `answer`, and counts them.
     fn asked(answer: fn(&str) -> (u16, Value)) -> (Readers, Arc<AtomicUsize>) {
         let count = Arc::new(AtomicUsize::new(0));
         let counted = count.clone();
@@ -278,22 +282,22 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_answer_is_believed_for_a_while_and_asked_for_again() {
+    async fn a_review_is_cached_for_a_while_and_then_repeated() {
         let (readers, count) = asked(|namespace| reviewed(["a", "b"].contains(&namespace)));
         let listable = readers.listable(&ann(), &names(&["a", "c"])).await;
         assert!(listable.has("a") && !listable.has("c") && !listable.has("b"), "{listable:?}");
         assert_eq!((listable.why().reason.as_str(), count.load(Ordering::SeqCst)), ("NotAllowed", 3));
         assert!(readers.listable(&ann(), &names(&["c", "b"])).await.has("b"));
-        assert_eq!(count.load(Ordering::SeqCst), 4, "only of b nothing is known");
+        assert_eq!(count.load(Ordering::SeqCst), 4, "only b was not reviewed yet");
         tokio::time::advance(LIFETIME).await;
         readers.listable(&ann(), &names(&["a"])).await;
         assert_eq!(count.load(Ordering::SeqCst), 6);
         assert!(!readers.listable(&ann(), &[]).await.has("a"));
-        assert_eq!(count.load(Ordering::SeqCst), 6, "nothing is asked where nothing is named");
+        assert_eq!(count.load(Ordering::SeqCst), 6, "no namespace needs no review");
     }
 
     #[tokio::test(start_paused = true)]
-    async fn of_a_thousand_namespaces_a_bounded_number_is_asked_about() {
+    async fn one_request_reviews_a_bounded_number_of_namespaces() {
         let (readers, count) = asked(|_| reviewed(true));
         let thousand: Vec<String> = (0..1000).map(|at| format!("team-{at}")).collect();
         assert!(readers.listable(&ann(), &thousand).await.has("team-999"));
@@ -306,7 +310,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_is_not_found_out_is_not_allowed_and_not_kept() {
+    async fn a_failed_review_allows_nothing_and_is_not_cached() {
         let refused = |_: &str| {
             (
                 403,
@@ -322,7 +326,7 @@ mod tests {
             assert_eq!((why.reason.as_str(), count.load(Ordering::SeqCst)), ("ReviewFailed", asked));
             assert!(why.message.contains("403 Forbidden") && !why.message.contains("secret"), "{}", why.message);
         }
-        // One that fails after others: those are known.
+        // A review that fails after others: the others count.
         let (readers, _) = asked(|namespace| match namespace {
             "b" => (500, json!({"code": 500, "reason": "InternalError", "message": "", "status": "Failure"})),
             namespace => reviewed(!namespace.is_empty()),
@@ -338,13 +342,13 @@ mod tests {
     }
 
     #[test]
-    fn readers_are_kept_in_bounds_and_apart() {
+    fn cached_reviews_are_bounded_and_separate_per_reader() {
         let mut known = Known::default();
         let now = tokio::time::Instant::now();
         let reader =
             |groups: &[&str], at: usize| Reader { name: format!("r{at}"), groups: names(groups), ..Reader::default() };
         known.keep(&reader(&["a"], 0), "ns", true, now);
-        assert_eq!(known.get(&reader(&["b"], 0), "ns", now), None, "in other groups it has other rights");
+        assert_eq!(known.get(&reader(&["b"], 0), "ns", now), None, "other groups have other rights");
         for at in 0..3 * READERS_MAX {
             known.keep(&reader(&[], at), "ns", true, now);
         }

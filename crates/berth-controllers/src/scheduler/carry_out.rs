@@ -1,34 +1,34 @@
-//! What a decision of the engine does to objects: from the newest state of a workload and its part in the decision, the
-//! state it should have and the events that tell about it. Nothing here writes; the writer does, and so does the runner of
-//! recorded cases.
+//! Turns a decision of the engine into the new state of a workload and the events that report it,
+//! from the newest state of the object. Nothing here writes: the writer of decisions and the runner
+//! of recorded cases do.
 
 use berth_api::kueue::reasons::{eviction, finished};
 use berth_api::kueue::v1beta2::{PodSetRequest, Workload};
 use berth_api::kueue::{events, labels};
 use berth_engine::model::WorkloadKey;
 use berth_engine::{Admit, CycleOutcome, Name, PendingReason, Verdict, Victim, Wait};
-use berth_runtime::EventType;
 use jiff::Timestamp;
 
 use crate::conditions;
 use crate::gates::{Gate, Gates};
+use crate::plan::NewEvent;
 use crate::translate::{admission, amounts, decision, workload_key};
 use crate::workload::status;
 
-/// One workload's part in what a cycle decided.
+/// What a cycle decided about one workload.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Change {
-    /// Give quota.
+    /// Reserve quota.
     Admit(Box<Admit>),
-    /// Say why it waits.
+    /// Report why it waits.
     Wait(Box<Wait>),
     /// Evict it for another workload.
     Preempt(Box<Victim>),
-    /// Evict it for its own sake.
+    /// Evict it for a reason of its own.
     Evict(Box<berth_engine::Eviction>),
-    /// It was set aside because an equivalent workload just failed (semantics §4.8).
+    /// Report that it became inadmissible with an equivalent workload (semantics §4.8).
     Bypassed(PendingReason),
-    /// Finish it: a newer slice of its elastic job took over (semantics §13.3).
+    /// Finish it: a newer slice of its elastic job replaces it (semantics §13.3).
     ReplaceSlice {
         /// UID of the newer slice.
         uid: String,
@@ -38,30 +38,26 @@ pub enum Change {
 }
 
 /// An event to record once the change is written.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Notice {
-    /// The workload it is about; not always the one that was written.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Report {
+    /// The workload that the event is about; not always the one that was written.
     pub about: WorkloadKey,
-    /// Normal or Warning.
-    pub event_type: EventType,
-    /// CamelCase reason.
-    pub reason: String,
-    /// Message, in Kueue's words.
-    pub message: String,
-    /// The same without what readers of the event may have no right to know: the name and priority of a workload of another
-    /// namespace.
+    /// The event, with Kueue's message.
+    pub event: NewEvent,
+    /// The message without the name and priority of a workload of another namespace, which readers
+    /// of the event may have no right to know. Absent if the message names no such workload.
     pub unnamed: Option<String>,
 }
 
-impl Notice {
-    /// What the event says.
-    pub fn said(&self) -> &str {
-        self.unnamed.as_ref().unwrap_or(&self.message)
+impl Report {
+    /// The message to record.
+    pub fn message(&self) -> &str {
+        self.unnamed.as_ref().unwrap_or(&self.event.message)
     }
 }
 
-/// Every workload's part in what a cycle decided, in the order the engine decided it. Victims that are on their way out
-/// already have none.
+/// What a cycle decided about each workload, in the order of its decisions. Victims that are being
+/// evicted already are left out.
 pub fn changes(outcome: CycleOutcome) -> Vec<(WorkloadKey, Change)> {
     let mut list = Vec::new();
     for decision in outcome.decisions {
@@ -82,7 +78,7 @@ pub fn changes(outcome: CycleOutcome) -> Vec<(WorkloadKey, Change)> {
     list
 }
 
-/// What follows for the slice an admitted workload replaces, if it replaces one.
+/// The change of the slice that an admitted workload replaces, if it replaces one.
 pub fn replaced_slice(admitted: &Workload, admit: &Admit) -> Option<(WorkloadKey, Change)> {
     let label = |key: &str| admitted.metadata.labels.as_ref().and_then(|labels| labels.get(key)).cloned();
     let uid = admitted.metadata.uid.clone().unwrap_or_default();
@@ -90,26 +86,25 @@ pub fn replaced_slice(admitted: &Workload, admit: &Admit) -> Option<(WorkloadKey
     Some((admit.replaces.clone()?, Change::ReplaceSlice { uid, job_uid }))
 }
 
-/// The workload as it should be, and what to tell; nothing when the change makes no sense for it any more.
-pub fn carry_out(change: &Change, before: &Workload, gates: &Gates, now: Timestamp) -> Option<(Workload, Vec<Notice>)> {
+/// The new state of the workload, and the events to record; `None` if the change no longer applies
+/// to it.
+pub fn carry_out(change: &Change, before: &Workload, gates: &Gates, now: Timestamp) -> Option<(Workload, Vec<Report>)> {
     let mut after = before.clone();
-    let mut notices = Notices { about: workload_key(before), list: Vec::new() };
+    let mut reports = Reports { about: workload_key(before), list: Vec::new() };
     match change {
-        Change::Admit(it) => admit(&mut after, it, &mut notices, gates, now)?,
-        Change::Wait(it) => wait(&mut after, it, &mut notices, gates, now)?,
+        Change::Admit(it) => admit(&mut after, it, &mut reports, gates, now)?,
+        Change::Wait(it) => wait(&mut after, it, &mut reports, gates, now)?,
         Change::Preempt(victim) => {
             if !may_be_evicted(&after) {
                 return None;
             }
             let (message, preemptor) = (victim.message(), &victim.preemption.workload);
             status::preempt(&mut after, victim.reason.as_str(), &message, gates, now);
-            notices.tell(EventType::Normal, &status::eviction_event(eviction::PREEMPTED), message);
-            notices.tell(EventType::Normal, events::PREEMPTED, decision::preempted_event(victim));
-            notices.list.push(Notice {
+            reports.add(NewEvent::normal(&status::eviction_event(eviction::PREEMPTED), message));
+            reports.add(NewEvent::normal(events::PREEMPTED, decision::preempted_event(victim)));
+            reports.list.push(Report {
                 about: preemptor.clone(),
-                event_type: EventType::Normal,
-                reason: events::PREEMPTED_WORKLOAD.to_owned(),
-                message: decision::preempted_workload_event(victim),
+                event: NewEvent::normal(events::PREEMPTED_WORKLOAD, decision::preempted_workload_event(victim)),
                 unnamed: (preemptor.namespace != victim.workload.namespace)
                     .then(|| decision::preempted_unnamed_event(victim)),
             });
@@ -120,7 +115,7 @@ pub fn carry_out(change: &Change, before: &Workload, gates: &Gates, now: Timesta
             }
             let (reason, message) = (eviction.reason(), eviction.message());
             status::evict(&mut after, &status::Eviction { reason, cause: "", message: &message }, gates, now);
-            notices.tell(EventType::Normal, &status::eviction_event(reason), message);
+            reports.add(NewEvent::normal(&status::eviction_event(reason), message));
         }
         Change::Bypassed(reason) => {
             if !is_waiting(&after) {
@@ -137,27 +132,27 @@ pub fn carry_out(change: &Change, before: &Workload, gates: &Gates, now: Timesta
             if !status::finish(&mut after, finished::WORKLOAD_SLICE_REPLACED, &message, now) {
                 return None;
             }
-            notices.tell(EventType::Normal, events::WORKLOAD_SLICE_REPLACED, message);
+            reports.add(NewEvent::normal(events::WORKLOAD_SLICE_REPLACED, message));
         }
     }
-    Some((after, notices.list))
+    Some((after, reports.list))
 }
 
-struct Notices {
+/// Events to record about one workload.
+struct Reports {
     about: WorkloadKey,
-    list: Vec<Notice>,
+    list: Vec<Report>,
 }
 
-impl Notices {
-    fn tell(&mut self, event_type: EventType, reason: &str, message: String) {
-        let (about, reason) = (self.about.clone(), reason.to_owned());
-        self.list.push(Notice { about, event_type, reason, message, unnamed: None });
+impl Reports {
+    fn add(&mut self, event: NewEvent) {
+        self.list.push(Report { about: self.about.clone(), event, unnamed: None });
     }
 }
 
-/// Quota, and admission at once if every required check is there and Ready (semantics §17.3). Checks that are
-/// missing are added by the workload controller.
-fn admit(after: &mut Workload, admit: &Admit, notices: &mut Notices, gates: &Gates, now: Timestamp) -> Option<()> {
+/// Reserves quota, and admits at once if every required check is listed and Ready (semantics §17.3).
+/// The workload controller adds missing checks.
+fn admit(after: &mut Workload, admit: &Admit, reports: &mut Reports, gates: &Gates, now: Timestamp) -> Option<()> {
     if !status::is_active(after) || status::is_finished(after) || status::is_on_hold(after) {
         return None;
     }
@@ -178,7 +173,7 @@ fn admit(after: &mut Workload, admit: &Admit, notices: &mut Notices, gates: &Gat
         let queued = status::seconds_queued(after, now);
         let mut message = format!("Quota reserved in ClusterQueue {queue}, wait time since queued was {queued}s");
         message.push_str(&decision::flavors_considered(&admit.considered));
-        notices.tell(EventType::Normal, events::QUOTA_RESERVED, message);
+        reports.add(NewEvent::normal(events::QUOTA_RESERVED, message));
         status::set_quota_reservation(after, admission, now);
     }
     let was_admitted = status::is_admitted(after);
@@ -189,14 +184,14 @@ fn admit(after: &mut Workload, admit: &Admit, notices: &mut Notices, gates: &Gat
         status::sync_admitted(after, gates, now);
     }
     if status::is_admitted(after) && !was_admitted {
-        notices.tell(EventType::Normal, events::ADMITTED, admitted_message(after, now));
+        reports.add(NewEvent::normal(events::ADMITTED, admitted_message(after, now)));
     }
     Some(())
 }
 
-fn wait(after: &mut Workload, wait: &Wait, notices: &mut Notices, gates: &Gates, now: Timestamp) -> Option<()> {
+fn wait(after: &mut Workload, wait: &Wait, reports: &mut Reports, gates: &Gates, now: Timestamp) -> Option<()> {
     if wait.second_pass_failed {
-        notices.tell(EventType::Warning, events::SECOND_PASS_FAILED, wait.message());
+        reports.add(NewEvent::warning(events::SECOND_PASS_FAILED, wait.message()));
         return Some(());
     }
     if !is_waiting(after) {
@@ -214,7 +209,7 @@ fn wait(after: &mut Workload, wait: &Wait, notices: &mut Notices, gates: &Gates,
         status::set(after, type_, true, "PreemptionGated", &message, now);
     }
     if changed {
-        notices.tell(EventType::Warning, reason, message);
+        reports.add(NewEvent::warning(reason, message));
     }
     Some(())
 }
@@ -223,7 +218,7 @@ fn may_be_evicted(workload: &Workload) -> bool {
     status::has_quota_reservation(workload) && !status::is_evicted(workload) && !status::is_finished(workload)
 }
 
-/// Does it still wait for quota?
+/// True if the workload still waits for quota.
 fn is_waiting(workload: &Workload) -> bool {
     !status::has_quota_reservation(workload)
         && !status::is_finished(workload)

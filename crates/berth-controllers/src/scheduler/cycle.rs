@@ -1,5 +1,6 @@
-//! The loop: cycle after cycle until the engine has nothing more to decide, then sleep until it says so or is woken. Of a
-//! cycle over many cohort trees the first decisions are on their way while the others are still to be taken.
+//! The loop of cycles: it runs until the engine has nothing more to decide, and then sleeps until
+//! the engine's next wake-up time or a change. In a cycle over many cohort trees the first decisions
+//! are written while the last are still computed.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,12 +21,13 @@ use crate::gates::Gate;
 use crate::metrics::Metrics;
 use crate::stores::Stores;
 
-/// Parts of cycles run in one go before other tasks get a turn.
+/// Maximum number of cycle parts in one reconcile, after which other tasks run.
 const PARTS_PER_TURN_MAX: usize = 256;
 
-/// A turn that took longer than this is followed by a rest of [`REST_FACTOR`] times as long, at most [`REST_MAX`]. Where a look
-/// at what waits is costly (many queues whose heads look for victims), looking after each workload that ends would leave
-/// no processor for writing what was decided; what ends during the rest is looked at together.
+/// A reconcile that took longer than this is followed by a pause of [`REST_FACTOR`] times its
+/// duration, at most [`REST_MAX`]. Where cycles are costly (many queues whose heads search for
+/// victims), a cycle after each workload that ends would leave no processor time for the writes. The
+/// next cycle considers all workloads that ended during the pause.
 const TURN_SHORT: Duration = Duration::from_millis(2);
 const REST_FACTOR: u32 = 3;
 const REST_MAX: Duration = Duration::from_millis(200);
@@ -75,9 +77,9 @@ struct Scheduler {
 impl Reconciler for Scheduler {
     async fn reconcile(&self, _key: ObjectKey) -> Result<Action, Error> {
         let started = Instant::now();
-        self.look_again_at_refused();
+        self.reconsider_refused();
         let action = self.turn();
-        // In virtual time cycles take none.
+        // In virtual time a cycle takes no time, so there is no pause.
         let took = started.elapsed();
         if took > TURN_SHORT {
             tokio::time::sleep((took * REST_FACTOR).min(REST_MAX)).await;
@@ -89,7 +91,7 @@ impl Reconciler for Scheduler {
 impl Scheduler {
     fn turn(&self) -> Result<Action, Error> {
         for _ in 0..PARTS_PER_TURN_MAX {
-            if !self.writes.has_room() {
+            if !self.writes.accept_decisions() {
                 return Ok(Action::Wait);
             }
             let now = self.scheduler.now();
@@ -110,7 +112,8 @@ impl Scheduler {
             self.scheduler.announce(&effects);
             let more = more || !withdrawn.is_empty();
             for workload in withdrawn {
-                // Thrown out before it was written that it is in: nobody outside has seen either.
+                // The workload was evicted before its admission was written, so the API shows
+                // neither.
                 self.scheduler.apply(Event::PreemptionFailed(workload.clone()));
                 self.scheduler.apply(Event::AdmissionFailed(workload));
             }
@@ -121,12 +124,12 @@ impl Scheduler {
                 });
             }
         }
-        // Others get a turn; there is more to decide.
+        // There is more to decide, after other tasks have run.
         Ok(Action::After(Duration::ZERO))
     }
 
-    /// Lets the engine have those whose pause after a refusal is over.
-    fn look_again_at_refused(&self) {
+    /// Feeds the workloads whose delay after a rejected admission is over to the engine again.
+    fn reconsider_refused(&self) {
         let now = self.scheduler.now();
         let (ended, next) = self.scheduler.refusals().ended(now);
         for key in ended {
@@ -142,7 +145,7 @@ impl Scheduler {
         changes.iter().map(|(workload, _)| engine.priority(workload).unwrap_or(0)).collect()
     }
 
-    /// Whose figures a cycle changed.
+    /// The queues whose figures a cycle changed.
     fn effects(&self, outcome: &CycleOutcome) -> Effects {
         let mut effects = Effects::default();
         let engine = self.scheduler.engine();

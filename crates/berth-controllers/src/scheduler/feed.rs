@@ -1,4 +1,4 @@
-//! Watches to events: every kind decisions depend on, newest states only.
+//! Turns watches into events of the engine: every kind that decisions depend on, newest states only.
 
 use berth_api::kueue::v1beta2::{AdmissionCheck, ClusterQueue, Cohort, LocalQueue, ResourceFlavor, Topology, Workload};
 use berth_engine::model::WorkloadKey;
@@ -18,7 +18,7 @@ use crate::stores::Stores;
 use crate::translate::placement::labels;
 use crate::translate::{self, queues};
 
-/// What translating a workload looks at besides the workload.
+/// The objects besides a workload that its translation depends on.
 #[derive(Clone)]
 pub(super) struct Environment {
     resources: Resources,
@@ -55,7 +55,7 @@ impl Environment {
     }
 }
 
-/// The caches only the scheduler looks at.
+/// The caches that only the scheduler reads.
 pub(super) struct Extra {
     pub cohorts: Cache<Cohort>,
     pub topologies: Cache<Topology>,
@@ -65,8 +65,8 @@ pub(super) struct Extra {
     pub nodes: Option<(Cache<Node>, Cache<Pod>)>,
 }
 
-/// Feeds every change of the caches to the scheduler state. The closures request no reconcile of their
-/// own: the scheduler state wakes the cycle when an answer could have changed.
+/// Feeds every change of the caches to the scheduler state. The closures request no reconcile: the
+/// scheduler state wakes the cycle if a decision could have changed.
 pub(super) fn watch<'a>(
     mut builder: ControllerBuilder<'a>,
     scheduler: &SchedulerState,
@@ -159,7 +159,7 @@ pub(super) fn watch<'a>(
             Some(Event::WorkloadRemoved(key))
         }
     });
-    // What pods ask for changes with the namespace's limits and with runtime classes.
+    // The requests of pods depend on the namespace's LimitRanges and on RuntimeClasses.
     let (env, workloads, of) = (environment.clone(), stores.workloads.clone(), scheduler.clone());
     builder = builder.watch(&extra.limit_ranges, move |delta: &Delta<LimitRange>| {
         let namespace = delta.latest().metadata.namespace.clone().unwrap_or_default();
@@ -184,7 +184,7 @@ pub(super) fn watch<'a>(
 }
 
 impl SchedulerState {
-    /// Lets the engine see a workload as the cache has it. False when it is gone.
+    /// Feeds a workload to the engine again, as the cache has it. False if it was deleted.
     pub(super) fn feed_again(&self, environment: &Environment, workloads: &Cache<Workload>, key: &ObjectKey) -> bool {
         if let Some(workload) = workloads.get(key) {
             self.apply(self.upserted(environment, &workload));
@@ -192,7 +192,7 @@ impl SchedulerState {
                 return true;
             }
         }
-        // The watch may have told of its end before the engine heard of it once more.
+        // The watch may have reported the deletion before the event above was applied.
         self.forget(&workload_key(key));
         self.apply(Event::WorkloadRemoved(workload_key(key)));
         false
@@ -202,7 +202,7 @@ impl SchedulerState {
         let mut translated = environment.translate(workload);
         self.refine(&mut translated);
         if !self.refusals().allow(&translated.key, || What::of(workload)) {
-            // As while a back-off lasts.
+            // Treated like a workload in back-off.
             translated.requeued = Some(false);
         }
         Event::WorkloadUpserted(Box::new(translated))
@@ -224,7 +224,7 @@ fn feed<'a, K: Resource + 'static>(
     })
 }
 
-/// Kubernetes counts a generation up when anything but status and most metadata changes.
+/// True if only status or metadata changed: other changes increase the generation.
 fn is_status_only<K: Resource>(delta: &Delta<K>) -> bool {
     match (&delta.old, &delta.new) {
         (Some(old), Some(new)) => {

@@ -1,14 +1,16 @@
-//! The scheduling controller: watches feed the engine, cycles decide, a writer carries decisions out behind.
+//! The scheduling controller: watches feed the engine, cycles decide, and a writer writes the
+//! decisions afterwards.
 //!
 //! ```text
 //! caches ──deltas──▶ SchedulerState (engine behind a lock) ──wake──▶ cycles ──decisions──▶ writer, many at once
 //!                        └──queues whose figures changed──▶ status controllers of queues
 //! ```
 //!
-//! A delta is translated and applied the moment it is seen, so every reader of the [`SchedulerState`]
+//! A delta is translated and applied when it arrives, so every reader of the [`SchedulerState`]
 //! sees the same state. Cycles run until the engine has nothing more to decide. The engine counts a
-//! decision at once; its write follows, and the decision is undone when that write fails for good. State is rebuilt from the caches at every start: the manager fills
-//! them before any controller runs.
+//! decision at once; its write follows, and the decision is reverted if that write fails
+//! permanently. State is rebuilt from the caches at every start: the manager fills them before any
+//! controller runs.
 
 pub mod carry_out;
 mod cycle;
@@ -29,10 +31,11 @@ use berth_runtime::{Clock, ObjectKey, Queue};
 use jiff::Timestamp;
 use refusals::{Refusals, What};
 
-/// Figures of a queue are written this long after the first change, with all that came since; as Kueue does.
+/// Delay from the first change of a queue's figures to the write of its status, which includes all
+/// changes until then. As in Kueue.
 const UPDATES_BATCH: Duration = Duration::from_secs(1);
 
-/// The engine and the queues of the controllers that changes wake; clones share it.
+/// The engine, and the due-queues of the controllers that its changes wake; clones share both.
 #[derive(Clone)]
 pub struct SchedulerState {
     inner: Arc<Inner>,
@@ -47,8 +50,8 @@ struct Inner {
     clock: Clock,
 }
 
-/// Times of a workload to the nanosecond. Objects carry whole seconds; two workloads admitted within one second would
-/// otherwise be told apart by their UIDs only. After a restart whole seconds are all there is.
+/// Times of a workload in nanoseconds. Objects carry whole seconds, so that two workloads admitted
+/// within one second would be ordered by their UIDs. After a restart only whole seconds are known.
 #[derive(Clone, Copy, Default)]
 struct Exact {
     seen: Option<Time>,
@@ -101,17 +104,17 @@ impl SchedulerState {
         time(self.inner.clock.now())
     }
 
-    /// Notes when a workload was given quota, before the object that says so to the second comes back.
+    /// Records when quota was reserved for a workload, before the object shows it in whole seconds.
     pub(crate) fn reserved(&self, key: WorkloadKey, at: Time) {
         self.exact().entry(key).or_default().reserved = Some(at);
     }
 
-    /// Gives a workload read from the API the times known more exactly here.
+    /// Replaces the times of a workload read from the API by more exact ones, where known.
     pub(crate) fn refine(&self, workload: &mut Workload) {
         let now = self.now();
         let mut exact = self.exact();
         let known = exact.entry(workload.key.clone()).or_default();
-        // Seen in the second it was made: that is when it was made.
+        // First seen in the second of its creation: that is taken as the creation time.
         let seen = *known.seen.get_or_insert(now);
         if seen.seconds() == workload.created.seconds() {
             workload.created = seen;
@@ -128,13 +131,14 @@ impl SchedulerState {
         self.refusals().forget(key);
     }
 
-    /// The server refused to let a workload be admitted: it is not looked at for a while. To be told before the engine is.
+    /// The API server rejected the admission of a workload, which is then not considered for a
+    /// while. Must be called before the decision is reverted in the engine.
     fn refused(&self, key: WorkloadKey, what: What) {
         let pause = self.refusals().note(key, what, self.now());
         self.wake_after(pause);
     }
 
-    /// The server let it be admitted.
+    /// The API server accepted the admission of a workload.
     fn accepted(&self, key: &WorkloadKey) {
         self.refusals().forget(key);
     }
@@ -147,7 +151,7 @@ impl SchedulerState {
         self.inner.exact.lock().expect("no code panics while holding the times' lock")
     }
 
-    /// Tells the engine what happened, and everybody whose figures that changed.
+    /// Applies an event to the engine, and wakes the controllers of queues whose figures changed.
     pub fn apply(&self, event: Event) {
         let now = self.now();
         let (effects, next) = {
@@ -155,7 +159,7 @@ impl SchedulerState {
             (engine.apply(event, now), engine.next_wakeup())
         };
         self.announce(&effects);
-        // An event may also only set a timer, such as the end of the time in which flushes are collected.
+        // Some events only set a timer, such as the end of the delay in which flushes are collected.
         if let (false, Some(at)) = (effects.wake, next) {
             self.wake_after(now.until(at));
         }
@@ -176,14 +180,14 @@ impl SchedulerState {
         }
     }
 
-    /// Asks for a cycle at the latest after this time.
+    /// Runs a cycle after this time at the latest.
     pub(crate) fn wake_after(&self, pause: Duration) {
         if let Some(Listeners { cycles, .. }) = self.inner.listeners.get() {
             cycles.add_after(cycle_key(), pause);
         }
     }
 
-    /// Wakes these controllers from now on: cycles and the writers of statuses.
+    /// Sets the controllers to wake: cycles, and the controllers of queues' statuses.
     fn listen(&self, cycles: Queue, statuses: StatusQueues) {
         let first = self.inner.listeners.set(Listeners { cycles, statuses }).is_ok();
         assert!(first, "an engine has one scheduler: register another one with a new SchedulerState");
@@ -192,6 +196,6 @@ impl SchedulerState {
 
 /// A timestamp as the engine counts time.
 pub fn time(at: Timestamp) -> Time {
-    // Nanoseconds since 1970 fit 64 bits until the year 2262; beyond it every time is the end of time.
+    // Nanoseconds since 1970 fit 64 bits until the year 2262; later times become the latest one.
     Time(i64::try_from(at.as_nanosecond()).unwrap_or(if at.as_second() < 0 { i64::MIN } else { i64::MAX }))
 }

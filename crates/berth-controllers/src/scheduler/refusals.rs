@@ -1,8 +1,10 @@
-//! Admissions the server refuses for what they are: a policy, a webhook or a quota says no.
+//! Workloads whose admission the API server rejected permanently, because of a policy, a webhook or
+//! a ResourceQuota.
 //!
-//! The engine would give the same quota to the same workload at once, and the server would refuse it again. So after a refusal
-//! a workload is not looked at for a second, then for two, up to a minute; others get the quota meanwhile. A change of the
-//! workload's spec, or a write that succeeds, starts anew. Kueue tries again at once, as fast as its client lets it.
+//! The engine would admit the same workload again at once, and the API server would reject it again.
+//! Therefore such a workload is not considered for one second, then for two, up to a minute, and
+//! other workloads get the quota. A change of its spec or an accepted write ends the delays. Kueue
+//! retries at once, as fast as its client allows.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -13,22 +15,22 @@ use berth_engine::model::{Time, WorkloadKey};
 const PAUSE_FIRST: Duration = Duration::from_secs(1);
 const PAUSE_MAX: Duration = Duration::from_secs(60);
 
-/// The workloads whose admission was refused last.
+/// The workloads whose last admission was rejected.
 #[derive(Default)]
 pub(super) struct Refusals {
     refused: BTreeMap<WorkloadKey, Refusal>,
-    /// Those of them that are not to be looked at, by the end of that.
+    /// Those that are not considered now, by the end of their delay.
     paused: BTreeSet<(Time, WorkloadKey)>,
 }
 
 pub(super) struct Refusal {
     what: What,
     pause: Duration,
-    /// None when the pause is over.
+    /// End of the delay; `None` when it is over.
     until: Option<Time>,
 }
 
-/// What was refused: an object, and its spec.
+/// The version of a workload's spec whose admission was rejected.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct What {
     uid: Option<String>,
@@ -42,7 +44,7 @@ impl What {
 }
 
 impl Refusals {
-    /// Notes a refusal; returns for how long the workload is not looked at.
+    /// Records a rejection; returns for how long the workload is not considered.
     pub fn note(&mut self, key: WorkloadKey, what: What, now: Time) -> Duration {
         let before = self.forget(&key).filter(|refusal| refusal.what == what);
         let pause = before.map_or(PAUSE_FIRST, |refusal| (refusal.pause * 2).min(PAUSE_MAX));
@@ -52,7 +54,7 @@ impl Refusals {
         pause
     }
 
-    /// May this workload be looked at?
+    /// True if this workload may be considered.
     pub fn allow(&self, key: &WorkloadKey, what: impl FnOnce() -> What) -> bool {
         match self.refused.get(key) {
             Some(refusal) if refusal.until.is_some() => refusal.what != what(),
@@ -60,7 +62,7 @@ impl Refusals {
         }
     }
 
-    /// The workloads whose pauses have just ended, and when the next one does.
+    /// The workloads whose delays have ended, and the end of the next one.
     pub fn ended(&mut self, now: Time) -> (Vec<WorkloadKey>, Option<Time>) {
         let mut ended = Vec::new();
         while let Some((until, key)) = self.paused.pop_first() {
@@ -76,7 +78,7 @@ impl Refusals {
         (ended, None)
     }
 
-    /// Forgets what was refused of a workload: its admission was written, or it is gone.
+    /// Forgets a workload: its admission was written, or it was deleted.
     pub fn forget(&mut self, key: &WorkloadKey) -> Option<Refusal> {
         let refusal = self.refused.remove(key)?;
         if let Some(until) = refusal.until {
@@ -95,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn pauses_double_up_to_a_minute_and_start_anew_with_a_new_spec() {
+    fn delays_double_up_to_a_minute_and_start_over_with_a_new_spec() {
         let key = WorkloadKey { namespace: "team".into(), name: "job".into() };
         let mut refusals = Refusals::default();
         let (mut now, mut pauses) = (Time::from_seconds(0), Vec::new());
@@ -103,8 +105,8 @@ mod tests {
             let pause = refusals.note(key.clone(), what("a", 1), now);
             pauses.push(pause.as_secs());
             assert!(!refusals.allow(&key, || what("a", 1)));
-            assert!(refusals.allow(&key, || what("a", 2)), "what was refused is not there any more");
-            assert!(refusals.allow(&key, || what("b", 1)), "it is another one of this name");
+            assert!(refusals.allow(&key, || what("a", 2)), "the spec has changed");
+            assert!(refusals.allow(&key, || what("b", 1)), "another workload has this name");
             assert_eq!(refusals.ended(now), (Vec::new(), Some(now.after(pause))));
             now = now.after(pause);
             assert_eq!(refusals.ended(now), (vec![key.clone()], None));

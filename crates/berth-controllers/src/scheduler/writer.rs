@@ -1,13 +1,15 @@
-//! Writes decisions behind: one pending write per workload, many workloads at once, the most urgent first.
+//! Writes decisions to the API after they were taken: one pending write per workload, many
+//! workloads at once, the most urgent write first.
 //!
-//! A write applies to the version it was computed from. If the object changed meanwhile it is computed anew from the
-//! newest state; only when the decision no longer makes sense for that state, or the server refuses it for good, is it
-//! taken back from the engine.
+//! A write applies to the version of the object from which it was computed. If the object has
+//! changed, the write is computed again from the newest state. A decision is reverted in the engine
+//! only if it no longer applies to that state, or if the API server rejects its write permanently.
 //!
-//! Where the API is slower than the decisions (a limited client, a busy disk), order is what counts: what frees quota goes
-//! first, then admissions by priority, and what only tells why a workload waits goes last, if it is still true then. Telling is
-//! left out while the reason stays the same. And no more is decided than is about to be written: a decision made ahead of its
-//! write would hold quota that nobody uses yet, and could only be made better later.
+//! The order matters where the API is slower than the decisions (a limited client, a busy disk).
+//! Writes that free quota go first, then admissions by priority. Writes that only report why a
+//! workload waits go last, if that is still true, and are omitted while the reason stays the same.
+//! Cycles pause while enough decisions wait for their write: an earlier decision would hold quota
+//! that no workload uses yet, and a later one may be better.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -16,14 +18,14 @@ use std::time::Duration;
 use berth_api::kueue::events;
 use berth_api::kueue::v1beta2::Workload;
 use berth_engine::Event;
-use berth_runtime::{Clock, EventType, Manager, ObjectKey, Recorder};
+use berth_runtime::{Clock, Manager, ObjectKey, Recorder};
 use kube::{Api, Client, ResourceExt};
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::SchedulerState;
-use super::carry_out::{Change, Notice, carry_out, replaced_slice};
+use super::carry_out::{Change, Report, carry_out, replaced_slice};
 use super::feed::{Environment, object_key, workload_key};
 use super::refusals::What;
 use crate::conditions::{self, truncate};
@@ -33,6 +35,7 @@ use crate::execute::{Part, patch};
 use crate::gates::Gates;
 use crate::jobs::readiness;
 use crate::metrics::Metrics;
+use crate::plan::NewEvent;
 use crate::stores::{Stores, controller_of};
 use crate::workload::status;
 
@@ -40,25 +43,25 @@ use crate::workload::status;
 const EVENT_MESSAGE_MAX: usize = 1024;
 /// Writes in flight at once: enough to fill a durable store's batches.
 const IN_FLIGHT_MAX: usize = 64;
-/// Of those, writes that only tell why a workload waits.
-const TELLING_MAX: usize = 8;
-/// Decisions that wait for their write beyond those in flight, in times of what may be in flight; from then on nothing more is
-/// decided until less than half of that waits.
+/// Maximum number of writes in flight that only report why a workload waits.
+const REPORTS_MAX: usize = 8;
+/// Maximum number of decisions that wait for their write, as a multiple of the writes in flight. At
+/// this number cycles pause until less than half of it waits.
 const AHEAD: usize = 2;
-/// With a limited client no more writes are in flight than it lets through in this part of a second: what waits in the
-/// client can no longer be overtaken.
+/// With a limited client, writes in flight are at most its rate divided by this: a more urgent write
+/// cannot overtake one that already waits in the client.
 const LIMITED_PART: f64 = 10.0;
-/// With a limited client nothing is told before no decision was written for so long: each telling takes the place of a
-/// decision.
-const TELLING_PAUSE: Duration = Duration::from_secs(1);
-/// First pause before a write is tried again; doubles up to [`RETRY_MAX`].
+/// With a limited client, reports are written only after no decision was written for this long:
+/// each report would delay a decision.
+const REPORT_PAUSE: Duration = Duration::from_secs(1);
+/// Delay before the first retry of a write; doubles up to [`RETRY_MAX`].
 const RETRY_BASE: Duration = Duration::from_millis(5);
-/// Longest pause.
+/// Longest delay before a retry.
 const RETRY_MAX: Duration = Duration::from_secs(5);
-/// Writes that wait to be tried again and have left their places to others, in times of what may be in flight: beyond, the server
-/// is in trouble and not some objects.
+/// Maximum number of writes that wait for their retry and do not count as in flight, as a multiple
+/// of the writes in flight. With more, the API server has a problem, not single objects.
 const RETRYING: usize = 8;
-/// From this pause on failures are shown to the operator.
+/// Failures are logged from this delay on.
 const RETRY_WARN: Duration = Duration::from_millis(80);
 
 /// The pending writes; clones share them.
@@ -68,44 +71,44 @@ pub(crate) struct Writes {
     wake: Arc<Notify>,
 }
 
-/// What can wait for what; the first goes first.
+/// Order in which writes start; the first variant goes first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Urgency {
-    /// Frees quota somebody waits for.
+    /// Frees quota for which other workloads wait.
     Frees,
-    /// Gives quota.
-    Gives,
-    /// Tells why a workload waits.
-    Tells,
+    /// Reserves quota.
+    Reserves,
+    /// Reports why a workload waits.
+    Reports,
 }
 
 impl Urgency {
-    fn decides(self) -> bool {
-        self != Urgency::Tells
+    fn is_decision(self) -> bool {
+        self != Urgency::Reports
     }
 }
 
-/// Place of a write among the pending ones: urgency, descending priority, order of decisions.
+/// Sort key of a pending write: urgency, descending priority, order of decisions.
 type Rank = (Urgency, std::cmp::Reverse<i64>, u64);
 
 #[derive(Default)]
 struct Pending {
     changes: BTreeMap<ObjectKey, (Rank, Change)>,
     order: BTreeMap<Rank, ObjectKey>,
-    /// Writes that failed and are tried again later: meanwhile others have their places.
+    /// Writes that failed and wait for their retry: other writes may take their places.
     retrying: usize,
-    /// Keys of writes that are in flight, and whether they only tell.
+    /// Keys of writes in flight; true for those that only report.
     in_flight: BTreeMap<ObjectKey, bool>,
     sequence: u64,
-    /// Changes that do more than tell.
+    /// Number of pending changes that are decisions.
     decisions: usize,
-    /// From so many decisions on nothing more is decided.
+    /// Cycles pause at this number of pending decisions.
     decisions_max: usize,
-    /// Somebody was told to decide nothing more for now.
-    held_back: bool,
+    /// Cycles are paused.
+    is_paused: bool,
     /// The client is limited.
     limited: bool,
-    /// When a write that does more than tell was started last.
+    /// When the last write of a decision started.
     decided: Option<Instant>,
 }
 
@@ -114,7 +117,7 @@ impl Pending {
         self.remove(&key);
         self.sequence += 1;
         let rank = (urgency, std::cmp::Reverse(priority), self.sequence);
-        self.decisions += usize::from(rank.0.decides());
+        self.decisions += usize::from(rank.0.is_decision());
         self.order.insert(rank, key.clone());
         self.changes.insert(key, (rank, change));
     }
@@ -122,61 +125,61 @@ impl Pending {
     fn remove(&mut self, key: &ObjectKey) -> Option<Change> {
         let (rank, change) = self.changes.remove(key)?;
         self.order.remove(&rank);
-        self.decisions -= usize::from(rank.0.decides());
+        self.decisions -= usize::from(rank.0.is_decision());
         Some(change)
     }
 
-    /// May more be decided? After a no [`Pending::goes_on`] says when.
-    fn has_room(&mut self) -> bool {
-        self.held_back |= self.decisions >= self.decisions_max;
-        !self.held_back
+    /// True if cycles may take more decisions. Otherwise [`Pending::resumes`] ends the pause.
+    fn accepts_decisions(&mut self) -> bool {
+        self.is_paused |= self.decisions >= self.decisions_max;
+        !self.is_paused
     }
 
-    /// True once after [`Pending::has_room`] said no, when enough has been written.
-    fn goes_on(&mut self) -> bool {
-        let goes_on = self.held_back && self.decisions * 2 < self.decisions_max;
-        self.held_back &= !goes_on;
-        goes_on
+    /// True once after [`Pending::accepts_decisions`] returned false, when enough has been written.
+    fn resumes(&mut self) -> bool {
+        let resumes = self.is_paused && self.decisions * 2 < self.decisions_max;
+        self.is_paused &= !resumes;
+        resumes
     }
 
-    /// Is the client limited, and was there a decision to write just now?
+    /// True if the client is limited and a decision was written within [`REPORT_PAUSE`].
     fn is_deciding(&self) -> bool {
-        self.limited && self.decided.is_some_and(|at| at.elapsed() < TELLING_PAUSE)
+        self.limited && self.decided.is_some_and(|at| at.elapsed() < REPORT_PAUSE)
     }
 
     /// The most urgent write that may start.
     fn next(&mut self) -> Option<(ObjectKey, Change)> {
-        let telling = self.in_flight.values().filter(|tells| **tells).count();
-        // One object is written once at a time.
+        let reports = self.in_flight.values().filter(|is_report| **is_report).count();
+        // At most one write per object is in flight.
         let (rank, key) = self.order.iter().find(|(_, key)| !self.in_flight.contains_key(*key))?;
-        let tells = !rank.0.decides();
-        if tells && (telling >= TELLING_MAX || self.is_deciding()) {
+        let is_report = !rank.0.is_decision();
+        if is_report && (reports >= REPORTS_MAX || self.is_deciding()) {
             return None;
         }
-        if !tells {
+        if !is_report {
             self.decided = Some(Instant::now());
         }
         let key = key.clone();
         let change = self.remove(&key)?;
-        self.in_flight.insert(key.clone(), tells);
+        self.in_flight.insert(key.clone(), is_report);
         Some((key, change))
     }
 }
 
 impl Writes {
-    /// Adds a write. Of two about one workload the later one counts: the engine decided it knowing the earlier one. False
-    /// when the two cancel each other out: quota that was given but not written yet is not given, and nothing is written.
-    /// Changes of one urgency are written by descending priority.
+    /// Adds a write. It replaces an earlier pending one about the same workload, because the engine
+    /// knew the earlier decision when it took this one. Returns false if the two cancel each other
+    /// out: an admission that was not written yet is withdrawn, and nothing is written.
     #[must_use]
     pub(super) fn add(&self, key: ObjectKey, priority: i64, change: Change) -> bool {
         let urgency = match &change {
             Change::Preempt(_) | Change::Evict(_) | Change::ReplaceSlice { .. } => Urgency::Frees,
-            Change::Admit(_) => Urgency::Gives,
-            Change::Wait(_) | Change::Bypassed(_) => Urgency::Tells,
+            Change::Admit(_) => Urgency::Reserves,
+            Change::Wait(_) | Change::Bypassed(_) => Urgency::Reports,
         };
         let mut pending = self.lock();
-        let given = matches!(pending.changes.get(&key), Some((_, Change::Admit(admit))) if !admit.second_pass);
-        if throws_out(&change) && given {
+        let admits = matches!(pending.changes.get(&key), Some((_, Change::Admit(admit))) if !admit.second_pass);
+        if evicts(&change) && admits {
             pending.remove(&key);
             return false;
         }
@@ -186,12 +189,12 @@ impl Writes {
         true
     }
 
-    /// False when enough is decided for now: the cycle is woken when more may be.
-    pub(super) fn has_room(&self) -> bool {
-        self.lock().has_room()
+    /// False if cycles must pause; the scheduler is woken when they may continue.
+    pub(super) fn accept_decisions(&self) -> bool {
+        self.lock().accepts_decisions()
     }
 
-    /// Is a decision about this workload about to be written?
+    /// True if a write about this workload is pending or in flight.
     pub(crate) fn concern(&self, key: &ObjectKey) -> bool {
         let pending = self.lock();
         pending.changes.contains_key(key) || pending.in_flight.contains_key(key)
@@ -226,13 +229,13 @@ pub(super) fn install(
         stores: stores.clone(),
         environment: environment.clone(),
         gates: config.gates(),
-        tells_readiness: config.pods_ready().is_some(),
+        tracks_readiness: config.pods_ready().is_some(),
         writes: writes.clone(),
         metrics: metrics.clone(),
         decisions: decisions.clone(),
     });
     let in_flight = config.client_limit.map_or(IN_FLIGHT_MAX, |limit| {
-        // Truncated on purpose: a rate of requests is a small number.
+        // Truncated on purpose: request rates are small numbers.
         ((limit.qps / LIMITED_PART) as usize).clamp(2, IN_FLIGHT_MAX)
     });
     {
@@ -244,7 +247,7 @@ pub(super) fn install(
     writes
 }
 
-/// Starts writes as they come and as there is room.
+/// Starts writes as they arrive, within the limits of writes in flight.
 async fn run(writer: Arc<Writer>, in_flight: usize) {
     let mut running = JoinSet::new();
     loop {
@@ -261,23 +264,23 @@ async fn run(writer: Arc<Writer>, in_flight: usize) {
                 key
             });
         }
-        let (goes_on, holds_back) = {
+        let (resumes, delays_reports) = {
             let mut pending = writer.writes.lock();
-            (pending.goes_on(), pending.limited && !pending.changes.is_empty())
+            (pending.resumes(), pending.limited && !pending.changes.is_empty())
         };
-        if goes_on {
+        if resumes {
             writer.scheduler.wake_after(Duration::ZERO);
         }
         tokio::select! {
             biased;
             Some(ended) = running.join_next(), if !running.is_empty() => match ended {
                 Ok(key) => writer.writes.done(&key),
-                // As if it had happened here: the manager reports it.
+                // The panic continues in this task, and the manager reports it.
                 Err(error) => std::panic::resume_unwind(error.into_panic()),
             },
             () = writer.writes.wake.notified() => {}
-            // What only tells has to wait for a pause, which nobody else tells of.
-            () = tokio::time::sleep(TELLING_PAUSE), if holds_back => {}
+            // Reports wait for a time without decisions, and nothing else wakes this loop then.
+            () = tokio::time::sleep(REPORT_PAUSE), if delays_reports => {}
         }
     }
 }
@@ -290,15 +293,15 @@ struct Writer {
     stores: Stores,
     environment: Environment,
     gates: Gates,
-    /// Condition PodsReady is kept.
-    tells_readiness: bool,
+    /// True if the condition PodsReady is maintained.
+    tracks_readiness: bool,
     writes: Writes,
     metrics: Metrics,
     decisions: Decisions,
 }
 
 impl Writer {
-    /// Carries a change out, however often it takes.
+    /// Writes a change; retries until it is written, rejected permanently or replaced.
     async fn write(&self, key: &ObjectKey, mut change: Change) {
         let mut pause = RETRY_BASE;
         while let Err(error) = self.attempt(key, &change).await {
@@ -311,13 +314,13 @@ impl Writer {
             self.clock.sleep(pause).await;
             self.writes.lock().retrying -= 1;
             pause = (pause * 2).min(RETRY_MAX);
-            // A later decision about it takes the place of this one.
+            // A later decision about the workload replaces this one.
             let later = self.writes.lock().remove(key);
             if let Some(later) = later {
-                if matches!(&change, Change::Admit(admit) if !admit.second_pass) && throws_out(&later) {
-                    // What was given has not been written: it is not given.
-                    self.take_back(key, &later);
-                    self.take_back(key, &change);
+                if matches!(&change, Change::Admit(admit) if !admit.second_pass) && evicts(&later) {
+                    // The admission was never written, so both are reverted.
+                    self.revert(key, &later);
+                    self.revert(key, &change);
                     return;
                 }
                 change = later;
@@ -325,20 +328,20 @@ impl Writer {
         }
     }
 
-    /// An error means: try again.
+    /// Writes a change once. An error means that the write must be retried.
     async fn attempt(&self, key: &ObjectKey, change: &Change) -> Result<(), kube::Error> {
-        // Gone: the watch has told the engine.
+        // The workload was deleted, and the watch has reported that to the engine.
         let Some(before) = self.stores.workloads.get(key) else { return Ok(()) };
         let now = self.clock.now();
-        let Some((mut after, notices)) = carry_out(change, &before, &self.gates, now) else {
-            self.take_back(key, change);
+        let Some((mut after, reports)) = carry_out(change, &before, &self.gates, now) else {
+            self.revert(key, change);
             return Ok(());
         };
-        if self.tells_readiness && self.is_start_of_a_job(change, &before, &after) {
-            // What the job's integration would write next, before it lets the job go.
+        if self.tracks_readiness && self.is_start_of_a_job(change, &before, &after) {
+            // The job's integration would write this condition next, before it starts the job.
             readiness::sync(&mut after, || false, self.clock.now());
         }
-        if tells_nothing_new(change, &before, &after) {
+        if reports_nothing_new(change, &before, &after) {
             return Ok(());
         }
         if matches!(change, Change::Admit(admit) if !admit.second_pass) {
@@ -362,14 +365,15 @@ impl Writer {
                 if let Some(answer) = answer {
                     self.stores.workloads.observe(answer);
                 }
-                notices.into_iter().for_each(|notice| self.tell(notice));
+                reports.into_iter().for_each(|report| self.record(report));
                 if matches!(change, Change::Admit(_)) {
                     self.scheduler.accepted(&workload_key(key));
                 }
                 if let Change::Admit(admit) = change
                     && let Some((replaced, change)) = replaced_slice(&after, admit)
                 {
-                    // A slice that runs has been written; nothing pending can cancel this.
+                    // The admission of the replaced slice was written long ago, so nothing pending
+                    // can cancel this.
                     let _ = self.writes.add(object_key(&replaced), i64::from(after.spec.priority.unwrap_or(0)), change);
                 }
                 if let Change::Preempt(victim) = change {
@@ -381,14 +385,14 @@ impl Writer {
             Err(error) if is_permanent(&error) => {
                 tracing::warn!(%key, error = berth_runtime::brief(&error), "a decision could not be written");
                 if matches!(change, Change::Admit(admit) if !admit.second_pass) {
-                    self.put_off(key, &before, &error);
+                    self.postpone(key, &before, &error);
                 }
-                self.take_back(key, change);
+                self.revert(key, change);
                 if let Change::Evict(eviction) = change
                     && let Some(message) = eviction.unplaced()
                 {
-                    let (about, reason) = (workload_key(key), events::SECOND_PASS_FAILED.to_owned());
-                    self.tell(Notice { about, event_type: EventType::Warning, reason, message, unnamed: None });
+                    let event = NewEvent::warning(events::SECOND_PASS_FAILED, message);
+                    self.record(Report { about: workload_key(key), event, unnamed: None });
                 }
                 Ok(())
             }
@@ -398,7 +402,7 @@ impl Writer {
 }
 
 impl Writer {
-    /// Is this the admission of a job that an integration will start, none of whose pods runs yet?
+    /// True if the change admits a job that an integration will start and that has no running pods.
     fn is_start_of_a_job(&self, change: &Change, before: &Workload, after: &Workload) -> bool {
         let is_first = matches!(change, Change::Admit(admit) if !admit.second_pass && admit.replaces.is_none());
         if !is_first || status::is_admitted(before) || !status::is_admitted(after) {
@@ -411,13 +415,14 @@ impl Writer {
     }
 }
 
-fn throws_out(change: &Change) -> bool {
+/// True if the change evicts the workload.
+fn evicts(change: &Change) -> bool {
     matches!(change, Change::Preempt(_) | Change::Evict(_))
 }
 
-/// Would a write only word anew why a workload waits? What differs within one reason is how much is missing at the
-/// moment; writing that each time would be most of all writes.
-fn tells_nothing_new(change: &Change, before: &Workload, after: &Workload) -> bool {
+/// True if a write would only change the message that says why a workload waits. Within one reason
+/// the message differs in the missing amounts; writing each of them would be most of all writes.
+fn reports_nothing_new(change: &Change, before: &Workload, after: &Workload) -> bool {
     match change {
         Change::Bypassed(_) => {}
         Change::Wait(wait) if !wait.second_pass_failed => {}
@@ -429,41 +434,42 @@ fn tells_nothing_new(change: &Change, before: &Workload, after: &Workload) -> bo
     waits && same_conditions(before, after) && old == new
 }
 
-/// The same conditions but for messages and times?
+/// True if the conditions differ at most in messages and times.
 fn same_conditions(before: &Workload, after: &Workload) -> bool {
-    fn said(workload: &Workload) -> impl Iterator<Item = (&str, &str, &str)> {
-        // A condition keeps its place.
+    fn states(workload: &Workload) -> impl Iterator<Item = (&str, &str, &str)> {
+        // Conditions keep their order.
         status::conditions(workload).iter().map(|it| (it.type_.as_str(), it.status.as_str(), it.reason.as_str()))
     }
-    said(before).eq(said(after))
+    states(before).eq(states(after))
 }
 
-/// Refused for what was asked, not for when.
+/// True if the API server rejects the write itself, so that a retry cannot succeed.
 fn is_permanent(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if (400..500).contains(&status.code) && ![404, 409, 429].contains(&status.code))
 }
 
 impl Writer {
-    /// Records an event, unless what it is about is gone.
-    fn tell(&self, notice: Notice) {
-        if let Some(about) = self.stores.workloads.get(&object_key(&notice.about)) {
-            let message = truncate(notice.said(), EVENT_MESSAGE_MAX);
-            self.recorder.event(about.as_ref(), notice.event_type, &notice.reason, &message);
+    /// Records an event, unless its workload was deleted.
+    fn record(&self, report: Report) {
+        if let Some(about) = self.stores.workloads.get(&object_key(&report.about)) {
+            let message = truncate(report.message(), EVENT_MESSAGE_MAX);
+            self.recorder.event(about.as_ref(), report.event.event_type, &report.event.reason, &message);
         }
     }
 
-    /// The server refused an admission for good: the workload is looked at again later, and told why.
-    fn put_off(&self, key: &ObjectKey, refused: &Workload, error: &kube::Error) {
+    /// Considers a workload again only after a delay, because the API server rejected its admission
+    /// permanently; an event says so.
+    fn postpone(&self, key: &ObjectKey, refused: &Workload, error: &kube::Error) {
         self.scheduler.refused(workload_key(key), What::of(refused));
         if self.scheduler.feed_again(&self.environment, &self.stores.workloads, key) {
-            let (about, reason) = (workload_key(key), "AdmissionRefused".to_owned());
-            let message = format!("The API server refused the admission: {}", berth_runtime::message(error));
-            self.tell(Notice { about, event_type: EventType::Warning, reason, message, unnamed: None });
+            let message = format!("The API server rejected the admission: {}", berth_runtime::message(error));
+            let event = NewEvent::warning("AdmissionRefused", message);
+            self.record(Report { about: workload_key(key), event, unnamed: None });
         }
     }
 
-    /// The decision was not carried out: the engine forgets it.
-    fn take_back(&self, key: &ObjectKey, change: &Change) {
+    /// Reverts a decision in the engine that was not written.
+    fn revert(&self, key: &ObjectKey, change: &Change) {
         let event = match change {
             Change::Admit(_) => Event::AdmissionFailed(workload_key(key)),
             Change::Preempt(_) | Change::Evict(_) => Event::PreemptionFailed(workload_key(key)),
@@ -483,7 +489,7 @@ mod tests {
         ObjectKey::namespaced("team", name)
     }
 
-    fn tell() -> Change {
+    fn report() -> Change {
         Change::Bypassed(berth_engine::PendingReason::PendingEvaluation)
     }
 
@@ -494,22 +500,22 @@ mod tests {
     #[test]
     fn the_most_urgent_write_goes_first_and_one_object_is_written_once_at_a_time() {
         let mut pending = Pending::default();
-        pending.insert(key("waits"), Urgency::Tells, 1000, tell());
-        pending.insert(key("low"), Urgency::Gives, 1, tell());
-        pending.insert(key("high"), Urgency::Gives, 9, tell());
-        pending.insert(key("out"), Urgency::Frees, 0, evict());
+        pending.insert(key("waits"), Urgency::Reports, 1000, report());
+        pending.insert(key("low"), Urgency::Reserves, 1, report());
+        pending.insert(key("high"), Urgency::Reserves, 9, report());
+        pending.insert(key("victim"), Urgency::Frees, 0, evict());
         let order: Vec<String> = std::iter::from_fn(|| pending.next()).map(|(key, _)| key.name).collect();
-        assert_eq!(order, ["out", "high", "low", "waits"]);
+        assert_eq!(order, ["victim", "high", "low", "waits"]);
         pending.insert(key("low"), Urgency::Frees, 1, evict());
-        assert_eq!(pending.next(), None, "it is in flight");
+        assert_eq!(pending.next(), None, "a write about this workload is in flight");
         pending.in_flight.remove(&key("low"));
         assert_eq!(pending.next().map(|(key, _)| key.name).as_deref(), Some("low"));
     }
 
     #[test]
-    fn a_later_change_takes_the_place_of_an_earlier_one() {
+    fn a_later_change_replaces_a_pending_one() {
         let mut pending = Pending::default();
-        pending.insert(key("a"), Urgency::Tells, 0, tell());
+        pending.insert(key("a"), Urgency::Reports, 0, report());
         pending.insert(key("a"), Urgency::Frees, 0, evict());
         assert_eq!(pending.order.keys().collect::<Vec<_>>(), [&(Urgency::Frees, Reverse(0), 2)]);
         assert_eq!(pending.next(), Some((key("a"), evict())));
@@ -517,7 +523,7 @@ mod tests {
     }
 
     #[test]
-    fn quota_that_is_taken_before_it_was_written_as_given_costs_no_write() {
+    fn an_eviction_withdraws_an_admission_that_is_not_written_yet() {
         let writes = Writes { pending: Arc::default(), wake: Arc::default() };
         let admit = || {
             Change::Admit(Box::new(berth_engine::Admit {
@@ -528,59 +534,59 @@ mod tests {
                 considered: Default::default(),
             }))
         };
-        // That it waits is on its way when quota is given and taken again.
-        assert!(writes.add(key("a"), 0, tell()));
+        // A report is in flight when the workload is admitted and evicted again.
+        assert!(writes.add(key("a"), 0, report()));
         assert!(writes.lock().next().is_some());
         assert!(writes.add(key("a"), 0, admit()));
-        assert!(!writes.add(key("a"), 0, evict()), "both are withdrawn");
+        assert!(!writes.add(key("a"), 0, evict()), "admission and eviction cancel each other out");
         writes.done(&key("a"));
         assert_eq!(writes.lock().next(), None);
-        // What is on its way cannot be withdrawn.
+        // An admission in flight cannot be withdrawn.
         assert!(writes.add(key("a"), 0, admit()));
         assert!(writes.lock().next().is_some());
         assert!(writes.add(key("a"), 0, evict()));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_limited_client_tells_only_when_nothing_is_decided() {
+    async fn a_limited_client_writes_reports_only_while_there_are_no_decisions() {
         let mut pending = Pending { limited: true, ..Pending::default() };
-        pending.insert(key("a"), Urgency::Gives, 0, evict());
-        pending.insert(key("b"), Urgency::Tells, 0, tell());
+        pending.insert(key("a"), Urgency::Reserves, 0, evict());
+        pending.insert(key("b"), Urgency::Reports, 0, report());
         assert!(pending.next().is_some());
         assert_eq!(pending.next(), None);
-        tokio::time::advance(TELLING_PAUSE).await;
+        tokio::time::advance(REPORT_PAUSE).await;
         assert_eq!(pending.next().map(|(key, _)| key.name).as_deref(), Some("b"));
     }
 
     #[test]
-    fn no_more_is_decided_than_is_about_to_be_written() {
+    fn cycles_pause_while_many_decisions_wait_for_their_write() {
         let mut pending = Pending { decisions_max: 4, ..Pending::default() };
         for number in 0..9 {
-            pending.insert(key(&format!("told-{number}")), Urgency::Tells, 0, tell());
+            pending.insert(key(&format!("report-{number}")), Urgency::Reports, 0, report());
         }
         for number in 0..4 {
-            assert!(pending.has_room());
-            pending.insert(key(&number.to_string()), Urgency::Gives, 0, evict());
+            assert!(pending.accepts_decisions());
+            pending.insert(key(&number.to_string()), Urgency::Reserves, 0, evict());
         }
-        // A change in the place of another counts once.
+        // A change that replaces another counts once.
         pending.insert(key("3"), Urgency::Frees, 0, evict());
-        assert!(!pending.has_room());
+        assert!(!pending.accepts_decisions());
         let mut start = || {
             pending.next();
-            (pending.goes_on(), pending.decisions)
+            (pending.resumes(), pending.decisions)
         };
         assert_eq!([start(), start(), start(), start()], [(false, 3), (false, 2), (true, 1), (false, 0)]);
-        assert!(pending.has_room());
+        assert!(pending.accepts_decisions());
     }
 
     #[test]
-    fn telling_leaves_room_for_deciding() {
+    fn reports_leave_capacity_for_decisions() {
         let mut pending = Pending::default();
-        for number in 0..2 * TELLING_MAX {
-            pending.insert(key(&number.to_string()), Urgency::Tells, 0, tell());
+        for number in 0..2 * REPORTS_MAX {
+            pending.insert(key(&number.to_string()), Urgency::Reports, 0, report());
         }
-        assert_eq!(std::iter::from_fn(|| pending.next()).count(), TELLING_MAX);
-        pending.insert(key("urgent"), Urgency::Gives, 0, evict());
+        assert_eq!(std::iter::from_fn(|| pending.next()).count(), REPORTS_MAX);
+        pending.insert(key("urgent"), Urgency::Reserves, 0, evict());
         assert!(pending.next().is_some());
     }
 }

@@ -204,7 +204,7 @@ async fn workloads_of_others_are_counted_and_not_named() {
     assert!(!page.contains("job-one") && !page.contains("job-two") && !page.contains("job-three"), "{page}");
     assert!(told.contains("Ahead of it: 2 workloads."), "{told}");
     assert!(told.contains("1 workload not named here blue 3 protected: withinClusterQueue is Never"), "{told}");
-    assert!(told.contains("Workloads are counted here, not named, where you may not list"), "{told}");
+    assert!(told.contains("Some workloads are only counted, because you may not list"), "{told}");
     let page = get(&hers, "/queues/blue").await;
     assert!(!page.contains("job-one"), "{page}");
     assert!(without_markup(&page).contains("Of these, 1 not named here hold 3 cpu of default."), "{page}");

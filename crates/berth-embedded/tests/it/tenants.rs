@@ -261,7 +261,7 @@ async fn a_tenant_sees_counts_and_amounts_of_another_tenant_but_no_names() {
     for line in [
         "  Ahead of it: 1 workload.\n",
         "    1 workload not named here: 4 in ClusterQueue lender; may be preempted\n",
-        "\nWorkloads are counted here, not named, where you may not list those of their namespace.\n",
+        "\nSome workloads are only counted, because you may not list workloads in their namespaces.\n",
     ] {
         assert!(page.contains(line), "{line} {page}");
     }

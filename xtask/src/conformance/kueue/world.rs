@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use berth_api::kueue::v1beta2 as api;
 use berth_controllers::configuration::Resources;
-use berth_controllers::scheduler::carry_out::{Change, Notice, carry_out, changes, replaced_slice};
+use berth_controllers::plan::NewEvent;
+use berth_controllers::scheduler::carry_out::{Change, Report, carry_out, changes, replaced_slice};
 use berth_controllers::translate::{self, Context};
 use berth_controllers::{Config, Gates};
 use berth_engine::model::{Time, WorkloadKey};
@@ -235,19 +236,20 @@ impl World {
             return self.fail(key, change, &kind);
         }
         let Some(before) = self.workloads.get(key) else { return };
-        let Some((after, notices)) = carry_out(change, before, &self.gates, self.now) else { return };
+        let Some((after, reports)) = carry_out(change, before, &self.gates, self.now) else { return };
         let replaced = match change {
             Change::Admit(admit) => replaced_slice(&after, admit),
             _ => None,
         };
         self.workloads.insert(key.clone(), after);
-        notices.into_iter().for_each(|notice| self.tell(notice));
+        reports.into_iter().for_each(|report| self.record(report));
         if let Some((key, change)) = replaced {
             self.carry_out(&key, &change);
         }
     }
 
-    /// The change cannot be written: the engine is told, unless the object is gone and its removal would be seen next.
+    /// Reverts a change in the engine whose write failed, unless the object was deleted: its removal
+    /// would be the next event.
     fn fail(&mut self, key: &WorkloadKey, change: &Change, kind: &str) {
         match change {
             _ if kind == "NotFound" => {}
@@ -256,42 +258,37 @@ impl World {
             Change::Evict(eviction) => {
                 self.apply(Event::PreemptionFailed(key.clone()));
                 if let Some(message) = eviction.unplaced() {
-                    let reason = "SecondPassFailed".to_owned();
-                    self.tell(Notice {
-                        about: key.clone(),
-                        event_type: EventType::Warning,
-                        reason,
-                        message,
-                        unnamed: None,
-                    });
+                    let event = NewEvent::warning("SecondPassFailed", message);
+                    self.record(Report { about: key.clone(), event, unnamed: None });
                 }
             }
             Change::Wait(_) | Change::Bypassed(_) | Change::ReplaceSlice { .. } => {}
         }
     }
 
-    fn tell(&mut self, notice: Notice) {
-        let type_ = match notice.event_type {
+    fn record(&mut self, report: Report) {
+        let type_ = match report.event.event_type {
             EventType::Normal => "Normal",
             EventType::Warning => "Warning",
         };
         self.events.push(json!({
-            "namespace": &*notice.about.namespace, "name": &*notice.about.name,
-            "type": type_, "reason": notice.reason, "message": notice.message,
+            "namespace": &*report.about.namespace, "name": &*report.about.name,
+            "type": type_, "reason": report.event.reason, "message": report.event.message,
         }));
     }
 
-    /// Keys in the heaps, and keys set aside, per queue.
+    /// Keys in the heaps, and inadmissible keys, per queue.
     pub fn waiting(&self) -> (BTreeMap<String, Vec<String>>, BTreeMap<String, Vec<String>>) {
-        let (mut heap, mut aside) = (BTreeMap::<String, Vec<String>>::new(), BTreeMap::<String, Vec<String>>::new());
+        let (mut heap, mut inadmissible) =
+            (BTreeMap::<String, Vec<String>>::new(), BTreeMap::<String, Vec<String>>::new());
         for queue in self.queues.keys() {
             for position in self.engine.pending(queue) {
-                let places = if position.inadmissible { &mut aside } else { &mut heap };
+                let places = if position.inadmissible { &mut inadmissible } else { &mut heap };
                 places.entry(queue.clone()).or_default().push(position.workload.to_string());
             }
         }
-        heap.values_mut().chain(aside.values_mut()).for_each(|keys| keys.sort());
-        (heap, aside)
+        heap.values_mut().chain(inadmissible.values_mut()).for_each(|keys| keys.sort());
+        (heap, inadmissible)
     }
 
     /// What every workload holds, by key, as the API writes it.
