@@ -4,8 +4,9 @@
 //! needed, as schemas with everything they refer to, and kept. Works on OpenAPI v2 (`definitions`) and on the schemas of v3 (`components.schemas`).
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 
+use parking_lot::Mutex;
 use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
@@ -122,7 +123,7 @@ impl Document {
     /// exist, are absent.
     pub fn definition(&self, name: &str) -> Option<Arc<Schema>> {
         // A poisoned cache is still a cache: entries are only ever added whole.
-        let mut parsed = self.parsed.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut parsed = self.parsed.lock();
         if let Some(schema) = parsed.get(name) {
             return Some(schema.clone());
         }

@@ -21,12 +21,13 @@ mod shares;
 mod turns;
 
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use berth_apimachinery::status::Status;
 use berth_store::Store;
+use parking_lot::{Mutex, MutexGuard};
 use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::sync::{Notify, oneshot};
 use tokio::task::JoinSet;
@@ -105,7 +106,7 @@ impl Hall {
     }
 
     fn turns(&self) -> MutexGuard<'_, Turns<oneshot::Sender<Turn>>> {
-        self.turns.lock().unwrap_or_else(PoisonError::into_inner)
+        self.turns.lock()
     }
 
     /// Hands out turns for ever, one at a time.
@@ -336,14 +337,14 @@ mod tests {
         for user in [vec!["flood"; 500], vec!["ann"; 2]].concat() {
             let (fairness, order) = (fairness.clone(), order.clone());
             tasks.spawn(async move {
-                let request = Box::pin(async { order.lock().expect("not poisoned").push(user) });
+                let request = Box::pin(async { order.lock().push(user) });
                 fairness.run(&flow(user), 0, request).await.expect("there is room");
             });
         }
         while let Some(done) = tasks.join_next().await {
             done.expect("no panic");
         }
-        let order = order.lock().expect("not poisoned");
+        let order = order.lock();
         assert_eq!(order.len(), 502);
         let places: Vec<usize> = (0..order.len()).filter(|place| order[*place] == "ann").collect();
         assert!(places[1] <= 6, "served at {places:?} although only the flood was waiting");
@@ -495,7 +496,7 @@ mod tests {
             let mut request = fairness.complete(flow("flood"), 0, Disconnection::default(), async move {
                 completion::note_write();
                 disk.wait_for(|written| *written).await.expect("the test writes");
-                ended.lock().expect("not poisoned").push(current_user());
+                ended.lock().push(current_user());
             });
             assert!(futures::poll!(&mut request).is_pending(), "it has no turn yet");
             settle().await;
@@ -507,8 +508,8 @@ mod tests {
         assert_eq!(fairness.run(&flow("ann"), 0, ready(2)).await.ok(), Some(2));
         written.send(true).expect("they wait");
         next.await.expect("no panic").expect("there is room");
-        assert!(ended.lock().expect("not poisoned").iter().all(|user| &**user == "flood"));
-        assert_eq!(ended.lock().expect("not poisoned").len(), CAPACITY_MIN);
+        assert!(ended.lock().iter().all(|user| &**user == "flood"));
+        assert_eq!(ended.lock().len(), CAPACITY_MIN);
     }
 
     #[tokio::test(start_paused = true)]

@@ -12,7 +12,7 @@ mod protobuf;
 mod roots;
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use berth_apimachinery::builtin;
 use berth_apimachinery::meta::GroupVersionKind;
@@ -20,6 +20,7 @@ use berth_apimachinery::schema::Schema;
 use berth_apimachinery::status::Status;
 use bytes::Bytes;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE, ETAG, HeaderValue, IF_NONE_MATCH, VARY};
+use parking_lot::Mutex;
 use serde_json::{Map, Value, json};
 
 use crate::discovery::{GIT_VERSION, accept_clauses, group_version, groups, json_response, rows};
@@ -46,7 +47,7 @@ struct Document {
 impl Cache {
     fn get(&self, key: &str, make: impl FnOnce() -> Vec<u8>) -> Document {
         // A poisoned cache is still a cache: entries are only ever added whole.
-        let mut documents = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut documents = self.0.lock();
         if let Some(document) = documents.get(key) {
             return document.clone();
         }

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::task::{Context, Poll};
 
 use berth_apimachinery::apply::{self, ReadSets, Set, Types};
@@ -17,6 +17,7 @@ use berth_cel::admission::policy::Policy;
 use bytes::Bytes;
 use http::header::USER_AGENT;
 use http::{HeaderValue, Request, Response};
+use parking_lot::{Mutex, RwLock};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use serde_json::Value;
@@ -172,7 +173,7 @@ impl Kinds {
 
 /// A version 4 UUID.
 fn uuid(random: &Mutex<SmallRng>) -> String {
-    let bits: u128 = random.lock().unwrap_or_else(PoisonError::into_inner).random();
+    let bits: u128 = random.lock().random();
     let bits = (bits & !(0xf << 76) & !(0x3 << 62)) | (0x4 << 76) | (0x2 << 62);
     let hex = format!("{bits:032x}");
     format!("{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..])
@@ -181,7 +182,7 @@ fn uuid(random: &Mutex<SmallRng>) -> String {
 /// Five random characters for generated names: no vowels and no look-alikes, as upstream.
 pub(crate) fn suffix(random: &Mutex<SmallRng>) -> String {
     const ALPHABET: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
-    let mut random = random.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut random = random.lock();
     (0..5).map(|_| char::from(ALPHABET[random.random_range(0..ALPHABET.len())])).collect()
 }
 
@@ -223,7 +224,7 @@ impl ApiServer {
         crd::load(&server);
         server.inner.quotas.refresh(&server.inner.objects);
         let starting = bootstrap::queue(&server);
-        *server.inner.starting.lock().unwrap_or_else(PoisonError::into_inner) = starting;
+        *server.inner.starting.lock() = starting;
         server
     }
 
@@ -232,7 +233,7 @@ impl ApiServer {
     ///
     /// Returns the store's error when it cannot write.
     pub async fn ready(&self) -> Result<(), berth_store::CommitError> {
-        let starting = std::mem::take(&mut *self.inner.starting.lock().unwrap_or_else(PoisonError::into_inner));
+        let starting = std::mem::take(&mut *self.inner.starting.lock());
         for write in starting {
             match write.await {
                 // Another starting server created the object first.
@@ -268,7 +269,7 @@ impl ApiServer {
 
     /// The table of kinds as it is now.
     pub fn registry(&self) -> Arc<Registry> {
-        self.inner.kinds.read().unwrap_or_else(PoisonError::into_inner).registry.clone()
+        self.inner.kinds.read().registry.clone()
     }
 
     /// The time on the server's clock.
@@ -297,19 +298,19 @@ impl ApiServer {
     }
 
     pub(crate) fn kinds(&self) -> Arc<Kinds> {
-        self.inner.kinds.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.inner.kinds.read().clone()
     }
 
     /// Changes the table of kinds. Readers see either the old or the new table as a whole.
     pub(crate) fn change_kinds(&self, change: impl FnOnce(&mut Kinds)) {
-        let mut kinds = self.inner.kinds.write().unwrap_or_else(PoisonError::into_inner);
+        let mut kinds = self.inner.kinds.write();
         change(Arc::make_mut(&mut kinds));
     }
 
     /// Field-ownership types of a kind in `version`.
     pub(crate) fn types(&self, row: &ResourceInfo, version: &str) -> Arc<Types> {
         let key = (row.group.clone(), row.kind.clone(), version.to_owned());
-        let mut types = self.inner.types.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut types = self.inner.types.lock();
         let make = || {
             let schema = match row.version(version).map(|version| &version.schema) {
                 Some(SchemaSource::Custom(custom)) => crd::schema_with_metadata(custom.written()),
@@ -326,7 +327,7 @@ impl ApiServer {
             return apply::never_owned(&[]);
         }
         let key = (row.group.clone(), row.kind.clone(), version.to_owned());
-        let mut known = self.inner.never_owned.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.inner.never_owned.lock();
         let make = || {
             let kind = GroupVersionKind::new(&row.group, version, &row.kind);
             apply::never_owned(&builtin::always_there(&kind))
@@ -336,7 +337,7 @@ impl ApiServer {
 
     /// Drops the cached field-ownership types of a kind whose schema changed.
     pub(crate) fn forget_types(&self, group: &str, kind: &str) {
-        let mut types = self.inner.types.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut types = self.inner.types.lock();
         types.retain(|(own_group, own_kind, _), _| own_group != group || own_kind != kind);
     }
 

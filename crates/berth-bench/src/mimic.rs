@@ -3,7 +3,7 @@
 //! ledger.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow};
@@ -17,6 +17,7 @@ use berth_runtime::Clock;
 use futures::AsyncBufReadExt;
 use futures::stream::StreamExt;
 use kube::{Api, Client, ResourceExt};
+use parking_lot::{Mutex, MutexGuard};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use tokio::sync::Semaphore;
@@ -126,7 +127,7 @@ impl Mimic {
 
     /// The ledger. No `.await` may happen while the guard is held.
     pub fn ledger(&self) -> MutexGuard<'_, Ledger<'static>> {
-        self.0.ledger.lock().expect("no code panics while holding the ledger")
+        self.0.ledger.lock()
     }
 
     /// Takes the ledger and leaves an empty one.
@@ -136,12 +137,12 @@ impl Mimic {
 
     /// Number of failed requests by error, without conflicts.
     pub fn failures(&self) -> BTreeMap<String, u64> {
-        self.0.failures.lock().expect("no code panics while holding the failures").clone()
+        self.0.failures.lock().clone()
     }
 
     /// Counts a failed request.
     pub fn failed(&self, what: &str, error: &kube::Error) {
-        let mut failures = self.0.failures.lock().expect("no code panics while holding the failures");
+        let mut failures = self.0.failures.lock();
         *failures.entry(format!("{what}: {error}")).or_default() += 1;
     }
 
@@ -152,7 +153,7 @@ impl Mimic {
 
     /// True when the watch has delivered every workload.
     pub fn all_seen(&self) -> bool {
-        let known = self.0.known.lock().expect("no code panics while holding what is known");
+        let known = self.0.known.lock();
         known.iter().all(|known| !known.version.is_empty())
     }
 
@@ -227,7 +228,7 @@ impl Mimic {
         let (mut runs, mut leaves) = (None, false);
         {
             let at = self.elapsed();
-            let mut all = self.0.known.lock().expect("no code panics while holding what is known");
+            let mut all = self.0.known.lock();
             let known = &mut all[number];
             let mut ledger = self.ledger();
             if finished {
@@ -275,7 +276,7 @@ impl Mimic {
     }
 
     fn known(&self, number: usize) -> Known {
-        self.0.known.lock().expect("no code panics while holding what is known")[number].clone()
+        self.0.known.lock()[number].clone()
     }
 
     fn path(&self, number: usize) -> (&'static str, &'static str) {

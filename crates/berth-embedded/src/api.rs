@@ -4,7 +4,7 @@
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 
 use berth_api::kueue::constants::GROUP as KUEUE_GROUP;
 use berth_api::kueue::conversion;
@@ -28,6 +28,7 @@ use kube::api::{DynamicObject, ListParams, ObjectMeta, Patch, PatchParams, PostP
 use kube::core::GroupVersionKind;
 use kube::discovery::ApiResource;
 use kube::{Api, Client};
+use parking_lot::RwLock;
 use serde_json::Value;
 
 use crate::admission::{JobSetPodWebhook, JobSetWebhook, KueueWebhook};
@@ -183,12 +184,12 @@ pub struct Controllers(Arc<RwLock<Option<Arc<Installed>>>>);
 impl Controllers {
     /// Replaces the controllers of this process.
     pub fn set(&self, installed: Installed) {
-        *self.0.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(installed));
+        *self.0.write() = Some(Arc::new(installed));
     }
 
     /// The controllers of this process, if they run here.
     pub fn installed(&self) -> Option<Arc<Installed>> {
-        self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.0.read().clone()
     }
 }
 

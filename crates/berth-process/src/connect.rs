@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 use std::task::{Context as TaskContext, Poll};
 use std::time::Duration;
 
@@ -17,6 +17,7 @@ use http::{HeaderValue, Request, Response, header};
 use kube::client::ClientBuilder;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
+use parking_lot::{Mutex, MutexGuard};
 use tower::{Layer, Service};
 
 use crate::limit::Limiter;
@@ -151,7 +152,7 @@ pub struct Requests(Arc<Mutex<BTreeMap<Call, u64>>>);
 
 impl Requests {
     fn lock(&self) -> MutexGuard<'_, BTreeMap<Call, u64>> {
-        self.0.lock().expect("no code panics while holding the counts' lock")
+        self.0.lock()
     }
 
     /// The counts in the Prometheus text format.

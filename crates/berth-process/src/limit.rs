@@ -3,13 +3,14 @@
 use std::collections::BTreeMap;
 use std::pin::Pin;
 use std::str::FromStr;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::task::{Context as TaskContext, Poll};
 use std::time::Duration;
 
 use berth_apiserver::RequestInfo;
 use berth_controllers::configuration::ClientLimit;
 use http::{Request, Response};
+use parking_lot::Mutex;
 use tokio::time::Instant;
 use tower::{Layer, Service};
 
@@ -72,7 +73,7 @@ impl Limiter {
         let Some(limit) = self.limit else { return Duration::ZERO };
         let now = Instant::now();
         let burst = f64::from(limit.burst);
-        let mut kinds = self.kinds.lock().expect("no code panics while holding the limiter's lock");
+        let mut kinds = self.kinds.lock();
         let key = (group.to_owned(), resource.to_owned());
         let bucket = kinds.entry(key).or_insert(Bucket { tokens: burst, at: now });
         let earned = now.saturating_duration_since(bucket.at).as_secs_f64() * limit.qps;

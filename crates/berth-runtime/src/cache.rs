@@ -9,10 +9,11 @@
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock, RwLock, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 
 use berth_apimachinery::condensed::Condensed;
 use kube::{Resource, ResourceExt};
+use parking_lot::RwLock;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -157,7 +158,7 @@ impl<K: Resource + 'static> Cache<K> {
     where
         K: Serialize + DeserializeOwned,
     {
-        let mut state = self.inner.state.write().expect(LOCK);
+        let mut state = self.inner.state.write();
         if state.packing.is_none() {
             state.packing = Some(Packing::new());
             state.touched = state.entries().map(|(key, entry)| (key.clone(), entry.version)).collect();
@@ -181,7 +182,7 @@ impl<K: Resource + 'static> Cache<K> {
         })?;
         match object {
             Ok(object) => Some(object),
-            Err(unpacked) => Some(self.inner.state.write().expect(LOCK).read_again(key, unpacked)),
+            Err(unpacked) => Some(self.inner.state.write().read_again(key, unpacked)),
         }
     }
 
@@ -233,7 +234,7 @@ impl<K: Resource + 'static> Cache<K> {
     /// Makes an index: objects can then be found by any value `values` returns for them, at O(log n). It is kept up for as long
     /// as it is held.
     pub fn index(&self, values: impl Fn(&K) -> Vec<String> + Send + Sync + 'static) -> Index<K> {
-        let mut state = self.inner.state.write().expect(LOCK);
+        let mut state = self.inner.state.write();
         let mut index = IndexState { values: Arc::new(values), keys: HashMap::new() };
         for (key, entry) in state.entries() {
             index.insert(key, &state.whole(entry));
@@ -263,7 +264,7 @@ impl<K: Resource + 'static> Cache<K> {
         }
         let key = ObjectKey::of(&object);
         let delta = {
-            let mut state = self.inner.state.write().expect(LOCK);
+            let mut state = self.inner.state.write();
             let version = version_of(&object);
             let known = state.objects.get_key_value(&key).map(|(key, entry)| (key.clone(), entry.version));
             let deleted = state.forgotten.get(&key).copied();
@@ -285,7 +286,7 @@ impl<K: Resource + 'static> Cache<K> {
             let entry = Entry { version, whole: Some(new.clone()), packed: None };
             let old = state.objects.insert(key.clone(), entry).map(|old| state.whole(&old));
             for index in state.indexes.iter().filter_map(Weak::upgrade) {
-                let mut index = index.write().expect(LOCK);
+                let mut index = index.write();
                 if let Some(old) = &old {
                     index.remove(&key, old);
                 }
@@ -311,7 +312,7 @@ impl<K: Resource + 'static> Cache<K> {
     pub(crate) fn remove(&self, object: &impl Resource) {
         let key = ObjectKey::of(object);
         let delta = {
-            let mut state = self.inner.state.write().expect(LOCK);
+            let mut state = self.inner.state.write();
             let version = version_of(object);
             let Some((key, entry)) = state.objects.get_key_value(&key) else { return };
             let (key, known, old) = (key.clone(), entry.version, state.whole(entry));
@@ -322,7 +323,7 @@ impl<K: Resource + 'static> Cache<K> {
             state.objects.remove(&key);
             state.order.remove(&key);
             for index in state.indexes.iter().filter_map(Weak::upgrade) {
-                index.write().expect(LOCK).remove(&key, &old);
+                index.write().remove(&key, &old);
             }
             if let Some(seen) = known.max(version) {
                 state.forget(key, seen);
@@ -363,7 +364,7 @@ impl<K: Resource + 'static> Cache<K> {
 
     /// Lets the subscriber hear of every change until its last owner lets go of it.
     pub(crate) fn subscribe(&self, subscriber: &Arc<Subscriber<K>>) {
-        let mut subscribers = self.inner.subscribers.write().expect(LOCK);
+        let mut subscribers = self.inner.subscribers.write();
         subscribers.retain(|known| known.strong_count() > 0);
         subscribers.push(Arc::downgrade(subscriber));
     }
@@ -377,7 +378,7 @@ impl<K: Resource + 'static> Cache<K> {
     }
 
     fn notify(&self, delta: &Delta<K>) {
-        let subscribers = self.inner.subscribers.read().expect(LOCK);
+        let subscribers = self.inner.subscribers.read();
         let subscribers: Vec<_> = subscribers.iter().filter_map(Weak::upgrade).collect();
         for subscriber in subscribers {
             subscriber(delta);
@@ -385,7 +386,7 @@ impl<K: Resource + 'static> Cache<K> {
     }
 
     fn read<T>(&self, f: impl FnOnce(&State<K>) -> T) -> T {
-        f(&self.inner.state.read().expect(LOCK))
+        f(&self.inner.state.read())
     }
 }
 
@@ -490,7 +491,7 @@ impl<K: Resource + 'static> Index<K> {
 
     fn read<T>(&self, value: &str, f: impl FnOnce(&State<K>, &mut dyn Iterator<Item = &Arc<ObjectKey>>) -> T) -> T {
         self.cache.read(|state| {
-            let index = self.state.read().expect(LOCK);
+            let index = self.state.read();
             f(state, &mut index.keys.get(value).into_iter().flat_map(Keys::iter))
         })
     }
@@ -552,7 +553,6 @@ fn version_of<K: Resource>(object: &K) -> Option<u64> {
     object.meta().resource_version.as_deref().and_then(|version| version.parse().ok())
 }
 
-const LOCK: &str = "no code panics while holding a cache's lock";
 const PACKED: &str = "an object that is not whole is packed";
 
 #[cfg(test)]
@@ -617,21 +617,21 @@ mod tests {
     #[test]
     fn what_is_not_held_any_more_hears_of_nothing_and_is_not_kept_up() {
         let cache = Cache::for_tests([config_map("a", 1)]);
-        let heard = Arc::new(std::sync::Mutex::new(Vec::new()));
+        let heard = Arc::new(parking_lot::Mutex::new(Vec::new()));
         let log = heard.clone();
         let subscriber: Arc<Subscriber<ConfigMap>> = Arc::new(move |delta: &Delta<ConfigMap>| {
-            log.lock().unwrap().push((delta.latest().name_any(), delta.old.is_some()));
+            log.lock().push((delta.latest().name_any(), delta.old.is_some()));
         });
         cache.subscribe(&subscriber);
         let index = cache.index(|c: &ConfigMap| vec![c.name_any()]);
         cache.apply(config_map("b", 2));
         cache.replay();
         let all = [("b", false), ("a", false), ("b", false)].map(|(name, changed)| (name.to_owned(), changed));
-        assert_eq!(*heard.lock().unwrap(), all, "a change, and then all there is as if it were new");
+        assert_eq!(*heard.lock(), all, "a change, and then all there is as if it were new");
 
         drop((subscriber, index));
         cache.apply(config_map("a", 3));
-        assert_eq!(heard.lock().unwrap().len(), 3);
+        assert_eq!(heard.lock().len(), 3);
         let _other = cache.index(|c: &ConfigMap| vec![c.name_any()]);
         assert_eq!(cache.read(|state| state.indexes.len()), 1);
     }

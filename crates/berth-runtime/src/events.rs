@@ -7,8 +7,8 @@
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
 
 use futures::future::join_all;
 use jiff::Timestamp;
@@ -16,6 +16,7 @@ use k8s_openapi::api::core::v1::{Event, EventSource, ObjectReference};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::api::{Patch, PatchParams, PostParams};
 use kube::{Api, Client, Resource};
+use parking_lot::Mutex;
 use serde_json::json;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
@@ -67,7 +68,7 @@ impl Sender {
     /// Adds an entry. Returns whether one had to be dropped for want of room.
     fn send(&self, entry: Entry) -> bool {
         let namespace = entry.regarding.namespace.clone().unwrap_or_default();
-        let mut waiting = self.waiting.lock().expect(LOCK);
+        let mut waiting = self.waiting.lock();
         if waiting.len() < PENDING_MAX {
             waiting.push(&namespace, entry);
             // A closed lane means that the process stops; there is a token for each entry, and room for as many.
@@ -81,8 +82,6 @@ impl Sender {
         true
     }
 }
-
-const LOCK: &str = "no code panics while holding the lock of a lane of events";
 
 struct Entry {
     component: String,
@@ -169,7 +168,7 @@ type Series = (String, String, String, String, String);
 async fn post(client: Client, (waiting, mut tokens): (Waiting, mpsc::Receiver<()>)) {
     let mut lane = Lane { client, series: BTreeMap::new() };
     while tokens.recv().await.is_some() {
-        let Some(entry) = waiting.lock().expect(LOCK).next() else { continue };
+        let Some(entry) = waiting.lock().next() else { continue };
         let started = Instant::now();
         lane.write(entry).await;
         // In virtual time writes take none.
@@ -263,7 +262,7 @@ mod tests {
                 tokio::time::sleep(Duration::from_secs(1)).await;
                 let event: serde_json::Value = serde_json::from_slice(&body).unwrap_or_default();
                 let said = event["message"].as_str().unwrap_or("counted").to_owned();
-                heard.lock().unwrap().push((said, start.elapsed()));
+                heard.lock().push((said, start.elapsed()));
                 Ok::<_, std::convert::Infallible>(Response::new(Body::from(b"{\"metadata\":{}}".to_vec())))
             }
         });
@@ -287,7 +286,7 @@ mod tests {
         }
         drop(recorder);
         post.await;
-        let answered = answered.lock().unwrap();
+        let answered = answered.lock();
         let of_a: Vec<&str> = answered.iter().map(|it| it.0.as_str()).filter(|said| *said != "b").collect();
         assert_eq!(of_a, ["a1", "a2", "counted"]);
         let last = answered.iter().map(|it| it.1).max().unwrap_or_default();
@@ -305,7 +304,7 @@ mod tests {
         assert_eq!(recorder.dropped.load(Ordering::Relaxed), 10);
         drop(recorder);
         post.await;
-        assert_eq!(answered.lock().unwrap().len(), PENDING_MAX);
+        assert_eq!(answered.lock().len(), PENDING_MAX);
     }
 
     #[tokio::test(start_paused = true)]
@@ -321,6 +320,6 @@ mod tests {
         let green = ObjectReference { namespace: Some("green".into()), ..about("train") };
         recorder.event_about(green, EventType::Normal, "Said", "green");
         tokio::select! { () = post => {}, () = tokio::time::sleep(Duration::from_secs(10)) => {} }
-        assert!(answered.lock().unwrap().iter().any(|(said, _)| said == "green"), "it waits for one turn");
+        assert!(answered.lock().iter().any(|(said, _)| said == "green"), "it waits for one turn");
     }
 }

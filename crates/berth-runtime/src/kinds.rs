@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::pin::pin;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::stream::StreamExt;
@@ -16,6 +16,7 @@ use kube::core::DynamicObject;
 use kube::discovery::ApiResource;
 use kube::runtime::watcher;
 use kube::{Api, Client, Resource, ResourceExt};
+use parking_lot::{Mutex, MutexGuard};
 use serde_json::Value;
 use tokio::sync::watch;
 
@@ -82,7 +83,7 @@ impl Kinds {
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Kind>> {
-        self.0.lock().expect("no code panics while holding the kinds' lock")
+        self.0.lock()
     }
 
     /// The version of the kind with this definition, if it was asked about.

@@ -6,9 +6,10 @@
 //! namespace leave in the order they became due, and those due at the same instant in the order they came.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
@@ -128,7 +129,7 @@ impl Queue {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.inner.state.lock().expect("no code panics while holding the queue's lock")
+        self.inner.state.lock()
     }
 }
 

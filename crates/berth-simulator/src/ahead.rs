@@ -6,8 +6,9 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 
+use parking_lot::{Mutex, MutexGuard};
 use serde_json::Value;
 
 use crate::manifest;
@@ -38,7 +39,7 @@ impl Ahead {
     }
 
     fn parsed(&self) -> MutexGuard<'_, HashMap<String, Vec<Value>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 

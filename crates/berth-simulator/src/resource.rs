@@ -5,7 +5,7 @@
 //! generated.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, RwLock};
+use std::sync::Arc;
 
 use berth_apimachinery::percent;
 use berth_embedded::ApiFailure;
@@ -14,6 +14,7 @@ use k8s_openapi::api::core::v1::Namespace;
 use kube::api::{ApiResource, DynamicObject, ListParams, PartialObjectMeta};
 use kube::discovery::{ApiCapabilities, Discovery, Scope, verbs};
 use kube::{Api, Client};
+use parking_lot::RwLock;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -174,7 +175,7 @@ impl Resources {
     }
 
     async fn find(&self, name: &str, matches: &(dyn Fn(&ApiResource) -> bool + Sync)) -> Result<Found, ResourceError> {
-        if let Some(found) = self.found.read().expect(LOCK).get(name) {
+        if let Some(found) = self.found.read().get(name) {
             return Ok(found.clone());
         }
         for fresh in [false, true] {
@@ -197,7 +198,7 @@ impl Resources {
             };
             if let Some(chosen) = chosen {
                 let chosen = Found::new(chosen);
-                self.found.write().expect(LOCK).insert(name.to_owned(), chosen.clone());
+                self.found.write().insert(name.to_owned(), chosen.clone());
                 return Ok(chosen);
             }
         }
@@ -205,7 +206,7 @@ impl Resources {
     }
 
     async fn discovery(&self, fresh: bool) -> Result<Arc<Discovery>, ResourceError> {
-        if !fresh && let Some(known) = self.known.read().expect(LOCK).clone() {
+        if !fresh && let Some(known) = self.known.read().clone() {
             return Ok(known);
         }
         let discovery = Discovery::new(self.client.clone())
@@ -213,8 +214,8 @@ impl Resources {
             .await
             .map_err(|source| ResourceError::api("discovery", source))?;
         let discovery = Arc::new(discovery);
-        *self.known.write().expect(LOCK) = Some(discovery.clone());
-        self.found.write().expect(LOCK).clear();
+        *self.known.write() = Some(discovery.clone());
+        self.found.write().clear();
         Ok(discovery)
     }
 
@@ -347,5 +348,3 @@ impl Changes {
 pub fn to_value(object: DynamicObject) -> Value {
     serde_json::to_value(object).expect("an object that came as JSON goes back to JSON")
 }
-
-const LOCK: &str = "no code panics while holding this lock";

@@ -1,8 +1,10 @@
 //! A store without an engine: writes are visible when `commit` returns. For simulation and tests, and safe under paused
 //! time: no thread, no waiting.
 
+use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, Mutex, PoisonError};
+
+use parking_lot::Mutex;
 
 use crate::mvcc::Mvcc;
 use crate::{CommitFuture, HISTORY_DEFAULT, ListQuery, Listing, ReadError, Record, Store, Watcher, Write};
@@ -46,7 +48,7 @@ impl Store for MemoryStore {
     }
 
     fn commit_for(&self, _user: &str, write: Write) -> CommitFuture {
-        let _writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
+        let _writer = self.writer.lock();
         let mut plan = self.mvcc.plan();
         let result = plan.add(write).map(|planned| {
             let committed = planned.committed();

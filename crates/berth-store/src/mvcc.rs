@@ -6,10 +6,11 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use berth_apimachinery::condensed::Condenser;
+use parking_lot::{Mutex, MutexGuard, RwLock};
 use serde_json::Value;
 
 use crate::record::{Change, Event, Record};
@@ -218,11 +219,11 @@ impl Mvcc {
     }
 
     fn snapshot(&self) -> Snapshot {
-        self.current.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.current.read().clone()
     }
 
     fn feed(&self) -> MutexGuard<'_, Feed> {
-        self.feed.lock().unwrap_or_else(PoisonError::into_inner)
+        self.feed.lock()
     }
 
     /// A plan on top of what is visible. There must be only one writer between this and `publish`.
@@ -236,8 +237,8 @@ impl Mvcc {
     /// there is time.
     pub(crate) fn publish(&self, plan: Plan, writes: &[Planned]) -> Vec<Arc<Record>> {
         let mut feed = self.feed();
-        let mut current = self.current.write().unwrap_or_else(PoisonError::into_inner);
-        let counted = self.counted.read().unwrap_or_else(PoisonError::into_inner);
+        let mut current = self.current.write();
+        let counted = self.counted.read();
         for write in writes {
             for (_, count) in counted.iter().filter(|(prefix, _)| write.event.record.key.starts_with(prefix)) {
                 count.fetch_add(1, Ordering::AcqRel);
@@ -265,7 +266,7 @@ impl Mvcc {
 
     /// Counts the changes below a prefix from now on.
     pub(crate) fn changes(&self, prefix: &str) -> Arc<AtomicU64> {
-        let mut counted = self.counted.write().unwrap_or_else(PoisonError::into_inner);
+        let mut counted = self.counted.write();
         if let Some((_, count)) = counted.iter().find(|(known, _)| known == prefix) {
             return count.clone();
         }
@@ -280,7 +281,7 @@ impl Mvcc {
         if records.is_empty() || self.snapshot().state.size() < self.history_max {
             return;
         }
-        let mut condensers = self.condensers.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut condensers = self.condensers.lock();
         for record in records {
             if self.get(&record.key).is_none_or(|current| !Arc::ptr_eq(&current, record)) {
                 continue;
@@ -295,7 +296,7 @@ impl Mvcc {
 
     /// Puts back one row of the log at start. Rows come in the order of their revisions; `value` is `None` for a delete.
     pub(crate) fn replay(&self, key: Arc<str>, revision: u64, bytes: Option<bytes::Bytes>) {
-        let mut current = self.current.write().unwrap_or_else(PoisonError::into_inner);
+        let mut current = self.current.write();
         let previous = current.state.get(key.as_ref()).cloned();
         let (record, change) = match (bytes, previous) {
             (Some(bytes), previous) => {
@@ -327,7 +328,7 @@ impl Mvcc {
 
     /// After [`Mvcc::replay`]: the last revision and the end of forgotten history, which the rows alone may not show.
     pub(crate) fn finish_replay(&self, revision: u64, compacted: u64) {
-        let mut current = self.current.write().unwrap_or_else(PoisonError::into_inner);
+        let mut current = self.current.write();
         current.revision = current.revision.max(revision);
         drop(current);
         self.compact(compacted);
@@ -355,7 +356,7 @@ impl Mvcc {
     }
 
     pub(crate) fn revision(&self) -> u64 {
-        self.current.read().unwrap_or_else(PoisonError::into_inner).revision
+        self.current.read().revision
     }
 
     pub(crate) fn compacted(&self) -> u64 {
@@ -363,7 +364,7 @@ impl Mvcc {
     }
 
     pub(crate) fn get(&self, key: &str) -> Option<Arc<Record>> {
-        self.current.read().unwrap_or_else(PoisonError::into_inner).state.get(key).cloned()
+        self.current.read().state.get(key).cloned()
     }
 
     pub(crate) fn list(&self, query: &ListQuery<'_>) -> Result<Listing, ReadError> {
@@ -423,7 +424,7 @@ impl Mvcc {
     }
 
     fn pages(&self) -> MutexGuard<'_, Pages> {
-        self.pages.lock().unwrap_or_else(PoisonError::into_inner)
+        self.pages.lock()
     }
 
     /// The current state, and for each key below `prefix` that changed after `revision` what was there at `revision`.

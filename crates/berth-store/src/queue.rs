@@ -1,8 +1,10 @@
 //! Writes that wait for the disk, in a row per user; the users take turns.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
+
+use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use crate::CommitError;
 
@@ -59,7 +61,7 @@ impl<T> Queue<T> {
     }
 
     fn state(&self) -> MutexGuard<'_, State<T>> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// Puts a write that takes `bytes` behind the user's others; refused when there are too many, or too large ones. The
@@ -138,11 +140,10 @@ impl<T> Queue<T> {
                 return Next::Closed;
             }
             let Some(wait) = wait else {
-                state = self.arrived.wait(state).unwrap_or_else(PoisonError::into_inner);
+                self.arrived.wait(&mut state);
                 continue;
             };
-            let (waited, timeout) = self.arrived.wait_timeout(state, wait).unwrap_or_else(PoisonError::into_inner);
-            state = waited;
+            let timeout = self.arrived.wait_for(&mut state, wait);
             if timeout.timed_out() && state.length == 0 && state.compact.is_none() && !state.is_closed {
                 return Next::Nothing;
             }

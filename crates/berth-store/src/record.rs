@@ -1,11 +1,12 @@
 //! A stored object and a change of one.
 
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 
 use berth_apimachinery::condensed::{Condensed, Condenser};
 use berth_apimachinery::managed_text::{self, Place};
 use berth_apimachinery::packed;
 use bytes::Bytes;
+use parking_lot::{Mutex, RwLock};
 use serde_json::Value;
 
 /// An object as stored at one revision. Its text is what is kept, condensed once nobody is likely to ask for it; the parsed
@@ -55,7 +56,7 @@ impl Record {
 
     /// The object as JSON, `resourceVersion` included.
     pub fn bytes(&self) -> Bytes {
-        match &*self.text.read().unwrap_or_else(PoisonError::into_inner) {
+        match &*self.text.read() {
             Text::Plain(bytes) => bytes.clone(),
             Text::Condensed(condensed) => Bytes::from(condensed.text()),
         }
@@ -63,7 +64,7 @@ impl Record {
 
     /// How long the text is.
     pub(crate) fn size(&self) -> usize {
-        match &*self.text.read().unwrap_or_else(PoisonError::into_inner) {
+        match &*self.text.read() {
             Text::Plain(bytes) => bytes.len(),
             Text::Condensed(condensed) => condensed.len(),
         }
@@ -71,12 +72,12 @@ impl Record {
 
     /// Keeps the text in less memory from now on; reading it takes a copy then.
     pub(crate) fn condense(&self, condenser: &mut Condenser) {
-        let condensed = match &*self.text.read().unwrap_or_else(PoisonError::into_inner) {
+        let condensed = match &*self.text.read() {
             Text::Plain(bytes) => condenser.condense(bytes),
             Text::Condensed(_) => return,
         };
-        *self.text.write().unwrap_or_else(PoisonError::into_inner) = Text::Condensed(condensed);
-        let mut parsed = self.parsed.lock().unwrap_or_else(PoisonError::into_inner);
+        *self.text.write() = Text::Condensed(condensed);
+        let mut parsed = self.parsed.lock();
         if parsed.strong_count() == 0 {
             // What is left of the last one is given back.
             *parsed = Weak::new();
@@ -98,7 +99,7 @@ impl Record {
 
     /// The object, parsed, its list of owners [packed]; shared with everybody who holds it at the moment.
     pub fn value(&self) -> Arc<Value> {
-        let mut parsed = self.parsed.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut parsed = self.parsed.lock();
         if let Some(value) = parsed.upgrade() {
             return value;
         }

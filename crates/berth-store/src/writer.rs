@@ -11,10 +11,11 @@
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use rusqlite::wal::CheckpointMode;
 use rusqlite::{Connection, ErrorCode};
 use tokio::sync::oneshot;
@@ -77,10 +78,10 @@ impl Shared {
     }
 
     pub(crate) fn trouble(&self) -> Option<Trouble> {
-        if let Some(trouble) = self.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone() {
+        if let Some(trouble) = self.trouble.lock().clone() {
             return Some(trouble);
         }
-        let began = *self.began.lock().unwrap_or_else(PoisonError::into_inner);
+        let began = *self.began.lock();
         let waited = now().saturating_duration_since(began?);
         let reason = || format!("a write has been waiting for the disk for {} s", waited.as_secs());
         (waited >= STUCK).then(|| Trouble { reason: reason(), restart_helps: false })
@@ -88,11 +89,11 @@ impl Shared {
 
     fn set_trouble(&self, reason: Option<String>) {
         let trouble = reason.map(|reason| Trouble { reason, restart_helps: false });
-        *self.trouble.lock().unwrap_or_else(PoisonError::into_inner) = trouble;
+        *self.trouble.lock() = trouble;
     }
 
     fn set_began(&self, began: Option<Instant>) {
-        *self.began.lock().unwrap_or_else(PoisonError::into_inner) = began;
+        *self.began.lock() = began;
     }
 }
 

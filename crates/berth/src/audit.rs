@@ -4,12 +4,13 @@ use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use anyhow::{Context, anyhow};
 use berth_apiserver::audit::policy::Policy;
 use berth_apiserver::audit::{Log, Sink};
 use clap::Args;
+use parking_lot::Mutex;
 use serde_json::json;
 
 use crate::process;
@@ -78,7 +79,7 @@ fn append(path: &Path) -> std::io::Result<File> {
 
 impl Sink for Appender {
     fn write(&self, event: &str) {
-        let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut file = self.file.lock();
         if self.has_moved(&file) {
             match append(&self.path) {
                 Ok(new) => *file = new,

@@ -15,7 +15,7 @@
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
@@ -28,6 +28,7 @@ use hyper::body::{Bytes, Incoming};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::server::conn::auto;
+use parking_lot::Mutex;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use serde::Deserialize;
@@ -125,13 +126,13 @@ pub struct WalkWebhooks {
 impl WalkWebhooks {
     /// From now on `path` answers so.
     pub fn serve(&self, path: &str, hook: Hook) {
-        let mut served = self.served.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut served = self.served.lock();
         served.hooks.insert(format!("{}{path}", self.prefix), hook);
     }
 
     /// The reviews `path` has been sent since this was last asked.
     pub fn received(&self, path: &str) -> Vec<Value> {
-        let mut served = self.served.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut served = self.served.lock();
         served.received.remove(&format!("{}{path}", self.prefix)).unwrap_or_default()
     }
 }
@@ -160,7 +161,7 @@ async fn answer(request: Request<Incoming>, served: &Mutex<Served>) -> Response<
     let body = request.into_body().collect().await.map(|body| body.to_bytes()).unwrap_or_default();
     let Ok(review) = serde_json::from_slice::<Value>(&body) else { return nothing(StatusCode::BAD_REQUEST) };
     let hook = {
-        let mut served = served.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut served = served.lock();
         let Some(hook) = served.hooks.get(&path).cloned() else { return nothing(StatusCode::NOT_FOUND) };
         let mut kept = review.clone();
         kept["query"] = query.into();

@@ -7,8 +7,9 @@
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use serde::de::{DeserializeSeed, Deserializer, Error as _, IgnoredAny, MapAccess, Visitor};
 use serde_json::{Map, Value};
 
@@ -521,7 +522,7 @@ const REMEMBERED_BYTES_MAX: usize = 8 * 1024;
 impl ReadSets {
     /// [`Set::from_fields_v1_text`].
     pub(super) fn read(&self, text: &str) -> Result<Set, PathError> {
-        let mut generations = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut generations = self.0.lock();
         if let Some(set) = generations.young.get(text) {
             return Ok(set.clone());
         }
@@ -638,7 +639,7 @@ mod tests {
             assert_eq!(sets.read(&text(i)), Set::from_fields_v1_text(&text(i)));
         }
         assert!(sets.read("{").is_err());
-        let generations = sets.0.lock().expect("no panic");
+        let generations = sets.0.lock();
         assert!(generations.young.len() + generations.old.len() <= 2 * GENERATION_MAX);
         assert!(!generations.young.contains_key(text(0).as_str()));
     }

@@ -2,10 +2,10 @@
 //! rests on are not deleted.
 
 use std::collections::HashMap;
-use std::sync::{PoisonError, RwLock};
 
 use berth_apimachinery::meta::{self, GroupResource};
 use berth_apimachinery::status::{Cause, Status};
+use parking_lot::RwLock;
 
 use super::{AdmissionPlugin, AdmissionRequest, Operation, forbidden};
 use crate::objects::Objects;
@@ -27,14 +27,14 @@ impl NamespaceLifecycle {
     /// Whether the namespace is being deleted; `None` when there is none of that name.
     fn is_terminating(&self, objects: &Objects, namespace: &str) -> Option<bool> {
         let record = objects.record("", "namespaces", "", namespace)?;
-        let known = self.known.read().unwrap_or_else(PoisonError::into_inner).get(namespace).copied();
+        let known = self.known.read().get(namespace).copied();
         if let Some((revision, is_terminating)) = known
             && revision == record.revision
         {
             return Some(is_terminating);
         }
         let is_terminating = meta::deletion_timestamp(&record.value()).is_some();
-        let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.known.write();
         if known.len() >= KNOWN_MAX {
             known.clear();
         }

@@ -17,11 +17,12 @@ mod tolerations;
 pub mod webhooks;
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use berth_apimachinery::meta::{self, GroupResource};
 use berth_apimachinery::packed;
 use berth_apimachinery::status::Status;
+use parking_lot::Mutex;
 use serde_json::Value;
 
 use crate::rest::Options;
@@ -87,12 +88,12 @@ pub(crate) struct Annotations(Arc<Mutex<BTreeMap<String, String>>>);
 impl Annotations {
     fn add(&self, key: String, value: String) {
         // The first value of a key wins, as upstream.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).entry(key).or_insert(value);
+        self.0.lock().entry(key).or_insert(value);
     }
 
     /// All of them, taken out.
     pub(crate) fn take(&self) -> BTreeMap<String, String> {
-        std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner))
+        std::mem::take(&mut *self.0.lock())
     }
 }
 

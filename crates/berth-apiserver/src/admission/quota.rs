@@ -15,14 +15,15 @@
 //! created before they are done.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use berth_apimachinery::meta;
 use berth_apimachinery::quantity::Quantity;
 use berth_apimachinery::quota::{self, Amounts};
 use berth_apimachinery::status::Status;
 use berth_store::{CommitError, Record, Write};
+use parking_lot::{Mutex, RwLock};
 use serde_json::{Value, json};
 use tokio::sync::{OwnedRwLockReadGuard, RwLock as AsyncRwLock};
 
@@ -88,12 +89,11 @@ pub(crate) fn is_about(row: &ResourceInfo) -> bool {
 
 impl Namespaces {
     fn has(&self, namespace: &str) -> bool {
-        self.any.load(Ordering::Relaxed)
-            && self.names.read().unwrap_or_else(PoisonError::into_inner).contains(namespace)
+        self.any.load(Ordering::Relaxed) && self.names.read().contains(namespace)
     }
 
     fn lock_of(&self, namespace: &str) -> Arc<AsyncRwLock<()>> {
-        let mut turns = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut turns = self.turns.lock();
         if let Some(lock) = turns.of.get(namespace) {
             return lock.clone();
         }
@@ -117,7 +117,7 @@ impl Namespaces {
     pub(crate) fn refresh(&self, objects: &crate::Objects) {
         let quotas = objects.list("", PLURAL, None);
         let names: BTreeSet<String> = quotas.iter().map(|quota| meta::namespace(quota).to_owned()).collect();
-        let mut slot = self.names.write().unwrap_or_else(PoisonError::into_inner);
+        let mut slot = self.names.write();
         self.any.store(!names.is_empty(), Ordering::Relaxed);
         *slot = names;
     }

@@ -5,10 +5,11 @@
 //!
 //! Source of the behaviour: Kubernetes documentation, "Managing Service Accounts" and "Configure Service Accounts for Pods".
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use berth_apimachinery::meta;
 use berth_apimachinery::status::Status;
+use parking_lot::Mutex;
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
 use serde_json::{Map, Value, json};

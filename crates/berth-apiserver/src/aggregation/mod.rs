@@ -16,9 +16,10 @@ pub(crate) use proxy::{Forwarded, forward};
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 
 use berth_apimachinery::meta;
+use parking_lot::RwLock;
 use serde_json::{Value, json};
 
 use crate::pki::{FRONT_PROXY_NAME, FrontProxy};
@@ -93,15 +94,15 @@ pub(crate) struct Services {
 impl Services {
     /// To be called when an APIService was written.
     pub(crate) fn forget(&self) {
-        *self.remotes.write().unwrap_or_else(PoisonError::into_inner) = None;
+        *self.remotes.write() = None;
     }
 
     fn resources(&self, name: &str) -> Option<Arc<Vec<Value>>> {
-        self.resources.read().unwrap_or_else(PoisonError::into_inner).get(name).cloned()
+        self.resources.read().get(name).cloned()
     }
 
     fn learn(&self, name: &str, resources: Vec<Value>) {
-        let mut known = self.resources.write().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.resources.write();
         known.insert(name.to_owned(), Arc::new(resources));
     }
 }
@@ -110,10 +111,10 @@ impl ApiServer {
     /// The versions behind Services, most important first: by their group's priority, then by their own.
     pub(crate) fn remotes(&self) -> Arc<Vec<Arc<Remote>>> {
         let services = &self.inner.services;
-        if let Some(remotes) = services.remotes.read().unwrap_or_else(PoisonError::into_inner).as_ref() {
+        if let Some(remotes) = services.remotes.read().as_ref() {
             return remotes.clone();
         }
-        let mut slot = services.remotes.write().unwrap_or_else(PoisonError::into_inner);
+        let mut slot = services.remotes.write();
         let load = || {
             let objects = self.inner.objects.list(GROUP, PLURAL, None);
             let front_proxy = self.inner.config.front_proxy.as_ref();

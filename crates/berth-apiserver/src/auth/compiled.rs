@@ -4,8 +4,10 @@
 //! which takes longer than the rest of the request.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
+
+use parking_lot::RwLock;
 
 use super::rbac::{Binding, Rule};
 
@@ -64,7 +66,7 @@ impl Compiled {
         // Read the counter first: what is read afterwards is at least as new.
         let now = self.changes.load(Ordering::Acquire);
         {
-            let cached = self.cached.read().unwrap_or_else(PoisonError::into_inner);
+            let cached = self.cached.read();
             if cached.at == now
                 && let Some(known) = map(&cached).get(key)
             {
@@ -72,7 +74,7 @@ impl Compiled {
             }
         }
         let value = read();
-        let mut cached = self.cached.write().unwrap_or_else(PoisonError::into_inner);
+        let mut cached = self.cached.write();
         if cached.at < now {
             *cached = Cached { at: now, ..Cached::default() };
         }

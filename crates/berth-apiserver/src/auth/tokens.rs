@@ -10,11 +10,12 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use base64::Engine;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
 use berth_apimachinery::{meta, names};
+use parking_lot::Mutex;
 use ring::rand::{SecureRandom, SystemRandom};
 use ring::signature::{self, EcdsaKeyPair, KeyPair as _, UnparsedPublicKey};
 use serde::{Deserialize, Serialize};
@@ -320,7 +321,7 @@ impl Tokens {
     /// The claims of a token with a valid signature, which is cached. Everything else is checked
     /// on each call.
     fn claims(&self, token: &str) -> Option<Arc<Value>> {
-        let mut verified = self.verified.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut verified = self.verified.lock();
         if let Some(claims) = verified.get(token) {
             return Some(claims.clone());
         }

@@ -3,10 +3,11 @@
 //! the cache the thousandth definition would cost a thousand times as much as the first.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use berth_apimachinery::meta;
 use berth_store::{ListQuery, Store};
+use parking_lot::Mutex;
 use serde_json::Value;
 
 use super::names::{Names, Taken};
@@ -59,7 +60,7 @@ impl Accepted {
 
     fn refreshed(&self, store: &dyn Store) -> Vec<Arc<Known>> {
         let prefix = objects::prefix(GROUP, PLURAL, None);
-        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.0.lock();
         let records = store.list(&ListQuery::all(&prefix)).expect("the current revision is never compacted").records;
         let found = records
             .iter()
@@ -118,6 +119,6 @@ mod tests {
         let expected = store.get(&key("ships")).expect("there").revision;
         store.commit(Write::Delete { key: key("ships"), expected, last: None }).await.expect("gone");
         in_the_way(&index);
-        assert_eq!(index.0.lock().unwrap().len(), 2, "what is gone is forgotten");
+        assert_eq!(index.0.lock().len(), 2, "what is gone is forgotten");
     }
 }

@@ -7,11 +7,11 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use berth_apimachinery::meta;
 use berth_apimachinery::packed;
+use parking_lot::Mutex;
 use serde_json::Value;
 use tokio::runtime::{Builder, Handle, RuntimeFlavor};
 
@@ -118,7 +118,7 @@ impl Converter for WebhookConverter {
         let text = str::to_owned;
         let key =
             |object: &Value| (text(meta::uid(object)), text(meta::resource_version(object)), text(to_api_version));
-        let remembered = || self.remembered.lock().unwrap_or_else(PoisonError::into_inner);
+        let remembered = || self.remembered.lock();
         let mut converted: Vec<Option<Value>> = {
             let known = remembered();
             objects.iter().map(|object| known.get(&key(object), object)).collect()

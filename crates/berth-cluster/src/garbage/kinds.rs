@@ -1,11 +1,12 @@
 //! The kinds there are: built-in ones by discovery, custom ones by their definitions.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 
 use kube::core::ApiResource;
 use kube::discovery::{Discovery, Scope, verbs};
 use kube::{Client, ResourceExt};
+use parking_lot::{Mutex, MutexGuard};
 
 use super::definition::Definition;
 
@@ -34,7 +35,7 @@ struct List {
 
 impl Kinds {
     fn lock(&self) -> MutexGuard<'_, List> {
-        self.list.lock().expect("no code panics while holding the list of kinds")
+        self.list.lock()
     }
 
     /// The kind at a position.

@@ -15,7 +15,7 @@ mod pods;
 mod policy;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use berth_runtime::{Action, Cache, Clock, Error, EventType, Index, Manager, ObjectKey, Reconciler, Recorder};
@@ -24,6 +24,7 @@ use k8s_openapi::api::batch::v1::{Job, JobStatus};
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
 use kube::{Api, Client};
+use parking_lot::Mutex;
 use serde_json::json;
 
 pub use indexes::IndexSet;
@@ -276,12 +277,12 @@ impl JobController {
     }
 
     fn record(&self, key: &ObjectKey, job_uid: &str) -> Backoff {
-        let records = self.records.lock().expect(LOCK);
+        let records = self.records.lock();
         records.get(key).filter(|(uid, _)| uid == job_uid).map(|(_, record)| *record).unwrap_or_default()
     }
 
     fn records_insert(&self, key: &ObjectKey, job: &Job, record: Backoff) {
-        let mut records = self.records.lock().expect(LOCK);
+        let mut records = self.records.lock();
         if record == Backoff::default() {
             records.remove(key);
         } else {
@@ -290,7 +291,7 @@ impl JobController {
     }
 
     fn forget(&self, key: &ObjectKey) {
-        self.records.lock().expect(LOCK).remove(key);
+        self.records.lock().remove(key);
     }
 }
 
@@ -333,5 +334,3 @@ async fn strip_finalizer(pods: &Api<Pod>, pod: &Pod, at: Option<&str>, cache: &C
 
 #[cfg(test)]
 mod tests;
-
-const LOCK: &str = "no code panics while holding the failure records' lock";

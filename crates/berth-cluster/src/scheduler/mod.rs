@@ -8,7 +8,7 @@
 
 mod state;
 
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 use std::time::Duration;
 
 use berth_api::berth::{AutoscalingProfile, ClusterConfiguration};
@@ -19,6 +19,7 @@ use futures::StreamExt;
 use k8s_openapi::api::core::v1::{Binding, Namespace, ObjectReference, Pod};
 use kube::api::{DeleteParams, ObjectMeta, Patch, PatchParams, PostParams};
 use kube::{Api, Client, Resource};
+use parking_lot::{Mutex, MutexGuard};
 use serde_json::json;
 
 use crate::scheduling::{Packing, PodInfo};
@@ -76,7 +77,7 @@ pub fn install(manager: &mut Manager, configuration: &ClusterConfiguration) {
 }
 
 fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
-    state.lock().expect("no code panics while holding the scheduler's state")
+    state.lock()
 }
 
 struct Scheduler {

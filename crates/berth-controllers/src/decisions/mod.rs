@@ -14,13 +14,14 @@ mod page;
 mod record;
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
-use std::sync::{Arc, Mutex, MutexGuard};
 
 use berth_api::berth::decision::{DecisionOutcome, DecisionRecord};
 use berth_api::kueue::v1beta2::Workload;
 use berth_runtime::ObjectKey;
+use parking_lot::{Mutex, MutexGuard};
 
 pub(crate) use page::page;
 pub use page::summary;
@@ -145,7 +146,7 @@ impl Decisions {
     }
 
     fn sender(&self) -> MutexGuard<'_, Option<SyncSender<Arc<DecisionRecord>>>> {
-        self.inner.journal.lock().expect("no code panics while holding the sender's lock")
+        self.inner.journal.lock()
     }
 
     fn count_dropped(&self, records: u64) {
@@ -228,7 +229,7 @@ impl Decisions {
     }
 
     fn kept(&self) -> MutexGuard<'_, Kept> {
-        self.inner.kept.lock().expect("no code panics while holding the records' lock")
+        self.inner.kept.lock()
     }
 }
 

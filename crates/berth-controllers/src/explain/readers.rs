@@ -3,7 +3,7 @@
 //! whose review failed.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use berth_api::berth::explanation::Withheld;
@@ -12,6 +12,7 @@ use futures::StreamExt;
 use k8s_openapi::api::authorization::v1::{ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec};
 use kube::api::PostParams;
 use kube::{Api, Client};
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 /// Time for which a review is cached: a revoked right ends this much later.
@@ -175,8 +176,8 @@ impl Readers {
         self.lock().get(reader, namespace, Instant::now())
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Known> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> parking_lot::MutexGuard<'_, Known> {
+        self.known.lock()
     }
 }
 

@@ -13,7 +13,7 @@ mod tests;
 mod workloads;
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 use std::time::Duration;
 
 use berth_api::kueue::v1beta2::{Cohort, LocalQueue, Workload};
@@ -21,6 +21,7 @@ use berth_engine::{CycleOutcome, Name};
 use berth_runtime::Cache;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::concurrent_admission::is_variant;
 use crate::conditions;
@@ -160,7 +161,7 @@ impl Metrics {
     }
 
     fn counted(&self) -> MutexGuard<'_, Counted> {
-        self.inner.counted.lock().expect("no code panics while holding the metrics' lock")
+        self.inner.counted.lock()
     }
 
     /// Counts a cycle, or a part of one, which took `took`. A cycle in several parts is counted

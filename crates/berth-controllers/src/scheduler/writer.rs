@@ -12,7 +12,7 @@
 //! that no workload uses yet, and a later one may be better.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use berth_api::kueue::events;
@@ -20,6 +20,7 @@ use berth_api::kueue::v1beta2::Workload;
 use berth_engine::Event;
 use berth_runtime::{Clock, Manager, ObjectKey, Recorder};
 use kube::{Api, Client, ResourceExt};
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -200,8 +201,8 @@ impl Writes {
         pending.changes.contains_key(key) || pending.in_flight.contains_key(key)
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Pending> {
-        self.pending.lock().expect("no code panics while holding the writes' lock")
+    fn lock(&self) -> parking_lot::MutexGuard<'_, Pending> {
+        self.pending.lock()
     }
 
     fn done(&self, key: &ObjectKey) {

@@ -1,12 +1,13 @@
 //! The reconciler of Workloads.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use berth_api::kueue::v1beta2::Workload;
 use berth_runtime::{Action, Clock, Error, Manager, ObjectKey, Reconciler};
 use jiff::Timestamp;
+use parking_lot::Mutex;
 
 use super::reconcile::{only_reports_admissible, reconcile};
 use crate::conditions;
@@ -112,7 +113,7 @@ impl WorkloadReconciler {
     /// Remaining delay before the plan is carried out; see [`ADMISSIBLE_DELAY`]. `None` for plans
     /// without delay.
     fn reporting_delay(&self, key: &ObjectKey, workload: &Workload, plan: &Plan<Workload>) -> Option<Duration> {
-        let mut admissible_since = self.admissible_since.lock().expect("no code panics while holding the pauses' lock");
+        let mut admissible_since = self.admissible_since.lock();
         if !only_reports_admissible(workload, plan) {
             admissible_since.remove(key);
             return None;
@@ -135,7 +136,7 @@ impl WorkloadReconciler {
 impl Reconciler for WorkloadReconciler {
     async fn reconcile(&self, key: ObjectKey) -> Result<Action, Error> {
         let Some(workload) = self.stores.workloads.get(&key) else {
-            self.admissible_since.lock().expect("no code panics while holding the pauses' lock").remove(&key);
+            self.admissible_since.lock().remove(&key);
             return Ok(Action::Wait);
         };
         let context = Context { stores: &self.stores, config: &self.config, gates: &self.gates, now: self.clock.now() };

@@ -2,7 +2,7 @@
 //! has authorized what it sends on, and proves who it is by the front proxy's certificate.
 
 use std::net::{IpAddr, SocketAddr};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow};
@@ -19,6 +19,7 @@ use k8s_openapi::api::core::v1::ConfigMap;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::api::{Patch, PatchParams};
 use kube::{Api, Client};
+use parking_lot::RwLock;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, UnixTime};
 use rustls::server::WebPkiClientVerifier;
@@ -94,7 +95,7 @@ impl Aggregated {
         let refused = || Status::unauthorized("only the API server is answered here");
         let shown = request.extensions().get::<PeerCertificates>().ok_or_else(refused)?;
         let (leaf, chain) = shown.0.split_first().ok_or_else(refused)?;
-        let believed = self.believed.read().unwrap_or_else(PoisonError::into_inner);
+        let believed = self.believed.read();
         let known = believed.as_ref().filter(|believed| believed.is_front_proxy(leaf, chain));
         let Some(believed) = known else {
             self.stranger.notify_one();
@@ -113,7 +114,7 @@ impl Aggregated {
             let read = api.get(CONFIG_MAP).await.map_err(anyhow::Error::from).and_then(|found| Believed::read(&found));
             let wait = match read {
                 Ok(believed) => {
-                    *self.believed.write().unwrap_or_else(PoisonError::into_inner) = Some(believed);
+                    *self.believed.write() = Some(believed);
                     said.clear();
                     LOOK
                 }

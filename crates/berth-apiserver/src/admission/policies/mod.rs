@@ -8,7 +8,7 @@ pub mod matching;
 pub(crate) mod mutating;
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 
 use berth_apimachinery::meta::{self, GroupResource};
 use berth_apimachinery::packed;
@@ -18,6 +18,7 @@ use berth_cel::Env;
 use berth_cel::admission::policy::{Annotation, Decision, FailurePolicy, Outcome, Policy};
 use berth_cel::admission::{CachingAuthorizer, Inputs};
 use berth_cel::library::{self, Authorizer};
+use parking_lot::RwLock;
 use serde_json::{Map, Value, json};
 
 use super::AdmissionRequest;
@@ -52,7 +53,7 @@ impl<P> Default for Cache<P> {
 impl<P> Cache<P> {
     /// To be called when a policy or binding was written.
     pub(crate) fn forget(&self) {
-        *self.0.write().unwrap_or_else(PoisonError::into_inner) = None;
+        *self.0.write() = None;
     }
 
     /// The bound ones of the stored `policies`, compiled.
@@ -62,10 +63,10 @@ impl<P> Cache<P> {
         [policies, bindings]: [&str; 2],
         compile: impl Fn(&Value, &Env) -> P,
     ) -> Arc<Vec<Bound<P>>> {
-        if let Some(bound) = self.0.read().unwrap_or_else(PoisonError::into_inner).as_ref() {
+        if let Some(bound) = self.0.read().as_ref() {
             return bound.clone();
         }
-        let mut slot = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let mut slot = self.0.write();
         let load = || {
             let bound = bound_policies(objects, policies, bindings).into_iter();
             let compiled = bound.map(|(name, spec, bindings)| {

@@ -8,13 +8,14 @@
 pub mod matching;
 pub mod review;
 
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use berth_apimachinery::field::quote;
 use berth_apimachinery::meta::{self, GroupResource, GroupVersionKind, GroupVersionResource};
 use berth_apimachinery::patch::apply_json;
 use berth_apimachinery::status::Status;
+use parking_lot::RwLock;
 use serde_json::{Map, Value};
 
 use berth_cel::Env;
@@ -97,14 +98,14 @@ pub(crate) struct Cache(RwLock<Option<Arc<Hooks>>>);
 impl Cache {
     /// To be called when a configuration was written.
     pub(crate) fn forget(&self) {
-        *self.0.write().unwrap_or_else(PoisonError::into_inner) = None;
+        *self.0.write() = None;
     }
 
     fn get(&self, objects: &Objects) -> Arc<Hooks> {
-        if let Some(hooks) = self.0.read().unwrap_or_else(PoisonError::into_inner).as_ref() {
+        if let Some(hooks) = self.0.read().as_ref() {
             return hooks.clone();
         }
-        let mut slot = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let mut slot = self.0.write();
         slot.get_or_insert_with(|| Arc::new(Hooks::load(objects))).clone()
     }
 }

@@ -8,7 +8,7 @@ mod trust;
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow};
@@ -25,6 +25,7 @@ use http::{Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::{Bytes, Incoming};
 use kube::Client;
+use parking_lot::RwLock;
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -127,17 +128,17 @@ pub struct Certificate(Arc<RwLock<Option<Arc<CertifiedKey>>>>);
 impl Certificate {
     /// True when handshakes can succeed.
     pub fn is_there(&self) -> bool {
-        self.0.read().unwrap_or_else(PoisonError::into_inner).is_some()
+        self.0.read().is_some()
     }
 
     fn set(&self, key: CertifiedKey) {
-        *self.0.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(key));
+        *self.0.write() = Some(Arc::new(key));
     }
 }
 
 impl ResolvesServerCert for Certificate {
     fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
-        self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.0.read().clone()
     }
 }
 
