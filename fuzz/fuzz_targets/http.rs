@@ -1,4 +1,4 @@
-//! See `berth_fuzz::http`.
+//! Runs [`berth_fuzz::http`] with libFuzzer.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| berth_fuzz::http(data));

@@ -1,4 +1,4 @@
-//! See `berth_fuzz::schemas`.
+//! Runs [`berth_fuzz::schemas`] with libFuzzer.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| berth_fuzz::schemas(data));

@@ -1,5 +1,8 @@
-//! Functions over arbitrary bytes that must not panic, one per surface that strangers can reach. `cargo fuzz` drives them for
-//! as long as one likes; the test `short` drives them on every change, over `seeds`, changes of those, and `findings`.
+//! Fuzz targets: functions over arbitrary bytes that must not panic, one per surface that takes
+//! untrusted input.
+//!
+//! `cargo fuzz` runs a target until it is stopped. The test `short` runs every target on each
+//! change: with `seeds`, with random mutations of the seeds, and with `findings`.
 
 mod source;
 
@@ -24,7 +27,7 @@ use serde_json::{Value, json};
 
 use source::Source;
 
-/// The surfaces by name.
+/// The targets by name.
 pub const TARGETS: [(&str, fn(&[u8])); 6] = [
     ("patches", patches),
     ("selectors", selectors),
@@ -34,7 +37,8 @@ pub const TARGETS: [(&str, fn(&[u8])); 6] = [
     ("http", http),
 ];
 
-/// Two JSON texts separated by a line feed (an object and a patch), or bytes that two values are made of.
+/// An object and a patch: two JSON texts that a line feed separates. Other bytes are the input of a
+/// generator.
 fn pair(data: &[u8]) -> (Value, Value) {
     let texts = data.iter().position(|byte| *byte == b'\n').map(|at| (&data[..at], &data[at + 1..]));
     let parsed = texts.and_then(|(a, b)| Some((serde_json::from_slice(a).ok()?, serde_json::from_slice(b).ok()?)));
@@ -44,7 +48,7 @@ fn pair(data: &[u8]) -> (Value, Value) {
     })
 }
 
-/// Patches of all kinds; a merge patch applied twice does what it does once.
+/// Patches of all types. A merge patch must be idempotent.
 pub fn patches(data: &[u8]) {
     let (object, patch) = pair(data);
     let _ = patch::apply_json(&object, &patch);
@@ -56,17 +60,17 @@ pub fn patches(data: &[u8]) {
     let difference = patch::merge_diff(&object, &once);
     let mut again = object.clone();
     patch::apply_merge(&mut again, &difference);
-    // Nulls cannot be merged in.
+    // A merge patch cannot set nulls.
     if !object.to_string().contains("null") && !once.to_string().contains("null") {
         assert_eq!(again, once, "{object} {difference}");
     }
-    let schema = builtin::document().definition("io.k8s.api.core.v1.PodTemplate").expect("published");
+    let schema = builtin::document().definition("io.k8s.api.core.v1.PodTemplate").expect("built-in definition");
     let _ = patch::apply_strategic(&object, &patch, &schema);
     let _ = patch::two_way_strategic(&object, &patch, &schema);
     let _ = patch::three_way_strategic(&object, &patch, &once, &schema, true);
 }
 
-/// Selectors in all spellings; what is read and written is read as the same.
+/// Label and field selectors. A label selector that is printed must parse to an equal one.
 pub fn selectors(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
     if let Ok(selector) = LabelSelector::parse(&text) {
@@ -79,13 +83,13 @@ pub fn selectors(data: &[u8]) {
     let _ = berth_apimachinery::selector::validate_object(&object, &Path::new("selector"));
 }
 
-/// Quantities; the canonical form reads as the same amount.
+/// Quantities. The canonical form must parse to an equal quantity.
 pub fn quantities(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
     let Ok(quantity) = Quantity::parse(&text) else { return };
-    let shown = quantity.to_string();
-    let again = Quantity::parse(&shown).unwrap_or_else(|error| panic!("{text} is shown as {shown}: {error}"));
-    assert_eq!(again.to_string(), shown, "{text}");
+    let printed = quantity.to_string();
+    let again = Quantity::parse(&printed).unwrap_or_else(|error| panic!("{text} prints as {printed}: {error}"));
+    assert_eq!(again.to_string(), printed, "{text}");
     let (_, _, _) = (quantity.value(), quantity.milli_value(), quantity.as_f64());
     let mut sum = quantity;
     sum.add(again);
@@ -94,7 +98,7 @@ pub fn quantities(data: &[u8]) {
     let _ = sum.to_string();
 }
 
-/// Expressions: compiled, and evaluated on an object, within their limits.
+/// CEL expressions, compiled and evaluated with cost limits.
 pub fn expressions(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
     let declared = Declared { params: true, authorizer: true, ..Declared::default() };
@@ -115,7 +119,7 @@ pub fn expressions(data: &[u8]) {
     let _ = expression.evaluate_on(&inputs, Some(100_000), &mut budget);
 }
 
-/// Schemas of definitions, and objects under them.
+/// Schemas of CustomResourceDefinitions, and objects that are validated with them.
 pub fn schemas(data: &[u8]) {
     let mut source = Source::new(data);
     let schema = match serde_json::from_slice(data) {
@@ -130,7 +134,7 @@ pub fn schemas(data: &[u8]) {
     });
     let errors = berth_apiserver::crd::validate::validate(&definition);
     let Ok(parsed) = Schema::parse_crd(&schema) else {
-        assert!(!errors.is_empty(), "accepted, but cannot be read: {schema}");
+        assert!(!errors.is_empty(), "validation accepts a schema that does not parse: {schema}");
         return;
     };
     parsed.prune(&mut object, Root::Resource);
@@ -144,18 +148,18 @@ pub fn schemas(data: &[u8]) {
     }
 }
 
-/// Requests: whatever is sent is answered, and never as our fault.
+/// HTTP requests. Every request gets a response, and none has status 500.
 pub fn http(data: &[u8]) {
     thread_local! {
-        static SERVER: RefCell<(ApiServer, usize)> = RefCell::new((server(), 0));
+        static SERVER: RefCell<(ApiServer, usize)> = RefCell::new((new_server(), 0));
     }
     let Some(request) = Source::new(data).request() else { return };
-    let shown = format!("{} {}", request.method(), request.uri());
-    let answering = SERVER.with_borrow_mut(|(server, requests)| {
-        // What earlier requests stored must not add up.
+    let request_line = format!("{} {}", request.method(), request.uri());
+    let server = SERVER.with_borrow_mut(|(server, requests)| {
+        // Start anew from time to time: earlier requests stored objects.
         *requests += 1;
         if *requests % 1000 == 0 {
-            *server = self::server();
+            *server = new_server();
         }
         server.clone()
     });
@@ -163,11 +167,11 @@ pub fn http(data: &[u8]) {
         runtime.block_on(async {
             let (parts, body) = request.into_parts();
             let request = http::Request::from_parts(parts, Full::new(Bytes::from(body)));
-            let answer = answering.handle(request, UserInfo::master("fuzzer")).await;
-            let code = answer.status().as_u16();
-            assert!(code != 500, "{shown}: {code}");
-            // A watch ends when its time is over; time is paused, so that costs none.
-            let mut body = answer.into_body();
+            let response = server.handle(request, UserInfo::master("fuzzer")).await;
+            let code = response.status().as_u16();
+            assert!(code != 500, "{request_line}: {code}");
+            // A watch ends at its timeout. Time is paused, so this does not wait.
+            let mut body = response.into_body();
             for _ in 0..4 {
                 let frame = tokio::time::timeout(std::time::Duration::from_secs(3600), body.frame()).await;
                 if !matches!(frame, Ok(Some(Ok(_)))) {
@@ -180,13 +184,13 @@ pub fn http(data: &[u8]) {
 
 thread_local! {
     static RUNTIME: tokio::runtime::Runtime =
-        tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().expect("a runtime");
+        tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().expect("a runtime without I/O");
 }
 
-/// A server that is ready: one that is not says so, as an error of its own.
-fn server() -> ApiServer {
-    let now: jiff::Timestamp = "2026-01-01T00:00:00Z".parse().expect("a timestamp");
+/// A server that is ready. Requests to a server that is not ready would fail.
+fn new_server() -> ApiServer {
+    let now: jiff::Timestamp = "2026-01-01T00:00:00Z".parse().expect("valid timestamp");
     let server = ApiServer::new(Config::new(Arc::new(MemoryStore::with_limits(1_000, None)), Arc::new(move || now)));
-    RUNTIME.with(|runtime| runtime.block_on(server.ready())).expect("memory takes every write");
+    RUNTIME.with(|runtime| runtime.block_on(server.ready())).expect("writes to a store in memory succeed");
     server
 }

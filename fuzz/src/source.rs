@@ -1,13 +1,15 @@
-//! Values made of bytes: few names and shapes, so that what is made has to do with what is there.
+//! Generator of values from bytes. It uses few names and shapes, so that generated objects, patches
+//! and schemas often refer to the same fields.
 
 use serde_json::{Map, Number, Value, json};
 
-/// Deepest nesting of what is made.
+/// Maximum nesting of generated values.
 const DEPTH_MAX: usize = 6;
 
-/// Bytes that decide.
+/// The bytes that remain. Each choice of the generator takes one byte.
 pub(crate) struct Source<'a>(&'a [u8]);
 
+/// Names of fields.
 const NAMES: [&str; 24] = [
     "metadata",
     "name",
@@ -34,6 +36,7 @@ const NAMES: [&str; 24] = [
     "matchLabels",
     "matchExpressions",
 ];
+/// Values of text fields.
 const TEXTS: [&str; 16] = [
     "",
     "a",
@@ -58,6 +61,7 @@ impl<'a> Source<'a> {
         Source(data)
     }
 
+    /// Takes a byte. Zero if none is left.
     fn byte(&mut self) -> u8 {
         match self.0.split_first() {
             Some((first, rest)) => {
@@ -68,12 +72,13 @@ impl<'a> Source<'a> {
         }
     }
 
-    fn one<'b>(&mut self, of: &[&'b str]) -> &'b str {
-        of[usize::from(self.byte()) % of.len()]
+    /// Chooses a text.
+    fn choice<'b>(&mut self, texts: &[&'b str]) -> &'b str {
+        texts[usize::from(self.byte()) % texts.len()]
     }
 
     pub(crate) fn value(&mut self) -> Value {
-        self.below(0)
+        self.value_at(0)
     }
 
     pub(crate) fn object(&mut self) -> Value {
@@ -82,27 +87,27 @@ impl<'a> Source<'a> {
 
     fn map(&mut self, depth: usize) -> Value {
         let count = self.byte() % 5;
-        let fields = (0..count).map(|_| (self.one(&NAMES).to_owned(), self.below(depth + 1)));
+        let fields = (0..count).map(|_| (self.choice(&NAMES).to_owned(), self.value_at(depth + 1)));
         Value::Object(fields.collect())
     }
 
-    fn below(&mut self, depth: usize) -> Value {
+    fn value_at(&mut self, depth: usize) -> Value {
         match self.byte() % 10 {
             0..=2 if depth < DEPTH_MAX => self.map(depth),
-            3..=4 if depth < DEPTH_MAX => (0..self.byte() % 4).map(|_| self.below(depth + 1)).collect(),
+            3..=4 if depth < DEPTH_MAX => (0..self.byte() % 4).map(|_| self.value_at(depth + 1)).collect(),
             5 => Value::Null,
             6 => Value::Bool(self.byte().is_multiple_of(2)),
             7 => json!(i64::from(self.byte()) - 100),
             8 => Number::from_f64(f64::from(self.byte()) * 1e300).map_or(Value::Null, Value::Number),
-            _ => self.one(&TEXTS).into(),
+            _ => self.choice(&TEXTS).into(),
         }
     }
 
     pub(crate) fn schema(&mut self) -> Value {
-        self.schema_below(0)
+        self.schema_at(0)
     }
 
-    fn schema_below(&mut self, depth: usize) -> Value {
+    fn schema_at(&mut self, depth: usize) -> Value {
         const KEYWORDS: [&str; 24] = [
             "properties",
             "items",
@@ -131,39 +136,40 @@ impl<'a> Source<'a> {
         ];
         let mut schema = Map::new();
         let types = ["object", "object", "array", "string", "integer", "number", "boolean", ""];
-        schema.insert("type".to_owned(), self.one(&types).into());
+        schema.insert("type".to_owned(), self.choice(&types).into());
         for _ in 0..self.byte() % 5 {
-            let keyword = self.one(&KEYWORDS);
+            let keyword = self.choice(&KEYWORDS);
             let value = match keyword {
                 _ if depth >= DEPTH_MAX => continue,
                 "properties" => {
                     let count = self.byte() % 4;
-                    let fields = (0..count).map(|_| (self.one(&NAMES).to_owned(), self.schema_below(depth + 1)));
+                    let fields = (0..count).map(|_| (self.choice(&NAMES).to_owned(), self.schema_at(depth + 1)));
                     Value::Object(fields.collect())
                 }
-                "items" | "additionalProperties" | "not" => self.schema_below(depth + 1),
-                "allOf" | "anyOf" => (0..self.byte() % 3).map(|_| self.schema_below(depth + 1)).collect(),
+                "items" | "additionalProperties" | "not" => self.schema_at(depth + 1),
+                "allOf" | "anyOf" => (0..self.byte() % 3).map(|_| self.schema_at(depth + 1)).collect(),
                 "required" | "x-kubernetes-list-map-keys" => {
-                    (0..self.byte() % 3).map(|_| Value::from(self.one(&NAMES))).collect()
+                    (0..self.byte() % 3).map(|_| Value::from(self.choice(&NAMES))).collect()
                 }
-                "pattern" => self.one(&["^a+$", "(", "[a-z]{1,1000}", "(a*)*b", ""]).into(),
-                "format" => self.one(&["date-time", "int32", "byte", "ipv4", "nothing"]).into(),
-                "x-kubernetes-list-type" => self.one(&["atomic", "set", "map", "heap"]).into(),
+                "pattern" => self.choice(&["^a+$", "(", "[a-z]{1,1000}", "(a*)*b", ""]).into(),
+                "format" => self.choice(&["date-time", "int32", "byte", "ipv4", "nothing"]).into(),
+                "x-kubernetes-list-type" => self.choice(&["atomic", "set", "map", "heap"]).into(),
                 "x-kubernetes-validations" => {
                     let rules = ["self == oldSelf", "has(self.a)", "self.all(x, x != '')", "size(self) < 5", "self."];
-                    json!([{"rule": self.one(&rules), "message": self.one(&TEXTS)}])
+                    json!([{"rule": self.choice(&rules), "message": self.choice(&TEXTS)}])
                 }
                 keyword if keyword.starts_with("x-") || keyword == "nullable" => {
                     Value::Bool(!self.byte().is_multiple_of(4))
                 }
-                _ => self.below(depth + 1),
+                _ => self.value_at(depth + 1),
             };
             schema.insert(keyword.to_owned(), value);
         }
         Value::Object(schema)
     }
 
-    /// A request: method, path, query and headers from what is known and what is not, then the rest as the body.
+    /// Generates a request with valid and invalid methods, paths, queries, headers and bodies.
+    /// `None` if HTTP does not allow the request.
     pub(crate) fn request(&mut self) -> Option<http::Request<Vec<u8>>> {
         const PATHS: [&str; 20] = [
             "/api",
@@ -222,15 +228,15 @@ impl<'a> Source<'a> {
             "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1",
             ";;;",
         ];
-        let (method, path, query) = (self.one(&METHODS), self.one(&PATHS), self.one(&QUERIES));
+        let (method, path, query) = (self.choice(&METHODS), self.choice(&PATHS), self.choice(&QUERIES));
         let separator = if query.is_empty() { "" } else { "?" };
         let mut request = http::Request::builder().method(method).uri(format!("{path}{separator}{query}"));
-        request = request.header("content-type", self.one(&TYPES)).header("accept", self.one(&ACCEPTS));
+        request = request.header("content-type", self.choice(&TYPES)).header("accept", self.choice(&ACCEPTS));
         if self.byte().is_multiple_of(8) {
-            request = request.header("impersonate-user", self.one(&TEXTS));
+            request = request.header("impersonate-user", self.choice(&TEXTS));
         }
         let body = match self.byte() % 4 {
-            // As it stands: whatever the rest is.
+            // The remaining bytes, unchanged.
             0 => self.0.to_vec(),
             1 => self.value().to_string().into_bytes(),
             2 => {

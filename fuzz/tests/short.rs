@@ -1,4 +1,4 @@
-//! A short run of every target: its seeds, what was found before, and random inputs around them.
+//! A short run of every fuzz target: seeds, earlier findings, mutated seeds and random bytes.
 
 use std::hash::{BuildHasher, RandomState};
 use std::path::Path;
@@ -6,25 +6,26 @@ use std::path::Path;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
-/// Random inputs per target; `BERTH_FUZZ_CASES` says how many otherwise.
+/// Number of random inputs per target, unless `BERTH_FUZZ_CASES` is set.
 const CASES: usize = 3_000;
 
-/// What random inputs follow from: other ones each time, unless `BERTH_FUZZ_SEED` names those of an earlier run.
-fn seed() -> u64 {
-    let named = std::env::var("BERTH_FUZZ_SEED").ok().and_then(|seed| seed.parse().ok());
-    named.unwrap_or_else(|| RandomState::new().hash_one(0))
+/// Seed of the random inputs: `BERTH_FUZZ_SEED` repeats those of an earlier run, otherwise random.
+fn random_seed() -> u64 {
+    let given = std::env::var("BERTH_FUZZ_SEED").ok().and_then(|seed| seed.parse().ok());
+    given.unwrap_or_else(|| RandomState::new().hash_one(0))
 }
 
+/// Contents of the files of a target, in name order. Empty if the folder does not exist.
 fn files(folder: &str, target: &str) -> Vec<Vec<u8>> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join(folder).join(target);
     let Ok(entries) = std::fs::read_dir(folder) else { return Vec::new() };
     let mut paths: Vec<_> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
     paths.sort();
-    paths.iter().map(|path| std::fs::read(path).expect("a file")).collect()
+    paths.iter().map(|path| std::fs::read(path).expect("the file is readable")).collect()
 }
 
-/// A seed with some bytes changed, taken out or doubled.
-fn changed(seed: &[u8], random: &mut SmallRng) -> Vec<u8> {
+/// A seed with some bytes inserted, changed, removed or repeated.
+fn mutated(seed: &[u8], random: &mut SmallRng) -> Vec<u8> {
     let mut input = seed.to_vec();
     for _ in 0..random.random_range(1..6) {
         let at = random.random_range(0..=input.len());
@@ -42,17 +43,17 @@ fn changed(seed: &[u8], random: &mut SmallRng) -> Vec<u8> {
 }
 
 fn run(name: &str) {
-    let (_, target) = berth_fuzz::TARGETS.iter().find(|(known, _)| *known == name).expect("a target");
+    let (_, target) = berth_fuzz::TARGETS.iter().find(|(other, _)| *other == name).expect("the target exists");
     let cases = std::env::var("BERTH_FUZZ_CASES").ok().and_then(|count| count.parse().ok()).unwrap_or(CASES);
     let seeds = files("seeds", name);
-    assert!(!seeds.is_empty(), "no seeds for {name}");
+    assert!(!seeds.is_empty(), "fuzz/seeds/{name} is empty");
     files("findings", name).iter().chain(&seeds).for_each(|input| target(input));
-    let from = seed();
-    println!("{name}: BERTH_FUZZ_SEED={from} makes the same inputs again");
-    let mut random = SmallRng::seed_from_u64(from);
+    let seed = random_seed();
+    println!("{name}: set BERTH_FUZZ_SEED={seed} to repeat these inputs");
+    let mut random = SmallRng::seed_from_u64(seed);
     for case in 0..cases {
         let input = if case % 2 == 0 {
-            changed(&seeds[random.random_range(0..seeds.len())], &mut random)
+            mutated(&seeds[random.random_range(0..seeds.len())], &mut random)
         } else {
             (0..random.random_range(0..200)).map(|_| random.random()).collect()
         };
@@ -90,6 +91,6 @@ fn schemas_do_not_panic() {
 }
 
 #[test]
-fn requests_are_answered() {
+fn requests_get_a_response_other_than_500() {
     run("http");
 }

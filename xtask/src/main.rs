@@ -1,5 +1,5 @@
-//! Chores that are not the product: `cargo xtask conformance [DIR]` runs recorded cases, `cargo xtask http-conformance`
-//! walks the Kubernetes API over HTTP.
+//! Development commands: `cargo xtask conformance [DIR]` runs recorded cases, and
+//! `cargo xtask http-conformance` tests the Kubernetes API over HTTP.
 
 mod conformance;
 #[cfg(feature = "http")]
@@ -28,7 +28,7 @@ fn main() -> ExitCode {
         },
         other => {
             if let Some(other) = other {
-                eprintln!("xtask: unknown chore `{other}`");
+                eprintln!("xtask: unknown command `{other}`");
             }
             eprintln!(
                 "usage: cargo xtask conformance [DIR] [--suite NAME] [--case TEXT] [--verbose] [--output json] \
@@ -40,7 +40,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// The root of the checkout, for paths that do not depend on the working directory.
+/// Root folder of the checkout, whatever the working directory is.
 pub fn workspace_root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lives one level below the root").to_path_buf()
 }

@@ -1,4 +1,4 @@
-//! Response bodies: nothing, bytes that are all there, or a stream of chunks (watches, big lists, logs).
+//! Response bodies: empty, complete bytes, or a stream of chunks (watches, large lists, logs).
 
 use std::convert::Infallible;
 use std::io::Write;
@@ -11,8 +11,8 @@ use flate2::write::GzEncoder;
 use futures::Stream;
 use http_body::{Frame, SizeHint};
 
-/// Body of a response. Reading it never fails: what can go wrong was decided before the first byte, and a watch that
-/// ends early says so in its last event.
+/// Body of a response. Reading it never fails: errors are detected before the first byte is sent,
+/// and a watch that ends early reports the reason in its last event.
 pub struct Body(Inner);
 
 enum Inner {
@@ -26,7 +26,7 @@ impl Body {
         Body(Inner::Full(None))
     }
 
-    /// The content, unless it is a stream or was read already.
+    /// The complete content; empty if it was read already, `None` for a stream.
     pub fn bytes(&self) -> Option<&Bytes> {
         static NOTHING: Bytes = Bytes::new();
         match &self.0 {
@@ -35,7 +35,7 @@ impl Body {
         }
     }
 
-    /// The same content compressed, chunk by chunk as it comes.
+    /// The same content with gzip compression. A stream is compressed chunk by chunk.
     pub(crate) fn gzip(self) -> Body {
         let encoder = GzEncoder::new(Vec::new(), Compression::fast());
         match self.0 {
@@ -49,7 +49,7 @@ impl Body {
         }
     }
 
-    /// A body sent chunk by chunk as `chunks` yields them.
+    /// A body that is sent chunk by chunk, as `chunks` yields.
     pub fn stream(chunks: impl Stream<Item = Bytes> + Send + 'static) -> Body {
         Body(Inner::Stream(Box::pin(chunks)))
     }
@@ -57,7 +57,7 @@ impl Body {
 
 type Chunks = Pin<Box<dyn Stream<Item = Bytes> + Send>>;
 
-/// The next compressed chunk; the encoder is gone when the last one was sent.
+/// The next compressed chunk. The encoder is `None` after the last chunk.
 async fn compress_next(
     (mut chunks, encoder): (Chunks, Option<GzEncoder<Vec<u8>>>),
 ) -> Option<(Bytes, (Chunks, Option<GzEncoder<Vec<u8>>>))> {

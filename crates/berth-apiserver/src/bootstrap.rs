@@ -1,5 +1,5 @@
 //! Objects that every cluster has: the system namespaces, priority classes, and the default RBAC
-//! roles. Missing ones are created; additions by users stay.
+//! roles. Missing objects are created. Changes that users made to existing objects are kept.
 
 mod network;
 
@@ -11,7 +11,7 @@ use crate::{ApiServer, aggregation, auth, objects, strategy};
 
 const NAMESPACES: [&str; 4] = ["default", "kube-node-lease", "kube-public", "kube-system"];
 
-/// Queues the missing objects; the futures resolve when they are stored.
+/// Queues writes of the missing objects. Each future resolves when its object is durable.
 pub(crate) fn queue(server: &ApiServer) -> Vec<CommitFuture> {
     let mut wanted: Vec<Value> = NAMESPACES
         .iter()
@@ -43,10 +43,10 @@ fn create(server: &ApiServer, mut object: Value) -> Option<CommitFuture> {
     let row = registry.by_kind(&group, meta::kind(&object))?;
     let key = objects::key(&row.group, &row.plural, meta::namespace(&object), meta::name(&object));
     if let Some(record) = server.store().get(&key) {
-        // Default roles of an older version get the missing rules; everything else stays.
+        // Default roles of an older version get the missing rules. Other objects are not changed.
         let stored = record.value();
         if meta::name(&object) == aggregation::AUTHENTICATION && meta::kind(&object) == "ConfigMap" {
-            // Certificates change with each start; additions by users stay.
+            // Certificates change with each start. Fields that users added are kept.
             let mut value = (*stored).clone();
             for (field, text) in object["data"].as_object().into_iter().flatten() {
                 value["data"][field] = text.clone();

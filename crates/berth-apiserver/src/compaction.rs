@@ -39,7 +39,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn what_was_there_an_interval_ago_is_forgotten() {
+    async fn history_older_than_one_interval_is_compacted() {
         let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
         let create =
             |name: &str| Write::Create { key: format!("/a/{name}"), value: json!({"metadata": {"name": name}}) };
@@ -47,7 +47,7 @@ mod tests {
         tokio::spawn(run(Arc::downgrade(&store), store.revision(), times.clone()));
         store.commit(create("x")).await.expect("stored");
         tokio::time::sleep(INTERVAL + Duration::from_secs(1)).await;
-        assert!(store.watch("/a/", 1).is_ok(), "an interval has begun and ended, not two");
+        assert!(store.watch("/a/", 1).is_ok(), "only one interval has passed since the write");
         store.commit(create("y")).await.expect("stored");
         tokio::time::sleep(INTERVAL).await;
         assert_eq!((store.compacted(), times.load(Ordering::Relaxed)), (1, 2));

@@ -1,10 +1,10 @@
 //! Completes requests that have begun to write, even after their client has disconnected.
 //!
-//! A client that disconnects drops the future of its request. Before the first write that ends the
-//! request. After a write the rest must not be left half done: charges of quotas and addresses
-//! belong to the object that is stored next, and a stored object may have to take effect (a kind
-//! that is now served, a policy that is now in force). So the rest of such a request becomes a
-//! task of its own, which learns from its [`Disconnection`] that its client is gone.
+//! The future of a request is dropped when its client disconnects. That ends a request that has
+//! not written. A request that has written must complete: its quota charges and address claims
+//! belong to the object that it stores next, and a stored object may have to take effect (a new
+//! kind is served, a policy is enforced). So the rest of such a request becomes a task of its own.
+//! The task can read from its [`Disconnection`] that the client has disconnected.
 
 use std::cell::Cell;
 use std::future::Future;
@@ -31,28 +31,28 @@ thread_local! {
     static WROTE: Cell<bool> = const { Cell::new(false) };
     /// Whether that request has called an external server (such as a webhook) since its last
     /// write.
-    static ASKED: Cell<bool> = const { Cell::new(false) };
+    static CALLED: Cell<bool> = const { Cell::new(false) };
 }
 
 /// Records that the request being polled on this thread has queued a write.
 pub(crate) fn note_write() {
     WROTE.set(true);
-    ASKED.set(false);
+    CALLED.set(false);
 }
 
 /// Records that the request being polled on this thread waits for an external server, which may
 /// itself call this API server before it answers.
-pub(crate) fn note_question() {
-    ASKED.set(true);
+pub(crate) fn note_external_call() {
+    CALLED.set(true);
 }
 
 /// Returns and clears whether an external call was recorded since the last call of this function,
 /// with no write queued after it.
-pub(crate) fn take_question() -> bool {
-    ASKED.take()
+pub(crate) fn take_external_call() -> bool {
+    CALLED.take()
 }
 
-/// Runs `poll` and returns its result with whether it queued a write.
+/// Runs `poll`. Returns its result, and whether it queued a write.
 pub(crate) fn noting<T>(poll: impl FnOnce() -> T) -> (T, bool) {
     let before = WROTE.replace(false);
     let polled = poll();
@@ -71,7 +71,8 @@ pub(crate) struct Completing<T: 'static> {
 }
 
 impl<T: 'static> Completing<T> {
-    /// `client` is set when this value is dropped before the request has been answered.
+    /// A future that completes `request`. `client` is marked as disconnected if this future is
+    /// dropped before the request has been answered.
     pub(crate) fn new(client: Disconnection, request: impl Future<Output = T> + Send + 'static) -> Completing<T> {
         Completing { request: Some(Box::pin(request)), client, has_written: false }
     }
@@ -82,7 +83,7 @@ impl<T: 'static> Future for Completing<T> {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T> {
         // Taken out, so that a request that panics is not polled again.
-        let mut request = self.request.take().expect("it is not polled after its answer");
+        let mut request = self.request.take().expect("not polled after completion");
         let (polled, wrote) = noting(|| request.as_mut().poll(context));
         self.has_written |= wrote;
         if polled.is_pending() {
@@ -94,7 +95,7 @@ impl<T: 'static> Future for Completing<T> {
 
 impl<T: 'static> Drop for Completing<T> {
     fn drop(&mut self) {
-        // Without a runtime the process is ending. The next start repairs what is left undone.
+        // Without a runtime the process is ending. The next start repairs incomplete writes.
         if let (Some(rest), true, Ok(runtime)) = (self.request.take(), self.has_written, Handle::try_current()) {
             self.client.0.store(true, Ordering::Relaxed);
             runtime.spawn(async move { drop(rest.await) });
@@ -108,9 +109,9 @@ mod tests {
 
     use super::*;
 
-    /// Drops a waiting request that has, or has not, written. Returns whether it ran to its end
-    /// once its wait was over.
-    async fn goes_on(writes: bool) -> bool {
+    /// Drops a waiting request that has written (or not, without `writes`). Returns whether the
+    /// request completed after its wait ended.
+    async fn completes_after_drop(writes: bool) -> bool {
         let (release, released) = oneshot::channel::<()>();
         let ended = Arc::new(AtomicBool::new(false));
         let seen = ended.clone();
@@ -136,8 +137,8 @@ mod tests {
 
     #[tokio::test]
     async fn a_dropped_request_runs_to_its_end_only_after_a_write() {
-        assert!(goes_on(true).await);
-        assert!(!goes_on(false).await);
+        assert!(completes_after_drop(true).await);
+        assert!(!completes_after_drop(false).await);
     }
 
     #[tokio::test]

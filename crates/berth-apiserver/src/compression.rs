@@ -1,15 +1,17 @@
-//! Compressed answers on the wire, for clients that take them: lists mostly, which are large and repeat themselves.
+//! Gzip compression of responses for clients that accept it. It pays for lists, which are large
+//! and repetitive.
 //!
-//! As in Kubernetes, small answers are not worth it and watches must not wait for a block to fill.
+//! As in Kubernetes, small responses and watches are not compressed: an event of a watch must not
+//! wait until a compression block is full.
 
 use http::{HeaderValue, Method, Request, Response, header};
 
 use crate::{Body, RequestInfo};
 
-/// Answers smaller than this are sent as they are, as upstream: 128 KiB.
+/// Minimum size of a compressed response in bytes, as upstream.
 const BYTES_MIN: usize = 128 * 1024;
 
-/// Whether the answer to a request may be compressed.
+/// Whether the response to a request may be compressed.
 pub(crate) fn is_wanted<B>(request: &Request<B>) -> bool {
     let accepts = request.headers().get_all(header::ACCEPT_ENCODING).iter().filter_map(|value| value.to_str().ok());
     let takes_gzip = |clause: &str| {
@@ -23,7 +25,7 @@ pub(crate) fn is_wanted<B>(request: &Request<B>) -> bool {
     info.verb != "watch" && info.subresource != "log"
 }
 
-/// Compresses an answer if it is large, or so large that it is sent in chunks.
+/// Compresses a response if it has at least [`BYTES_MIN`] bytes or is sent in chunks.
 pub(crate) fn apply(response: Response<Body>) -> Response<Body> {
     let large = response.body().bytes().is_none_or(|bytes| bytes.len() >= BYTES_MIN);
     if !large || response.headers().contains_key(header::CONTENT_ENCODING) {
@@ -51,7 +53,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn large_answers_are_compressed_whole_or_in_chunks() {
+    async fn large_responses_are_compressed_whole_or_in_chunks() {
         let text = "all work and no play ".repeat(10_000);
         assert_eq!(unzipped(apply(Response::new(Body::from(text.clone())))).await, text);
         let chunks: Vec<bytes::Bytes> = text.as_bytes().chunks(1000).map(|it| it.to_vec().into()).collect();

@@ -1,7 +1,8 @@
-//! Discovery documents: `/api`, `/apis`, group and version lists, their aggregated form, `/version`.
+//! Discovery documents: `/api`, `/apis`, group and version lists, their aggregated form, and
+//! `/version`.
 //!
-//! All are made from the [`Registry`] when asked: a new CustomResourceDefinition shows at once. Only kinds that are
-//! really served are listed.
+//! Each document is generated from the [`Registry`] on request, so a new CustomResourceDefinition
+//! appears immediately. Only served kinds are listed.
 
 mod aggregated;
 
@@ -22,7 +23,8 @@ use crate::{ApiServer, Body, Extension, Registry, RequestInfo, ResourceInfo, ext
 /// implementation.
 pub const GIT_VERSION: &str = "v1.36.0+berth";
 
-/// Groups in the order clients should look kinds up, as kube-apiserver ranks its own; others follow by name.
+/// Groups in the order in which clients should look up kinds, as kube-apiserver ranks its own.
+/// Other groups follow in alphabetical order.
 const GROUP_ORDER: [&str; 20] = [
     "apiregistration.k8s.io",
     "apps",
@@ -56,12 +58,12 @@ pub(crate) struct Served<'a> {
 }
 
 impl<'a> Served<'a> {
-    /// What this server and those it sends requests on to serve.
+    /// The APIs of this server and of the API servers to which it forwards requests.
     pub(crate) fn by(server: &'a ApiServer, registry: &'a Registry) -> Served<'a> {
         Served { registry, extensions: &server.inner.config.extensions, remotes: server.remotes(), server }
     }
 
-    /// The groups: those of which something is served here first.
+    /// All groups. Groups of the registry come before groups that only aggregated servers serve.
     fn groups(&self) -> Vec<Group<'_>> {
         let mut groups = groups(self.registry);
         for remote in self.remotes.iter().filter(|remote| !self.is_extension(&remote.group)) {
@@ -75,7 +77,7 @@ impl<'a> Served<'a> {
         groups
     }
 
-    /// The aggregated API server of a version.
+    /// The aggregated API server that serves a version, if any.
     fn remote(&self, group: &str, version: &str) -> Option<&Remote> {
         self.remotes.iter().map(Arc::as_ref).find(|remote| remote.group == group && remote.version == version)
     }
@@ -86,7 +88,7 @@ impl<'a> Served<'a> {
     }
 }
 
-/// Answers requests for discovery and version; `None` when the path is none of these.
+/// Answers requests for discovery and `/version`; `None` for other paths.
 pub(crate) fn handle(
     served: &Served<'_>,
     info: &RequestInfo,
@@ -127,7 +129,7 @@ pub(crate) fn in_accepted(accept: &str, document: &Value) -> http::Response<Body
     encoded(encoding, document)
 }
 
-/// A document in an encoding.
+/// A document as a response in the given encoding.
 pub(crate) fn encoded(encoding: Encoding, document: &Value) -> http::Response<Body> {
     match rest::to_encoding(encoding, document) {
         Ok(body) => rest::response(http::StatusCode::OK, encoding, body),
@@ -135,7 +137,7 @@ pub(crate) fn encoded(encoding: Encoding, document: &Value) -> http::Response<Bo
     }
 }
 
-/// A JSON answer.
+/// A JSON response.
 pub(crate) fn json_response(code: u16, body: &Value) -> http::Response<Body> {
     let mut response = http::Response::new(Body::from(body.to_string()));
     *response.status_mut() = http::StatusCode::from_u16(code).unwrap_or(http::StatusCode::INTERNAL_SERVER_ERROR);
@@ -146,7 +148,7 @@ pub(crate) fn json_response(code: u16, body: &Value) -> http::Response<Body> {
 /// One group: its name and served versions, the preferred one first.
 pub(crate) type Group<'a> = (&'a str, Vec<&'a str>);
 
-/// The groups served, core first, then in the order clients should look kinds up.
+/// The groups of the registry: core first, then in [`GROUP_ORDER`].
 pub(crate) fn groups(registry: &Registry) -> Vec<Group<'_>> {
     let mut groups: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for row in registry.rows() {
@@ -362,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn clients_that_ask_for_it_get_everything_at_once() {
+    fn aggregated_discovery_lists_all_groups_in_one_document() {
         let accept = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,application/json;q=0.9";
         let (headers, document) = get("/apis", accept).expect("served");
         assert_eq!(document["kind"], "APIGroupDiscoveryList");

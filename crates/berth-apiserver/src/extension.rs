@@ -12,7 +12,7 @@ use crate::discovery::{encoded, group_version, in_accepted};
 use crate::rest::{Encoding, OFFERED, accept_header};
 use crate::{Body, RequestInfo, UserInfo, negotiation};
 
-/// A group of such an API.
+/// An API group that other code in this process serves.
 pub trait Extension: Send + Sync {
     /// The group.
     fn group(&self) -> &str;
@@ -60,8 +60,8 @@ fn below<'a>(extension: &dyn Extension, info: &'a RequestInfo) -> Option<&'a str
     (rest.is_empty() || rest.starts_with('/')).then_some(rest)
 }
 
-/// The response to a request for the group, as [`find`] has it. Objects come in JSON or YAML, as
-/// their kinds have no other encoding.
+/// The response to a request for the group of an extension that [`find`] returned. Objects are
+/// sent in JSON or YAML only: their kinds have no other encoding.
 pub async fn answer(
     extension: &dyn Extension,
     asked: Asked<'_>,

@@ -1,19 +1,19 @@
-//! Fair shares of the server: requests wait in one queue (a *row*) per user, and the users take
-//! turns.
+//! Fair sharing of the server among users. Requests wait in one queue (a *row*) per user, and the
+//! users take turns.
 //!
-//! A request costs processor time (decoding, admission, validation); waiting for the disk delays
-//! no other request. So turns are for computing. Each of a few *lanes* runs one request until its
-//! first wait, then the next user's request. A tenant that sends a thousand requests at once waits
-//! behind its own requests; another user's request waits behind one of them per lane, not behind
-//! all. The store does the same among writes that wait for the disk
+//! A turn is a right to compute. Computing (decoding, admission, validation) delays other requests;
+//! waiting for the disk does not. Each of a few *lanes* runs one request until its first wait, then
+//! the next user's request. A user that sends a thousand requests at once waits behind its own
+//! requests. Another user's request waits behind one of them per lane, not behind all. The store
+//! orders the writes that wait for the disk in the same way
 //! ([`berth_store::Store::commit_for`]).
 //!
 //! While several users call, each may have only its share of requests under way. A request counts
 //! against the share until its write is durable ([`shares`]). A lone user is limited only by the
 //! lanes. When no other request waits, a request pays one wake-up: some microseconds.
 //!
-//! Requests that may scan all objects have lanes of their own. While they compute, the runtime's
-//! other tasks move to another thread, so that no small request waits for them.
+//! Requests that may scan all objects have their own lanes. While such a request computes, the
+//! runtime's other tasks move to another thread, so that no short request waits for it.
 
 mod figures;
 mod flow;
@@ -38,10 +38,10 @@ pub(crate) use figures::Figures;
 pub(crate) use flow::{Flow, of as flow_of};
 use turns::{Place, Turns, UnderWay};
 
-/// Requests under way per processor while users share and commits take next to no time. Measured
-/// on two processors with an optimised build, beside a flood: with 2, a tenant's p99 is 2.2 to 2.5
-/// times its p99 alone; with 4 it is 3.6 to 4.7 times. With 4 the flood got 3,300 calls a second
-/// instead of 2,100.
+/// Minimum of requests under way per processor while several users share, for instant commits.
+/// Measured on two processors with an optimised build, while another user floods the server: with
+/// 2, the p99 of a user is 2.2 to 2.5 times its p99 alone; with 4, it is 3.6 to 4.7 times. The
+/// flood gets 2,100 calls a second with 2, and 3,300 with 4.
 const CAPACITY_MIN: usize = 2;
 /// Approximate processor time of a request whose client runs on the same machine. While users
 /// share, enough requests are under way to keep the processors half busy: each request waits for
@@ -55,8 +55,8 @@ pub(crate) const BUSY_PAUSE: Duration = Duration::from_millis(100);
 
 /// The users' rows and their lanes. Dropping this value ends the lanes.
 pub(crate) struct Fairness {
-    short: Arc<Hall>,
-    long: Arc<Hall>,
+    short: Arc<LaneGroup>,
+    long: Arc<LaneGroup>,
     figures: Arc<Figures>,
     processors: usize,
     /// Source of the current commit time; `None` counts commits as instant.
@@ -66,8 +66,8 @@ pub(crate) struct Fairness {
     _lanes: JoinSet<()>,
 }
 
-/// Requests that wait for the same lanes.
-struct Hall {
+/// A group of lanes, and the requests that wait for them.
+struct LaneGroup {
     turns: Mutex<Turns<oneshot::Sender<Turn>>>,
     arrived: Notify,
 }
@@ -78,11 +78,11 @@ struct Turn {
     slot: Slot,
 }
 
-/// A lane in use. The lane serves the next request once this is dropped, for whatever reason.
+/// A lane in use. Dropping this value frees the lane for the next request.
 struct Lane(#[allow(dead_code, reason = "dropping it frees the lane")] oneshot::Sender<()>);
 
 /// One place in the user's share, until dropped; `None` for users that do not share.
-struct Slot(Option<(Arc<Hall>, UnderWay)>);
+struct Slot(Option<(Arc<LaneGroup>, UnderWay)>);
 
 impl Slot {
     fn is_part(&self) -> bool {
@@ -92,29 +92,29 @@ impl Slot {
 
 impl Drop for Slot {
     fn drop(&mut self) {
-        if let Some((hall, under_way)) = self.0.take()
-            && hall.turns().ended(&under_way)
+        if let Some((group, under_way)) = self.0.take()
+            && group.turns().ended(&under_way)
         {
-            hall.arrived.notify_one();
+            group.arrived.notify_one();
         }
     }
 }
 
-impl Hall {
-    fn new() -> Arc<Hall> {
-        Arc::new(Hall { turns: Mutex::new(Turns::new()), arrived: Notify::new() })
+impl LaneGroup {
+    fn new() -> Arc<LaneGroup> {
+        Arc::new(LaneGroup { turns: Mutex::new(Turns::new()), arrived: Notify::new() })
     }
 
     fn turns(&self) -> MutexGuard<'_, Turns<oneshot::Sender<Turn>>> {
         self.turns.lock()
     }
 
-    /// Hands out turns for ever, one at a time.
+    /// Hands out turns forever, one at a time.
     async fn lane(self: Arc<Self>) {
         loop {
-            // Pick the next request only after all other ready tasks have run: responses of the
-            // store, which are almost done, and new arrivals. Otherwise turns would follow the
-            // order of arrival.
+            // Pick the next request only after all other ready tasks have run. These are requests
+            // that the store has answered, which are almost done, and new arrivals. Otherwise
+            // turns would follow the order of arrival.
             let popped = self.turns().pop();
             let Some((next, under_way)) = popped else {
                 self.arrived.notified().await;
@@ -134,7 +134,7 @@ impl Hall {
 
 /// A request in its row. Dropping it removes the request from the row if it still waits.
 struct InRow<'a> {
-    hall: &'a Hall,
+    group: &'a LaneGroup,
     place: Place,
     figures: &'a Figures,
     flow: &'a Flow,
@@ -142,8 +142,8 @@ struct InRow<'a> {
 
 impl Drop for InRow<'_> {
     fn drop(&mut self) {
-        self.hall.turns().remove(&self.place);
-        self.figures.waits_no_more(self.flow.level);
+        self.group.turns().remove(&self.place);
+        self.figures.stopped_waiting(self.flow.level);
     }
 }
 
@@ -173,9 +173,9 @@ impl Fairness {
     fn with_lanes(short: usize, long: usize, figures: Arc<Figures>) -> Fairness {
         let mut lanes = JoinSet::new();
         let mut open = |count: usize| {
-            let hall = Hall::new();
-            (0..count).for_each(|_| drop(lanes.spawn(hall.clone().lane())));
-            hall
+            let group = LaneGroup::new();
+            (0..count).for_each(|_| drop(lanes.spawn(group.clone().lane())));
+            group
         };
         let processors = short;
         let (short, long) = (open(short), open(long));
@@ -209,8 +209,8 @@ impl Fairness {
         Ok(UntilWaiting { request, flow, shares, lane, slot, is_first: true, has_written: false, leaves_thread }.await)
     }
 
-    /// As [`Fairness::run`], but a request that has begun to write runs to its end although its
-    /// client disconnects. It still counts for its user and writes in that user's row.
+    /// As [`Fairness::run`], but a request that has written is completed even if its client
+    /// disconnects. It still counts against its user's share, and writes in its user's row.
     pub(crate) fn complete<F>(
         self: &Arc<Self>,
         flow: Flow,
@@ -230,15 +230,15 @@ impl Fairness {
             // Long requests run in lanes of their own, but count as calls of their user.
             self.short.turns().called(flow, self.capacity(), now);
         }
-        let hall = if flow.is_long { &self.long } else { &self.short };
+        let group = if flow.is_long { &self.long } else { &self.short };
         let (sender, turn) = oneshot::channel();
-        let Some(place) = hall.turns().push(flow, bytes, sender) else {
+        let Some(place) = group.turns().push(flow, bytes, sender) else {
             self.figures.rejected(flow.level);
             return Err(Status::too_many_requests("too many requests of this user are waiting", RETRY_AFTER));
         };
-        self.figures.waits(flow.level);
-        let _row = InRow { hall, place, figures: &self.figures, flow };
-        hall.arrived.notify_one();
+        self.figures.began_waiting(flow.level);
+        let _row = InRow { group, place, figures: &self.figures, flow };
+        group.arrived.notify_one();
         // The lanes end with the listener. Requests under way at that time are still answered.
         Ok(turn.await.ok())
     }
@@ -255,14 +255,14 @@ pub(crate) fn current_user() -> Arc<str> {
     USER.try_with(Arc::clone).unwrap_or_default()
 }
 
-/// A request that has its turn. It gives up its lane at its first wait, and its place in the
-/// user's share at a wait for anything but the disk. It takes a place again at its next wait for
-/// the disk, even beyond the share: the user's next requests then wait for it.
+/// A request that has its turn. At its first wait it releases its lane. At a wait for anything but
+/// the disk it also releases its slot in the user's share. At its next wait for the disk it takes
+/// a slot again, even beyond the share: the user's next requests then wait for it.
 struct UntilWaiting<'a, F> {
     request: F,
     flow: &'a Flow,
-    /// Holder of the shares, if the user shares.
-    shares: Option<&'a Arc<Hall>>,
+    /// The lane group that counts the user's share; `None` if the user does not share.
+    shares: Option<&'a Arc<LaneGroup>>,
     lane: Option<Lane>,
     slot: Option<Slot>,
     is_first: bool,
@@ -276,18 +276,18 @@ impl<F: Future + Unpin> Future for UntilWaiting<'_, F> {
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
         let UntilWaiting { request, flow, shares, lane, slot, is_first, has_written, leaves_thread } = &mut *self;
         let poll = || USER.sync_scope(flow.user.clone(), || Pin::new(request).poll(context));
-        // Only the first poll computes for long; little is left after a wait.
+        // Only the first poll computes for long: little work remains after the first wait.
         let leaves = *leaves_thread && *is_first;
-        completion::take_question();
+        completion::take_external_call();
         let (polled, wrote) = completion::noting(|| if leaves { tokio::task::block_in_place(poll) } else { poll() });
         // The external server (a webhook) may call as the same user, and those calls must not wait
         // for this request.
-        *has_written = (*has_written || wrote) && !completion::take_question();
+        *has_written = (*has_written || wrote) && !completion::take_external_call();
         if polled.is_ready() || !*has_written {
             *slot = None;
-        } else if let (None, Some(hall)) = (&slot, shares) {
-            let under_way = hall.turns().began(flow);
-            *slot = Some(Slot(Some(((*hall).clone(), under_way))));
+        } else if let (None, Some(group)) = (&slot, shares) {
+            let under_way = group.turns().began(flow);
+            *slot = Some(Slot(Some(((*group).clone(), under_way))));
         }
         (*lane, *is_first) = (None, false);
         polled
@@ -322,7 +322,7 @@ mod tests {
         tokio::spawn(async move { fairness.run(&flow, 0, request).await })
     }
 
-    /// Lets all tasks do what they can.
+    /// Runs all tasks until they wait.
     async fn settle() {
         for _ in 0..100 {
             tokio::task::yield_now().await;
@@ -338,7 +338,7 @@ mod tests {
             let (fairness, order) = (fairness.clone(), order.clone());
             tasks.spawn(async move {
                 let request = Box::pin(async { order.lock().push(user) });
-                fairness.run(&flow(user), 0, request).await.expect("there is room");
+                fairness.run(&flow(user), 0, request).await.expect("not rejected");
             });
         }
         while let Some(done) = tasks.join_next().await {
@@ -360,16 +360,16 @@ mod tests {
             let (running, mut released) = (running.clone(), released.clone());
             let request = Box::pin(async move {
                 running.fetch_add(1, Ordering::Relaxed);
-                released.wait_for(|it| *it).await.expect("the test releases them");
+                released.wait_for(|it| *it).await.expect("the sender is alive");
             });
             tasks.push(start(&fairness, flow("a"), request));
         }
         while running.load(Ordering::Relaxed) < 100 {
             tokio::task::yield_now().await;
         }
-        release.send(true).expect("they wait");
+        release.send(true).expect("the requests wait");
         for task in tasks {
-            task.await.expect("no panic").expect("there is room");
+            task.await.expect("no panic").expect("not rejected");
         }
     }
 
@@ -387,10 +387,10 @@ mod tests {
                         completion::note_write();
                     }
                     if asks {
-                        // As a webhook is, which may call as the same user.
-                        completion::note_question();
+                        // A webhook is called, which may itself send requests as the same user.
+                        completion::note_external_call();
                     }
-                    released.wait_for(|upto| number < *upto).await.expect("the test releases them");
+                    released.wait_for(|upto| number < *upto).await.expect("the sender is alive");
                 })
             };
             assert_eq!(fairness.run(&flow("ann"), 0, ready(1)).await.ok(), Some(1));
@@ -399,30 +399,30 @@ mod tests {
             let share = fairness.capacity() / 2;
             let is_held = writes && !asks;
             assert_eq!(under_way.load(Ordering::Relaxed), if is_held { share } else { 50 });
-            // The other user has a place; so have those who need not share.
+            // The other user has free slots, and users that do not share need none.
             assert_eq!(fairness.run(&flow("ann"), 0, ready(2)).await.ok(), Some(2));
             let own = Flow { level: Level::WorkloadHigh, shares: false, ..flow("flood") };
             assert_eq!(fairness.run(&own, 0, ready(3)).await.ok(), Some(3));
-            // Each that ends lets the next one begin.
-            release.send(1).expect("they wait");
+            // Each request that ends lets the next one start.
+            release.send(1).expect("the requests wait");
             settle().await;
             assert_eq!(under_way.load(Ordering::Relaxed), if is_held { share + 1 } else { 50 });
-            // And all of them, when nobody else calls any more.
+            // Once no other user calls, all requests may start.
             tokio::time::advance(Duration::from_secs(10)).await;
             let last = start(&fairness, flow("flood"), ready(()));
             settle().await;
-            release.send(2).expect("they wait");
+            release.send(2).expect("the requests wait");
             settle().await;
             assert_eq!(under_way.load(Ordering::Relaxed), 50);
-            release.send(50).expect("they wait");
+            release.send(50).expect("the requests wait");
             for task in flood.into_iter().chain([last]) {
-                task.await.expect("no panic").expect("there is room");
+                task.await.expect("no panic").expect("not rejected");
             }
         }
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_write_after_another_wait_delays_the_users_next_requests_but_long_ones_leave_one_place() {
+    async fn a_write_after_another_wait_delays_the_users_next_requests_but_long_requests_leave_one_slot() {
         for flood in [flow("flood"), long("flood")] {
             let fairness = fairness(1);
             let (called, hook) = tokio::sync::watch::channel(false);
@@ -432,26 +432,26 @@ mod tests {
                 .map(|_| {
                     let (mut hook, mut disk) = (hook.clone(), disk.clone());
                     let request = Box::pin(async move {
-                        hook.wait_for(|called| *called).await.expect("the test calls");
+                        hook.wait_for(|called| *called).await.expect("the sender is alive");
                         completion::note_write();
-                        disk.wait_for(|written| *written).await.expect("the test writes");
+                        disk.wait_for(|written| *written).await.expect("the sender is alive");
                     });
                     start(&fairness, flood.clone(), request)
                 })
                 .collect();
             settle().await;
-            // While they wait for the webhook, the user may begin more requests.
+            // While the requests wait for the webhook, the user may start more requests.
             assert_eq!(fairness.run(&flow("flood"), 0, ready(2)).await.ok(), Some(2));
-            called.send(true).expect("they wait");
+            called.send(true).expect("the requests wait");
             settle().await;
             let next = start(&fairness, flow("flood"), ready(()));
             settle().await;
-            // Beside long requests one has a place.
+            // One short request may start even if the user's long requests use its whole share.
             assert_eq!(next.is_finished(), flood.is_long);
             assert_eq!(fairness.run(&flow("ann"), 0, ready(3)).await.ok(), Some(3));
-            written.send(true).expect("they wait");
+            written.send(true).expect("the requests wait");
             for task in writes.into_iter().chain([next]) {
-                task.await.expect("no panic").expect("there is room");
+                task.await.expect("no panic").expect("not rejected");
             }
         }
     }
@@ -460,20 +460,20 @@ mod tests {
     async fn a_request_that_is_dropped_or_panics_frees_its_lane_and_share() {
         let fairness = fairness(1);
         let own = flow("z");
-        let turn = fairness.turn(&own, 0, Instant::now()).await.expect("there is room");
+        let turn = fairness.turn(&own, 0, Instant::now()).await.expect("not rejected");
         let gone = start(&fairness, flow("a"), pending::<()>());
         let panics = start(&fairness, flow("a"), Box::pin(async { panic!("a bug in a handler") }));
         let next = start(&fairness, flow("a"), ready(1));
         settle().await;
         gone.abort();
         settle().await;
-        assert!(!next.is_finished(), "there is one lane, and it is taken");
+        assert!(!next.is_finished(), "the only lane is in use");
         drop(turn);
         assert_eq!(next.await.expect("no panic").ok(), Some(1));
         assert!(panics.await.expect_err("it panicked").is_panic());
-        assert!(gone.await.expect_err("it was stopped").is_cancelled());
+        assert!(gone.await.expect_err("aborted").is_cancelled());
         // A request dropped between its turn and its next poll frees its lane too.
-        let turn = fairness.turn(&own, 0, Instant::now()).await.expect("there is room");
+        let turn = fairness.turn(&own, 0, Instant::now()).await.expect("not rejected");
         let mut called = Box::pin(fairness.run(&own, 0, ready(())));
         assert!(futures::poll!(called.as_mut()).is_pending());
         drop(turn);
@@ -495,27 +495,27 @@ mod tests {
             let (ended, mut disk) = (ended.clone(), disk.clone());
             let mut request = fairness.complete(flow("flood"), 0, Disconnection::default(), async move {
                 completion::note_write();
-                disk.wait_for(|written| *written).await.expect("the test writes");
+                disk.wait_for(|written| *written).await.expect("the sender is alive");
                 ended.lock().push(current_user());
             });
-            assert!(futures::poll!(&mut request).is_pending(), "it has no turn yet");
+            assert!(futures::poll!(&mut request).is_pending(), "the request has no turn yet");
             settle().await;
-            assert!(futures::poll!(&mut request).is_pending(), "it waits for the disk");
+            assert!(futures::poll!(&mut request).is_pending(), "the request waits for the disk");
         }
         let next = start(&fairness, flow("flood"), ready(()));
         settle().await;
-        assert!(!next.is_finished(), "its share is under way, although the clients have disconnected");
+        assert!(!next.is_finished(), "disconnected requests still use the user's whole share");
         assert_eq!(fairness.run(&flow("ann"), 0, ready(2)).await.ok(), Some(2));
-        written.send(true).expect("they wait");
-        next.await.expect("no panic").expect("there is room");
+        written.send(true).expect("the requests wait");
+        next.await.expect("no panic").expect("not rejected");
         assert!(ended.lock().iter().all(|user| &**user == "flood"));
         assert_eq!(ended.lock().len(), CAPACITY_MIN);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn long_requests_wait_for_each_other_and_short_ones_do_not_wait_for_them() {
+    async fn long_requests_wait_for_each_other_but_do_not_delay_short_requests() {
         let fairness = fairness(1);
-        let turn = fairness.turn(&long("a"), 0, Instant::now()).await.expect("there is room");
+        let turn = fairness.turn(&long("a"), 0, Instant::now()).await.expect("not rejected");
         let second = start(&fairness, long("a"), ready(2));
         settle().await;
         assert!(!second.is_finished());
@@ -534,10 +534,10 @@ mod tests {
             assert!(futures::poll!(request.as_mut()).is_pending());
             waiting.push(request);
         }
-        let refused = fairness.run(&flow("a"), 0, ready(())).await.expect_err("too many wait");
-        assert_eq!(refused.code, 429);
-        assert_eq!(refused.details.map(|details| details.retry_after_seconds), Some(RETRY_AFTER));
-        // A waiting request that is dropped makes room.
+        let rejected = fairness.run(&flow("a"), 0, ready(())).await.expect_err("too many wait");
+        assert_eq!(rejected.code, 429);
+        assert_eq!(rejected.details.map(|details| details.retry_after_seconds), Some(RETRY_AFTER));
+        // After a waiting request is dropped, the next one is accepted.
         waiting.pop();
         let own = flow("a");
         assert!(futures::poll!(Box::pin(fairness.run(&own, 0, ready(()))).as_mut()).is_pending());

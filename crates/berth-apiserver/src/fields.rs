@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::crd::validate::next_step;
 
-/// Where a field is in objects, if it is one of the `declared` (`.spec.color`).
+/// Path of a field in objects, if it is one of the `declared` fields (`.spec.color`).
 pub(crate) fn place(declared: &[String], field: &str) -> Option<Vec<String>> {
     let known = declared.iter().find(|path| path.trim_start_matches('.') == field)?;
     // The name in a selector may differ from the path of the value.
@@ -18,7 +18,7 @@ pub(crate) fn place(declared: &[String], field: &str) -> Option<Vec<String>> {
     }
 }
 
-/// The names on a path such as `.spec.foo` or `.spec['a.b']`, whose first dot may be left out.
+/// The segments of a path such as `.spec.foo` or `.spec['a.b']`. The first dot is optional.
 fn steps(path: &str) -> Option<Vec<String>> {
     let dotted = if path.starts_with(['.', '[']) { path.to_owned() } else { format!(".{path}") };
     let (mut steps, mut rest) = (Vec::new(), dotted.as_str());
@@ -30,13 +30,13 @@ fn steps(path: &str) -> Option<Vec<String>> {
     Some(steps)
 }
 
-/// The value of a field other than name and namespace; `None` reads as the empty text.
+/// The value of a field other than name and namespace. `None` matches the empty string.
 pub(crate) fn value(object: &Value, field: &str, place: &[String]) -> Option<String> {
     let value = place.iter().try_fold(object, |value, step| value.get(step)).and_then(text);
     value.or_else(|| absent(field, object))
 }
 
-/// What a field that is not there reads as, where that is not the empty text.
+/// The value of a field that is missing in an object, if that is not the empty string.
 fn absent(field: &str, object: &Value) -> Option<String> {
     match field {
         "source" => object.get("reportingComponent").and_then(text),
@@ -54,8 +54,8 @@ fn text(value: &Value) -> Option<String> {
     }
 }
 
-/// All fields a custom resource can be selected by, with what it has there: name, namespace if it is in one, and those its
-/// definition has `declared` (`jsonPath` of its `selectableFields`).
+/// The selectable fields of a custom resource and their values: its name, its namespace if it has
+/// one, and the fields that its definition has `declared` (`jsonPath` of its `selectableFields`).
 pub fn of_custom_resource(object: &Value, declared: &[String]) -> BTreeMap<String, String> {
     let mut fields = BTreeMap::from([("metadata.name".to_owned(), meta::name(object).to_owned())]);
     if !meta::namespace(object).is_empty() {

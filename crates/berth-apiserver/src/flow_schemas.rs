@@ -54,8 +54,8 @@ fn level_of(schema: &Value) -> &str {
     schema["spec"]["priorityLevelConfiguration"]["name"].as_str().unwrap_or_default()
 }
 
-/// Writes the condition of a schema if it is out of date. The write is guarded by the revision
-/// that was read, as another writer may have seen a newer state of the level.
+/// Writes the condition of a schema if it is out of date. The write requires the revision that was
+/// read, because another writer may have seen a newer state of the level.
 async fn report_dangling(server: &ApiServer, schema: &Value) {
     let name = meta::name(schema);
     for _ in 0..ATTEMPTS {

@@ -1,8 +1,9 @@
-//! `/healthz`, `/livez` and `/readyz`, whole and check by check, in kube-apiserver's words: `ok`, or with `?verbose` a line
-//! for each check. `?exclude=NAME` leaves a check out.
+//! `/healthz`, `/livez` and `/readyz`, and a path below them for each single check. The responses
+//! are those of kube-apiserver: `ok`, or with `?verbose` one line for each check. `?exclude=NAME`
+//! skips a check.
 //!
-//! A failed liveness probe restarts the server. So when nothing can be written, the server is not
-//! ready; it is not alive only if a restart would let it write again sooner.
+//! A failed liveness probe restarts the server. So a store that cannot write makes the server not
+//! ready. It fails the liveness probe only if a restart would help.
 
 use std::borrow::Cow;
 
@@ -12,10 +13,10 @@ use http::{Response, StatusCode};
 use crate::request::query_values;
 use crate::{ApiServer, Body, RequestInfo};
 
-/// The paths, without what may follow.
+/// The health paths. Paths of single checks are below them.
 const PATHS: [&str; 3] = ["/healthz", "/livez", "/readyz"];
 
-/// Result of a check; the error is what is wrong.
+/// Result of a check. The error is the reason for the failure.
 type Outcome = Result<(), Cow<'static, str>>;
 
 /// A check: its name, whether it concerns readiness and not liveness, and the function that runs
@@ -40,8 +41,8 @@ const CHECKS: [Check; 3] = [
     },
 ];
 
-/// Whether objects can be read and written. With `is_fatal`, fails only if a restart is needed for
-/// that.
+/// Checks that objects can be read and written. With `is_fatal`, a store that cannot write fails
+/// the check only if a restart helps.
 pub(crate) fn of_store(server: &ApiServer, is_fatal: bool) -> Outcome {
     let one = berth_store::ListQuery { limit: 1, ..berth_store::ListQuery::all("/") };
     server.store().list(&one).map_err(|_| "the store does not answer")?;

@@ -1,5 +1,5 @@
-//! The kubeconfig file clients use: one cluster, one user, one context, all called after the cluster, certificates
-//! embedded so that the file works wherever it is copied.
+//! The kubeconfig file for clients: one cluster, one user and one context, all named after the
+//! cluster. Certificates are embedded, so that the file can be copied anywhere.
 
 use std::path::Path;
 
@@ -7,25 +7,26 @@ use base64::Engine;
 
 use crate::pki::{Identity, PkiError, end_and_key, write_private};
 
-/// What goes into a kubeconfig.
+/// Content of a kubeconfig.
 pub struct Kubeconfig<'a> {
     /// Name of cluster, user and context.
     pub name: &'a str,
-    /// `https://127.0.0.1:6443`.
+    /// URL of the server, such as `https://127.0.0.1:6443`.
     pub server: &'a str,
-    /// Certificate of the authority that signed the server's, PEM.
+    /// PEM certificate of the authority that signed the server's certificate.
     pub authority_pem: &'a str,
-    /// The name to ask the server for and to find in its certificate, when that is not the address's.
+    /// Name that clients send (SNI) and expect in the server's certificate, if it is not the host
+    /// of the URL.
     pub server_name: Option<&'a str>,
     /// The client's certificate and key.
     pub identity: &'a Identity,
 }
 
 impl Kubeconfig<'_> {
-    /// The file's text, YAML.
+    /// The kubeconfig as YAML.
     pub fn to_yaml(&self) -> String {
         let encode = |pem: &str| base64::engine::general_purpose::STANDARD.encode(pem);
-        // Names are quoted as JSON strings, which YAML reads the same.
+        // Names are quoted as JSON strings, which are also YAML strings.
         let name = serde_json::Value::from(self.name);
         let server = serde_json::Value::from(self.server);
         let server_name =
@@ -41,13 +42,13 @@ impl Kubeconfig<'_> {
         )
     }
 
-    /// Writes the file, readable by its owner only, replacing an earlier one whole.
+    /// Writes the file, readable by its owner only. An existing file is replaced atomically.
     pub fn write(&self, path: &Path) -> Result<(), PkiError> {
         write_private(path, self.to_yaml().as_bytes())
     }
 
-    /// Does the file that is there lead to the same server, whose certificate it believes, with a client certificate that
-    /// is good at `now`? Then it serves as well as a new one.
+    /// Whether the existing file need not be rewritten: it names the same server, trusts the same
+    /// authority, and has a client certificate that is still valid at `now`.
     pub fn is_served_by(&self, path: &Path, now: jiff::Timestamp) -> bool {
         let read = |text: &str| serde_saphyr::from_str::<serde_json::Value>(text).ok();
         let Some(kept) = std::fs::read_to_string(path).ok().and_then(|text| read(&text)) else { return false };
@@ -85,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_there_serves_the_same_server_until_its_certificate_ends() {
+    fn an_existing_kubeconfig_is_kept_for_the_same_server_until_its_certificate_expires() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("kubeconfig");
         let now: jiff::Timestamp = "2026-03-01T12:00:00Z".parse().expect("a timestamp");
@@ -95,7 +96,7 @@ mod tests {
         let config =
             |server, identity| Kubeconfig { name: "berth", server, authority_pem, server_name: None, identity };
         let here = "https://127.0.0.1:6443";
-        assert!(!config(here, &second).is_served_by(&path, now), "nothing is there");
+        assert!(!config(here, &second).is_served_by(&path, now), "the file does not exist");
         config(here, &first).write(&path).expect("written");
         assert!(config(here, &second).is_served_by(&path, now));
         assert!(!config("https://127.0.0.1:6444", &second).is_served_by(&path, now));

@@ -31,7 +31,7 @@ pub fn choose<'a, 'o>(
 struct Clause<'a> {
     main: &'a str,
     sub: &'a str,
-    /// In thousandths.
+    /// Quality in thousandths.
     quality: u32,
     parameters: Parameters<'a>,
 }

@@ -1,5 +1,5 @@
-//! A read handle on stored objects, for authorization and admission: what the server holds right now, in the storage
-//! version of each kind, without a request's trimmings.
+//! Read access to stored objects, for authorization and admission: the current objects in the
+//! storage version of their kinds, without the cost of a request.
 
 use std::sync::Arc;
 
@@ -25,17 +25,17 @@ impl Objects {
         Objects { store, compiled, definitions: Arc::default() }
     }
 
-    /// Roles and bindings, ready for use.
+    /// Roles and bindings, compiled for authorization.
     pub(crate) fn compiled(&self) -> &Compiled {
         &self.compiled
     }
 
-    /// The names of other definitions that a definition wants as well.
+    /// Names that a CustomResourceDefinition requests and that other definitions have.
     pub(crate) fn names_in_the_way(&self, definition: &Value) -> Taken {
         self.definitions.in_the_way(self.store.as_ref(), definition)
     }
 
-    /// The definitions of a group, beside `but`, that have not got all their names.
+    /// Names of the CustomResourceDefinitions of a group, except `but`, that lack an accepted name.
     pub(crate) fn definitions_lacking_names(&self, group: &str, but: &str) -> Vec<String> {
         self.definitions.lacking(self.store.as_ref(), group, but)
     }
@@ -45,12 +45,13 @@ impl Objects {
         self.record(group, resource, namespace, name).map(|record| record.value())
     }
 
-    /// The same as it is stored: its revision is known without reading it.
+    /// The stored record of that object. Its revision is known without decoding the object.
     pub(crate) fn record(&self, group: &str, resource: &str, namespace: &str, name: &str) -> Option<Arc<Record>> {
         self.store.get(&key(group, resource, namespace, name))
     }
 
-    /// All objects of a kind, in one namespace or (`None`) everywhere, by namespace and name.
+    /// All objects of a kind in one namespace, or in all namespaces with `None`, ordered by
+    /// namespace and name.
     pub fn list(&self, group: &str, resource: &str, namespace: Option<&str>) -> Vec<Arc<Value>> {
         let prefix = prefix(group, resource, namespace);
         let listing =
@@ -59,14 +60,15 @@ impl Objects {
     }
 }
 
-/// Storage key of an object: `/<group or "core">/<plural>/<namespace>/<name>`, or without the namespace.
+/// Storage key of an object: `/<group or "core">/<plural>/<namespace>/<name>`. Cluster-scoped
+/// objects have no namespace segment.
 pub(crate) fn key(group: &str, resource: &str, namespace: &str, name: &str) -> String {
     let mut key = prefix(group, resource, (!namespace.is_empty()).then_some(namespace));
     key.push_str(name);
     key
 }
 
-/// What the keys of a kind's objects begin with, in one namespace or everywhere.
+/// Prefix of the storage keys of a kind's objects, in one namespace or in all namespaces.
 pub(crate) fn prefix(group: &str, resource: &str, namespace: Option<&str>) -> String {
     let group = if group.is_empty() { "core" } else { group };
     match namespace {

@@ -1,10 +1,11 @@
-//! OpenAPI v2 and v3 documents, and the schemas of built-in kinds out of them.
+//! OpenAPI v2 and v3 documents, and the schemas of built-in kinds.
 //!
-//! Documents are put together when first asked for, from the table of kinds, the published definitions of built-in
-//! kinds and the schemas of CustomResourceDefinitions; they are kept with the [`Registry`] they describe, so a changed
-//! table has new ones. The v3 document of a group and version holds what that version needs and no more.
+//! A document is generated on its first request, from the table of kinds, the published
+//! definitions of built-in kinds and the schemas of CustomResourceDefinitions. It is cached with
+//! the [`Registry`] that it describes: a changed registry has new documents. The v3 document of a
+//! group and version holds only the definitions that this version needs.
 //!
-//! v3 is JSON; v2 is JSON and, for the Go clients that take nothing else, protobuf.
+//! v3 is served as JSON, v2 as JSON and as protobuf, which Go clients require.
 
 mod definitions;
 mod paths;
@@ -27,14 +28,14 @@ use crate::discovery::{GIT_VERSION, accept_clauses, group_version, groups, json_
 use crate::registry::SchemaSource;
 use crate::{Body, Registry, RequestInfo};
 
-/// Which of the two kinds of document is made; they spell references and parameters differently.
+/// Version of OpenAPI. The two spell references and parameters differently.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Style {
     V2,
     V3,
 }
 
-/// Documents made for one state of the table of kinds.
+/// Cache of the documents of one state of the registry.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Cache(Arc<Mutex<BTreeMap<String, Document>>>);
 
@@ -46,7 +47,6 @@ struct Document {
 
 impl Cache {
     fn get(&self, key: &str, make: impl FnOnce() -> Vec<u8>) -> Document {
-        // A poisoned cache is still a cache: entries are only ever added whole.
         let mut documents = self.0.lock();
         if let Some(document) = documents.get(key) {
             return document.clone();
@@ -58,8 +58,8 @@ impl Cache {
     }
 }
 
-/// Answers `/openapi/v2` and `/openapi/v3…`; `None` for other paths. `issues_tokens` says whether there is something to read
-/// about tokens.
+/// Answers `/openapi/v2` and `/openapi/v3…`; `None` for other paths. With `issues_tokens`, the
+/// documents describe the paths of the token issuer.
 pub fn handle(
     registry: &Registry,
     issues_tokens: bool,
@@ -117,8 +117,8 @@ pub fn builtin_schema(group: &str, version: &str, kind: &str) -> Option<Arc<Sche
     builtin::document().by_gvk(&GroupVersionKind::new(group, version, kind))
 }
 
-/// `/openapi/v3`: where the document of each group and version is, and of what is outside of them, with a hash that changes with
-/// its content.
+/// `/openapi/v3`: the URLs of the documents of each group and version and of each other path. Each
+/// URL has a hash that changes with the content of the document.
 fn index(registry: &Registry, issues_tokens: bool) -> Value {
     let mut paths = Map::new();
     for root in roots::of(registry, issues_tokens) {
@@ -143,7 +143,7 @@ fn index(registry: &Registry, issues_tokens: bool) -> Value {
     json!({"paths": paths})
 }
 
-/// `api/v1` or `apis/batch/v1`.
+/// Path of a group and version: `api/v1` or `apis/batch/v1`.
 fn root(group: &str, version: &str) -> String {
     if group.is_empty() { format!("api/{version}") } else { format!("apis/{group}/{version}") }
 }
@@ -152,7 +152,7 @@ fn info() -> Value {
     json!({"title": "Kubernetes", "version": GIT_VERSION})
 }
 
-/// How clients authenticate, other than by certificates.
+/// The security scheme of clients without certificates: bearer tokens.
 fn security() -> Value {
     json!({"BearerToken": {
         "type": "apiKey", "description": "Bearer Token authentication", "name": "authorization", "in": "header",
@@ -226,13 +226,13 @@ mod tests {
     fn the_index_does_not_depend_on_the_schemas_used_so_far() {
         let registry = Registry::builtin();
         let before = index(&registry, true);
-        // A definition that refers to itself, by way of others.
+        // The schema of this kind refers to itself indirectly.
         let definitions = registry.get("apiextensions.k8s.io", "customresourcedefinitions").expect("built in");
         assert!(definitions.schema("v1").is_some());
         assert_eq!(index(&registry, true), before);
     }
 
-    /// Every `$ref` in a document leads to something in it.
+    /// Checks that every `$ref` in a document refers to a definition in the same document.
     fn check_references(document: &Value) {
         fn walk<'a>(value: &'a Value, found: &mut Vec<&'a str>) {
             match value {
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn documents_of_built_in_and_custom_versions_are_whole() {
+    fn documents_of_built_in_and_custom_versions_contain_all_referenced_definitions() {
         let registry = with_custom();
         let index = get(&registry, "/openapi/v3").expect("served");
         let paths = index["paths"].as_object().expect("an object");
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_outside_of_versions_is_documented_too() {
+    fn discovery_version_and_token_paths_are_documented() {
         let registry = with_custom();
         let index = get(&registry, "/openapi/v3").expect("served");
         let whole = get(&registry, "/openapi/v2").expect("served");
@@ -336,11 +336,14 @@ mod tests {
         let schemas = version["components"]["schemas"].as_object().expect("an object");
         assert_eq!(schemas.keys().collect::<Vec<_>>(), ["io.k8s.apimachinery.pkg.version.Info"]);
         let info = RequestInfo::parse(&http::Method::GET, "/openapi/v3/openid/v1/jwks", "");
-        assert!(handle(&registry, false, &info, &http::HeaderMap::new()).is_none(), "no tokens, no keys");
+        assert!(
+            handle(&registry, false, &info, &http::HeaderMap::new()).is_none(),
+            "a server without tokens has no key set"
+        );
     }
 
     #[test]
-    fn the_path_of_a_kind_says_which_parameters_a_patch_takes() {
+    fn the_path_of_a_kind_documents_the_parameters_of_a_patch() {
         let document = get(&with_custom(), "/openapi/v3/apis/shop.example.com/v1").expect("served");
         let item = &document["paths"]["/apis/shop.example.com/v1/namespaces/{namespace}/widgets/{name}"];
         let names: Vec<&str> = item["patch"]["parameters"]
@@ -352,7 +355,7 @@ mod tests {
         assert!(names.contains(&"fieldValidation") && names.contains(&"dryRun"));
         assert_eq!(item["get"]["x-kubernetes-group-version-kind"]["kind"], "Widget");
         let content = item["patch"]["requestBody"]["content"].as_object().expect("an object");
-        assert!(!content.contains_key("application/strategic-merge-patch+json"), "custom resources have none");
+        assert!(!content.contains_key("application/strategic-merge-patch+json"), "not for custom resources");
         let schema = &document["components"]["schemas"]["com.example.shop.v1.Widget"];
         assert_eq!(schema["properties"]["spec"]["properties"]["size"]["nullable"], true);
         assert_eq!(schema["x-kubernetes-group-version-kind"][0]["group"], "shop.example.com");
@@ -366,11 +369,11 @@ mod tests {
         assert_eq!(containers["items"]["$ref"], "#/components/schemas/io.k8s.api.core.v1.Container");
         let spec = &document["components"]["schemas"]["io.k8s.api.core.v1.Pod"]["properties"]["spec"];
         assert_eq!(spec["allOf"][0]["$ref"], "#/components/schemas/io.k8s.api.core.v1.PodSpec");
-        assert_eq!(spec["default"], json!({}), "it is there even when nobody sets it");
+        assert_eq!(spec["default"], json!({}), "v3 documents have default values");
     }
 
     #[test]
-    fn a_changed_table_has_another_hash() {
+    fn a_changed_registry_has_another_hash() {
         let before = get(&Registry::builtin(), "/openapi/v3").expect("served");
         let mut registry = with_custom();
         let with = get(&registry, "/openapi/v3").expect("served");

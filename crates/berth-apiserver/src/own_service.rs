@@ -1,10 +1,10 @@
-//! Maintains the Service through which pods reach the API server: `kubernetes` in `default`, with
-//! the address this server listens at. Creates it when it is missing and reverts changes, as
-//! kube-apiserver does.
+//! Maintains the Service `default/kubernetes`, through which pods reach the API server, with the
+//! address at which this server listens. As in kube-apiserver, a missing Service is created and
+//! changes to it are reverted.
 //!
-//! Endpoints cannot be loopback addresses. A server that listens at one has the Service without
-//! endpoints, as no other machine could reach them. Endpoints that it created when it listened
-//! elsewhere are deleted; those that other clients wrote stay.
+//! Endpoints cannot be loopback addresses, because no other machine could reach them. A server
+//! that listens at a loopback address has the Service without endpoints. It deletes endpoints that
+//! it created itself at an earlier address, and keeps endpoints that other clients wrote.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -26,7 +26,7 @@ const PORT_NAME: &str = "https";
 
 const ENDPOINTS: &str = "/api/v1/namespaces/default/endpoints";
 const SLICES: &str = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices";
-/// Field manager of its writes.
+/// Field manager of the writes of this module.
 const MANAGER: &str = "kube-apiserver";
 
 /// Reconciles the Service until the future is dropped.
@@ -92,27 +92,27 @@ fn wanted(address: SocketAddr) -> Vec<(&'static str, Value, &'static [&'static s
     wanted
 }
 
-/// Creates the object if it is missing, and sets `fields` where they differ. Conflicts are left to
-/// the next reconciliation.
+/// Creates the object if it is missing, and sets `fields` where they differ. After a conflict, the
+/// next reconciliation tries again.
 async fn reconcile(server: &ApiServer, collection: &str, wanted: &Value, fields: &[&str]) -> Result<(), String> {
     let path = format!("{collection}/{NAME}");
     let (code, mut found) = send(server, Method::GET, &path, &Value::Null).await?;
     // The address type of an EndpointSlice is immutable.
-    let is_other = code.is_success() && found.get("addressType") != wanted.get("addressType");
-    if is_other {
+    let must_replace = code.is_success() && found.get("addressType") != wanted.get("addressType");
+    if must_replace {
         done(send(server, Method::DELETE, &path, &Value::Null).await?)?;
     }
-    if code == StatusCode::NOT_FOUND || is_other {
+    if code == StatusCode::NOT_FOUND || must_replace {
         return done(send(server, Method::POST, collection, wanted).await?);
     }
-    if !code.is_success() || !put_right(&mut found, wanted, fields) {
+    if !code.is_success() || !set_differing(&mut found, wanted, fields) {
         return done((code, found));
     }
     done(send(server, Method::PUT, &path, &found).await?)
 }
 
 /// Sets the `fields` that differ or are missing. Returns whether any did.
-fn put_right(found: &mut Value, wanted: &Value, fields: &[&str]) -> bool {
+fn set_differing(found: &mut Value, wanted: &Value, fields: &[&str]) -> bool {
     let mut differs = false;
     for field in fields {
         let value = wanted.pointer(field);
@@ -139,7 +139,8 @@ async fn remove_own(server: &ApiServer, collection: &str) -> Result<(), String> 
     done(send(server, Method::DELETE, &path, &Value::Null).await?)
 }
 
-/// Ignores conflicts (409): the next reconciliation handles them.
+/// The message of an error response as an error. Conflicts (409) are ignored: the next
+/// reconciliation handles them.
 fn done((code, answer): (StatusCode, Value)) -> Result<(), String> {
     if code.is_success() || code == StatusCode::CONFLICT {
         return Ok(());
@@ -168,7 +169,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn it_comes_back_and_is_put_right() {
+    async fn a_changed_or_deleted_service_is_restored() {
         let now = "2026-01-01T00:00:00Z".parse().expect("a timestamp");
         let store = Arc::new(berth_store::MemoryStore::new());
         let server = ApiServer::new(crate::Config::new(store, Arc::new(move || now)));
@@ -192,7 +193,7 @@ mod tests {
         assert_eq!(get(slices).await.expect("an answer").0, StatusCode::OK);
         let before = server.store().revision();
         tokio::time::sleep(2 * EVERY).await;
-        assert_eq!(server.store().revision(), before, "what is right is left alone");
+        assert_eq!(server.store().revision(), before, "objects without differences are not written");
         keeper.abort();
     }
 
@@ -202,7 +203,7 @@ mod tests {
         ApiServer::new(crate::Config::new(store, Arc::new(move || now)))
     }
 
-    /// Keeps it for a while, as a server that listens there would.
+    /// Reconciles for a while, as a server that listens at `address`.
     async fn listen(server: &ApiServer, address: &str) {
         let keeper = tokio::spawn(keep(server.clone(), address.parse().expect("an address")));
         tokio::time::sleep(2 * EVERY).await;
@@ -210,13 +211,13 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_was_taken_away_is_put_back() {
+    async fn a_removed_field_is_restored() {
         let server = server();
         listen(&server, "192.0.2.7:6443").await;
         for (collection, field) in [(ENDPOINTS, "subsets"), (SLICES, "ports")] {
             let path = format!("{collection}/{NAME}");
             let (_, mut found) = send(&server, Method::GET, &path, &Value::Null).await.expect("an answer");
-            let wanted = found.as_object_mut().expect("an object").remove(field).expect("it was there");
+            let wanted = found.as_object_mut().expect("an object").remove(field).expect("the field exists");
             let (code, left) = send(&server, Method::PUT, &path, &found).await.expect("an answer");
             assert!(code.is_success() && left.get(field) != Some(&wanted), "{left}");
             listen(&server, "192.0.2.7:6443").await;
@@ -232,16 +233,16 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn at_loopback_only_what_others_wrote_stays() {
+    async fn at_a_loopback_address_only_endpoints_of_other_clients_are_kept() {
         let server = server();
         listen(&server, "192.0.2.7:6443").await;
         let path = format!("{ENDPOINTS}/{NAME}");
-        let touched = format!("{path}?fieldManager=somebody");
+        let touched = format!("{path}?fieldManager=other");
         let (_, mut found) = send(&server, Method::GET, &path, &Value::Null).await.expect("an answer");
         found["metadata"]["labels"]["a"] = json!("b");
         let request = Request::put(touched).header(http::header::CONTENT_TYPE, "application/json");
         let request = request.body(Full::new(Bytes::from(found.to_string()))).expect("a request");
-        assert!(server.handle(request, UserInfo::master("somebody")).await.status().is_success());
+        assert!(server.handle(request, UserInfo::master("other")).await.status().is_success());
         listen(&server, "127.0.0.1:6443").await;
         let get = async |path: &str| send(&server, Method::GET, path, &Value::Null).await.expect("an answer").0;
         assert_eq!(get(&path).await, StatusCode::OK);
@@ -249,13 +250,13 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_address_that_is_taken_is_logged() {
+    async fn a_cluster_ip_of_another_service_is_reported() {
         let server = server();
         let services = "/api/v1/namespaces/default/services";
         let other = json!({"metadata": {"name": "other"}, "spec": {"clusterIP": CLUSTER_IP, "ports": [{"port": 1}]}});
         assert!(send(&server, Method::POST, services, &other).await.expect("an answer").0.is_success());
         let (collection, service, fields) = wanted("127.0.0.1:1".parse().expect("an address")).remove(0);
-        let why = reconcile(&server, collection, &service, fields).await.expect_err("it has no address");
+        let why = reconcile(&server, collection, &service, fields).await.expect_err("the address is taken");
         assert!(why.contains("provided IP is already allocated"), "{why}");
     }
 }

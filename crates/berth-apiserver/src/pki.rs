@@ -1,10 +1,11 @@
-//! The certificates of one embedded cluster: a certificate authority that lives as long as its data directory, the
-//! serving and client certificates it signs at each start, and an authority of its own for what the server shows to
-//! aggregated API servers.
+//! The certificates of one embedded cluster: a certificate authority that lasts as long as the
+//! data folder, the serving and client certificates that it signs at each start, and a separate
+//! authority for the client certificate that the server presents to aggregated API servers.
 //!
-//! Only the authorities and the key of service-account tokens are kept on disk (mode 0600, written whole or not at all).
-//! Everything else is signed anew, which costs a millisecond and leaves nothing to expire or to renew; certificates
-//! handed out earlier stay valid until their own end because the authority stays. Elliptic curves (P-256) throughout.
+//! Only the authorities and the key of service account tokens are stored on disk (mode 0600,
+//! written atomically). Serving and client certificates are signed anew at each start. That costs
+//! a millisecond, and none of them has to be renewed. Certificates of earlier starts remain valid
+//! until they expire, because the authority remains. All keys are on the elliptic curve P-256.
 
 use std::fs;
 use std::io::Write;
@@ -22,7 +23,8 @@ use crate::auth::tokens::TokenKey;
 const AUTHORITY_YEARS: i16 = 10;
 /// Years a serving or client certificate is valid.
 const LEAF_YEARS: i16 = 1;
-/// Names a serving certificate always has: what clients on this machine and inside a cluster call the API server.
+/// Names in every serving certificate: those by which clients on this machine and inside a cluster
+/// address the API server.
 const SERVING_NAMES: [&str; 7] = [
     "localhost",
     "kubernetes",
@@ -33,7 +35,7 @@ const SERVING_NAMES: [&str; 7] = [
     "::1",
 ];
 
-/// Why certificates could not be had.
+/// Why certificates could not be loaded or created.
 #[derive(Debug, thiserror::Error)]
 pub enum PkiError {
     /// A file could not be read or written.
@@ -41,21 +43,24 @@ pub enum PkiError {
     File {
         /// The file or directory.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the operating system.
         source: std::io::Error,
     },
-    /// A kept file does not hold what it should.
-    #[error("{path}: not a usable {what}; move it away to have a new one made (clients then need the new kubeconfig)")]
+    /// A stored file is invalid.
+    #[error(
+        "{path} is not a valid {what}: restore it, or move it away so that a new one is created (clients then need the \
+         new kubeconfig)"
+    )]
     Damaged {
         /// The file.
         path: PathBuf,
-        /// What was expected in it.
+        /// Expected content, such as `private key`.
         what: &'static str,
     },
     /// An authority's certificate exists without its key.
     #[error(
-        "{path} is there, but not {missing}: put that back, or move {path} away to have a new authority made (clients \
-         then need the new kubeconfig)"
+        "{path} exists without {missing}: restore {missing}, or move {path} away so that a new authority is created \
+         (clients then need the new kubeconfig)"
     )]
     Half {
         /// The existing file.
@@ -63,10 +68,10 @@ pub enum PkiError {
         /// The missing file.
         missing: PathBuf,
     },
-    /// An authority's certificate is of another key.
+    /// An authority's certificate has another key.
     #[error(
-        "{certificate} and {key} do not belong together: put back those that do, or move both away to have a new \
-         authority made (clients then need the new kubeconfig)"
+        "{certificate} is not the certificate of {key}: restore files that match, or move both away so that a new \
+         authority is created (clients then need the new kubeconfig)"
     )]
     Mismatch {
         /// The certificate's file.
@@ -75,7 +80,7 @@ pub enum PkiError {
         key: PathBuf,
     },
     /// Key generation or signing failed.
-    #[error("making a certificate for {subject}: {source}")]
+    #[error("creating a certificate or key for {subject}: {source}")]
     Generate {
         /// Subject of the certificate.
         subject: String,
@@ -93,29 +98,30 @@ pub struct Identity {
     pub key_pem: String,
 }
 
-/// Keys must not appear in logs.
+/// Omits the private key: keys must not appear in logs.
 impl std::fmt::Debug for Identity {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         formatter.debug_struct("Identity").field("certificate_pem", &self.certificate_pem).finish_non_exhaustive()
     }
 }
 
-/// Common name of the certificate the server shows to aggregated API servers.
+/// Common name of the client certificate that the server presents to aggregated API servers.
 pub const FRONT_PROXY_NAME: &str = "front-proxy-client";
 
 /// Client certificate with which this server may name the user of a request to aggregated API
 /// servers.
 #[derive(Clone, Debug)]
 pub struct FrontProxy {
-    /// The certificate the server shows them.
+    /// The client certificate and its key.
     pub identity: Identity,
-    /// The authority behind it, PEM. It signs nothing else, so that no client of the cluster can speak for another one.
+    /// PEM certificate of the authority that signed it. The authority signs nothing else, so that
+    /// no client of the cluster can impersonate another user towards aggregated API servers.
     pub authority_pem: String,
-    /// The authority behind clients' own certificates, PEM.
+    /// PEM certificate of the authority that signs the client certificates of users.
     pub client_authority_pem: String,
 }
 
-/// The certificate authorities of one cluster and the secrets that live beside them.
+/// The certificate authorities of one cluster and the key of its service account tokens.
 pub struct Pki {
     clients: Authority,
     front_proxy: Authority,
@@ -135,8 +141,9 @@ impl Authority {
         Ok(Authority { certificate_pem, issuer: issuer(name, key) })
     }
 
-    /// The authority kept in `FILE.crt` and `FILE.key` of a directory; made when there is none that lasts a month. What
-    /// an earlier start that was cut short has left undone is done first.
+    /// The authority stored in `FILE.crt` and `FILE.key` of a directory. It is created if it is
+    /// missing or expires within 30 days. Files that an interrupted start left incomplete are
+    /// completed.
     fn load_or_create(directory: &Path, file: &str, name: &str, now: jiff::Timestamp) -> Result<Authority, PkiError> {
         let certificate_path = directory.join(format!("{file}.crt"));
         let key_path = directory.join(format!("{file}.key"));
@@ -148,8 +155,9 @@ impl Authority {
                     .ok_or_else(|| PkiError::Damaged { path: certificate_path.clone(), what: "certificate" })?;
                 let mut certificate_pem = certificate_pem;
                 if public_key != key.public_key_raw() {
-                    // A renewal cut short between its two renames: the certificate of the new key is beside the old one.
-                    let staged = neighbour(&certificate_path);
+                    // A renewal was interrupted between its two renames: the certificate of the
+                    // new key is still in the temporary file.
+                    let staged = temporary_path(&certificate_path);
                     let pem = read_if_present(&staged)?.unwrap_or_default();
                     match end_and_key(&pem) {
                         Some((its_end, its_key)) if its_key == key.public_key_raw() => {
@@ -177,7 +185,8 @@ impl Authority {
             (None, None) => {}
         }
         let (certificate_pem, key) = new_authority(name, date(now))?;
-        // Both are on disk before either is in its place, so that what comes between can be put right at the next start.
+        // Both files are written before either is renamed, so that the next start can complete an
+        // interrupted renewal.
         let staged_key = stage(&key_path, key.serialize_pem().as_bytes())?;
         let staged = stage(&certificate_path, certificate_pem.as_bytes()).inspect_err(|_| {
             let _ = fs::remove_file(&staged_key);
@@ -185,7 +194,7 @@ impl Authority {
         put(&staged_key, &key_path).inspect_err(|_| {
             let _ = fs::remove_file(&staged);
         })?;
-        // Should this fail, the staged certificate has to stay: it is the one of the key.
+        // If this fails, the temporary file must remain: it has the certificate of the new key.
         fs::rename(&staged, &certificate_path)
             .map_err(|source| PkiError::File { path: certificate_path.clone(), source })?;
         Ok(Authority { certificate_pem, issuer: issuer(name, key) })
@@ -204,7 +213,7 @@ const CLIENTS: &str = "berth-ca";
 const FRONT_PROXY: &str = "berth-front-proxy-ca";
 
 impl Pki {
-    /// An authority that lives in memory only.
+    /// Authorities and keys that are in memory only.
     ///
     /// `now` is the real time, because clients check certificates against their own clocks. The
     /// clock of an embedded cluster may run faster.
@@ -215,10 +224,11 @@ impl Pki {
         Ok(Pki { clients, front_proxy, token_key, today })
     }
 
-    /// The authority kept in `directory`; made, with the directory, on first use. `now` as in [`Pki::ephemeral`].
+    /// The authorities and keys stored in `directory`. On first use, they and the directory are
+    /// created. `now` as in [`Pki::ephemeral`].
     ///
-    /// Fails when files cannot be read or written, or hold something else. An authority within a month of its end is
-    /// replaced: kubeconfigs written before then have to be fetched again.
+    /// Fails when files cannot be read or written, or are invalid. An authority that expires
+    /// within 30 days is replaced: clients then need a new kubeconfig.
     pub fn load_or_create(directory: &Path, now: jiff::Timestamp) -> Result<Pki, PkiError> {
         create_private_directory(directory)?;
         let clients = Authority::load_or_create(directory, "ca", CLIENTS, now)?;
@@ -239,23 +249,24 @@ impl Pki {
         Ok(Pki { clients, front_proxy, token_key, today: date(now) })
     }
 
-    /// The authority's certificate, PEM: what clients trust.
+    /// PEM certificate of the authority that clients trust.
     pub fn authority_pem(&self) -> &str {
         &self.clients.certificate_pem
     }
 
-    /// The key service-account tokens are signed with.
+    /// The key that signs service account tokens.
     pub fn token_key(&self) -> &TokenKey {
         &self.token_key
     }
 
-    /// A serving certificate for loopback and in-cluster names and `extra_names` (host names or IP addresses).
+    /// A serving certificate for loopback names, in-cluster names and `extra_names` (host names or
+    /// IP addresses).
     pub fn serving(&self, extra_names: &[String]) -> Result<Identity, PkiError> {
         let mut params = leaf(self.today, "berth-apiserver", None, ExtendedKeyUsagePurpose::ServerAuth);
         let extra = extra_names.iter().map(String::as_str);
         for name in SERVING_NAMES.into_iter().chain(extra) {
             let san = match name.parse::<IpAddr>() {
-                // The unspecified address is where one listens, not where one is reached.
+                // A server may listen at the unspecified address, but no client connects to it.
                 Ok(address) if address.is_unspecified() => continue,
                 Ok(address) => SanType::IpAddress(address),
                 Err(_) => SanType::DnsName(
@@ -269,12 +280,12 @@ impl Pki {
         self.clients.sign(params, "berth-apiserver")
     }
 
-    /// A client certificate that authenticates as `user`, member of `group`.
+    /// A client certificate that authenticates as `user`, a member of `group`.
     pub fn client(&self, user: &str, group: Option<&str>) -> Result<Identity, PkiError> {
         self.clients.sign(leaf(self.today, user, group, ExtendedKeyUsagePurpose::ClientAuth), user)
     }
 
-    /// What the server shows to aggregated API servers.
+    /// The client certificate that the server presents to aggregated API servers.
     pub fn front_proxy(&self) -> Result<FrontProxy, PkiError> {
         let params = leaf(self.today, FRONT_PROXY_NAME, None, ExtendedKeyUsagePurpose::ClientAuth);
         Ok(FrontProxy {
@@ -285,7 +296,8 @@ impl Pki {
     }
 }
 
-/// The parameters every authority has, apart from its dates: also what signing needs to know about a kept one.
+/// Certificate parameters of an authority without its dates. A stored authority needs no others to
+/// sign.
 fn authority(name: &str) -> CertificateParams {
     let mut params = CertificateParams::default();
     params.distinguished_name = DistinguishedName::new();
@@ -304,7 +316,7 @@ fn new_authority(name: &str, today: jiff::civil::Date) -> Result<(String, KeyPai
     Ok((authority_certificate(name, today, &key)?, key))
 }
 
-/// The certificate of an authority that has this key.
+/// The self-signed certificate of an authority with this key.
 fn authority_certificate(name: &str, today: jiff::civil::Date, key: &KeyPair) -> Result<String, PkiError> {
     let mut params = authority(name);
     set_validity(&mut params, today, AUTHORITY_YEARS);
@@ -331,7 +343,7 @@ fn leaf(
     params
 }
 
-/// From yesterday, for clocks that differ a little, to the same day `years` later.
+/// Sets the validity: from yesterday, because clocks differ, until `years` after today.
 fn set_validity(params: &mut CertificateParams, today: jiff::civil::Date, years: i16) {
     let date = |day: jiff::civil::Date| {
         date_time_ymd(i32::from(day.year()), day.month().unsigned_abs(), day.day().unsigned_abs())
@@ -344,7 +356,7 @@ fn date(now: jiff::Timestamp) -> jiff::civil::Date {
     now.to_zoned(jiff::tz::TimeZone::UTC).date()
 }
 
-/// When a certificate ends, and its public key.
+/// When a certificate expires, and its public key.
 pub(crate) fn end_and_key(certificate_pem: &str) -> Option<(jiff::Timestamp, Vec<u8>)> {
     let (_, pem) = x509_parser::pem::parse_x509_pem(certificate_pem.as_bytes()).ok()?;
     let certificate = pem.parse_x509().ok()?;
@@ -352,7 +364,7 @@ pub(crate) fn end_and_key(certificate_pem: &str) -> Option<(jiff::Timestamp, Vec
     Some((end, certificate.public_key().subject_public_key.data.to_vec()))
 }
 
-/// A key for tokens, as it is kept (PEM) and as it is used.
+/// A new key for tokens: as PEM for the file, and parsed.
 fn new_token_key() -> Result<(String, TokenKey), PkiError> {
     let failed = |source| PkiError::Generate { subject: "service-account tokens".to_owned(), source };
     let pair = KeyPair::generate_for(&rcgen::PKCS_ECDSA_P256_SHA256).map_err(failed)?;
@@ -376,23 +388,25 @@ fn create_private_directory(path: &Path) -> Result<(), PkiError> {
     builder.create(path).map_err(|source| PkiError::File { path: path.to_owned(), source })
 }
 
-/// Writes a file only its owner can read: to a neighbour first, then renamed, so a crash leaves the old or the new one.
+/// Writes a file that only its owner can read. It is written to a temporary file and renamed, so
+/// that a crash leaves either the old or the new content.
 pub(crate) fn write_private(path: &Path, content: &[u8]) -> Result<(), PkiError> {
     put(&stage(path, content)?, path)
 }
 
-/// Where a file is written before it is put in its place.
-fn neighbour(path: &Path) -> PathBuf {
+/// Path of the temporary file in which the new content of a file is written.
+fn temporary_path(path: &Path) -> PathBuf {
     let mut name = path.file_name().unwrap_or_default().to_owned();
     name.push(".new");
     path.with_file_name(name)
 }
 
-/// Writes what is to be put at this path to its neighbour, which only its owner can read; answers where that is.
+/// Writes the new content of a file to its temporary file, which only its owner can read. Returns
+/// the path of the temporary file.
 fn stage(path: &Path, content: &[u8]) -> Result<PathBuf, PkiError> {
     let failed = |source| PkiError::File { path: path.to_owned(), source };
-    let temporary = neighbour(path);
-    // A left-over from a crash may have other permissions: never write a secret into it.
+    let temporary = temporary_path(path);
+    // A temporary file left by a crash may have other permissions: never write a secret into it.
     match fs::remove_file(&temporary) {
         Err(source) if source.kind() != std::io::ErrorKind::NotFound => return Err(failed(source)),
         _ => {}
@@ -411,7 +425,7 @@ fn stage(path: &Path, content: &[u8]) -> Result<PathBuf, PkiError> {
     Ok(temporary)
 }
 
-/// Puts a staged file in its place; it is gone where it cannot be.
+/// Renames a temporary file to its final path, or deletes it if that fails.
 fn put(temporary: &Path, path: &Path) -> Result<(), PkiError> {
     fs::rename(temporary, path).map_err(|source| {
         let _ = fs::remove_file(temporary);
@@ -444,71 +458,72 @@ mod tests {
     }
 
     #[test]
-    fn an_authority_near_its_end_is_replaced_and_a_damaged_one_refused() {
+    fn an_expiring_authority_is_replaced_and_a_damaged_authority_is_rejected() {
         let directory = tempfile::tempdir().expect("a directory");
         let first = Pki::load_or_create(directory.path(), now()).expect("made");
         let late = now() + jiff::SignedDuration::from_hours(24 * 365 * 10);
         let second = Pki::load_or_create(directory.path(), late).expect("replaced");
         assert_ne!(first.authority_pem(), second.authority_pem());
         fs::write(directory.path().join("ca.key"), "nonsense").expect("written");
-        let error = Pki::load_or_create(directory.path(), now()).err().expect("refused").to_string();
-        assert!(error.contains("ca.key: not a usable private key"), "{error}");
+        let error = Pki::load_or_create(directory.path(), now()).err().expect("rejected").to_string();
+        assert!(error.contains("ca.key is not a valid private key"), "{error}");
     }
 
     #[test]
-    fn an_authority_without_its_key_and_two_halves_of_different_ones_are_refused() {
+    fn an_authority_without_its_key_or_with_another_key_is_rejected() {
         let (directory, other) = (tempfile::tempdir().expect("a directory"), tempfile::tempdir().expect("a directory"));
         let pki = Pki::load_or_create(directory.path(), now()).expect("made");
         Pki::load_or_create(other.path(), now()).expect("made");
-        let refused = || Pki::load_or_create(directory.path(), now()).err().expect("refused").to_string();
+        let rejected = || Pki::load_or_create(directory.path(), now()).err().expect("rejected").to_string();
         for (gone, left) in [("ca.key", "ca.crt"), ("front-proxy-ca.key", "front-proxy-ca.crt")] {
             let file = directory.path().join(gone);
             fs::rename(&file, directory.path().join("away")).expect("renamed");
-            let error = refused();
-            assert!(error.contains(&format!("{left} is there, but not ")) && error.contains(gone), "{error}");
+            let error = rejected();
+            assert!(error.contains(&format!("{left} exists without ")) && error.contains(gone), "{error}");
             fs::rename(directory.path().join("away"), &file).expect("renamed");
         }
         fs::copy(directory.path().join("ca.key"), directory.path().join("kept")).expect("copied");
         fs::copy(other.path().join("ca.key"), directory.path().join("ca.key")).expect("copied");
-        let error = refused();
-        assert!(error.contains("ca.crt and ") && error.contains("ca.key do not belong together"), "{error}");
+        let error = rejected();
+        assert!(error.contains("ca.crt is not the certificate of ") && error.contains("ca.key: "), "{error}");
         fs::rename(directory.path().join("kept"), directory.path().join("ca.key")).expect("renamed");
-        let again = Pki::load_or_create(directory.path(), now()).expect("as it was");
+        let again = Pki::load_or_create(directory.path(), now()).expect("loaded");
         assert_eq!(again.authority_pem(), pki.authority_pem());
     }
 
     #[test]
-    fn a_start_cut_short_is_made_whole_by_the_next() {
+    fn an_interrupted_start_is_completed_by_the_next_start() {
         let directory = tempfile::tempdir().expect("a directory");
         let file = |name: &str| directory.path().join(name);
         let first = Pki::load_or_create(directory.path(), now()).expect("made");
-        let old = fs::read(file("ca.crt")).expect("there");
-        // The first start came as far as the key.
+        let old = fs::read(file("ca.crt")).expect("present");
+        // The first start was interrupted after it wrote the key.
         fs::remove_file(file("ca.crt")).expect("removed");
         let second = Pki::load_or_create(directory.path(), now()).expect("a certificate for the key");
         assert_eq!(end_and_key(second.authority_pem()), end_and_key(first.authority_pem()));
         let third = Pki::load_or_create(directory.path(), now()).expect("loaded");
         assert_eq!(third.authority_pem(), second.authority_pem());
-        // A renewal came as far as the new key, with the new certificate staged.
+        // A renewal was interrupted after it renamed the key, and before it renamed the
+        // certificate.
         let late = now() + jiff::SignedDuration::from_hours(24 * 365 * 10);
         let renewed = Pki::load_or_create(directory.path(), late).expect("renewed");
         assert!(!file("ca.key.new").exists() && !file("ca.crt.new").exists());
         fs::rename(file("ca.crt"), file("ca.crt.new")).expect("renamed");
         fs::write(file("ca.crt"), &old).expect("written");
-        let healed = Pki::load_or_create(directory.path(), late).expect("healed");
-        assert_eq!(healed.authority_pem(), renewed.authority_pem());
-        assert_eq!(fs::read_to_string(file("ca.crt")).expect("there"), renewed.authority_pem());
-        // A staged certificate of another key heals nothing.
+        let completed = Pki::load_or_create(directory.path(), late).expect("completed");
+        assert_eq!(completed.authority_pem(), renewed.authority_pem());
+        assert_eq!(fs::read_to_string(file("ca.crt")).expect("present"), renewed.authority_pem());
+        // A temporary file with the certificate of another key is not used.
         fs::write(file("ca.crt"), &old).expect("written");
         fs::write(file("ca.crt.new"), &old).expect("written");
-        let error = Pki::load_or_create(directory.path(), late).err().expect("refused").to_string();
-        assert!(error.contains("do not belong together"), "{error}");
+        let error = Pki::load_or_create(directory.path(), late).err().expect("rejected").to_string();
+        assert!(error.contains("is not the certificate of"), "{error}");
     }
 
     #[test]
-    fn what_cannot_be_written_leaves_nothing_behind() {
+    fn a_failed_write_leaves_no_temporary_file() {
         let directory = tempfile::tempdir().expect("a directory");
-        // A folder in the way: the last step fails.
+        // A directory at this path makes the rename fail.
         let path = directory.path().join("kubeconfig");
         fs::create_dir(&path).expect("made");
         assert!(write_private(&path, b"text").is_err());

@@ -1,8 +1,9 @@
 //! Columns and cells of the Tables that `kubectl get` prints.
 //!
-//! Built-in kinds have printers of their own, after kube-apiserver's; custom resources have the columns their
-//! CustomResourceDefinition names; everything else shows its name and when it was created. Every cell of an object is
-//! always there: columns of a priority above 0 are for wide views, and the client leaves them out.
+//! Built-in kinds have their own printers, modelled on those of kube-apiserver. Custom resources
+//! have the columns of their CustomResourceDefinition. All other kinds have their name and creation
+//! time. A row always has all cells: the client hides columns with a priority above 0, which are
+//! for wide views.
 
 mod batch;
 mod cells;
@@ -26,13 +27,13 @@ use crate::{ResourceInfo, VersionInfo};
 /// Name, type and priority of a column.
 type Header = (&'static str, &'static str, i64);
 
-/// How one built-in kind is printed.
+/// The printer of one built-in kind.
 struct Printer {
     group: &'static str,
     kind: &'static str,
-    /// All columns but the first, which is the object's name (events: see `named`).
+    /// All columns after the name. Events have their name among these columns.
     headers: &'static [Header],
-    /// Whether the first column is the object's name.
+    /// Whether the first column is the object's name. False for events.
     named: bool,
     /// The cells under `headers`.
     cells: fn(&Value, Timestamp) -> Vec<Value>,
@@ -60,14 +61,15 @@ fn column(name: &str, cell_type: &str, priority: i64, description: &str) -> Colu
     Column {
         name: name.to_owned(),
         column_type: cell_type.to_owned(),
-        // An attachment's driver is shown as a name, too.
+        // As upstream, the driver of a VolumeAttachment has the format of a name.
         format: if matches!(name, "Name" | "Attacher") { "name".to_owned() } else { String::new() },
         description: description.to_owned(),
         priority,
     }
 }
 
-/// What the published documents say about the fields that are shown in columns, a line each: `group/Kind|column|definition|field`.
+/// The fields shown in columns, whose published descriptions are also those of the columns. One
+/// line each: `group/Kind|column|definition|field`.
 static FIELDS: &str = include_str!("../data/columns.txt");
 const META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta";
 
@@ -85,7 +87,7 @@ fn fields() -> &'static BTreeMap<(&'static str, &'static str), (&'static str, &'
     })
 }
 
-/// What a column of a built-in kind means, if it is a field.
+/// Description of a column of a built-in kind, if the column shows a field; otherwise empty.
 fn described(kind: &str, column: &str) -> &'static str {
     let of_all = || match column {
         "Name" => Some(&(META, "name")),
@@ -101,7 +103,7 @@ fn name_column() -> Column {
     column("Name", "string", 0, described("", "Name"))
 }
 
-/// What a column says that shows when an object was created.
+/// Description of a column with the creation time.
 pub(crate) fn created() -> &'static str {
     described("", "Age")
 }
@@ -149,16 +151,16 @@ pub fn columns(row: &ResourceInfo, version: &VersionInfo) -> Vec<Column> {
     }
 }
 
-/// Puts the objects of a list in the order their rows are shown in: flow schemas by the order they are matched in, all
-/// else as it is listed.
+/// Sorts the objects of a list for printing: FlowSchemas in the order of matching. Other kinds keep
+/// the order of the list.
 pub(crate) fn sort<T: std::borrow::Borrow<Value>>(row: &ResourceInfo, objects: &mut [T]) {
     if row.group == "flowcontrol.apiserver.k8s.io" && row.kind == "FlowSchema" {
-        // Those of one precedence are listed by name already.
+        // The sort is stable: schemas of equal precedence remain ordered by name.
         objects.sort_by_key(|object| object.borrow()["spec"]["matchingPrecedence"].as_i64().unwrap_or(0));
     }
 }
 
-/// The cells of one object, as many as [`columns`]. `now` gives the ages.
+/// The cells of one object, as many as [`columns`]. Ages are relative to `now`.
 pub fn cells(row: &ResourceInfo, version: &VersionInfo, object: &Value, now: Timestamp) -> Vec<Value> {
     if matches!(row.origin, Origin::Custom(_)) {
         let mut cells = vec![meta::name(object).into()];
@@ -170,7 +172,7 @@ pub fn cells(row: &ResourceInfo, version: &VersionInfo, object: &Value, now: Tim
     }
     match built_in(row) {
         Some(printer) => {
-            // Printers read the version that is stored.
+            // Printers read the storage version.
             let stored = (version.name != row.storage_version)
                 .then(|| row.convert_builtin(object.clone(), &row.api_version(&row.storage_version)));
             let object = stored.as_ref().unwrap_or(object);
@@ -188,7 +190,8 @@ pub fn cells(row: &ResourceInfo, version: &VersionInfo, object: &Value, now: Tim
 
 fn custom_cell(own: &PrinterColumn, object: &Value, now: Timestamp) -> Value {
     let column = Column { column_type: own.type_.clone(), ..Column::default() };
-    // Paths were checked when the CustomResourceDefinition was written; one that does not parse shows nothing.
+    // Paths are validated when the CustomResourceDefinition is written. An invalid path gives an
+    // empty cell.
     CustomColumn::new(column, &own.json_path).map_or(Value::Null, |column| column.cell(object, now))
 }
 
@@ -227,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn every_printer_belongs_to_a_kind_that_is_served() {
+    fn every_printer_belongs_to_a_served_kind() {
         let registry = Registry::builtin();
         let tables = [
             batch::PRINTERS,
@@ -243,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_shows_its_least_happy_container() {
+    fn the_status_of_a_pod_is_that_of_its_failing_container() {
         let created = json!({"name": "p", "creationTimestamp": "2026-01-01T00:00:00Z"});
         let status = |statuses: Value| {
             json!({"metadata": created, "spec": {"containers": [{"name": "a"}, {"name": "b"}], "nodeName": "n1"},
@@ -274,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn a_job_shows_how_far_it_is_and_how_long_it_took() {
+    fn a_job_shows_its_completions_and_duration() {
         let job = json!({"metadata": {"name": "j", "creationTimestamp": "2026-01-01T00:00:00Z"},
             "spec": {"completions": 5, "parallelism": 2, "selector": {"matchLabels": {"a": "b"}},
                 "template": {"spec": {"containers": [{"name": "c", "image": "i:1"}]}}},
@@ -309,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn nodes_events_and_services_read_as_with_a_real_server() {
+    fn nodes_events_and_services_are_printed_as_by_kube_apiserver() {
         let node = json!({"metadata": {"name": "n", "labels": {"node-role.kubernetes.io/worker": "", "node-role.kubernetes.io/gpu": ""}},
             "spec": {"unschedulable": true},
             "status": {"conditions": [{"type": "Ready", "status": "True"}], "nodeInfo": {"kubeletVersion": "v1.35.0"},
@@ -359,29 +362,30 @@ mod tests {
     }
 
     #[test]
-    fn columns_that_are_fields_say_what_the_field_means() {
+    fn columns_that_show_a_field_have_its_description() {
         let registry = Registry::builtin();
         for ((kind, name), (definition, field)) in fields() {
             let (group, kind) = kind.split_once('/').expect("a group and a kind");
             let row = registry.by_kind(group, kind).unwrap_or_else(|| panic!("{group}/{kind} is served"));
             let columns = columns(row, &row.versions[0]);
             let column = columns.iter().find(|column| column.name == *name);
-            let said = column.unwrap_or_else(|| panic!("{kind} has no column {name}")).description.as_str();
-            assert!(!said.is_empty(), "{definition} says nothing of {field}");
+            let description = column.unwrap_or_else(|| panic!("{kind} has no column {name}")).description.as_str();
+            assert!(!description.is_empty(), "{definition} has no description of {field}");
         }
         assert_eq!(fields().len(), FIELDS.lines().count());
         let pods = registry.get("", "pods").expect("served");
-        let said = |name: &str| {
+        let description = |name: &str| {
             let columns = columns(pods, &pods.versions[0]);
             columns.into_iter().find(|column| column.name == name).expect("a column").description
         };
-        assert!(said("Age").ends_with("sig-architecture/api-conventions.md#metadata"), "{}", said("Age"));
-        assert!(said("Name").starts_with("Name must be unique within a namespace."));
-        assert!(said("IP").starts_with("podIP address allocated to the pod."));
+        let age = description("Age");
+        assert!(age.ends_with("sig-architecture/api-conventions.md#metadata"), "{age}");
+        assert!(description("Name").starts_with("Name must be unique within a namespace."));
+        assert!(description("IP").starts_with("podIP address allocated to the pod."));
     }
 
     #[test]
-    fn kinds_without_a_printer_show_when_they_were_created() {
+    fn kinds_without_a_printer_show_their_creation_time() {
         let role = json!({"metadata": {"name": "r", "creationTimestamp": "2026-01-01T00:00:00Z"}});
         check("rbac.authorization.k8s.io", "roles", role, &[("Created At", json!("2026-01-01T00:00:00Z"))]);
     }

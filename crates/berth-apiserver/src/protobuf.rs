@@ -1,9 +1,10 @@
-//! Kubernetes' protobuf encoding of built-in kinds, which its Go clients speak: request bodies are decoded to JSON at the
-//! door, answers are encoded on their way out.
+//! Kubernetes' protobuf encoding of built-in kinds, which its Go clients use. Request bodies are
+//! decoded to JSON first; responses are encoded last.
 //!
-//! The encoding is a four-byte prefix and an envelope with apiVersion, kind and the object. Which number and type a field
-//! has, and whether Go writes it when it is zero, comes from one table (`PROTOBUF_FIELDS` of berth-apimachinery), which drives
-//! both directions: there is no code for any kind.
+//! The encoding is a four-byte prefix and an envelope with apiVersion, kind and the object. One
+//! table (`PROTOBUF_FIELDS` of berth-apimachinery) lists the number and type of each field, and
+//! whether Go writes the field when it is zero. The table drives both directions: no kind has code
+//! of its own.
 
 mod decode;
 mod encode;
@@ -11,11 +12,11 @@ mod table;
 
 pub use decode::{DecodeError, to_json};
 pub use encode::{EncodeError, from_json};
-pub(crate) use encode::{LeftOut, ListEncoder, as_far_as_it_fits, put_event};
+pub(crate) use encode::{LeftOut, ListEncoder, from_json_lossy, put_event};
 
-/// The media type of such bodies.
+/// Media type of protobuf bodies.
 pub const MEDIA_TYPE: &str = "application/vnd.kubernetes.protobuf";
-/// What every body begins with.
+/// Prefix of every protobuf body.
 pub(crate) const PREFIX: &[u8] = b"k8s\0";
 
 #[cfg(test)]
@@ -29,7 +30,7 @@ mod tests {
     use super::table::{Field, Kind, Many, Message, table};
     use super::*;
 
-    /// A field with bytes.
+    /// An encoded field with a length-delimited value.
     fn bytes(number: u8, content: &[u8]) -> Vec<u8> {
         let mut out = vec![number << 3 | 2];
         let mut length = content.len();
@@ -52,8 +53,9 @@ mod tests {
     }
 
     #[test]
-    fn a_namespace_as_go_writes_it_is_a_namespace_as_people_write_it() {
-        // Name, then everything that is not a pointer as zero: generateName, uid, generation, an unset creation time.
+    fn a_namespace_encoded_by_go_is_decoded_without_its_zero_values() {
+        // The name, and zero values of fields that are no pointers: generateName, uid, generation
+        // and an unset creation time.
         let label = [bytes(1, b"team"), bytes(2, b"a")].concat();
         let metadata =
             [bytes(1, b"team-a"), bytes(2, b""), bytes(5, b""), number(7, 0), bytes(8, b""), bytes(11, &label)]
@@ -67,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn pointers_keep_their_zeros_and_embedded_messages_have_no_level() {
+    fn pointers_keep_zero_values_and_embedded_messages_are_flattened() {
         let quantity = bytes(1, b"500m");
         let requests = bytes(2, &[bytes(1, b"cpu"), bytes(2, &quantity)].concat());
         let probe =
@@ -88,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn a_review_has_lists_in_a_map_and_a_secret_is_base64() {
+    fn lists_in_maps_and_base64_data_are_decoded() {
         let extra = [bytes(1, b"scopes"), bytes(2, &[bytes(1, b"a"), bytes(1, b"b")].concat())].concat();
         let review = bytes(2, &[bytes(3, b"alice"), bytes(5, &extra)].concat());
         let review = to_json(&body("authorization.k8s.io/v1", "SubjectAccessReview", &review)).expect("decodes");
@@ -99,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_bodies_are_refused() {
+    fn malformed_bodies_and_unknown_kinds_are_rejected() {
         assert!(matches!(to_json(b"{}"), Err(DecodeError::Malformed(_))));
         let cut = &body("v1", "Namespace", &bytes(1, b"x"))[..20];
         assert_eq!(to_json(cut), Err(TRUNCATED));
@@ -109,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_has_every_field_that_is_published() {
+    fn the_table_has_every_published_field() {
         let short = |name: &str| {
             let steps: Vec<&str> = name.rsplit('.').take(3).collect();
             steps.into_iter().rev().collect::<Vec<_>>().join(".")
@@ -131,7 +133,7 @@ mod tests {
         for name in builtin::document().names() {
             let Some(message) = table().named(&short(name)) else { continue };
             compared += 1;
-            let published = builtin::definition(name).expect("it is there")["properties"].as_object();
+            let published = builtin::definition(name).expect("published")["properties"].as_object();
             let mut published: Vec<&str> = published.into_iter().flatten().map(|(name, _)| name.as_str()).collect();
             published.retain(|name| !matches!(*name, "apiVersion" | "kind"));
             let mut known = fields(message);
@@ -143,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn every_kind_that_is_served_has_a_message() {
+    fn every_served_kind_has_a_message() {
         for row in crate::Registry::builtin().rows() {
             for version in &row.versions {
                 let api_version = row.api_version(&version.name);
@@ -155,7 +157,7 @@ mod tests {
         }
     }
 
-    /// An object of a message, of everything its fields allow; deep down less of it.
+    /// A random object of a message. Deeper levels have fewer fields.
     fn some_object(message: &Message, random: &mut SmallRng, depth: usize) -> Map<String, Value> {
         let mut object = Map::new();
         for field in &message.fields {
@@ -187,7 +189,7 @@ mod tests {
     }
 
     fn some_value(kind: Kind, random: &mut SmallRng, depth: usize) -> Value {
-        let schema = Kind::Message(table().place("apiextensions.v1.JSONSchemaProps").expect("it is there"));
+        let schema = Kind::Message(table().place("apiextensions.v1.JSONSchemaProps").expect("in the table"));
         let one = |values: &[Value], random: &mut SmallRng| values[random.random_range(0..values.len())].clone();
         match kind {
             Kind::Text => some_text(random).into(),
@@ -213,8 +215,8 @@ mod tests {
         }
     }
 
-    /// What is left of an object: what Go has as a plain value is always there, and is not shown when it is zero; an empty list
-    /// is none.
+    /// The object that decoding an encoded object returns. Zero values of plain fields are absent,
+    /// unless Go's JSON has them. Empty lists and maps are absent.
     fn kept(message: &Message, object: &Map<String, Value>) -> Map<String, Value> {
         let mut out = Map::new();
         for field in &message.fields {
@@ -254,7 +256,7 @@ mod tests {
     }
 
     fn kept_value(kind: Kind, value: &Value) -> Value {
-        let schema = || table().named("apiextensions.v1.JSONSchemaProps").expect("it is there");
+        let schema = || table().named("apiextensions.v1.JSONSchemaProps").expect("in the table");
         match (kind, value) {
             (Kind::Message(place), Value::Object(object)) => Value::Object(kept(table().at(place), object)),
             (Kind::SchemaOrArray | Kind::SchemaOrFlag | Kind::SchemaOrTexts, Value::Object(object)) => {
@@ -269,56 +271,56 @@ mod tests {
         #![proptest_config(proptest::test_runner::Config::with_cases(64))]
 
         #[test]
-        fn what_is_written_is_what_is_read(seed: u64) {
+        fn encoded_objects_decode_to_themselves(seed: u64) {
             let mut random = SmallRng::seed_from_u64(seed);
             let kinds = table().kinds();
             for _ in 0..8 {
                 let (api_version, kind) = kinds[random.random_range(0..kinds.len())];
-                let message = table().of_kind(api_version, kind).expect("it is listed");
+                let message = table().of_kind(api_version, kind).expect("in the table");
                 let mut object = some_object(message, &mut random, 0);
                 let mut expected = kept(message, &object);
                 for map in [&mut object, &mut expected] {
                     map.insert("apiVersion".to_owned(), api_version.into());
                     map.insert("kind".to_owned(), kind.into());
                 }
-                let body = from_json(&Value::Object(object)).expect("it fits");
-                proptest::prop_assert_eq!(to_json(&body).expect("it is read"), Value::Object(expected.clone()));
-                // Once more: what was read is written the same.
-                proptest::prop_assert_eq!(from_json(&Value::Object(expected)).expect("it fits"), body);
+                let body = from_json(&Value::Object(object)).expect("encodes");
+                proptest::prop_assert_eq!(to_json(&body).expect("decodes"), Value::Object(expected.clone()));
+                // The decoded object has the same encoding.
+                proptest::prop_assert_eq!(from_json(&Value::Object(expected)).expect("encodes"), body);
             }
         }
 
         #[test]
-        fn a_list_by_its_items_is_the_list(seed: u64) {
+        fn a_list_encoded_item_by_item_equals_the_encoded_list(seed: u64) {
             let mut random = SmallRng::seed_from_u64(seed);
             for (api_version, kind) in
                 [("v1", "PodList"), ("meta.k8s.io/v1", "PartialObjectMetadataList"),
                  ("meta.k8s.io/v1beta1", "PartialObjectMetadataList")]
             {
-                let message = table().of_kind(api_version, kind).expect("it is there");
+                let message = table().of_kind(api_version, kind).expect("in the table");
                 let mut list = Value::Object(some_object(message, &mut random, 0));
                 list["apiVersion"] = api_version.into();
                 list["kind"] = kind.into();
                 let metadata = list.get("metadata").cloned().unwrap_or_default();
-                let encoder = ListEncoder::new(api_version, kind, &metadata).expect("it is there");
+                let encoder = ListEncoder::new(api_version, kind, &metadata).expect("in the table");
                 let mut items = Vec::new();
                 for item in list["items"].as_array().into_iter().flatten() {
                     assert_eq!(encoder.put_item(&mut items, item), Ok(Vec::new()));
                 }
                 let whole = [encoder.before(items.len()), items, encoder.after()].concat();
-                proptest::prop_assert_eq!(whole, from_json(&list).expect("it fits"));
+                proptest::prop_assert_eq!(whole, from_json(&list).expect("encodes"));
             }
         }
 
         #[test]
-        fn whatever_is_sent_is_read_or_refused(bytes: Vec<u8>, at: proptest::sample::Index, seed: u64) {
+        fn arbitrary_bytes_are_decoded_or_rejected_without_a_panic(bytes: Vec<u8>, at: proptest::sample::Index, seed: u64) {
             let _ = to_json(&[PREFIX, &bytes].concat());
             let mut random = SmallRng::seed_from_u64(seed);
-            let message = table().of_kind("apps/v1", "Deployment").expect("it is there");
+            let message = table().of_kind("apps/v1", "Deployment").expect("in the table");
             let mut object = Value::Object(some_object(message, &mut random, 0));
             object["apiVersion"] = "apps/v1".into();
             object["kind"] = "Deployment".into();
-            let mut body = from_json(&object).expect("it fits");
+            let mut body = from_json(&object).expect("encodes");
             for (offset, byte) in bytes.iter().enumerate() {
                 let place = (at.index(body.len()) + offset) % body.len();
                 body[place] = *byte;
@@ -328,8 +330,8 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_is_as_go_writes_it() {
-        // Zeros of plain fields, the zero time as an empty message, no pointers.
+    fn objects_are_encoded_as_go_encodes_them() {
+        // Zero values of plain fields, the zero time as an empty message, no absent pointers.
         let metadata = [
             bytes(1, b"n"),
             bytes(2, b""),
@@ -346,39 +348,40 @@ mod tests {
         let object = [bytes(1, &metadata), bytes(2, &data), bytes(2, &more)].concat();
         let value = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "n", "resourceVersion": "7"},
             "data": {"b": "2", "a": "1"}});
-        assert_eq!(from_json(&value).expect("it fits"), body("v1", "ConfigMap", &object));
+        assert_eq!(from_json(&value).expect("encodes"), body("v1", "ConfigMap", &object));
     }
 
     #[test]
-    fn owners_keep_their_text() {
+    fn packed_managed_fields_keep_the_order_of_their_keys() {
         let list = r#"[{"manager":"m","operation":"Update","apiVersion":"v1","time":"2026-11-22T20:00:00Z","fieldsType":"FieldsV1","fieldsV1":{"f:b":{},"f:a":{}}}]"#;
         let text = format!(r#"{{"apiVersion":"v1","kind":"ConfigMap","metadata":{{"managedFields":{list}}}}}"#);
-        let packed = berth_apimachinery::packed::parse(text.as_bytes()).expect("it is JSON");
-        let written = from_json(&packed).expect("it fits");
+        let packed = berth_apimachinery::packed::parse(text.as_bytes()).expect("JSON");
+        let written = from_json(&packed).expect("encodes");
         let raw = br#"{"f:b":{},"f:a":{}}"#;
         assert!(written.windows(raw.len()).any(|window| window == raw));
-        let unpacked: Value = serde_json::from_str(&text).expect("it is JSON");
-        assert_eq!(to_json(&written), to_json(&from_json(&unpacked).expect("it fits")));
+        let unpacked: Value = serde_json::from_str(&text).expect("JSON");
+        assert_eq!(to_json(&written), to_json(&from_json(&unpacked).expect("encodes")));
     }
 
     #[test]
-    fn what_does_not_fit_is_named() {
+    fn a_value_of_the_wrong_type_is_reported_with_its_path() {
         let pod = json!({"apiVersion": "v1", "kind": "Pod", "spec": {"containers": [{"name": "a"}, {"name": 1}]}});
-        let error = from_json(&pod).expect_err("a name is a text");
-        assert_eq!(error.to_string(), "spec.containers[1].name cannot be written in protobuf: a string is expected");
+        let error = from_json(&pod).expect_err("a name is a string");
+        assert_eq!(error.to_string(), "spec.containers[1].name cannot be encoded in protobuf: a string is expected");
         let unknown = from_json(&json!({"apiVersion": "example.com/v1", "kind": "Pod"}));
         assert!(matches!(unknown, Err(EncodeError::UnknownKind { .. })));
     }
 
     #[test]
-    fn what_does_not_fit_is_as_if_it_were_not_there() {
-        let check = |unfit: Value, fitting: Value, told: &[&str]| {
-            let (body, left_out) = as_far_as_it_fits(&unfit).expect("the kind is known");
-            assert_eq!(body, from_json(&fitting).expect("it fits"), "{unfit}");
-            let told: Vec<String> = told.iter().map(|path| format!("{path} cannot be written in protobuf")).collect();
+    fn values_of_the_wrong_type_are_encoded_as_absent() {
+        let check = |invalid: Value, valid: Value, paths: &[&str]| {
+            let (body, left_out) = from_json_lossy(&invalid).expect("the kind is known");
+            assert_eq!(body, from_json(&valid).expect("encodes"), "{invalid}");
+            let expected: Vec<String> =
+                paths.iter().map(|path| format!("{path} cannot be encoded in protobuf")).collect();
             let left_out: Vec<String> = left_out.iter().map(|error| error.to_string()).collect();
-            assert_eq!(left_out.len(), told.len(), "{left_out:?}");
-            for (error, start) in left_out.iter().zip(told) {
+            assert_eq!(left_out.len(), expected.len(), "{left_out:?}");
+            for (error, start) in left_out.iter().zip(expected) {
                 assert!(error.starts_with(&start), "{error}");
             }
         };
@@ -411,21 +414,21 @@ mod tests {
             definition(json!([{"type": "string"}, {"title": "t"}]), json!({"status": {}})),
             &[&format!("{at}[1].type")],
         );
-        // Thousands are not all named.
+        // The number of reported fields is limited.
         let many = (0..1000).map(|_| json!({"name": 1})).collect::<Value>();
-        let (_, left_out) = as_far_as_it_fits(&pod(many, json!({}))).expect("the kind is known");
+        let (_, left_out) = from_json_lossy(&pod(many, json!({}))).expect("the kind is known");
         assert_eq!(left_out.len(), 16);
     }
 
     #[test]
-    fn an_event_says_its_length_first() {
+    fn a_watch_event_begins_with_its_length() {
         let status = json!({"apiVersion": "v1", "kind": "Status", "code": 410});
         let mut frame = b"before".to_vec();
-        put_event(&mut frame, "ERROR", &status).expect("it fits");
+        put_event(&mut frame, "ERROR", &status).expect("encodes");
         let frame = &frame[6..];
         let (length, event) = frame.split_at(4);
-        assert_eq!(u32::from_be_bytes(length.try_into().expect("four")) as usize, event.len());
-        let object = bytes(1, &from_json(&status).expect("it fits"));
+        assert_eq!(u32::from_be_bytes(length.try_into().expect("four bytes")) as usize, event.len());
+        let object = bytes(1, &from_json(&status).expect("encodes"));
         assert_eq!(event, [bytes(1, b"ERROR"), bytes(2, &object)].concat());
     }
 }

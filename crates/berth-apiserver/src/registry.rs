@@ -1,8 +1,9 @@
-//! The table of kinds. Everything the server knows about a kind is one [`ResourceInfo`]; the REST path, discovery,
-//! OpenAPI, printers and authorization read it and have no code of their own per kind.
+//! The table of kinds. Each kind has one row, a [`ResourceInfo`]. The REST path, discovery, OpenAPI
+//! and authorization read the rows, and have no code for single kinds.
 //!
-//! Rows of built-in kinds come from [`Registry::builtin`]; rows of custom resources are added and removed while the
-//! server runs, from CustomResourceDefinition objects. A `Registry` is an immutable snapshot: a change makes a new one.
+//! Rows of built-in kinds come from [`Registry::builtin`]. Rows of custom resources are added and
+//! removed at run time, from CustomResourceDefinition objects. A `Registry` is an immutable
+//! snapshot: a change creates a new one.
 
 pub(crate) mod autoscalers;
 pub mod builtin;
@@ -14,51 +15,52 @@ use std::sync::{Arc, OnceLock};
 use berth_apimachinery::schema::{Schema, SchemaError};
 use serde_json::Value;
 
-/// One kind: group, names, versions and what can be done with it.
+/// One kind: its group, names, versions and verbs.
 #[derive(Clone, Debug)]
 pub struct ResourceInfo {
     /// API group; empty for the core group.
     pub group: String,
-    /// `Pod`.
+    /// Kind, such as `Pod`.
     pub kind: String,
-    /// `PodList`.
+    /// Kind of lists, such as `PodList`.
     pub list_kind: String,
-    /// `pods`: the name in paths.
+    /// Name in paths, such as `pods`.
     pub plural: String,
-    /// `pod`.
+    /// Singular name, such as `pod`.
     pub singular: String,
-    /// `po`.
+    /// Short names, such as `po`.
     pub short_names: Vec<String>,
-    /// `all`.
+    /// Categories, such as `all`.
     pub categories: Vec<String>,
     /// Whether objects live in namespaces.
     pub namespaced: bool,
-    /// Verbs the main resource answers, as discovery lists them (`get`, `list`, `watch`, `create`, …).
+    /// Verbs of the main resource, as discovery lists them (`get`, `list`, `watch`, `create`, …).
     pub verbs: Vec<String>,
-    /// Version objects are stored in; names an entry of `versions`.
+    /// Version in which objects are stored; names an entry of `versions`.
     pub storage_version: String,
     /// Versions, the preferred one first.
     pub versions: Vec<VersionInfo>,
-    /// Where the row comes from.
+    /// Origin of the row.
     pub origin: Origin,
 }
 
 /// One version of a kind.
 #[derive(Clone, Debug)]
 pub struct VersionInfo {
-    /// `v1`, `v1beta2`.
+    /// Name, such as `v1` or `v1beta2`.
     pub name: String,
-    /// Whether clients can reach it.
+    /// Whether the server serves this version.
     pub served: bool,
     /// Text of the `Warning` header for requests to a deprecated version.
     pub deprecation_warning: Option<String>,
     /// Subresources of this version.
     pub subresources: Vec<Subresource>,
-    /// Schema objects of this version obey.
+    /// Schema of objects of this version.
     pub schema: SchemaSource,
     /// `additionalPrinterColumns` of a custom resource; built-in kinds have printers of their own.
     pub columns: Vec<PrinterColumn>,
-    /// JSON paths (`.spec.color`) a field selector may name besides `metadata.name` and `metadata.namespace`.
+    /// JSON paths (`.spec.color`) that field selectors may use besides `metadata.name` and
+    /// `metadata.namespace`.
     pub selectable_fields: Vec<String>,
 }
 
@@ -73,13 +75,14 @@ pub struct Subresource {
     pub version: String,
     /// Kind of its body: `Scale`, `Binding`, `Eviction`, or the resource's own kind.
     pub kind: String,
-    /// Verbs it answers.
+    /// Verbs of the subresource.
     pub verbs: Vec<String>,
     /// Paths of the scale subresource inside the object; `None` for every other subresource.
     pub scale: Option<ScalePaths>,
 }
 
-/// Where the `scale` subresource finds its numbers, as JSON paths with a leading dot (`.spec.replicas`).
+/// Fields of an object that the `scale` subresource reads and writes, as JSON paths with a leading
+/// dot (`.spec.replicas`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ScalePaths {
     /// Path of the wanted count.
@@ -99,28 +102,29 @@ pub struct PrinterColumn {
     pub type_: String,
     /// OpenAPI format of the cells, may be empty.
     pub format: String,
-    /// What the column means.
+    /// Description of the column.
     pub description: String,
-    /// 0 is shown by default, above only in wide views.
+    /// Priority. Columns with 0 are always shown, others only in wide views.
     pub priority: i64,
-    /// Where the cell's value is found.
+    /// JSON path of the cell's value.
     pub json_path: String,
 }
 
 /// The schema of one version.
 #[derive(Clone, Default)]
 pub enum SchemaSource {
-    /// None known: objects are taken as they are.
+    /// No schema: objects are accepted without validation.
     #[default]
     None,
-    /// Looked up in the published OpenAPI document of the built-in kinds by group, version and kind, when first needed, and
-    /// kept here.
+    /// From the published OpenAPI document of the built-in kinds, by group, version and kind.
+    /// Parsed on first use and cached here.
     BuiltIn(Arc<OnceLock<Option<Arc<Schema>>>>),
     /// From a CustomResourceDefinition.
     Custom(Arc<CustomSchema>),
 }
 
-/// Whether a built-in schema was needed so far does not show: the hashes of OpenAPI documents are made of this.
+/// Does not show whether a built-in schema is already cached: hashes of OpenAPI documents are
+/// computed from this text.
 impl std::fmt::Debug for SchemaSource {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
@@ -134,49 +138,51 @@ impl std::fmt::Debug for SchemaSource {
 /// A structural schema from a CustomResourceDefinition.
 #[derive(Debug)]
 pub struct CustomSchema {
-    /// As written, as JSON: a tree of it takes some hundred kilobytes, and few ask for it.
+    /// The schema as JSON text: a tree of JSON values takes some hundred kilobytes, and is rarely
+    /// needed.
     text: Box<str>,
-    /// Parsed.
+    /// The parsed schema.
     pub schema: Arc<Schema>,
 }
 
 impl CustomSchema {
-    /// A schema as written.
+    /// Parses a schema of a CustomResourceDefinition.
     ///
     /// # Errors
-    /// What cannot be read of it.
+    /// The schema is invalid.
     pub fn new(written: &Value) -> Result<Self, SchemaError> {
         Ok(Self { text: written.to_string().into(), schema: Schema::parse_crd(written)? })
     }
 
-    /// As written.
+    /// The schema as its author wrote it.
     pub fn written(&self) -> Value {
         serde_json::from_str(&self.text).expect("the text of a JSON value is JSON")
     }
 
-    /// As written, as JSON.
+    /// The schema as JSON text.
     pub fn text(&self) -> &str {
         &self.text
     }
 }
 
-/// Where a row comes from.
+/// Origin of a row.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Origin {
-    /// Part of the server.
+    /// Built into the server.
     #[default]
     BuiltIn,
-    /// Answered by the server from nothing stored (SubjectAccessReview, ComponentStatus).
+    /// Built into the server and computed for each request; never stored (SubjectAccessReview,
+    /// ComponentStatus).
     Virtual,
     /// Defined by the CustomResourceDefinition object of this name.
     Custom(String),
 }
 
-/// All rows, a snapshot.
+/// A snapshot of all rows.
 #[derive(Clone, Debug, Default)]
 pub struct Registry {
     rows: BTreeMap<(String, String), Arc<ResourceInfo>>,
-    /// OpenAPI documents made for these rows; emptied (not shared any more) when a row changes.
+    /// OpenAPI documents of these rows. A change of a row starts a new cache.
     documents: crate::openapi::Cache,
 }
 
@@ -191,7 +197,7 @@ impl Registry {
         self.rows().find(|row| row.group == group && row.kind == kind)
     }
 
-    /// Every row, by group and plural name.
+    /// All rows, ordered by group and plural name.
     pub fn rows(&self) -> impl Iterator<Item = &Arc<ResourceInfo>> {
         self.rows.values()
     }
@@ -219,8 +225,8 @@ impl ResourceInfo {
         self.versions.iter().find(|version| version.name == name)
     }
 
-    /// Group and plural name objects are stored under. The row's own, except where one store shows under two groups
-    /// (`events.k8s.io` and core events); then [`events`] translates.
+    /// Group and plural name under which objects are stored: those of the row, except for
+    /// `events.k8s.io`. Its events are stored as core events, and [`events`] translates them.
     pub fn storage(&self) -> (&str, &str) {
         builtin::storage_of(self)
     }
@@ -230,12 +236,12 @@ impl ResourceInfo {
         if self.group.is_empty() { version.to_owned() } else { format!("{}/{version}", self.group) }
     }
 
-    /// An object of a built-in kind in another of its versions.
+    /// Converts an object of a built-in kind to another version.
     pub(crate) fn convert_builtin(&self, object: Value, to_api_version: &str) -> Value {
         if self.group == "autoscaling" { autoscalers::convert(object, to_api_version) } else { object }
     }
 
-    /// The schema objects of `version` obey, if one is known.
+    /// The schema of objects of `version`, if any.
     pub fn schema(&self, version: &str) -> Option<Arc<Schema>> {
         match &self.version(version)?.schema {
             SchemaSource::None => None,

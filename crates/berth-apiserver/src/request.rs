@@ -7,12 +7,12 @@ use http::Method;
 /// The parsed request line.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RequestInfo {
-    /// Whether this concerns objects (as opposed to discovery, health, OpenAPI).
+    /// Whether this is a request for objects (as opposed to discovery, health, OpenAPI).
     pub is_resource_request: bool,
-    /// The URL's path as sent.
+    /// Path of the URL as sent.
     pub path: String,
-    /// `get`, `list`, `watch`, `create`, `update`, `patch`, `delete`, `deletecollection`; the lower-cased HTTP method
-    /// for requests that are not about resources.
+    /// `get`, `list`, `watch`, `create`, `update`, `patch`, `delete` or `deletecollection`. The
+    /// lower-case HTTP method for non-resource requests.
     pub verb: String,
     /// `api` or `apis`.
     pub api_prefix: String,
@@ -36,7 +36,8 @@ pub struct RequestInfo {
     pub field_selector: String,
 }
 
-/// Third path segments of `/api/v1/namespaces/<name>/<segment>` that belong to the namespace object.
+/// Values of `<segment>` in `/api/v1/namespaces/<name>/<segment>` that are subresources of the
+/// namespace.
 const NAMESPACE_SUBRESOURCES: [&str; 2] = ["status", "finalize"];
 
 impl RequestInfo {
@@ -65,7 +66,7 @@ impl RequestInfo {
         rest = &rest[1..];
         let mut special = false;
         if matches!(rest[0], "proxy" | "watch") {
-            // The old `/watch/` and `/proxy/` prefixes name the verb themselves.
+            // The old prefixes `/watch/` and `/proxy/` are verbs.
             if rest.len() < 2 {
                 info.is_resource_request = false;
                 return info;
@@ -88,7 +89,8 @@ impl RequestInfo {
             && let Some(namespace) = rest.get(1)
         {
             info.namespace = (*namespace).to_owned();
-            // /namespaces/<ns>/<resource>: step over the scope, unless the third part belongs to the namespace.
+            // /namespaces/<ns>/<resource>: skip the scope, unless the third segment is a
+            // subresource of the namespace.
             if rest.len() > 2 && !NAMESPACE_SUBRESOURCES.contains(&rest[2]) {
                 rest = &rest[2..];
             }
@@ -129,7 +131,7 @@ impl RequestInfo {
     }
 }
 
-/// The values of `name` in a raw query string, decoded, in order.
+/// The decoded values of the parameter `name` in a raw query string, in order.
 pub fn query_values<'a>(query: &'a str, name: &'a str) -> impl Iterator<Item = String> + 'a {
     query.split('&').filter(|pair| !pair.is_empty()).filter_map(move |pair| {
         let (key, value) = pair.split_once('=').unwrap_or((pair, ""));

@@ -187,7 +187,8 @@ pub(crate) fn suffix(random: &Mutex<SmallRng>) -> String {
 }
 
 impl ApiServer {
-    /// Starts serving what `config.store` holds, custom resources included.
+    /// A server for the objects in `config.store`. Custom resources whose definitions are stored
+    /// are served at once.
     pub fn new(config: Config) -> ApiServer {
         let objects = Objects::new(config.store.clone());
         let mut plugins = admission::builtin(config.seed, config.token_key.is_some());
@@ -291,7 +292,7 @@ impl ApiServer {
         self.commit_in(&current_user(), write)
     }
 
-    /// Queues a write in the store's queue named `row`, which need not be the user's.
+    /// Queues a write in the store's queue named `row`, which need not be that of a user.
     pub(crate) fn commit_in(&self, row: &str, write: Write) -> CommitFuture {
         completion::note_write();
         self.store().commit_for(row, write)
@@ -396,7 +397,7 @@ pub struct InProcess {
 
 impl InProcess {
     /// Omits `metadata.managedFields` from responses where that costs nothing. For clients that
-    /// ignore the field: it is half of a typical object, and need not be copied, sent and skipped.
+    /// ignore the field, which is half of a typical object.
     #[must_use]
     pub fn lean(self) -> InProcess {
         InProcess { lean: true, ..self }

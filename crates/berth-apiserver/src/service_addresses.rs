@@ -1,6 +1,6 @@
 //! Maintains an IPAddress for each address of a Service. It is created before the Service is
-//! stored, so that no two Services get the same address, and deleted after the Service. The next
-//! start repairs what a crash in between leaves behind.
+//! stored, so that no two Services get the same address, and deleted after the Service. After a
+//! crash in between, the next start creates missing and deletes orphaned IPAddresses.
 
 use std::collections::BTreeSet;
 
@@ -18,7 +18,7 @@ use crate::{ApiServer, objects, strategy};
 
 const GROUP: &str = "networking.k8s.io";
 const PLURAL: &str = "ipaddresses";
-/// Label that names an IPAddress' allocator; those of other allocators are left alone.
+/// Label with the allocator of an IPAddress. IPAddresses of other allocators are not changed.
 const MANAGED_BY: &str = "ipaddress.kubernetes.io/managed-by";
 const ALLOCATOR: &str = "ipallocator.k8s.io";
 /// The store's write queue for writes under the address lock.
@@ -27,7 +27,7 @@ pub(crate) const ROW: &str = "system:addresses";
 const REMOVALS: usize = 16;
 const FAMILY: &str = "ipaddress.kubernetes.io/ip-family";
 
-/// Whether `row` is Services.
+/// Whether `row` is the row of Services.
 pub(crate) fn is_about(row: &ResourceInfo) -> bool {
     row.group.is_empty() && row.plural == "services"
 }
@@ -38,25 +38,24 @@ fn of(service: &Value) -> impl Iterator<Item = &str> {
     given.filter(|address| !address.is_empty() && *address != "None")
 }
 
-/// Whether a write of a Service concerns addresses: its new ones or, on an update, its former
-/// ones.
+/// Whether a Service has addresses or, on an update, had addresses before.
 pub(crate) fn concerns(service: &Value, before: Option<&Value>) -> bool {
     of(service).chain(before.into_iter().flat_map(of)).next().is_some()
 }
 
-/// Lock of a write that changes the addresses of a Service, held from before they are claimed
-/// until the follow-up of the stored object. Otherwise a Service that is created while another of
-/// the same name is deleted would find its address taken, and lose it afterwards.
+/// Lock of a write that changes the addresses of a Service. It is held from before the addresses
+/// are claimed until the follow-up of the stored object. Without it, a Service that is created
+/// while a Service of the same name is deleted would lose its address to that deletion.
 pub(crate) struct Held(Option<OwnedMutexGuard<()>>);
 
 /// Queues a write. A write under the lock goes to [`ROW`]: other Services wait for it, and must
 /// not wait for its user's backlog.
 pub(crate) fn commit(server: &ApiServer, held: Option<&Held>, write: Write) -> CommitFuture {
-    let has_turn = held.is_some_and(|held| held.0.is_some());
-    if has_turn { server.commit_in(ROW, write) } else { server.commit(write) }
+    let is_locked = held.is_some_and(|held| held.0.is_some());
+    if is_locked { server.commit_in(ROW, write) } else { server.commit(write) }
 }
 
-/// Waits for the lock; `None` for a write that concerns no address.
+/// Waits for the lock. A write of a Service without addresses does not need it.
 pub(crate) async fn hold(server: &ApiServer, service: &Value, before: Option<&Value>) -> Held {
     if !concerns(service, before) {
         return Held(None);
@@ -64,31 +63,31 @@ pub(crate) async fn hold(server: &ApiServer, service: &Value, before: Option<&Va
     Held(Some(server.inner.addresses.clone().lock_owned().await))
 }
 
-/// Takes the new addresses of a Service. An address that the client did not choose is replaced if
-/// another Service took it first. Returns the addresses taken.
+/// Claims the new addresses of a Service and returns them. With `is_chosen`, the client chose the
+/// address; otherwise it is replaced if another Service claimed it first.
 pub(crate) async fn claim(
     server: &ApiServer,
     service: &mut Value,
     before: Option<&Value>,
-    asked: bool,
+    is_chosen: bool,
 ) -> Result<Vec<String>, Status> {
     let kept: BTreeSet<&str> = before.into_iter().flat_map(of).collect();
     let mut taken: Vec<String> = Vec::new();
     loop {
-        let mut refused = None;
+        let mut failed = None;
         for address in of(service).filter(|address| !kept.contains(address)).map(str::to_owned).collect::<Vec<_>>() {
             match make(server, &address, service).await {
                 Ok(true) => taken.push(address),
                 Ok(false) => {}
                 Err(error) => {
-                    refused = Some((address, error));
+                    failed = Some((address, error));
                     break;
                 }
             }
         }
-        let Some((address, error)) = refused else { return Ok(taken) };
+        let Some((address, error)) = failed else { return Ok(taken) };
         let exists = matches!(error, CommitError::Exists { .. });
-        if exists && !asked && taken.is_empty() {
+        if exists && !is_chosen && taken.is_empty() {
             let other = strategy::free_address(&server.inner.objects);
             if other != "None" {
                 service["spec"]["clusterIP"] = other.clone().into();
@@ -96,7 +95,7 @@ pub(crate) async fn claim(
                 continue;
             }
         }
-        give_back(server, &taken).await;
+        release(server, &taken).await;
         if !exists {
             return Err(unwritten(error));
         }
@@ -107,8 +106,8 @@ pub(crate) async fn claim(
     }
 }
 
-/// Releases the addresses taken for a Service that could not be stored.
-pub(crate) async fn give_back(server: &ApiServer, taken: &[String]) {
+/// Releases the addresses that were claimed for a Service that could not be stored.
+pub(crate) async fn release(server: &ApiServer, taken: &[String]) {
     for address in taken {
         remove(server, address).await;
     }
@@ -119,7 +118,7 @@ pub(crate) async fn give_back(server: &ApiServer, taken: &[String]) {
 pub(crate) async fn follow(server: &ApiServer, service: &Value, gone: bool) {
     let kept: BTreeSet<&str> = if gone { BTreeSet::new() } else { of(service).collect() };
     for address in &kept {
-        // An existing IPAddress is this Service's, or a user created it deliberately.
+        // Errors are ignored: an IPAddress that is not of this Service was created by a user.
         let _ = make(server, address, service).await;
     }
     for address in server.inner.objects.list(GROUP, PLURAL, None) {
@@ -159,7 +158,7 @@ fn is_of(address: &Value, service: &Value) -> bool {
 async fn make(server: &ApiServer, address: &str, service: &Value) -> Result<bool, CommitError> {
     let key = objects::key(GROUP, PLURAL, "", address);
     if let Some(record) = server.store().get(&key) {
-        // May be left from a Service of this name that could not be stored.
+        // It may remain from a Service of this name that could not be stored.
         let revision = record.revision;
         return if is_of(&record.value(), service) { Ok(false) } else { Err(CommitError::Exists { key, revision }) };
     }
@@ -188,10 +187,10 @@ async fn remove(server: &ApiServer, address: &str) {
             Ok(_) => return,
             Err(CommitError::Busy { .. }) => tokio::time::sleep(BUSY_PAUSE).await,
             Err(error) => {
-                tracing::debug!(%address, %error, "an IPAddress stays behind");
+                tracing::debug!(%address, %error, "could not delete the IPAddress of a Service; the next start tries again");
                 return;
             }
         }
     }
-    tracing::warn!(%address, "an IPAddress stays behind: too many writes wait for the disk");
+    tracing::warn!(%address, "could not delete the IPAddress of a Service, as too many writes wait for the disk; the next start tries again");
 }

@@ -1,10 +1,9 @@
-//! Assigns ports on the nodes to Services: the `nodePort` of each port of a Service that is
-//! reachable from outside, and the health check port of a load balancer. No two Services share
-//! one.
+//! Assigns node ports to Services: the `nodePort` of each port of a Service that is reachable from
+//! outside, and the health check port of a load balancer. No two Services share a node port.
 //!
-//! The stored Services are the record of assigned ports. A port is drawn while the object is
-//! prepared, so that later steps see it. It is drawn once more when the write holds [the
-//! lock](crate::service_addresses::hold) that all such writes wait for.
+//! The stored Services are the record of assigned ports. A free port is drawn while the object is
+//! prepared, so that later steps see it. The draw is repeated once the write holds [the
+//! lock](crate::service_addresses::hold) for which all such writes wait.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,29 +16,30 @@ use crate::Objects;
 
 /// kube-apiserver's default range.
 const RANGE: std::ops::RangeInclusive<i64> = 30_000..=32_767;
-/// Ports below are drawn last: they are left for Services that request a specific port.
+/// Ports below this one are drawn last: they are reserved for Services that request a port.
 const FIRST_DRAWN: i64 = 30_086;
 const TAKEN: &str = "provided port is already allocated";
 
-/// The ports of a Service that were drawn and not requested.
+/// The node ports of a Service that were drawn, not requested: indexes in `spec.ports`, and the
+/// health check port.
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct Drawn {
     ports: Vec<usize>,
     health_check: bool,
 }
 
-/// Whether a Service may have ports on nodes.
+/// Whether a Service may have node ports.
 fn may_have(service: &Value) -> bool {
     matches!(service["spec"]["type"].as_str(), Some("NodePort" | "LoadBalancer"))
 }
 
-/// Whether each of its ports gets a node port.
+/// Whether each port of a Service gets a node port.
 pub(crate) fn needs(service: &Value) -> bool {
     may_have(service)
         && (service["spec"]["type"] == "NodePort" || service["spec"]["allocateLoadBalancerNodePorts"] != false)
 }
 
-/// Whether its load balancer checks which nodes have an endpoint.
+/// Whether the load balancer of a Service checks which nodes have an endpoint.
 pub(crate) fn needs_health_check(service: &Value) -> bool {
     service["spec"]["type"] == "LoadBalancer" && service["spec"]["externalTrafficPolicy"] == "Local"
 }
@@ -55,20 +55,21 @@ pub(crate) fn of(service: &Value) -> BTreeSet<i64> {
     ports.filter_map(|port| set(&port["nodePort"])).collect()
 }
 
-/// Its health check node port, if it has one.
+/// The health check node port of a Service, if any.
 pub(crate) fn health_check(service: &Value) -> Option<i64> {
     set(&service["spec"]["healthCheckNodePort"])
 }
 
-/// The free node ports: not used by other Services, and not already assigned to this one.
+/// The free node ports: those that no Service has.
 struct Free {
+    /// The ports of other Services.
     taken: BTreeSet<i64>,
     /// The ports that this Service already has.
     own: BTreeSet<i64>,
 }
 
 impl Free {
-    fn look(objects: &Objects, service: &Value, before: Option<&Value>) -> Free {
+    fn read(objects: &Objects, service: &Value, before: Option<&Value>) -> Free {
         let is_other = |other: &Value| {
             before.is_none()
                 || meta::name(other) != meta::name(service)
@@ -98,7 +99,7 @@ impl Free {
         Ok(())
     }
 
-    /// Takes any port.
+    /// Takes a free port.
     fn draw(&mut self) -> Result<i64, String> {
         let last = (FIRST_DRAWN..=*RANGE.end()).chain(*RANGE.start()..FIRST_DRAWN);
         let port = last.into_iter().find(|port| !self.is_taken(*port)).ok_or("range is full")?;
@@ -113,7 +114,7 @@ pub(crate) fn draw(objects: &Objects, service: &mut Value, before: Option<&Value
     if !may_have(service) {
         return Ok(Drawn::default());
     }
-    let mut free = Free::look(objects, service, before);
+    let mut free = Free::read(objects, service, before);
     let kept = before.map(of).unwrap_or_default();
     let needs = needs(service);
     let name = meta::name(service).to_owned();
@@ -123,7 +124,7 @@ pub(crate) fn draw(objects: &Objects, service: &mut Value, before: Option<&Value
         Status::invalid(&kind, &name, &[Error::invalid(&ports.index(index).child(field), port, why)])
     };
     let ports = service["spec"]["ports"].as_array().cloned().unwrap_or_default();
-    // A new Service shares one node port among all protocols of one of its ports.
+    // A new Service has the same node port for all protocols of a port.
     let mut of_port: BTreeMap<i64, i64> = BTreeMap::new();
     if before.is_none() {
         for port in &ports {
@@ -132,7 +133,7 @@ pub(crate) fn draw(objects: &Objects, service: &mut Value, before: Option<&Value
             }
         }
     }
-    // The port of the Service that has each node port.
+    // The Service port of each node port.
     let mut has: BTreeMap<i64, i64> = BTreeMap::new();
     let mut drawn = Drawn::default();
     for (index, port) in ports.iter().enumerate() {
@@ -151,8 +152,8 @@ pub(crate) fn draw(objects: &Objects, service: &mut Value, before: Option<&Value
                 wanted
             }
             None if needs => {
-                let all = |why: String| Status::internal(format!("failed to allocate a nodePort: {why}"));
-                let port = free.draw().map_err(all)?;
+                let failed = |why: String| Status::internal(format!("failed to allocate a nodePort: {why}"));
+                let port = free.draw().map_err(failed)?;
                 if before.is_none() {
                     of_port.insert(number, port);
                 }
@@ -168,7 +169,7 @@ pub(crate) fn draw(objects: &Objects, service: &mut Value, before: Option<&Value
     }
     if needs_health_check(service) {
         match health_check(service) {
-            // Whether the port may change is checked in validation.
+            // Validation rejects a change of the port.
             Some(_) if before.is_some_and(|before| needs_health_check(before) && health_check(before).is_some()) => {}
             Some(given) => free.take(given).map_err(|why| {
                 Status::internal(format!("failed to allocate requested HealthCheck NodePort {given}: {why}"))
@@ -206,7 +207,8 @@ fn remove(object: &mut Value, field: &str) {
     meta::map_mut(object).remove(field);
 }
 
-/// Carries over ports that an update leaves out, and drops those that only the former type had.
+/// Copies node ports that an update omits from the old Service. Removes node ports if the new type
+/// has none and the client did not change them.
 pub(crate) fn keep(new: &mut Value, old: &Value) {
     if needs(old) && needs(new) {
         let before = of(old);
@@ -231,8 +233,8 @@ pub(crate) fn keep(new: &mut Value, old: &Value) {
     }
     match (needs_health_check(old), needs_health_check(new)) {
         (true, true) if health_check(new).is_none() => {
-            // A Service stored before these ports existed has none; it gets one as a new Service
-            // does.
+            // A Service stored by a version without these ports has none, and gets one like a new
+            // Service.
             if let Some(port) = health_check(old) {
                 new["spec"]["healthCheckNodePort"] = port.into();
             }

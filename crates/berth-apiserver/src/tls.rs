@@ -7,7 +7,7 @@
 //! them. Watches have no time limit here: the server ends them, or a shutdown does after its grace
 //! period.
 
-mod patient;
+mod timed_stream;
 mod trust;
 
 use std::convert::Infallible;
@@ -30,30 +30,30 @@ use crate::completion::Disconnection;
 use crate::fairness::{self, Fairness};
 use crate::{ApiServer, Body, RequestInfo, UserInfo, audit, compression, own_service, rest};
 
-use patient::Patient;
+use timed_stream::TimedStream;
 pub use trust::{Certificates, OWN_NAME};
-use trust::{Shown, Trust};
+use trust::{ClientCertificate, Trust};
 
 /// Connections served at once; further ones wait in the kernel's queue.
 const CONNECTIONS_MAX: usize = 16 * 1024;
 /// Size of all headers of a request, as Go's default.
 const HEADER_BYTES_MAX: u32 = 1024 * 1024;
-/// Requests at once on an HTTP/2 connection: what kube-apiserver allows.
+/// Concurrent requests on an HTTP/2 connection, as in kube-apiserver.
 const STREAMS_MAX: u32 = 250;
 /// Interval of keep-alive pings on idle HTTP/2 connections, and the time to answer one.
 const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(30);
-/// Time for open requests (watches among them) to finish after shutdown began.
+/// Time for open requests, including watches, to finish after shutdown began.
 const SHUTDOWN_GRACE: Duration = Duration::from_millis(500);
 
 /// Why the listener could not be set up.
 #[derive(Debug, thiserror::Error)]
 pub enum ListenError {
-    /// The address cannot be listened on.
+    /// The address cannot be bound.
     #[error("listening on {address}: {source}")]
     Bind {
-        /// The address asked for.
+        /// The requested address.
         address: SocketAddr,
-        /// The system's error.
+        /// Error of the operating system.
         source: std::io::Error,
     },
     /// The certificate, its key or the authority cannot be used.
@@ -61,36 +61,36 @@ pub enum ListenError {
     Tls(String),
 }
 
-/// A bound socket with its certificates, which does not serve yet.
+/// A bound socket with its certificates, before it accepts connections.
 pub struct Listener {
     socket: TcpListener,
     address: SocketAddr,
     trust: Arc<watch::Sender<Arc<Trust>>>,
     now: RealTime,
-    patience: Patience,
+    limits: TimeLimits,
 }
 
 /// Time limits for idle or stalled clients.
 #[derive(Clone, Copy, Debug)]
-pub struct Patience {
-    /// Time for a TLS handshake. By default many times what a slow link needs.
+pub struct TimeLimits {
+    /// Time for a TLS handshake. The default is many times the need of a slow link.
     pub handshake: Duration,
-    /// Time from a connection (or the last answer on it) to the next request's complete headers over HTTP/1.1, and to the first
-    /// bytes of an HTTP/2 connection.
+    /// Over HTTP/1.1: time from the connection (or the last response on it) until the next
+    /// request's headers are complete. Over HTTP/2: time until the connection preface is complete.
     pub headers: Duration,
     /// Time for a request's body to arrive.
     pub body: Duration,
-    /// Time that a client may leave sent data unread.
-    pub taking: Duration,
+    /// Time for which a client may leave sent data unread.
+    pub unread: Duration,
 }
 
-impl Default for Patience {
+impl Default for TimeLimits {
     fn default() -> Self {
-        Patience {
+        TimeLimits {
             handshake: Duration::from_secs(10),
             headers: Duration::from_secs(90),
             body: rest::BODY_TIMEOUT,
-            taking: Duration::from_secs(60),
+            unread: Duration::from_secs(60),
         }
     }
 }
@@ -122,17 +122,17 @@ impl Listener {
         let bind = |source| ListenError::Bind { address, source };
         let socket = TcpListener::bind(address).await.map_err(bind)?;
         let address = socket.local_addr().map_err(bind)?;
-        let (trust, patience) = (Arc::new(watch::Sender::new(trust)), Patience::default());
-        Ok(Listener { socket, address, trust, now, patience })
+        let (trust, limits) = (Arc::new(watch::Sender::new(trust)), TimeLimits::default());
+        Ok(Listener { socket, address, trust, now, limits })
     }
 
     /// Replaces the time limits for stalled clients.
     #[must_use]
-    pub fn with_patience(self, patience: Patience) -> Listener {
-        Listener { patience, ..self }
+    pub fn with_time_limits(self, limits: TimeLimits) -> Listener {
+        Listener { limits, ..self }
     }
 
-    /// Handle to replace the certificates later.
+    /// A handle to replace the certificates later.
     pub fn certificates(&self) -> CertificatesHandle {
         CertificatesHandle(self.trust.clone())
     }
@@ -142,7 +142,8 @@ impl Listener {
         self.address
     }
 
-    /// Serves until `shutdown` completes, then lets open requests finish for a moment and returns.
+    /// Serves until `shutdown` completes. Then gives open requests a short time to finish, and
+    /// returns.
     pub async fn serve(self, server: ApiServer, authenticator: Arc<Authenticator>, shutdown: impl Future<Output = ()>) {
         let slots = Arc::new(Semaphore::new(CONNECTIONS_MAX));
         let fairness = Arc::new(Fairness::start(server.inner.figures.clone(), server.store_handle()));
@@ -161,7 +162,7 @@ impl Listener {
                 () = &mut shutdown => break,
                 accepted = self.socket.accept() => accepted,
             };
-            // Finished connections leave their results behind; take them so that the set does not grow.
+            // Remove the results of finished connections, so that the set does not grow.
             while connections.try_join_next().is_some() {}
             match accepted {
                 Ok((stream, peer)) => {
@@ -172,7 +173,7 @@ impl Listener {
                         authenticator: authenticator.clone(),
                         fairness: fairness.clone(),
                         watcher: graceful.watcher(),
-                        patience: self.patience,
+                        limits: self.limits,
                     };
                     connections.spawn(async move {
                         connection.serve(stream, peer).await;
@@ -180,9 +181,9 @@ impl Listener {
                     });
                 }
                 Err(error) => {
-                    // Out of file descriptors, or the peer gave up already: neither is a reason to stop, but the
-                    // former would spin.
-                    tracing::warn!(%error, "accepting a connection");
+                    // The process is out of file descriptors, or the peer has disconnected already.
+                    // Neither is a reason to stop. The pause keeps the former from looping.
+                    tracing::warn!(%error, "could not accept a connection");
                     tokio::time::sleep(Duration::from_millis(50)).await;
                 }
             }
@@ -195,7 +196,7 @@ impl Listener {
     }
 }
 
-/// What one connection's task needs.
+/// State of the task that serves one connection.
 struct Connection {
     trust: Arc<Trust>,
     now: RealTime,
@@ -203,7 +204,7 @@ struct Connection {
     authenticator: Arc<Authenticator>,
     fairness: Arc<Fairness>,
     watcher: hyper_util::server::graceful::Watcher,
-    patience: Patience,
+    limits: TimeLimits,
 }
 
 impl Connection {
@@ -211,27 +212,28 @@ impl Connection {
         // Small responses and watch events must not wait for each other.
         let _ = stream.set_nodelay(true);
         let acceptor = TlsAcceptor::from(self.trust.config.clone());
-        let stream = match tokio::time::timeout(self.patience.handshake, acceptor.accept(stream)).await {
+        let stream = match tokio::time::timeout(self.limits.handshake, acceptor.accept(stream)).await {
             Ok(Ok(stream)) => stream,
-            Ok(Err(error)) => return tracing::debug!(%peer, %error, "TLS handshake"),
-            Err(_) => return tracing::debug!(%peer, "TLS handshake took too long"),
+            Ok(Err(error)) => return tracing::debug!(%peer, %error, "TLS handshake failed"),
+            Err(_) => return tracing::debug!(%peer, "TLS handshake timed out"),
         };
-        let shown = self.trust.client(stream.get_ref().1.peer_certificates(), (self.now)());
+        let certificate = self.trust.client(stream.get_ref().1.peer_certificates(), (self.now)());
         let (server, authenticator, fairness, now) = (self.server, self.authenticator, self.fairness, self.now);
-        let patience = self.patience;
+        let limits = self.limits;
         let service = hyper::service::service_fn(move |request: Request<hyper::body::Incoming>| {
             let (server, authenticator, fairness) = (server.clone(), authenticator.clone(), fairness.clone());
-            let shown = match &shown {
-                // A connection may outlive its client's certificate.
-                Shown::Believed { until, .. } if now().as_second() > *until => Shown::Strange,
-                shown => shown.clone(),
+            let certificate = match &certificate {
+                // The client's certificate may expire while its connection is open.
+                ClientCertificate::Trusted { until, .. } if now().as_second() > *until => ClientCertificate::Untrusted,
+                certificate => certificate.clone(),
             };
             async move {
-                Ok::<_, Infallible>(answer(&server, &authenticator, &fairness, shown, request, patience.body).await)
+                let response = answer(&server, &authenticator, &fairness, certificate, request, limits.body).await;
+                Ok::<_, Infallible>(response)
             }
         });
         let mut builder = auto::Builder::new(TokioExecutor::new());
-        builder.http1().timer(TokioTimer::new()).header_read_timeout(patience.headers);
+        builder.http1().timer(TokioTimer::new()).header_read_timeout(limits.headers);
         builder
             .http2()
             .timer(TokioTimer::new())
@@ -239,14 +241,14 @@ impl Connection {
             .max_header_list_size(HEADER_BYTES_MAX)
             .keep_alive_interval(KEEP_ALIVE_INTERVAL)
             .keep_alive_timeout(KEEP_ALIVE_INTERVAL);
-        // ALPN has chosen the protocol. Detecting it from the first bytes could wait for ever.
+        // ALPN has chosen the protocol. Detecting it from the first bytes could wait forever.
         let is_http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
-        let stream = Patient::new(stream, patience.taking);
+        let stream = TimedStream::new(stream, limits.unread);
         let (builder, stream) = match is_http2 {
-            true => (builder.http2_only(), stream.begins_within(patience.headers)),
+            true => (builder.http2_only(), stream.with_preface_limit(limits.headers)),
             false => (builder.http1_only(), stream),
         };
-        // No upgrades: a connection without them can shut down gracefully.
+        // Without protocol upgrades, so that the connection can shut down gracefully.
         let connection = builder.serve_connection(TokioIo::new(stream), service).into_owned();
         if let Err(error) = self.watcher.watch(connection).await {
             tracing::debug!(%peer, %error, "connection ended");
@@ -254,40 +256,43 @@ impl Connection {
     }
 }
 
+/// Authenticates a request and returns its response. `body_limit` is the time for the body to
+/// arrive.
 async fn answer(
     server: &ApiServer,
     authenticator: &Authenticator,
     fairness: &Arc<Fairness>,
-    shown: Shown,
+    certificate: ClientCertificate,
     mut request: Request<hyper::body::Incoming>,
-    patience: Duration,
+    body_limit: Duration,
 ) -> Response<Body> {
     let path = request.uri().path().to_owned();
     let accept = request.headers().get(ACCEPT).cloned();
     let may_compress = compression::is_wanted(&request);
     let audit_id = audit::identify(request.headers_mut(), || server.new_request_id());
-    let authenticated = match shown {
-        Shown::Nothing => authenticator.authenticate(None, &path, request.headers_mut()),
-        Shown::Believed { user, .. } => authenticator.authenticate(Some(user), &path, request.headers_mut()),
+    let authenticated = match certificate {
+        ClientCertificate::Absent => authenticator.authenticate(None, &path, request.headers_mut()),
+        ClientCertificate::Trusted { user, .. } => authenticator.authenticate(Some(user), &path, request.headers_mut()),
         // An untrusted certificate does not fall back to anonymous access, even on public paths.
-        Shown::Strange => authenticator.authenticate(None, &path, request.headers_mut()).and_then(|user| {
-            if user == UserInfo::anonymous() { Err(Status::unauthorized("Unauthorized")) } else { Ok(user) }
-        }),
+        ClientCertificate::Untrusted => {
+            authenticator.authenticate(None, &path, request.headers_mut()).and_then(|user| {
+                if user == UserInfo::anonymous() { Err(Status::unauthorized("Unauthorized")) } else { Ok(user) }
+            })
+        }
     };
     let mut response = match authenticated {
-        Ok(user) => answer_in_turn(server, fairness, user, request, patience).await,
-        Err(status) => refusal(&status, accept.as_ref()),
+        Ok(user) => answer_in_turn(server, fairness, user, request, body_limit).await,
+        Err(status) => status_response(&status, accept.as_ref()),
     };
     // Responses depend on the user: intermediaries must not cache them, unless the response allows
     // it itself.
     let headers = response.headers_mut();
     headers.entry(CACHE_CONTROL).or_insert(HeaderValue::from_static("no-cache, private"));
-    // In cluster time, however fast that runs: clients compute ages from it.
+    // Cluster time, which may differ from real time: clients compute ages from this header.
     if let Some(date) = date(server.now()) {
         headers.entry(DATE).or_insert(date);
     }
-    // An aggregated API server that answered got the id with the request and sets this header
-    // itself.
+    // An aggregated API server received the audit id with the request, and sets this header itself.
     headers.entry(audit::ID_HEADER).or_insert(audit_id);
     if may_compress { compression::apply(response) } else { response }
 }
@@ -298,20 +303,20 @@ fn date(now: jiff::Timestamp) -> Option<HeaderValue> {
     HeaderValue::try_from(text).ok()
 }
 
-/// Reads the request's body, which may take long, and answers the request when its user has a
+/// Reads the request's body, which may take long, and executes the request when its user has a
 /// turn.
 async fn answer_in_turn(
     server: &ApiServer,
     turns: &Arc<Fairness>,
     user: UserInfo,
     request: Request<hyper::body::Incoming>,
-    patience: Duration,
+    body_limit: Duration,
 ) -> Response<Body> {
     let (parts, body) = request.into_parts();
     let accept = parts.headers.get(ACCEPT).cloned();
-    let body = match rest::read_body(body, patience).await {
+    let body = match rest::read_body(body, body_limit).await {
         Ok(body) => body,
-        Err(status) => return refusal(&status, accept.as_ref()),
+        Err(status) => return status_response(&status, accept.as_ref()),
     };
     let query = parts.uri.query().unwrap_or_default();
     let info = RequestInfo::parse(&parts.method, parts.uri.path(), query);
@@ -321,12 +326,12 @@ async fn answer_in_turn(
     let request = async move { rest::handle(&server, parts, body, user, disconnection).await };
     match turns.complete(flow, bytes, client, request).await {
         Ok(response) => response,
-        Err(status) => refusal(&status, accept.as_ref()),
+        Err(status) => status_response(&status, accept.as_ref()),
     }
 }
 
 /// A Status as a response in an encoding that the `Accept` header allows.
-fn refusal(status: &Status, accept: Option<&HeaderValue>) -> Response<Body> {
+fn status_response(status: &Status, accept: Option<&HeaderValue>) -> Response<Body> {
     let accept = accept.and_then(|value| value.to_str().ok()).unwrap_or_default();
     rest::status_response_for(status, accept)
 }

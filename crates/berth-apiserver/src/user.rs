@@ -6,13 +6,14 @@ use std::collections::BTreeMap;
 /// The user of a request, as Kubernetes' `UserInfo`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct UserInfo {
-    /// `system:admin`, `system:serviceaccount:<namespace>/<name>`, an e-mail address.
+    /// Name, such as `system:admin`, `system:serviceaccount:<namespace>:<name>` or an e-mail
+    /// address.
     pub name: String,
-    /// Stable identifier, empty when the authenticator has none.
+    /// Stable identifier; empty if the authenticator provides none.
     pub uid: String,
-    /// Groups in the order the authenticator gave them.
+    /// Groups, in the order of the authenticator.
     pub groups: Vec<String>,
-    /// Further facts from the authenticator; keys are lower case.
+    /// Additional attributes from the authenticator. Keys are lower case.
     pub extra: BTreeMap<String, Vec<String>>,
 }
 

@@ -1,4 +1,5 @@
-//! What a cluster has before anybody asks: the configured node pools and the system's priority classes.
+//! Creates the initial objects of a cluster: the configured node pools and the system priority
+//! classes.
 
 use std::time::Duration;
 
@@ -9,15 +10,15 @@ use kube::api::{ObjectMeta, Patch, PatchParams, PostParams};
 use kube::{Api, Client};
 use serde_json::json;
 
-/// Wait before trying again when the API is not ready to take it.
+/// Delay before a retry, for example while the API server is not ready.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// Adds the task that makes them.
+/// Adds the task that creates the objects.
 pub fn install(manager: &mut Manager, pools: Vec<NamedNodePool>) {
     let (client, clock) = (manager.client(), manager.clock());
     manager.task("bootstrap", async move {
-        while let Err(error) = make(&client, &pools).await {
-            tracing::debug!(error = berth_runtime::brief(&error), "cluster not furnished yet, retrying");
+        while let Err(error) = create_objects(&client, &pools).await {
+            tracing::debug!(error = berth_runtime::brief(&error), "creating the initial objects failed, retrying");
             wait(&clock).await;
         }
     });
@@ -27,7 +28,7 @@ async fn wait(clock: &Clock) {
     clock.sleep(RETRY).await;
 }
 
-async fn make(client: &Client, pools: &[NamedNodePool]) -> Result<(), kube::Error> {
+async fn create_objects(client: &Client, pools: &[NamedNodePool]) -> Result<(), kube::Error> {
     let classes: Api<PriorityClass> = Api::all(client.clone());
     for (name, value, description) in [
         (
@@ -58,8 +59,8 @@ async fn make(client: &Client, pools: &[NamedNodePool]) -> Result<(), kube::Erro
         let object = NodePool::new(&pool.name, pool.spec.clone());
         match api.create(&PostParams::default(), &object).await {
             Ok(_) => {}
-            // A restart: the file may have changed what the pool is, but how many machines there are is the
-            // autoscaler's to say.
+            // After a restart, the configuration may have changed the pool. Its number of nodes
+            // belongs to the autoscaler.
             Err(error) if is_already_exists(&error) => {
                 let mut spec = serde_json::to_value(&pool.spec).unwrap_or_default();
                 if let Some(spec) = spec.as_object_mut() {

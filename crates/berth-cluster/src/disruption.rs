@@ -1,10 +1,12 @@
-//! Disruption budgets: how many of the pods they select are healthy, how many have to be, and so how many may be evicted.
+//! The disruption controller: computes the status of PodDisruptionBudgets. The status has the number
+//! of healthy pods, the number that must be healthy, and thus the number that may be evicted.
 //!
-//! The API server refuses evictions by what stands in a budget's status, and counts each it allows off there; a pod that was
-//! evicted and still is there counts as gone until it goes, or for [`DELETION_TIMEOUT`].
+//! The API server rejects evictions according to this status, and updates it with each eviction
+//! that it allows. An evicted pod counts as disrupted until it is deleted, or for
+//! [`DELETION_TIMEOUT`].
 //!
-//! Source of the behaviour: Kubernetes documentation, "Specifying a Disruption Budget for your Application", and the API
-//! documentation of PodDisruptionBudgetStatus.
+//! Source: Kubernetes documentation, "Specifying a Disruption Budget for your Application", and the
+//! API documentation of PodDisruptionBudgetStatus.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -28,37 +30,37 @@ use crate::job::facts::is_deleted;
 use crate::scheduling::matches_label_selector;
 use crate::time::stamp;
 
-/// How long an evicted pod that is not being deleted counts as gone.
+/// How long an evicted pod without a deletion timestamp counts as disrupted.
 pub const DELETION_TIMEOUT: SignedDuration = SignedDuration::from_mins(2);
-/// The one condition of a budget.
+/// Type of a budget's only condition.
 const DISRUPTION_ALLOWED: &str = "DisruptionAllowed";
 
-/// What a budget demands of its pods.
+/// The numbers of pods that a budget requires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Demand {
-    /// Pods there should be.
+pub struct Requirement {
+    /// Expected number of pods.
     pub expected: i64,
-    /// Those that have to be healthy.
+    /// Number of pods that must be healthy.
     pub healthy: i64,
 }
 
-/// What a budget demands. `pods`: how many it selects; `scale`: how many the controllers of these pods want together, which
-/// only budgets that are not a number of available pods go by.
+/// The requirement of a budget. `pods` is the number of pods that it selects. `scale` is the sum of
+/// the replicas of their controllers; it matters for `maxUnavailable` and for percentages.
 ///
 /// # Errors
-/// When an amount of the budget is neither a number nor a percentage.
-pub fn demand(budget: &PodDisruptionBudget, pods: i64, scale: i64) -> Result<Demand, String> {
+/// If an amount of the budget is neither a number nor a percentage.
+pub fn requirement(budget: &PodDisruptionBudget, pods: i64, scale: i64) -> Result<Requirement, String> {
     let spec = budget.spec.clone().unwrap_or_default();
     if let Some(most) = &spec.max_unavailable {
         let unavailable = int_or_string::scaled(&json!(most), scale, true)?;
-        return Ok(Demand { expected: scale, healthy: (scale - unavailable).max(0) });
+        return Ok(Requirement { expected: scale, healthy: (scale - unavailable).max(0) });
     }
-    let Some(least) = &spec.min_available else { return Ok(Demand { expected: pods, healthy: 0 }) };
+    let Some(least) = &spec.min_available else { return Ok(Requirement { expected: pods, healthy: 0 }) };
     let expected = if needs_scale(budget) { scale } else { pods };
-    Ok(Demand { expected, healthy: int_or_string::scaled(&json!(least), expected, true)? })
+    Ok(Requirement { expected, healthy: int_or_string::scaled(&json!(least), expected, true)? })
 }
 
-/// Does what the budget demands depend on how many pods their controllers want?
+/// True if the budget's requirement depends on the replicas of the pods' controllers.
 fn needs_scale(budget: &PodDisruptionBudget) -> bool {
     use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString::String as Percentage;
     let spec = budget.spec.as_ref();
@@ -66,47 +68,46 @@ fn needs_scale(budget: &PodDisruptionBudget) -> bool {
     spec.is_some_and(|spec| spec.max_unavailable.is_some()) || matches!(least, Some(Percentage(_)))
 }
 
-/// The status of a budget, and when evicted pods that stay count again.
-///
-/// `pods`: those it selects.
+/// The status of a budget, and the time until the next evicted but undeleted pod counts again.
+/// `pods` are those that the budget selects.
 pub fn status(
     budget: &PodDisruptionBudget,
     pods: &[Arc<Pod>],
-    demand: Demand,
+    requirement: Requirement,
     now: Timestamp,
 ) -> (PodDisruptionBudgetStatus, Option<Duration>) {
     let known = budget.status.clone().unwrap_or_default();
-    let (mut disrupted, mut again) = (BTreeMap::new(), None);
+    let (mut disrupted, mut requeue_after) = (BTreeMap::new(), None);
     let known_disrupted = known.disrupted_pods.iter().flatten();
     for (name, evicted) in known_disrupted {
-        let is_there = pods.iter().any(|pod| pod.name_any() == *name && !is_deleted(pod));
+        let is_undeleted = pods.iter().any(|pod| pod.name_any() == *name && !is_deleted(pod));
         let until = evicted.0.checked_add(DELETION_TIMEOUT).unwrap_or(evicted.0);
         if let Ok(left) = Duration::try_from(until.duration_since(now))
-            && is_there
+            && is_undeleted
             && !left.is_zero()
         {
             disrupted.insert(name.clone(), evicted.clone());
-            again = Some(again.map_or(left, |again: Duration| again.min(left)));
+            requeue_after = Some(requeue_after.map_or(left, |requeue_after: Duration| requeue_after.min(left)));
         }
     }
     let healthy = |pod: &&Arc<Pod>| !is_deleted(pod) && is_ready(pod) && !disrupted.contains_key(&pod.name_any());
     let number = |count: i64| i32::try_from(count).unwrap_or(i32::MAX);
     let current = i64::try_from(pods.iter().filter(healthy).count()).unwrap_or(i64::MAX);
-    let allowed = if demand.expected > 0 { (current - demand.healthy).max(0) } else { 0 };
+    let allowed = if requirement.expected > 0 { (current - requirement.healthy).max(0) } else { 0 };
     let reason = if allowed > 0 { "SufficientPods" } else { "InsufficientPods" };
     let status = PodDisruptionBudgetStatus {
         current_healthy: number(current),
-        desired_healthy: number(demand.healthy),
+        desired_healthy: number(requirement.healthy),
         disruptions_allowed: number(allowed),
-        expected_pods: number(demand.expected),
+        expected_pods: number(requirement.expected),
         disrupted_pods: (!disrupted.is_empty()).then_some(disrupted),
         observed_generation: budget.metadata.generation,
         conditions: Some(conditions(budget, allowed > 0, reason, "", now)),
     };
-    (status, again)
+    (status, requeue_after)
 }
 
-/// The status of a budget that could not be looked at: it allows nothing, whatever it allowed.
+/// The status of a budget whose requirement cannot be computed: it allows no disruptions.
 fn failed(budget: &PodDisruptionBudget, why: &str, now: Timestamp) -> PodDisruptionBudgetStatus {
     PodDisruptionBudgetStatus {
         disruptions_allowed: 0,
@@ -183,9 +184,9 @@ pub fn install(manager: &mut Manager) {
         .watch_self(&budgets)
         .watch(&pods, move |delta| {
             let sides: Vec<_> = [&delta.old, &delta.new].into_iter().flatten().collect();
-            let there = of_pods.get(&delta.latest().namespace().unwrap_or_default());
-            let concerned = there.into_iter().filter(|budget| sides.iter().any(|pod| selects(budget, pod)));
-            concerned.map(|budget| ObjectKey::of(budget.as_ref())).collect::<BTreeSet<_>>()
+            let in_namespace = of_pods.get(&delta.latest().namespace().unwrap_or_default());
+            let selecting = in_namespace.into_iter().filter(|budget| sides.iter().any(|pod| selects(budget, pod)));
+            selecting.map(|budget| ObjectKey::of(budget.as_ref())).collect::<BTreeSet<_>>()
         })
         .watch(&deployments, move |delta| {
             let wanted = |set: &Deployment| set.spec.as_ref().and_then(|spec| spec.replicas);
@@ -221,17 +222,18 @@ impl Reconciler for Controller {
         let Some(budget) = self.budgets.get(&key) else { return Ok(Action::Wait) };
         let mut pods = self.pods.list_namespace(&key.namespace);
         pods.retain(|pod| selects(&budget, pod));
-        let tell = |type_, reason: &str, message: &str| self.recorder.event(budget.as_ref(), type_, reason, message);
-        let wanted = match self.wanted(&budget, &pods).await {
-            Ok(scale) => demand(&budget, i64::try_from(pods.len()).unwrap_or(i64::MAX), scale),
+        let record_event =
+            |type_, reason: &str, message: &str| self.recorder.event(budget.as_ref(), type_, reason, message);
+        let wanted = match self.expected_replicas(&budget, &pods).await {
+            Ok(scale) => requirement(&budget, i64::try_from(pods.len()).unwrap_or(i64::MAX), scale),
             Err(why) => Err(why),
         };
         let now = self.clock.now();
-        let (status, again) = match wanted {
+        let (status, requeue_after) = match wanted {
             Ok(wanted) => {
-                let (status, again) = status(&budget, &pods, wanted, now);
-                self.tell_of_survivors(&budget, &pods, &status);
-                (status, again)
+                let (status, requeue_after) = status(&budget, &pods, wanted, now);
+                self.report_undeleted_pods(&budget, &pods, &status);
+                (status, requeue_after)
             }
             Err(why) => (failed(&budget, &why, now), None),
         };
@@ -239,15 +241,15 @@ impl Reconciler for Controller {
             status.conditions.iter().flatten().find(|it| it.reason == "SyncFailed").map(|it| it.message.clone());
         if budget.status.as_ref() != Some(&status) {
             if pods.is_empty() {
-                tell(EventType::Normal, "NoPods", "No matching pods found");
+                record_event(EventType::Normal, "NoPods", "No matching pods found");
             }
             if let Some(why) = &failure {
                 let message = format!("Failed to calculate the number of expected pods: {why}");
-                tell(EventType::Warning, "CalculateExpectedPodCountFailed", &message);
+                record_event(EventType::Warning, "CalculateExpectedPodCountFailed", &message);
             }
             let api: Api<PodDisruptionBudget> = Api::namespaced(self.client.clone(), &key.namespace);
             let changed = PodDisruptionBudget { status: Some(status), ..(*budget).clone() };
-            // An eviction in between is counted by the version it made.
+            // A concurrent eviction changes the resourceVersion, and so makes this write fail.
             match berth_runtime::write::replace_status(&api, &key.name, &PostParams::default(), &changed).await {
                 Ok(written) => self.budgets.observe(written),
                 Err(error) if is_not_found(&error) => return Ok(Action::Wait),
@@ -256,38 +258,39 @@ impl Reconciler for Controller {
         }
         match failure {
             Some(why) => Err(why.into()),
-            None => Ok(again.map_or(Action::Wait, Action::After)),
+            None => Ok(requeue_after.map_or(Action::Wait, Action::After)),
         }
     }
 }
 
 impl Controller {
-    /// How many pods the controllers of these pods want, when that matters. Pods without one count for nothing.
-    async fn wanted(&self, budget: &PodDisruptionBudget, pods: &[Arc<Pod>]) -> Result<i64, String> {
+    /// The sum of the replicas of these pods' controllers; 0 if the budget does not need it. Pods
+    /// without a controller do not count.
+    async fn expected_replicas(&self, budget: &PodDisruptionBudget, pods: &[Arc<Pod>]) -> Result<i64, String> {
         if !needs_scale(budget) {
             return Ok(0);
         }
-        let (mut asked, mut total, mut alone) = (BTreeSet::new(), 0_i64, 0);
+        let (mut seen, mut total, mut unmanaged) = (BTreeSet::new(), 0_i64, 0);
         for pod in pods {
             let Some(owner) = controller(pod.as_ref()) else {
-                alone += 1;
+                unmanaged += 1;
                 continue;
             };
-            if asked.contains(&owner.uid) {
+            if seen.contains(&owner.uid) {
                 continue;
             }
-            asked.insert(owner.uid.clone());
+            seen.insert(owner.uid.clone());
             let namespace = pod.namespace().unwrap_or_default();
-            let (scaled, scale) = self
+            let (scaled_uid, scale) = self
                 .scale(&namespace, owner)
                 .await?
                 .ok_or_else(|| format!("found no controllers for pod {:?}", pod.name_any()))?;
-            // ReplicaSets of one Deployment are scaled as one.
-            if scaled == owner.uid || asked.insert(scaled) {
+            // The ReplicaSets of one Deployment count once.
+            if scaled_uid == owner.uid || seen.insert(scaled_uid) {
                 total = total.saturating_add(scale);
             }
         }
-        if alone > 0 {
+        if unmanaged > 0 {
             let message = "Pods selected by this PodDisruptionBudget were found to be unmanaged. As a result, the status of \
                 the PDB cannot be calculated correctly, which may result in undefined behavior. To account for these pods \
                 please set \".spec.minAvailable\" field of the PDB to an integer value.";
@@ -296,7 +299,8 @@ impl Controller {
         Ok(total)
     }
 
-    /// Whose scale decides how many pods this controller wants, and how many; nothing when it is gone.
+    /// The UID of the object that scales this controller, and its replicas. For a ReplicaSet of a
+    /// Deployment, this is the Deployment. `None` if the object does not exist.
     async fn scale(&self, namespace: &str, owner: &OwnerReference) -> Result<Option<(String, i64)>, String> {
         let key = ObjectKey::namespaced(namespace, &owner.name);
         let group = owner.api_version.split_once('/').map_or("", |(group, _)| group);
@@ -305,12 +309,15 @@ impl Controller {
             ("apps", "ReplicaSet") => {
                 let set = self.replica_sets.get(&key).filter(|set| set.metadata.uid.as_ref() == Some(&owner.uid));
                 let Some(set) = set else { return Ok(None) };
-                let above = controller(set.as_ref()).filter(|above| above.kind == "Deployment");
-                match above {
-                    Some(above) => {
-                        let deployment = self.deployments.get(&ObjectKey::namespaced(namespace, &above.name));
-                        let deployment = deployment.filter(|it| it.metadata.uid.as_ref() == Some(&above.uid));
-                        deployment.map(|it| (above.uid.clone(), count(it.spec.as_ref().and_then(|spec| spec.replicas))))
+                let deployment_ref =
+                    controller(set.as_ref()).filter(|deployment_ref| deployment_ref.kind == "Deployment");
+                match deployment_ref {
+                    Some(deployment_ref) => {
+                        let deployment = self.deployments.get(&ObjectKey::namespaced(namespace, &deployment_ref.name));
+                        let deployment = deployment.filter(|it| it.metadata.uid.as_ref() == Some(&deployment_ref.uid));
+                        deployment.map(|it| {
+                            (deployment_ref.uid.clone(), count(it.spec.as_ref().and_then(|spec| spec.replicas)))
+                        })
                     }
                     None => Some((owner.uid.clone(), count(set.spec.as_ref().and_then(|spec| spec.replicas)))),
                 }
@@ -319,17 +326,17 @@ impl Controller {
                 let set = self.stateful_sets.get(&key).filter(|set| set.metadata.uid.as_ref() == Some(&owner.uid));
                 set.map(|set| (owner.uid.clone(), count(set.spec.as_ref().and_then(|spec| spec.replicas))))
             }
-            _ => self.scale_of_another(namespace, owner).await?.map(|scale| (owner.uid.clone(), scale)),
+            _ => self.scale_subresource(namespace, owner).await?.map(|scale| (owner.uid.clone(), scale)),
         })
     }
 
-    /// The same of a kind that is not known here: by its subresource `scale`.
-    async fn scale_of_another(&self, namespace: &str, owner: &OwnerReference) -> Result<Option<i64>, String> {
-        let said = |error: &kube::Error| berth_runtime::message(error);
+    /// The replicas of an object of any other kind, from its subresource `scale`.
+    async fn scale_subresource(&self, namespace: &str, owner: &OwnerReference) -> Result<Option<i64>, String> {
+        let message_of = |error: &kube::Error| berth_runtime::message(error);
         let (group, version) = owner.api_version.split_once('/').unwrap_or(("", &owner.api_version));
         let kind = GroupVersionKind::gvk(group, version, &owner.kind);
         let (resource, capabilities) =
-            kube::discovery::pinned_kind(&self.client, &kind).await.map_err(|error| said(&error))?;
+            kube::discovery::pinned_kind(&self.client, &kind).await.map_err(|error| message_of(&error))?;
         if !capabilities.subresources.iter().any(|(sub, _)| sub.plural == "scale") {
             let dot = if group.is_empty() { "" } else { "." };
             return Err(format!("{}{dot}{group} does not implement the scale subresource", resource.plural));
@@ -341,16 +348,23 @@ impl Controller {
             }
             Ok(_) => Ok(None),
             Err(error) if is_not_found(&error) => Ok(None),
-            Err(error) => Err(said(&error)),
+            Err(error) => Err(message_of(&error)),
         }
     }
 
-    /// Says of pods that were evicted, and neither went nor are going, that they count again.
-    fn tell_of_survivors(&self, budget: &PodDisruptionBudget, pods: &[Arc<Pod>], status: &PodDisruptionBudgetStatus) {
+    /// Records an event for each evicted pod that was not deleted within [`DELETION_TIMEOUT`].
+    fn report_undeleted_pods(
+        &self,
+        budget: &PodDisruptionBudget,
+        pods: &[Arc<Pod>],
+        status: &PodDisruptionBudgetStatus,
+    ) {
         let before: BTreeMap<String, Time> =
             budget.status.as_ref().and_then(|status| status.disrupted_pods.clone()).unwrap_or_default();
-        let waits = |pod: &Pod| status.disrupted_pods.iter().flatten().any(|(name, _)| *name == pod.name_any());
-        for pod in pods.iter().filter(|pod| before.contains_key(&pod.name_any()) && !is_deleted(pod) && !waits(pod)) {
+        let is_disrupted = |pod: &Pod| status.disrupted_pods.iter().flatten().any(|(name, _)| *name == pod.name_any());
+        for pod in
+            pods.iter().filter(|pod| before.contains_key(&pod.name_any()) && !is_deleted(pod) && !is_disrupted(pod))
+        {
             let (namespace, name) = (budget.namespace().unwrap_or_default(), budget.name_any());
             let message = format!("Pod was expected by PDB {namespace}/{name} to be deleted but it wasn't");
             self.recorder.event(pod.as_ref(), EventType::Warning, "NotDeleted", &message);
@@ -369,19 +383,19 @@ mod tests {
         serde_json::from_value(json!({"metadata": metadata, "spec": spec, "status": status})).unwrap()
     }
 
-    fn demanded(spec: Value, pods: i64, scale: i64) -> (i64, i64) {
-        let demand = demand(&budget(spec, Value::Null), pods, scale).unwrap();
-        (demand.expected, demand.healthy)
+    fn required(spec: Value, pods: i64, scale: i64) -> (i64, i64) {
+        let requirement = requirement(&budget(spec, Value::Null), pods, scale).unwrap();
+        (requirement.expected, requirement.healthy)
     }
 
     #[test]
-    fn amounts_are_of_pods_or_of_what_their_controllers_want_and_round_up() {
-        assert_eq!(demanded(json!({"minAvailable": 2}), 5, 0), (5, 2));
-        assert_eq!(demanded(json!({"minAvailable": "50%"}), 4, 7), (7, 4));
-        assert_eq!(demanded(json!({"maxUnavailable": 1}), 4, 7), (7, 6));
-        assert_eq!(demanded(json!({"maxUnavailable": "30%"}), 4, 7), (7, 4));
-        assert_eq!(demanded(json!({"maxUnavailable": 9}), 4, 7), (7, 0));
-        assert!(demand(&budget(json!({"minAvailable": "many"}), Value::Null), 1, 1).is_err());
+    fn percentages_and_max_unavailable_count_controller_replicas_and_round_up() {
+        assert_eq!(required(json!({"minAvailable": 2}), 5, 0), (5, 2));
+        assert_eq!(required(json!({"minAvailable": "50%"}), 4, 7), (7, 4));
+        assert_eq!(required(json!({"maxUnavailable": 1}), 4, 7), (7, 6));
+        assert_eq!(required(json!({"maxUnavailable": "30%"}), 4, 7), (7, 4));
+        assert_eq!(required(json!({"maxUnavailable": 9}), 4, 7), (7, 0));
+        assert!(requirement(&budget(json!({"minAvailable": "many"}), Value::Null), 1, 1).is_err());
     }
 
     fn pod(name: &str, ready: &str, deleted: bool) -> Arc<Pod> {
@@ -392,7 +406,7 @@ mod tests {
     }
 
     #[test]
-    fn an_evicted_pod_counts_as_gone_for_two_minutes_and_one_that_goes_for_good() {
+    fn an_evicted_pod_counts_as_disrupted_for_two_minutes_or_until_it_is_deleted() {
         let at: Timestamp = "2026-01-01T00:01:00Z".parse().unwrap();
         let evicted = json!({"a": "2026-01-01T00:00:00Z", "gone": "2026-01-01T00:00:00Z",
             "old": "2025-12-31T23:59:00Z", "going": "2026-01-01T00:00:00Z"});
@@ -407,11 +421,11 @@ mod tests {
             pod("b", "True", false),
             pod("sick", "False", false),
         ];
-        let (status, again) = status(&budget, &pods, Demand { expected: 5, healthy: 1 }, at);
+        let (status, requeue_after) = status(&budget, &pods, Requirement { expected: 5, healthy: 1 }, at);
         let disrupted: Vec<_> = status.disrupted_pods.iter().flatten().map(|(name, _)| name.as_str()).collect();
         assert_eq!(disrupted, ["a"]);
-        assert_eq!(again, Some(Duration::from_secs(60)));
-        // "old" and "b".
+        assert_eq!(requeue_after, Some(Duration::from_secs(60)));
+        // The pods "old" and "b".
         assert_eq!((status.current_healthy, status.disruptions_allowed), (2, 1));
         let condition = &status.conditions.unwrap()[0];
         assert_eq!((condition.status.as_str(), condition.reason.as_str()), ("True", "SufficientPods"));
@@ -419,10 +433,10 @@ mod tests {
     }
 
     #[test]
-    fn a_budget_without_pods_or_that_cannot_be_computed_allows_nothing() {
+    fn a_budget_without_pods_or_with_an_error_allows_no_disruptions() {
         let at = Timestamp::UNIX_EPOCH;
         let none = budget(json!({"minAvailable": 0}), Value::Null);
-        assert_eq!(status(&none, &[], Demand { expected: 0, healthy: 0 }, at).0.disruptions_allowed, 0);
+        assert_eq!(status(&none, &[], Requirement { expected: 0, healthy: 0 }, at).0.disruptions_allowed, 0);
         let before = json!({"currentHealthy": 5, "desiredHealthy": 1, "disruptionsAllowed": 4, "expectedPods": 5});
         let failed = failed(&budget(json!({"maxUnavailable": 1}), before), "why", at);
         assert_eq!((failed.disruptions_allowed, failed.current_healthy), (0, 5));

@@ -1,9 +1,9 @@
-//! Indexes several controllers of this crate want.
+//! Pod indexes that several controllers of this crate use.
 
 use berth_runtime::{Cache, Index};
 use k8s_openapi::api::core::v1::Pod;
 
-/// Pods that have not ended, by the node they are bound to.
+/// Pods that have not terminated, by the name of their node.
 pub fn pods_by_node(pods: &Cache<Pod>) -> Index<Pod> {
     pods.index(|pod| {
         let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
@@ -12,7 +12,7 @@ pub fn pods_by_node(pods: &Cache<Pod>) -> Index<Pod> {
     })
 }
 
-/// Pods that have a node and have not ended, all under the key `bound`.
+/// Bound pods that have not terminated, all under the key `bound`.
 pub fn bound_pods(pods: &Cache<Pod>) -> Index<Pod> {
     pods.index(|pod| {
         let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());

@@ -1,10 +1,11 @@
-//! The rest of an embedded cluster: what kube-controller-manager, kube-scheduler, kubelet, the cluster autoscaler and
-//! a cloud do.
+//! The controllers of an embedded cluster: counterparts of kube-controller-manager, kube-scheduler,
+//! kubelet, the cluster autoscaler and a cloud's node pools.
 //!
-//! Everything here reaches Kubernetes through a client and time through a clock, as in a real cluster: the same
-//! controllers run in `berth up` and in virtual time. Decisions are pure functions over snapshots (`scheduling`,
-//! `autoscaler::scale_up`, …); controllers read caches, call them and write the result. What must survive a restart
-//! stands in the API: a pod's end is its start plus its duration, a machine that was ordered is in its pool's status.
+//! All access to Kubernetes goes through a client, and all time through a clock, so that the same
+//! controllers run in `berth up` and in virtual time. Decisions are pure functions of snapshots
+//! (`scheduling`, `autoscaler::scale_up`, …); the controllers read caches, call these functions and
+//! write the result. State that must survive a restart is in the API: a pod ends at its start time
+//! plus its duration, and an ordered machine is listed in its pool's status.
 
 pub mod autoscaler;
 pub mod disruption;
@@ -32,35 +33,36 @@ use berth_runtime::Manager;
 
 pub use logs::{LogOptions, PodLogs};
 
-/// What [`install`] needs to know.
+/// Options of [`install`].
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// The cluster to be.
+    /// Configuration of the cluster.
     pub configuration: ClusterConfiguration,
-    /// Seeds every draw: node name suffixes, run times from distributions.
+    /// Seed of all random values, such as node name suffixes and run times.
     pub seed: u64,
-    /// Filled with what simulated containers print; hand a clone to the API server's `pods/log`.
+    /// The logs of simulated containers; a clone serves the API server's `pods/log`.
     pub logs: PodLogs,
     /// The cluster's CA certificate in PEM, published as ConfigMap `kube-root-ca.crt` in every namespace.
     pub root_ca: Option<String>,
 }
 
-/// Where the cluster is and what it is called.
+/// The cluster's name, region and version.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Site {
     /// Cluster name.
     pub cluster: String,
-    /// Region; default zones are in it.
+    /// Region; the default zones are in this region.
     pub region: String,
-    /// What kubelets report as their version.
+    /// Kubernetes version that the kubelets report.
     pub version: String,
-    /// Seeds every draw.
+    /// Seed of all random values.
     pub seed: u64,
 }
 
-/// Adds everything an embedded cluster runs beside the API server to `manager`.
+/// Adds all controllers of an embedded cluster to `manager`.
 ///
-/// The kinds it watches (NodePool, ProvisioningRequest, JobSet among them) must be served before the manager runs.
+/// The API server must serve the kinds that they watch (among them NodePool, ProvisioningRequest and
+/// JobSet) before the manager runs.
 pub fn install(manager: &mut Manager, options: Options) {
     let configuration = &options.configuration;
     let site = Site {

@@ -1,10 +1,11 @@
-//! What simulated containers print.
+//! Logs of simulated containers.
 //!
-//! Nothing is stored: a container's log is a function of its pod and the time, so it reads the same after a restart.
+//! Logs are not stored: a container's log is computed from its pod and the time, and so is the same
+//! after a restart.
 
 use std::sync::{Arc, OnceLock};
 
-use berth_api::berth::PodRuntime;
+use berth_api::berth::SimulatedPods;
 use berth_runtime::{Cache, Clock, Manager, ObjectKey};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{Container, ContainerState, Pod};
@@ -12,10 +13,11 @@ use kube::ResourceExt;
 
 use crate::kubelet::run;
 
-/// Progress lines of one run, at most.
-const PROGRESS_LINES: u32 = 10;
+/// Number of parts of a run; a progress line ends each part but the last.
+const PROGRESS_PARTS: u32 = 10;
 
-/// Reads the logs of simulated pods; clones share it. Empty until the cluster is installed.
+/// Returns the logs of simulated pods. Clones share their state. Without logs until
+/// [`PodLogs::connect`].
 #[derive(Clone, Default)]
 pub struct PodLogs {
     source: Arc<OnceLock<Source>>,
@@ -24,7 +26,7 @@ pub struct PodLogs {
 struct Source {
     pods: Cache<Pod>,
     clock: Clock,
-    runtime: PodRuntime,
+    runtime: SimulatedPods,
     seed: u64,
 }
 
@@ -34,34 +36,35 @@ impl std::fmt::Debug for PodLogs {
     }
 }
 
-/// What part of a log is wanted; the fields of Kubernetes' `PodLogOptions`.
+/// The requested part of a log: the fields of Kubernetes' `PodLogOptions`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LogOptions {
     /// The log of the container's previous run.
     pub previous: bool,
-    /// Only lines of the last so many seconds.
+    /// Only lines of this many last seconds.
     pub since_seconds: Option<i64>,
-    /// Only lines since this time.
+    /// Only lines at or after this time.
     pub since_time: Option<Timestamp>,
-    /// Starts each line with its time.
+    /// Start each line with its time.
     pub timestamps: bool,
-    /// Only the last so many lines.
+    /// Only this many last lines.
     pub tail_lines: Option<i64>,
-    /// At most so many bytes, from the start.
+    /// Only this many first bytes of the selected lines.
     pub limit_bytes: Option<i64>,
 }
 
 impl PodLogs {
-    /// Reads the pods of this manager's API from now on. [`crate::install`] does this; a process that serves logs but runs
-    /// no cluster does it itself.
-    pub fn connect(&self, manager: &mut Manager, runtime: PodRuntime, seed: u64) {
+    /// Connects the logs to the pods of this manager's API server. [`crate::install`] calls this. A
+    /// process that serves logs without running the cluster's controllers calls it itself.
+    pub fn connect(&self, manager: &mut Manager, runtime: SimulatedPods, seed: u64) {
         let source = Source { pods: manager.cache::<Pod>(), clock: manager.clock(), runtime, seed };
-        // A second installation would describe the same API; the first one stays.
+        // A second call connects to the same API server, so the first connection stays.
         let _ = self.source.set(source);
     }
 
-    /// The log of a container as text; of the pod's default or first container when `container` is `None`. `None`
-    /// when there is no such pod or container; empty before the container runs.
+    /// The log of a container as text. If `container` is `None`, the pod's default container, else
+    /// its first one. Returns `None` if the pod or container does not exist, and an empty text
+    /// before the container runs.
     pub fn read(&self, namespace: &str, pod: &str, container: Option<&str>, options: &LogOptions) -> Option<String> {
         let source = self.source.get()?;
         let pod = source.pods.get(&ObjectKey::namespaced(namespace, pod))?;
@@ -84,12 +87,12 @@ impl PodLogs {
 
 type Line = (Timestamp, String);
 
-/// Everything the container has printed by now.
+/// All lines that the container has printed until `now`.
 fn lines(
     pod: &Pod,
     container: &Container,
     previous: bool,
-    runtime: &PodRuntime,
+    runtime: &SimulatedPods,
     seed: u64,
     now: Timestamp,
 ) -> Vec<Line> {
@@ -123,15 +126,15 @@ fn lines(
     }
     let last = ended.map_or(now, |(at, _)| at);
     if let Some(duration) = run::plan(pod, container, runtime, seed).duration.filter(|duration| !duration.is_zero()) {
-        let step = SignedDuration::try_from(duration / PROGRESS_LINES).unwrap_or(SignedDuration::MAX);
+        let step = SignedDuration::try_from(duration / PROGRESS_PARTS).unwrap_or(SignedDuration::MAX);
         let mut at = started;
-        for part in 1..PROGRESS_LINES {
+        for part in 1..PROGRESS_PARTS {
             let Ok(next) = at.checked_add(step) else { break };
             at = next;
             if at >= last {
                 break;
             }
-            lines.push((at, format!("progress {} %", part * 100 / PROGRESS_LINES)));
+            lines.push((at, format!("progress {} %", part * 100 / PROGRESS_PARTS)));
         }
     }
     if let Some((at, code)) = ended {
@@ -140,7 +143,7 @@ fn lines(
     lines
 }
 
-/// The wanted part of the lines, as text.
+/// The requested part of the lines, as text.
 fn cut(lines: Vec<Line>, options: &LogOptions, now: Timestamp) -> String {
     let since_seconds =
         options.since_seconds.and_then(|seconds| now.checked_sub(SignedDuration::from_secs(seconds)).ok());

@@ -1,9 +1,9 @@
-//! Draws that are the same for the same seed and the same thing drawn for: no generator to keep, nothing lost in a
-//! restart.
+//! Deterministic pseudo-random values: a hash of the seed and of a description. There is no
+//! generator state to keep over a restart.
 
 use sha2::{Digest, Sha256};
 
-/// A number drawn for a list of words.
+/// A 64-bit hash of a list of words.
 pub fn hash(words: &[&str]) -> u64 {
     let mut digest = Sha256::new();
     for word in words {
@@ -14,7 +14,7 @@ pub fn hash(words: &[&str]) -> u64 {
     u64::from_be_bytes(bytes[..8].try_into().expect("a SHA-256 digest has more than 8 bytes"))
 }
 
-/// A number drawn for a seed and a list of words.
+/// A pseudo-random number for a seed and a list of words.
 pub fn draw(seed: u64, words: &[&str]) -> u64 {
     let seed = seed.to_string();
     let mut all = vec![seed.as_str()];
@@ -22,7 +22,8 @@ pub fn draw(seed: u64, words: &[&str]) -> u64 {
     hash(&all)
 }
 
-/// `length` lower-case letters and digits, without those that make or look like words (Kubernetes' alphabet).
+/// A pseudo-random name suffix of `length` characters from Kubernetes' alphabet, which avoids
+/// characters that form words or look alike.
 pub fn suffix(seed: u64, words: &[&str], length: usize) -> String {
     const ALPHABET: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
     let mut number = draw(seed, words);

@@ -1,7 +1,7 @@
-//! Aggregated ClusterRoles: the rules of the roles they select are written to them, so that whoever reads the role sees what
-//! it gives. Rules somebody wrote there himself are replaced.
+//! Aggregated ClusterRoles: copies the rules of the selected ClusterRoles to the role that selects
+//! them. Rules that a user wrote to such a role are replaced.
 //!
-//! Source of the behaviour: Kubernetes documentation, "Using RBAC Authorization: Aggregated ClusterRoles".
+//! Source: Kubernetes documentation, "Using RBAC Authorization: Aggregated ClusterRoles".
 
 use berth_runtime::{Action, Cache, Error, Manager, ObjectKey, Reconciler, is_not_found};
 use k8s_openapi::api::rbac::v1::{ClusterRole, PolicyRule};
@@ -12,7 +12,7 @@ use serde_json::json;
 use crate::scheduling::matches_label_selector;
 
 const CONTROLLER: &str = "clusterrole-aggregation-controller";
-/// The one value all aggregated roles have in the index.
+/// Index key of all aggregated roles.
 const AGGREGATED: &str = "aggregated";
 
 /// Adds the controller.
@@ -24,7 +24,7 @@ pub fn install(manager: &mut Manager) {
     manager
         .controller(CONTROLLER)
         .watch_self(&roles)
-        // There are few of them, and each looks whether it is concerned.
+        // There are few aggregated roles; any change reconciles all of them.
         .watch(&roles, move |_| aggregated.keys(AGGREGATED))
         .run(Aggregation { client, roles: roles.clone() });
 }
@@ -55,8 +55,8 @@ impl Reconciler for Aggregation {
     }
 }
 
-/// The rules of the roles that `role` selects, selector by selector in the order of their names, each once; `None` when it
-/// selects none by nature.
+/// The rules of the roles that `role` selects, by selector, then by role name, without duplicates.
+/// `None` if `role` has no aggregation rule.
 fn aggregate<R: AsRef<ClusterRole>>(role: &ClusterRole, all: impl Iterator<Item = R>) -> Option<Vec<PolicyRule>> {
     let rule = role.aggregation_rule.as_ref()?;
     let mut others: Vec<R> = all.filter(|other| other.as_ref().metadata.name != role.metadata.name).collect();

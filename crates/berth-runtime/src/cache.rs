@@ -1,11 +1,14 @@
-//! The local copy of one kind: what the watch has shown, plus what this process has written since.
+//! The local copy of one kind: the objects of the watch, updated with the responses to this
+//! process's own writes.
 //!
-//! A controller that has just written an object hands the answer to [`Cache::observe`]; the cache keeps whichever is
-//! newer, so a reconcile always reads its own writes and needs no "expectations". Newer is decided by
-//! resourceVersion, which Kubernetes lets clients compare as numbers for objects of one resource (KEP-5504).
+//! A controller passes the response to a write to [`Cache::observe`]. The cache keeps the newer
+//! state, so a reconcile always reads its own writes and needs no "expectations". The
+//! resourceVersion decides which state is newer; Kubernetes allows clients to compare it as a
+//! number within one resource (KEP-5504).
 //!
-//! A cache of a kind that there are many of keeps those whole that were touched last, and packs the others: see
-//! [`Cache::pack_idle`]. A cache of a kind of which only a part is ever asked for keeps that part: see [`Cache::project`].
+//! A cache of many objects can keep only the recently used ones as typed values and pack the
+//! others: see [`Cache::pack_idle`]. A cache can also keep only the parts of objects that are used:
+//! see [`Cache::project`].
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,24 +25,24 @@ use crate::packing::Packing;
 
 /// A change of one cached object. At least one side is present.
 pub struct Delta<K> {
-    /// What was cached before; `None` when the object is new.
+    /// The object before the change; `None` if it is new.
     pub old: Option<Arc<K>>,
-    /// What is cached now; `None` when the object is gone.
+    /// The object after the change; `None` if it was deleted.
     pub new: Option<Arc<K>>,
 }
 
 impl<K> Delta<K> {
-    /// The latest known state: the new object, or the last one before it went.
+    /// Returns the new object, or the last state of a deleted one.
     pub fn latest(&self) -> &Arc<K> {
         self.new.as_ref().or(self.old.as_ref()).expect("a delta has at least one side")
     }
 }
 
-/// Hears of every change for as long as it is held.
+/// A callback for every change, which is called while its owner holds it.
 pub(crate) type Subscriber<K> = dyn Fn(&Delta<K>) + Send + Sync;
 type IndexFn<K> = Arc<dyn Fn(&K) -> Vec<String> + Send + Sync>;
 
-/// All objects of one kind, in key order; clones share it.
+/// All objects of one kind, ordered by key; clones share the cache.
 pub struct Cache<K> {
     inner: Arc<Inner<K>>,
 }
@@ -52,35 +55,38 @@ impl<K> Clone for Cache<K> {
 
 struct Inner<K> {
     state: RwLock<State<K>>,
-    /// Their controllers hold them: what has stopped acting hears of nothing.
+    /// Owned by the controllers, so a stopped controller gets no changes.
     subscribers: RwLock<Vec<Weak<Subscriber<K>>>>,
-    /// Takes out of an object what nobody asks the cache for.
+    /// Removes unused parts of an object.
     projection: OnceLock<fn(&mut K)>,
-    /// Whether all objects of the kind are here, as far as has been shown.
+    /// True once all objects of the kind have been listed.
     complete: AtomicBool,
 }
 
 struct State<K> {
-    /// Found by hash: an ordered search among tens of thousands of keys waits for memory at every step.
+    /// Objects by key. A hash map, because an ordered search among tens of thousands of keys has a
+    /// cache miss at every step.
     objects: HashMap<Arc<ObjectKey>, Entry<K>>,
     /// The keys of `objects`.
     order: BTreeSet<Arc<ObjectKey>>,
-    /// Those that are still asked.
+    /// The indexes that are still in use.
     indexes: Vec<Weak<RwLock<IndexState<K>>>>,
-    /// The highest resourceVersion a deletion was seen at, per key, while the watch may still replay older states.
+    /// The highest resourceVersion of a deletion per key, while the watch may still replay older
+    /// states.
     forgotten: HashMap<Arc<ObjectKey>, u64>,
-    /// What was put into `forgotten`, the oldest first.
+    /// The entries of `forgotten`, oldest first.
     forgotten_order: VecDeque<(Arc<ObjectKey>, u64)>,
-    /// How objects are packed that nobody touches; without it they are not.
+    /// Packs idle objects; `None` if packing is off.
     packing: Option<Packing<K>>,
-    /// With packing: objects that may be whole, the one touched longest ago first, with the version they had then.
+    /// With packing: objects that may be unpacked, least recently used first, with their version at
+    /// that time.
     touched: VecDeque<(Arc<ObjectKey>, Option<u64>)>,
 }
 
-/// An object; at least one form of it is there, both while it was read since it was packed.
+/// A cached object: the typed value, its packed form, or both if it was read after it was packed.
 struct Entry<K> {
     version: Option<u64>,
-    whole: Option<Arc<K>>,
+    typed: Option<Arc<K>>,
     packed: Option<Condensed>,
 }
 
@@ -89,7 +95,7 @@ struct IndexState<K> {
     keys: HashMap<String, Keys>,
 }
 
-/// Keys with one value; most values of most indexes have one.
+/// The keys of one index value; most values have one key.
 enum Keys {
     One(Arc<ObjectKey>),
     Many(BTreeSet<Arc<ObjectKey>>),
@@ -98,7 +104,7 @@ enum Keys {
 /// Objects by a computed value, such as pods by node; see [`Cache::index`].
 pub struct Index<K> {
     cache: Cache<K>,
-    /// Written with the cache's state locked, and read so: the two are never seen apart.
+    /// Read and written only while the cache's state is locked, so both always match.
     state: Arc<RwLock<IndexState<K>>>,
 }
 
@@ -108,12 +114,13 @@ impl<K> Clone for Index<K> {
     }
 }
 
-/// How many deletions are remembered against replayed older states; beyond it the oldest keys are dropped.
+/// Number of deletions that are remembered against replayed older states; the oldest ones are
+/// dropped.
 const FORGOTTEN_MAX: usize = 4096;
 
-/// After how many touches of other objects an object is packed. Of the objects of a busy second, which are touched several
-/// times each, most are whole, at about eight kilobytes each.
-const WHOLE_MAX: usize = 4096;
+/// Number of recently used objects that stay unpacked, at about eight kilobytes each. This covers
+/// most objects of a busy second, which are used several times each.
+const UNPACKED_MAX: usize = 4096;
 
 impl<K: Resource + 'static> Cache<K> {
     pub(crate) fn new() -> Self {
@@ -131,8 +138,9 @@ impl<K: Resource + 'static> Cache<K> {
         Self { inner: Arc::new(inner) }
     }
 
-    /// Whether an object that is not here is not there. While the objects of a kind have not been listed (they cannot be, or the
-    /// cluster does not serve the version that is read), nothing is known of those that are missing.
+    /// True if an object that is not in the cache does not exist. It is false until the objects of
+    /// the kind have been listed; that may fail, or the cluster may not serve the version that
+    /// Berth reads.
     pub fn is_complete(&self) -> bool {
         self.inner.complete.load(Ordering::Acquire)
     }
@@ -141,7 +149,7 @@ impl<K: Resource + 'static> Cache<K> {
         self.inner.complete.store(complete, Ordering::Release);
     }
 
-    /// A cache filled by hand, for tests of code that reads caches.
+    /// Creates a complete cache of these objects, for tests.
     pub fn for_tests(objects: impl IntoIterator<Item = K>) -> Self {
         let cache = Self::new();
         for object in objects {
@@ -151,9 +159,9 @@ impl<K: Resource + 'static> Cache<K> {
         cache
     }
 
-    /// Keeps but the objects that were touched last (a few thousand) as they are, and the others packed: nothing is lost,
-    /// a packed object takes a tenth of the memory, and reading it costs about what decoding it did. For kinds there are
-    /// very many of, of which most are not looked at for long.
+    /// Packs all but a few thousand recently used objects. A packed object takes a tenth of the
+    /// memory, and reading it costs about as much as decoding it did. This is for kinds with very
+    /// many objects, of which most are idle for a long time.
     pub fn pack_idle(&self)
     where
         K: Serialize + DeserializeOwned,
@@ -162,82 +170,82 @@ impl<K: Resource + 'static> Cache<K> {
         if state.packing.is_none() {
             state.packing = Some(Packing::new());
             state.touched = state.entries().map(|(key, entry)| (key.clone(), entry.version)).collect();
-            while state.touched.len() > WHOLE_MAX {
+            while state.touched.len() > UNPACKED_MAX {
                 state.pack_oldest();
             }
         }
     }
 
-    /// Keeps of every object what `leave_out` leaves of it, from now on; said twice, the first counts. What such a cache holds
-    /// must not be written back whole.
+    /// Sets the function that removes unused parts of every object. Only the first call has an
+    /// effect. Objects of such a cache must not be written back as a whole.
     pub(crate) fn project(&self, leave_out: fn(&mut K)) {
         self.inner.projection.get_or_init(|| leave_out);
     }
 
-    /// The object with this key.
+    /// Returns the object with this key.
     pub fn get(&self, key: &ObjectKey) -> Option<Arc<K>> {
         let object = self.read(|state| {
             let entry = state.objects.get(key)?;
-            Some(entry.whole.clone().ok_or_else(|| state.unpacked(entry)))
+            Some(entry.typed.clone().ok_or_else(|| state.unpacked(entry)))
         })?;
         match object {
             Ok(object) => Some(object),
-            Err(unpacked) => Some(self.inner.state.write().read_again(key, unpacked)),
+            Err(unpacked) => Some(self.inner.state.write().keep_unpacked(key, unpacked)),
         }
     }
 
-    /// Every object, in key order.
+    /// Returns all objects, ordered by key.
     pub fn list(&self) -> Vec<Arc<K>> {
-        self.read(|state| state.entries().map(|(_, entry)| state.whole(entry)).collect())
+        self.read(|state| state.entries().map(|(_, entry)| state.typed(entry)).collect())
     }
 
-    /// Every object of a namespace, in name order.
+    /// Returns all objects of a namespace, ordered by name.
     pub fn list_namespace(&self, namespace: &str) -> Vec<Arc<K>> {
-        self.read(|state| state.in_namespace(namespace).map(|(_, entry)| state.whole(entry)).collect())
+        self.read(|state| state.in_namespace(namespace).map(|(_, entry)| state.typed(entry)).collect())
     }
 
-    /// Every object, in key order, one at a time: what is packed is not all whole at once. Objects that go meanwhile are left
-    /// out, others come in the state they are in when it is their turn.
+    /// Iterates over all objects, ordered by key, without unpacking all of them at once. Objects
+    /// that are deleted meanwhile are skipped; the others are returned in their current state.
     pub fn iter(&self) -> impl Iterator<Item = Arc<K>> + use<K> {
         let keys: Vec<_> = self.read(|state| state.order.iter().cloned().collect());
         let cache = self.clone();
         keys.into_iter().filter_map(move |key| cache.peek(&key))
     }
 
-    /// The same of a namespace, in name order.
+    /// Iterates over the objects of a namespace, ordered by name.
     pub fn iter_namespace(&self, namespace: &str) -> impl Iterator<Item = Arc<K>> + use<K> {
         let keys: Vec<_> = self.read(|state| state.in_namespace(namespace).map(|(key, _)| key.clone()).collect());
         let cache = self.clone();
         keys.into_iter().filter_map(move |key| cache.peek(&key))
     }
 
-    /// The object with this key, which stays packed if it is.
+    /// Returns the object with this key. A packed object stays packed.
     fn peek(&self, key: &ObjectKey) -> Option<Arc<K>> {
-        self.read(|state| state.objects.get(key).map(|entry| state.whole(entry)))
+        self.read(|state| state.objects.get(key).map(|entry| state.typed(entry)))
     }
 
-    /// How many objects there are.
+    /// Returns the number of objects.
     pub fn len(&self) -> usize {
         self.read(|state| state.objects.len())
     }
 
-    /// How often an object was read that was packed, each time at the cost of decoding it; zero of a cache that packs nothing.
+    /// Returns how often a packed object was unpacked for a read; zero without packing.
     pub fn unpacked(&self) -> u64 {
         self.read(|state| state.packing.as_ref().map_or(0, Packing::unpacked))
     }
 
-    /// True when there is no object.
+    /// True if the cache has no objects.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Makes an index: objects can then be found by any value `values` returns for them, at O(log n). It is kept up for as long
-    /// as it is held.
+    /// Creates an index, which finds objects by any of the values that `values` returns for them,
+    /// at O(log n). It is updated until it is dropped.
     pub fn index(&self, values: impl Fn(&K) -> Vec<String> + Send + Sync + 'static) -> Index<K> {
         let mut state = self.inner.state.write();
         let mut index = IndexState { values: Arc::new(values), keys: HashMap::new() };
         for (key, entry) in state.entries() {
-            index.insert(key, &state.whole(entry));
+            index.insert(key, &state.typed(entry));
         }
         let index = Arc::new(RwLock::new(index));
         state.indexes.retain(|known| known.strong_count() > 0);
@@ -245,15 +253,15 @@ impl<K: Resource + 'static> Cache<K> {
         Index { cache: self.clone(), state: index }
     }
 
-    /// Takes in an object this process was handed by the API (the answer to a create, update or patch), unless the
-    /// cache already knows a newer state. Watches fire as if the change had come from the server.
+    /// Adds the object in the response to a create, update or patch, unless the cache has a newer
+    /// state. Subscribers get the change as if the watch had shown it.
     pub fn observe(&self, mut object: K) {
-        // As the watch shows it; see `wire`.
+        // The watch also drops this field; see `wire`.
         object.meta_mut().managed_fields = None;
         self.apply(object);
     }
 
-    /// Takes in that an object is gone (the answer to a delete that removed it at once).
+    /// Removes an object after a delete that took effect at once.
     pub fn observe_deleted(&self, object: &K) {
         self.remove(object);
     }
@@ -268,7 +276,7 @@ impl<K: Resource + 'static> Cache<K> {
             let version = version_of(&object);
             let known = state.objects.get_key_value(&key).map(|(key, entry)| (key.clone(), entry.version));
             let deleted = state.forgotten.get(&key).copied();
-            // An equal version is the echo of what was observed already.
+            // An equal version was already observed in a response.
             let stale = |seen: Option<u64>| matches!((version, seen), (Some(new), Some(seen)) if new <= seen);
             if stale(known.as_ref().and_then(|(_, version)| *version)) || stale(deleted) {
                 return;
@@ -283,8 +291,8 @@ impl<K: Resource + 'static> Cache<K> {
                 |(key, _)| key,
             );
             let new = Arc::new(object);
-            let entry = Entry { version, whole: Some(new.clone()), packed: None };
-            let old = state.objects.insert(key.clone(), entry).map(|old| state.whole(&old));
+            let entry = Entry { version, typed: Some(new.clone()), packed: None };
+            let old = state.objects.insert(key.clone(), entry).map(|old| state.typed(&old));
             for index in state.indexes.iter().filter_map(Weak::upgrade) {
                 let mut index = index.write();
                 if let Some(old) = &old {
@@ -298,7 +306,7 @@ impl<K: Resource + 'static> Cache<K> {
         self.notify(&delta);
     }
 
-    /// Whether the cache has this state of the object, or a later one.
+    /// True if the cache has this state of the object or a later one.
     pub(crate) fn knows(&self, object: &impl Resource) -> bool {
         let key = ObjectKey::of(object);
         let Some(version) = version_of(object) else { return false };
@@ -315,8 +323,8 @@ impl<K: Resource + 'static> Cache<K> {
             let mut state = self.inner.state.write();
             let version = version_of(object);
             let Some((key, entry)) = state.objects.get_key_value(&key) else { return };
-            let (key, known, old) = (key.clone(), entry.version, state.whole(entry));
-            // A deletion of an earlier object of the same name says nothing about the present one.
+            let (key, known, old) = (key.clone(), entry.version, state.typed(entry));
+            // Ignore the deletion of an earlier object with the same name.
             if old.uid() != object.uid() && old.uid().is_some() && object.uid().is_some() {
                 return;
             }
@@ -333,18 +341,19 @@ impl<K: Resource + 'static> Cache<K> {
         self.notify(&delta);
     }
 
-    /// Makes the cache hold exactly what a fresh list showed: objects it did not name are gone.
+    /// Removes all objects that are not in `listed`, the keys of a new complete list.
     pub(crate) fn retain(&self, listed: &BTreeSet<ObjectKey>) {
         let gone: Vec<Arc<K>> = self.read(|state| {
             let unlisted = state.entries().filter(|(key, _)| !listed.contains(key.as_ref()));
-            unlisted.map(|(_, entry)| state.whole(entry)).collect()
+            unlisted.map(|(_, entry)| state.typed(entry)).collect()
         });
         for object in gone {
             self.remove(object.as_ref());
         }
     }
 
-    /// Takes in that a list at `revision` did not name objects the cache holds: those that are not newer are gone.
+    /// Removes the objects that are not in `listed`, the keys of a complete list at `revision`,
+    /// unless they are newer.
     pub(crate) fn forget_before(&self, revision: u64, listed: &BTreeSet<ObjectKey>)
     where
         K: Clone,
@@ -352,25 +361,25 @@ impl<K: Resource + 'static> Cache<K> {
         let older = |object: &K| version_of(object).is_some_and(|version| version <= revision);
         let gone: Vec<Arc<K>> = self.read(|state| {
             let unlisted = state.entries().filter(|(key, _)| !listed.contains(key.as_ref()));
-            unlisted.map(|(_, entry)| state.whole(entry)).filter(|object| older(object.as_ref())).collect()
+            unlisted.map(|(_, entry)| state.typed(entry)).filter(|object| older(object.as_ref())).collect()
         });
         for object in gone {
-            // A watch that lags may still show states from before the list.
+            // A lagging watch may still show states from before the list.
             let mut last = (*object).clone();
             last.meta_mut().resource_version = Some(revision.to_string());
             self.remove(&last);
         }
     }
 
-    /// Lets the subscriber hear of every change until its last owner lets go of it.
+    /// Calls the subscriber for every change until it is dropped.
     pub(crate) fn subscribe(&self, subscriber: &Arc<Subscriber<K>>) {
         let mut subscribers = self.inner.subscribers.write();
         subscribers.retain(|known| known.strong_count() > 0);
         subscribers.push(Arc::downgrade(subscriber));
     }
 
-    /// Shows the subscribers every object as if it had just come. Nothing else may change the cache meanwhile, or they could be
-    /// shown an older state after a newer one.
+    /// Sends every object to the subscribers as new. The caller must exclude other changes
+    /// meanwhile, because subscribers could otherwise get an older state after a newer one.
     pub(crate) fn replay(&self) {
         for object in self.iter() {
             self.notify(&Delta { old: None, new: Some(object) });
@@ -391,9 +400,9 @@ impl<K: Resource + 'static> Cache<K> {
 }
 
 impl<K> State<K> {
-    /// The object, whole.
-    fn whole(&self, entry: &Entry<K>) -> Arc<K> {
-        entry.whole.clone().unwrap_or_else(|| self.unpacked(entry))
+    /// Returns the typed object, unpacked if necessary.
+    fn typed(&self, entry: &Entry<K>) -> Arc<K> {
+        entry.typed.clone().unwrap_or_else(|| self.unpacked(entry))
     }
 
     fn unpacked(&self, entry: &Entry<K>) -> Arc<K> {
@@ -407,39 +416,41 @@ impl<K> State<K> {
         keys.filter_map(|key| Some((key, self.objects.get(key)?)))
     }
 
-    /// Every object, in key order.
+    /// Returns all entries, ordered by key.
     fn entries(&self) -> impl Iterator<Item = (&Arc<ObjectKey>, &Entry<K>)> {
         self.order.iter().filter_map(|key| Some((key, self.objects.get(key)?)))
     }
 
-    /// A packed object was read: whoever looks once looks again soon.
-    fn read_again(&mut self, key: &ObjectKey, unpacked: Arc<K>) -> Arc<K>
+    /// Keeps an unpacked object, because an object that was read once is likely to be read again
+    /// soon.
+    fn keep_unpacked(&mut self, key: &ObjectKey, unpacked: Arc<K>) -> Arc<K>
     where
         K: Resource,
     {
         let Some((key, entry)) = self.objects.get_key_value(key) else { return unpacked };
         let (key, version) = (key.clone(), entry.version);
-        if let Some(whole) = &entry.whole {
-            return whole.clone();
+        if let Some(typed) = &entry.typed {
+            return typed.clone();
         }
         if version != version_of(unpacked.as_ref()) {
-            // Changed and packed again meanwhile.
+            // The object has changed and was packed again meanwhile.
             return self.unpacked(entry);
         }
         if let Some(entry) = self.objects.get_mut(&key) {
-            entry.whole = Some(unpacked.clone());
+            entry.typed = Some(unpacked.clone());
         }
         self.touch(&key, version);
         unpacked
     }
 
-    /// Remembers at which version an object was seen to go, in the place of what was remembered longest ago.
+    /// Records the version at which an object was deleted, and drops the oldest record if there are
+    /// too many.
     fn forget(&mut self, key: Arc<ObjectKey>, seen: u64) {
         self.forgotten.insert(key.clone(), seen);
         self.forgotten_order.push_back((key, seen));
         if self.forgotten_order.len() > FORGOTTEN_MAX
             && let Some((oldest, seen)) = self.forgotten_order.pop_front()
-            // It may have come and gone again since.
+            // The object may have been created and deleted again since then.
             && self.forgotten.get(&oldest) == Some(&seen)
         {
             self.forgotten.remove(&oldest);
@@ -451,40 +462,40 @@ impl<K> State<K> {
             return;
         }
         self.touched.push_back((key.clone(), version));
-        if self.touched.len() > WHOLE_MAX {
+        if self.touched.len() > UNPACKED_MAX {
             self.pack_oldest();
         }
     }
 
     fn pack_oldest(&mut self) {
         let Some((key, version)) = self.touched.pop_front() else { return };
-        // What changed since has been touched since.
+        // A changed object has a later entry in `touched`.
         let Some(entry) = self.objects.get_mut(&key).filter(|entry| entry.version == version) else { return };
-        let (Some(packing), Some(whole)) = (&mut self.packing, &entry.whole) else { return };
+        let (Some(packing), Some(typed)) = (&mut self.packing, &entry.typed) else { return };
         if entry.packed.is_none() {
-            entry.packed = packing.pack(whole);
+            entry.packed = packing.pack(typed);
         }
-        // What cannot be packed stays.
+        // An object that cannot be packed stays unpacked.
         if entry.packed.is_some() {
-            entry.whole = None;
+            entry.typed = None;
         }
     }
 }
 
 impl<K: Resource + 'static> Index<K> {
-    /// The objects with this value, in key order.
+    /// Returns the objects with this value, ordered by key.
     pub fn get(&self, value: &str) -> Vec<Arc<K>> {
         self.read(value, |state, keys| {
-            keys.filter_map(|key| state.objects.get(key)).map(|entry| state.whole(entry)).collect()
+            keys.filter_map(|key| state.objects.get(key)).map(|entry| state.typed(entry)).collect()
         })
     }
 
-    /// The keys of the objects with this value, in order.
+    /// Returns the keys of the objects with this value, in order.
     pub fn keys(&self, value: &str) -> Vec<ObjectKey> {
         self.read(value, |_, keys| keys.map(|key| key.as_ref().clone()).collect())
     }
 
-    /// How many objects have this value.
+    /// Returns the number of objects with this value.
     pub fn count(&self, value: &str) -> usize {
         self.read(value, |_, keys| keys.count())
     }
@@ -516,7 +527,7 @@ impl Keys {
         }
     }
 
-    /// Whether nothing is left.
+    /// Removes a key. Returns true if no key is left.
     fn remove(&mut self, key: &Arc<ObjectKey>) -> bool {
         match self {
             Keys::One(one) => one == key,
@@ -553,7 +564,7 @@ fn version_of<K: Resource>(object: &K) -> Option<u64> {
     object.meta().resource_version.as_deref().and_then(|version| version.parse().ok())
 }
 
-const PACKED: &str = "an object that is not whole is packed";
+const PACKED: &str = "an entry without a typed object has a packed one";
 
 #[cfg(test)]
 mod tests {
@@ -581,7 +592,7 @@ mod tests {
     }
 
     #[test]
-    fn a_replayed_state_does_not_bring_a_deleted_object_back() {
+    fn a_replayed_state_does_not_restore_a_deleted_object() {
         let cache = Cache::for_tests([config_map("a", 7)]);
         cache.observe_deleted(&config_map("a", 9));
         cache.apply(config_map("a", 8));
@@ -591,9 +602,9 @@ mod tests {
     }
 
     #[test]
-    fn of_many_deletions_the_latest_are_remembered() {
+    fn only_the_latest_deletions_are_remembered() {
         let cache = Cache::for_tests([]);
-        // The last to go is the first by name.
+        // The last deleted object is the first by name.
         for number in (0..=FORGOTTEN_MAX).rev() {
             cache.apply(config_map(&format!("{number:05}"), 7));
             cache.remove(&config_map(&format!("{number:05}"), 9));
@@ -601,7 +612,7 @@ mod tests {
         cache.apply(config_map("00000", 8));
         assert!(cache.is_empty());
         cache.apply(config_map(&format!("{FORGOTTEN_MAX:05}"), 8));
-        assert_eq!(cache.len(), 1, "the first of all is remembered no more");
+        assert_eq!(cache.len(), 1, "the oldest deletion is no longer remembered");
     }
 
     #[test]
@@ -615,10 +626,10 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_held_any_more_hears_of_nothing_and_is_not_kept_up() {
+    fn dropped_subscribers_get_no_changes_and_dropped_indexes_are_removed() {
         let cache = Cache::for_tests([config_map("a", 1)]);
-        let heard = Arc::new(parking_lot::Mutex::new(Vec::new()));
-        let log = heard.clone();
+        let received = Arc::new(parking_lot::Mutex::new(Vec::new()));
+        let log = received.clone();
         let subscriber: Arc<Subscriber<ConfigMap>> = Arc::new(move |delta: &Delta<ConfigMap>| {
             log.lock().push((delta.latest().name_any(), delta.old.is_some()));
         });
@@ -627,36 +638,36 @@ mod tests {
         cache.apply(config_map("b", 2));
         cache.replay();
         let all = [("b", false), ("a", false), ("b", false)].map(|(name, changed)| (name.to_owned(), changed));
-        assert_eq!(*heard.lock(), all, "a change, and then all there is as if it were new");
+        assert_eq!(*received.lock(), all, "a change, and then all objects as new");
 
         drop((subscriber, index));
         cache.apply(config_map("a", 3));
-        assert_eq!(heard.lock().len(), 3);
+        assert_eq!(received.lock().len(), 3);
         let _other = cache.index(|c: &ConfigMap| vec![c.name_any()]);
         assert_eq!(cache.read(|state| state.indexes.len()), 1);
     }
 
     #[test]
-    fn what_nobody_touches_is_packed_and_comes_back_as_it_was() {
-        let all = || (0..WHOLE_MAX + 100).map(|number| config_map(&format!("{number:05}"), 7));
-        let whole = |cache: &Cache<ConfigMap>| {
-            cache.read(|state| state.objects.values().filter(|entry| entry.whole.is_some()).count())
+    fn idle_objects_are_packed_and_unpacked_unchanged() {
+        let all = || (0..UNPACKED_MAX + 100).map(|number| config_map(&format!("{number:05}"), 7));
+        let typed = |cache: &Cache<ConfigMap>| {
+            cache.read(|state| state.objects.values().filter(|entry| entry.typed.is_some()).count())
         };
         let cache = Cache::for_tests([]);
         let by_last = cache.index(|c: &ConfigMap| vec![c.name_any().split_off(4)]);
         cache.pack_idle();
         all().for_each(|object| cache.observe(object));
-        assert_eq!(whole(&cache), WHOLE_MAX);
+        assert_eq!(typed(&cache), UNPACKED_MAX);
         assert!(cache.iter().map(|object| (*object).clone()).eq(all()));
-        assert_eq!(cache.list().len(), WHOLE_MAX + 100);
-        assert_eq!(whole(&cache), WHOLE_MAX, "looking through all of them makes none of them whole");
+        assert_eq!(cache.list().len(), UNPACKED_MAX + 100);
+        assert_eq!(typed(&cache), UNPACKED_MAX, "iterating and listing keep no object unpacked");
         assert_eq!(by_last.get("0").len(), by_last.count("0"));
 
-        // What is looked at is whole, changed or not.
+        // An object that is read or changed stays unpacked.
         let first = ObjectKey::namespaced("ns", "00000");
         assert_eq!(*cache.get(&first).unwrap(), config_map("00000", 7));
         assert!(Arc::ptr_eq(&cache.get(&first).unwrap(), &cache.get(&first).unwrap()));
-        assert_eq!(whole(&cache), WHOLE_MAX);
+        assert_eq!(typed(&cache), UNPACKED_MAX);
         assert!(cache.knows(&config_map("00001", 7)) && !cache.knows(&config_map("00001", 8)));
         let before = by_last.count("1");
         cache.apply(config_map("00001", 8));
@@ -664,15 +675,15 @@ mod tests {
         assert_eq!(by_last.count("1"), before);
         cache.remove(&config_map("00002", 9));
         assert_eq!(cache.get(&ObjectKey::namespaced("ns", "00002")), None);
-        assert_eq!(cache.len(), WHOLE_MAX + 99);
+        assert_eq!(cache.len(), UNPACKED_MAX + 99);
     }
 
     #[test]
-    fn a_cache_that_is_full_already_can_be_packed() {
-        let all = || (0..WHOLE_MAX + 3).map(|number| config_map(&format!("{number:05}"), 7));
+    fn packing_can_be_enabled_on_a_full_cache() {
+        let all = || (0..UNPACKED_MAX + 3).map(|number| config_map(&format!("{number:05}"), 7));
         let cache = Cache::for_tests(all());
         cache.pack_idle();
-        assert_eq!(cache.read(|state| state.objects.values().filter(|entry| entry.whole.is_none()).count()), 3);
+        assert_eq!(cache.read(|state| state.objects.values().filter(|entry| entry.typed.is_none()).count()), 3);
         assert!(cache.iter().map(|object| (*object).clone()).eq(all()));
     }
 }

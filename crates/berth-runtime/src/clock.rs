@@ -1,42 +1,44 @@
-//! Cluster time. Everything that asks "what time is it" or waits asks a [`Clock`]: the system's in a real cluster,
-//! one that runs N times faster in `berth up --time-scale N`, and one that stands on tokio's paused clock in virtual
-//! time. Nothing else in the libraries reads a clock.
+//! Cluster time. Everything that reads the time or waits uses a [`Clock`]: the system's in a real
+//! cluster, one that runs N times faster in `berth up --time-scale N`, or one on tokio's paused
+//! clock in virtual time. Nothing else in the libraries reads a clock.
 
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 use tokio::time::Instant;
 
-/// A source of cluster time; cheap to clone, all clones agree.
+/// A source of cluster time; clones show the same time.
 #[derive(Clone, Debug)]
 pub struct Clock(Kind);
 
 #[derive(Clone, Debug)]
 enum Kind {
-    /// The operating system's wall clock, so that corrections of it are followed.
+    /// The operating system's wall clock, including its corrections.
     System,
-    /// `origin` plus tokio's elapsed time since `started`, `scale` times over.
+    /// `origin` plus `scale` times the elapsed tokio time since `started`.
     Scaled { origin: Timestamp, started: Instant, scale: f64 },
 }
 
-/// Waits longer than this are cut into pieces: tokio's timer wheel holds about two years.
+/// Maximum duration of one sleep; longer waits are split. Tokio's timer wheel covers about two
+/// years.
 const SLEEP_MAX: Duration = Duration::from_secs(86_400 * 180);
 
 impl Clock {
-    /// The operating system's clock.
+    /// Returns the operating system's clock.
     pub fn system() -> Self {
         Self(Kind::System)
     }
 
-    /// A clock that shows `origin` now and runs `scale` times as fast as tokio's. With a paused tokio runtime and
-    /// scale 1 this is virtual time. `scale` must be positive and finite; other values are taken as 1.
+    /// Returns a clock that shows `origin` now and runs `scale` times as fast as tokio's. With a
+    /// paused tokio runtime and scale 1 this is virtual time. `scale` must be positive and finite;
+    /// other values count as 1.
     pub fn scaled(origin: Timestamp, scale: f64) -> Self {
         let scale = if scale.is_finite() && scale > 0.0 { scale } else { 1.0 };
         Self(Kind::Scaled { origin, started: Instant::now(), scale })
     }
 
-    /// The present cluster time.
-    #[expect(clippy::disallowed_methods, reason = "this is the one place that may ask the operating system")]
+    /// Returns the current cluster time.
+    #[expect(clippy::disallowed_methods, reason = "this is the one place that may read the system clock")]
     pub fn now(&self) -> Timestamp {
         match &self.0 {
             Kind::System => Timestamp::now(),
@@ -59,19 +61,19 @@ impl Clock {
         }
     }
 
-    /// Waits until the clock shows `at`; returns at once when it has passed.
+    /// Waits until the clock shows `at`; returns at once if that time has passed.
     pub async fn sleep_until(&self, at: Timestamp) {
         if let Ok(left) = Duration::try_from(at.duration_since(self.now())) {
             self.sleep(left).await;
         }
     }
 
-    /// Cluster time until `at`, zero when it has passed.
+    /// Returns the cluster time until `at`; zero if that time has passed.
     pub fn until(&self, at: Timestamp) -> Duration {
         Duration::try_from(at.duration_since(self.now())).unwrap_or_default()
     }
 
-    /// The cluster time that passes while this much tokio time does.
+    /// Converts a duration of tokio time to cluster time.
     pub(crate) fn of_tokio(&self, duration: Duration) -> Duration {
         match &self.0 {
             Kind::Scaled { scale, .. } if *scale != 1.0 => duration.mul_f64(*scale),
@@ -79,12 +81,12 @@ impl Clock {
         }
     }
 
-    /// The tokio time that passes while this much cluster time does.
+    /// Converts a duration of cluster time to tokio time.
     pub(crate) fn to_tokio(&self, duration: Duration) -> Duration {
         match &self.0 {
             Kind::System => duration,
             Kind::Scaled { scale, .. } if *scale == 1.0 => duration,
-            // Never round a wait to nothing: a scaled loop must still yield.
+            // Never round a wait to zero, because a loop with a scaled clock must still yield.
             Kind::Scaled { scale, .. } => duration.div_f64(*scale).max(Duration::from_nanos(1)),
         }
     }
@@ -95,7 +97,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn an_hour_passes_at_once_in_virtual_time() {
+    async fn an_hour_of_virtual_time_takes_no_real_time() {
         let clock = Clock::scaled("2026-01-01T00:00:00Z".parse().unwrap(), 1.0);
         clock.sleep(Duration::from_secs(3600)).await;
         assert_eq!(clock.now(), "2026-01-01T01:00:00Z".parse::<Timestamp>().unwrap());

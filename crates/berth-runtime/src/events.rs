@@ -1,9 +1,11 @@
-//! Kubernetes Events: what a person sees under "Events:" in `kubectl describe`.
+//! Kubernetes Events, as `kubectl describe` shows them under "Events:".
 //!
-//! Recording never waits and never fails a reconcile: events go through bounded rows to one task that writes them, in
-//! order for each object, a few objects at once, and of each namespace in turn. The same event about the same object is counted up in one Event object, as
-//! client-go does. Telling comes after doing: the writer rests as long as each write took, so that the busier the API is
-//! the less of it events take, and what cannot be written in time is dropped.
+//! Recording an event never waits and never fails a reconcile. Events go through bounded queues to
+//! one task that writes them: in order for each object, for several objects concurrently, and with
+//! turns between namespaces. A repeated event about an object increases the count of one Event
+//! object, as in client-go. Events have lower priority than other requests: after each write the
+//! writer pauses for as long as the write took, so a busy API gets fewer events. Events that cannot
+//! be written in time are dropped.
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -24,39 +26,41 @@ use tokio::time::Instant;
 use crate::turns::Turns;
 use crate::{Clock, write};
 
-/// Events being written at once, each about another object. All of them are one task's, which no more than one processor
-/// works on.
+/// Number of events that are written concurrently, each about another object. All lanes are in one
+/// task, which uses at most one processor.
 const LANES: usize = 8;
-/// Events of a lane waiting to be written, at most; beyond it the newest of the namespace with the most are dropped, because a
-/// flood of events must never slow the work they describe, nor hide what is said to other tenants.
+/// Maximum number of waiting events per lane. Beyond it the newest event of the namespace with the
+/// most is dropped, because a flood of events must neither slow the work that it describes nor
+/// displace the events of other tenants.
 const PENDING_MAX: usize = 4096;
-/// Series of a lane remembered for counting repeats; beyond it the oldest keys are dropped and start a new Event.
+/// Maximum number of series per lane that are remembered for counting repeats. The lowest keys are
+/// dropped beyond it, and a repeat then creates a new Event.
 const SERIES_MAX: usize = 1024;
-/// Longest event message Kubernetes accepts, in bytes.
+/// Maximum length of an event message in Kubernetes, in bytes.
 const MESSAGE_BYTES_MAX: usize = 1024;
 
-/// Event types Kubernetes knows.
+/// The event types of Kubernetes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EventType {
-    /// Something expected happened.
+    /// An expected event.
     Normal,
-    /// Something a person may want to look at happened.
+    /// An event that may need attention.
     Warning,
 }
 
-/// Writes events in the name of one component; cheap to clone.
+/// Records events for one component; cheap to clone.
 #[derive(Clone)]
 pub struct Recorder {
     component: String,
     clock: Clock,
     lanes: Arc<[Sender]>,
-    /// Events recorded so far.
+    /// Number of recorded events.
     recorded: Arc<AtomicU64>,
-    /// Events dropped so far.
+    /// Number of dropped events.
     dropped: Arc<AtomicU64>,
 }
 
-/// A lane as recorders see it: what waits, and a token for each entry that does.
+/// The sending side of a lane: the waiting entries, and a channel with one token per entry.
 struct Sender {
     waiting: Waiting,
     tokens: mpsc::Sender<()>,
@@ -65,17 +69,18 @@ struct Sender {
 type Waiting = Arc<Mutex<Turns<Entry>>>;
 
 impl Sender {
-    /// Adds an entry. Returns whether one had to be dropped for want of room.
+    /// Adds an entry. Returns true if an entry was dropped because the lane is full.
     fn send(&self, entry: Entry) -> bool {
         let namespace = entry.regarding.namespace.clone().unwrap_or_default();
         let mut waiting = self.waiting.lock();
         if waiting.len() < PENDING_MAX {
             waiting.push(&namespace, entry);
-            // A closed lane means that the process stops; there is a token for each entry, and room for as many.
+            // A closed channel means that the process stops. The channel has capacity for one token
+            // per entry.
             let _ = self.tokens.try_send(());
             return false;
         }
-        // The token of the one that is dropped stands for the new one.
+        // The new entry uses the token of the dropped one.
         if waiting.take_from_longest(&namespace).is_some() {
             waiting.push(&namespace, entry);
         }
@@ -90,12 +95,13 @@ struct Entry {
     reason: String,
     message: String,
     at: Timestamp,
-    /// Tells events of one instant apart.
+    /// Distinguishes events of the same instant in their names.
     number: u64,
 }
 
 impl Recorder {
-    /// The recorder and the task that writes what it records; the task ends when all recorders are gone.
+    /// Returns a recorder, and the task that writes its events. The task ends when all recorders
+    /// are dropped.
     pub(crate) fn new(client: Client, clock: Clock) -> (Self, impl Future<Output = ()> + Send) {
         let lane = |_| {
             let (tokens, received) = mpsc::channel(PENDING_MAX);
@@ -111,12 +117,14 @@ impl Recorder {
         })
     }
 
-    /// The same recorder speaking for another component (`source.component`, shown by `kubectl get events -o wide`).
+    /// Returns a recorder for another component (`source.component`, shown by `kubectl get events
+    /// -o wide`).
     pub fn for_component(&self, component: impl Into<String>) -> Self {
         Self { component: component.into(), ..self.clone() }
     }
 
-    /// Records an event about an object. Messages are cut to 1,024 bytes, ending in ` ...`.
+    /// Records an event about an object. Messages are truncated to 1,024 bytes, and then end in `
+    /// ...`.
     pub fn event<K>(&self, object: &K, event_type: EventType, reason: &str, message: &str)
     where
         K: Resource<DynamicType = ()>,
@@ -124,7 +132,7 @@ impl Recorder {
         self.event_about(object.object_ref(&()), event_type, reason, message);
     }
 
-    /// Records an event about an object known by reference.
+    /// Records an event about a referenced object.
     pub fn event_about(&self, regarding: ObjectReference, event_type: EventType, reason: &str, message: &str) {
         let entry = Entry {
             component: self.component.clone(),
@@ -135,12 +143,12 @@ impl Recorder {
             at: self.clock.now(),
             number: self.recorded.fetch_add(1, Ordering::Relaxed) + 1,
         };
-        // Events about one object stay in order.
+        // Events about one object use one lane, so they stay in order.
         let mut hasher = DefaultHasher::new();
         (&entry.regarding.uid, &entry.regarding.namespace, &entry.regarding.name).hash(&mut hasher);
         let lane = (hasher.finish() % LANES as u64) as usize;
         if self.lanes[lane].send(entry) {
-            // A flood would otherwise be one of warnings.
+            // Log only powers of two: a flood of events must not become a flood of warnings.
             let dropped = self.dropped.fetch_add(1, Ordering::Relaxed) + 1;
             if dropped.is_power_of_two() {
                 tracing::warn!(reason, dropped, "events dropped: too many are waiting to be written");
@@ -161,30 +169,30 @@ fn truncate(message: &str) -> String {
     format!("{}{TAIL}", &message[..end])
 }
 
-/// What makes two events the same one happening again.
+/// The key of a series of equal events: component, UID, name, reason and message.
 type Series = (String, String, String, String, String);
 
-/// Writes the events of one lane; ends when all recorders are gone.
+/// Writes the events of one lane; ends when all recorders are dropped.
 async fn post(client: Client, (waiting, mut tokens): (Waiting, mpsc::Receiver<()>)) {
     let mut lane = Lane { client, series: BTreeMap::new() };
     while tokens.recv().await.is_some() {
         let Some(entry) = waiting.lock().next() else { continue };
         let started = Instant::now();
         lane.write(entry).await;
-        // In virtual time writes take none.
+        // In virtual time a write takes no time, so this does not wait.
         tokio::time::sleep(started.elapsed()).await;
     }
 }
 
 struct Lane {
     client: Client,
-    /// Name and count of the Event that a series is counted in.
+    /// Name and count of the Event object of each series.
     series: BTreeMap<Series, (String, i32)>,
 }
 
 impl Lane {
     async fn write(&mut self, entry: Entry) {
-        // Events about cluster-scoped objects live in `default`.
+        // Events about cluster-scoped objects are in namespace `default`.
         let namespace = entry.regarding.namespace.clone().unwrap_or_else(|| "default".into());
         let api: Api<Event> = Api::namespaced(self.client.clone(), &namespace);
         let key = (
@@ -199,10 +207,14 @@ impl Lane {
             let patch = json!({"count": count, "lastTimestamp": Time(entry.at)});
             match api.patch(name, &PatchParams::default(), &Patch::Merge(&patch)).await {
                 Ok(_) => return,
-                // The Event expired or was deleted: start a new one below.
+                // The Event has expired or was deleted: create a new one below.
                 Err(error) if crate::is_not_found(&error) => {}
                 Err(error) => {
-                    tracing::debug!(error = crate::brief(&error), reason = entry.reason, "event not counted");
+                    tracing::debug!(
+                        error = crate::brief(&error),
+                        reason = entry.reason,
+                        "cannot update the count of an event"
+                    );
                     return;
                 }
             }
@@ -236,8 +248,8 @@ impl Lane {
                     self.series.pop_first();
                 }
             }
-            // The namespace is going away, or the API is: an event is not worth a retry.
-            Err(error) => tracing::debug!(error = crate::brief(&error), "event not written"),
+            // The namespace is being deleted, or the API is not available. Events are not retried.
+            Err(error) => tracing::debug!(error = crate::brief(&error), "cannot write an event"),
         }
     }
 }
@@ -251,22 +263,23 @@ mod tests {
 
     use super::*;
 
-    /// A client whose requests take a second each; what they said, when they were answered.
-    fn slow() -> (Client, Arc<Mutex<Vec<(String, Duration)>>>) {
-        let answered: Arc<Mutex<Vec<(String, Duration)>>> = Arc::default();
-        let (heard, start) = (answered.clone(), Instant::now());
+    /// Returns a client whose requests take a second each, and the messages of these requests with
+    /// their response times.
+    fn slow_client() -> (Client, Arc<Mutex<Vec<(String, Duration)>>>) {
+        let responses: Arc<Mutex<Vec<(String, Duration)>>> = Arc::default();
+        let (recorded, start) = (responses.clone(), Instant::now());
         let service = tower::service_fn(move |request: Request<Body>| {
-            let heard = heard.clone();
+            let recorded = recorded.clone();
             async move {
                 let body = request.into_body().collect_bytes().await.unwrap_or_default();
                 tokio::time::sleep(Duration::from_secs(1)).await;
                 let event: serde_json::Value = serde_json::from_slice(&body).unwrap_or_default();
-                let said = event["message"].as_str().unwrap_or("counted").to_owned();
-                heard.lock().push((said, start.elapsed()));
+                let message = event["message"].as_str().unwrap_or("counted").to_owned();
+                recorded.lock().push((message, start.elapsed()));
                 Ok::<_, std::convert::Infallible>(Response::new(Body::from(b"{\"metadata\":{}}".to_vec())))
             }
         });
-        (Client::new(service, "default"), answered)
+        (Client::new(service, "default"), responses)
     }
 
     fn about(uid: &str) -> ObjectReference {
@@ -275,51 +288,51 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn events_about_one_object_stay_in_order_and_objects_do_not_wait_for_each_other() {
-        let (client, answered) = slow();
+        let (client, responses) = slow_client();
         let clock = Clock::scaled("2026-01-01T00:00:00Z".parse().unwrap(), 1.0);
         let (recorder, post) = Recorder::new(client, clock);
         for message in ["a1", "a2", "a1"] {
-            recorder.event_about(about("a"), EventType::Normal, "Said", message);
+            recorder.event_about(about("a"), EventType::Normal, "Tested", message);
         }
         for number in 0..100 {
-            recorder.event_about(about(&format!("b{number}")), EventType::Normal, "Said", "b");
+            recorder.event_about(about(&format!("b{number}")), EventType::Normal, "Tested", "b");
         }
         drop(recorder);
         post.await;
-        let answered = answered.lock();
-        let of_a: Vec<&str> = answered.iter().map(|it| it.0.as_str()).filter(|said| *said != "b").collect();
+        let responses = responses.lock();
+        let of_a: Vec<&str> = responses.iter().map(|it| it.0.as_str()).filter(|message| *message != "b").collect();
         assert_eq!(of_a, ["a1", "a2", "counted"]);
-        let last = answered.iter().map(|it| it.1).max().unwrap_or_default();
-        assert!(last < Duration::from_secs(100), "{last:?} for what one lane needs 205 s for");
+        let last = responses.iter().map(|it| it.1).max().unwrap_or_default();
+        assert!(last < Duration::from_secs(100), "{last:?}, but one lane needs 205 s");
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_is_too_much_is_dropped_and_nobody_waits() {
-        let (client, answered) = slow();
+    async fn events_beyond_the_limit_are_dropped_without_waiting() {
+        let (client, responses) = slow_client();
         let clock = Clock::scaled("2026-01-01T00:00:00Z".parse().unwrap(), 1.0);
         let (recorder, post) = Recorder::new(client, clock);
         for number in 0..PENDING_MAX + 10 {
-            recorder.event_about(about("a"), EventType::Normal, "Said", &number.to_string());
+            recorder.event_about(about("a"), EventType::Normal, "Tested", &number.to_string());
         }
         assert_eq!(recorder.dropped.load(Ordering::Relaxed), 10);
         drop(recorder);
         post.await;
-        assert_eq!(answered.lock().len(), PENDING_MAX);
+        assert_eq!(responses.lock().len(), PENDING_MAX);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_flood_of_one_namespace_hides_no_event_of_another() {
-        let (client, answered) = slow();
+    async fn a_flood_in_one_namespace_drops_no_event_of_another() {
+        let (client, responses) = slow_client();
         let clock = Clock::scaled("2026-01-01T00:00:00Z".parse().unwrap(), 1.0);
         let (recorder, post) = Recorder::new(client, clock);
-        // More than all lanes hold.
+        // More events than all lanes can hold.
         for number in 0..PENDING_MAX * LANES * 2 {
             let flood = ObjectReference { namespace: Some("blue".into()), ..about(&number.to_string()) };
-            recorder.event_about(flood, EventType::Normal, "Said", "flood");
+            recorder.event_about(flood, EventType::Normal, "Tested", "flood");
         }
         let green = ObjectReference { namespace: Some("green".into()), ..about("train") };
-        recorder.event_about(green, EventType::Normal, "Said", "green");
+        recorder.event_about(green, EventType::Normal, "Tested", "green");
         tokio::select! { () = post => {}, () = tokio::time::sleep(Duration::from_secs(10)) => {} }
-        assert!(answered.lock().iter().any(|(said, _)| said == "green"), "it waits for one turn");
+        assert!(responses.lock().iter().any(|(message, _)| message == "green"), "the event waits for one turn");
     }
 }

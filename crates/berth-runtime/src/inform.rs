@@ -1,4 +1,4 @@
-//! Keeps one cache equal to the server's state.
+//! Fills one cache by list and watch, and keeps it up to date.
 
 use std::collections::BTreeSet;
 use std::fmt::Debug;
@@ -13,24 +13,26 @@ use serde::de::DeserializeOwned;
 use tokio::sync::{RwLock, watch};
 
 use crate::kinds::Serving;
-use crate::wire::Seen;
+use crate::wire::Undecoded;
 use crate::{Cache, Clock, ObjectKey};
 
-/// First delay before a failed watch is tried again; doubles up to [`WATCH_BACKOFF_MAX`].
+/// First delay before a failed watch is retried; doubles up to [`WATCH_BACKOFF_MAX`].
 pub(crate) const WATCH_BACKOFF_BASE: Duration = Duration::from_millis(100);
 pub(crate) const WATCH_BACKOFF_MAX: Duration = Duration::from_secs(30);
-/// From this delay on failures are shown to the operator.
+/// From this delay on, failures are logged as warnings.
 pub(crate) const WATCH_BACKOFF_WARN: Duration = Duration::from_millis(1600);
 
-/// Where a cache is filled from.
+/// The source of a cache.
 pub(crate) struct Source<K> {
-    pub(crate) api: Api<Seen<K>>,
+    pub(crate) api: Api<Undecoded<K>>,
     pub(crate) cache: Cache<K>,
     pub(crate) clock: Clock,
-    /// Whether others wait until the cache is filled, however long that takes: a kind of another project whose objects cannot be
-    /// listed, for want of its conversion webhook say, holds up no other.
+    /// True if the manager waits until this cache is filled, however long that takes. It is false
+    /// for optional kinds: if objects of one cannot be listed, for example without its conversion
+    /// webhook, other controllers still start.
     pub(crate) required: bool,
-    /// Held while the cache is changed: who holds it for writing has the caches to itself.
+    /// Read lock that is held while the cache is changed. A holder of the write lock excludes all
+    /// changes.
     pub(crate) gate: Arc<RwLock<()>>,
 }
 
@@ -38,40 +40,40 @@ impl<K> Source<K>
 where
     K: Resource<DynamicType = ()> + DeserializeOwned + Clone + Debug + Send + Sync + 'static,
 {
-    /// List, watch, and list again when the watch was lost too long.
+    /// Lists and watches. Lists again if the watch was interrupted for too long.
     pub(crate) async fn inform(&self, synced: &watch::Sender<bool>) {
         let Self { api, cache, clock, required, gate } = self;
         let mut stream = pin!(watcher(api.clone(), watcher::Config::default()));
         let mut listed: BTreeSet<ObjectKey> = BTreeSet::new();
         let mut backoff = WATCH_BACKOFF_BASE;
         while let Some(event) = stream.next().await {
-            let open = gate.read().await;
+            let gate_guard = gate.read().await;
             match event {
                 Ok(watcher::Event::Init) => listed.clear(),
                 Ok(watcher::Event::InitApply(object)) => {
                     listed.insert(ObjectKey::of(&object));
-                    take(cache, &object);
+                    apply_if_new(cache, &object);
                 }
                 Ok(watcher::Event::InitDone) => {
                     cache.retain(&listed);
                     cache.set_complete(true);
                     listed.clear();
-                    // No receiver is left only when the manager is stopping.
+                    // An error means that no receiver is left, because the manager is stopping.
                     let _ = synced.send(true);
                     backoff = WATCH_BACKOFF_BASE;
                 }
                 Ok(watcher::Event::Apply(object)) => {
                     backoff = WATCH_BACKOFF_BASE;
-                    take(cache, &object);
+                    apply_if_new(cache, &object);
                 }
                 Ok(watcher::Event::Delete(object)) => {
                     backoff = WATCH_BACKOFF_BASE;
                     cache.remove(&object);
                 }
                 Err(error) => {
-                    drop(open);
+                    drop(gate_guard);
                     let error = crate::brief(&error);
-                    // One lost watch is an everyday matter; one that does not come back is not.
+                    // A single lost watch is normal. Repeated failures are logged as warnings.
                     if backoff >= WATCH_BACKOFF_WARN {
                         if !required {
                             let _ = synced.send(true);
@@ -87,20 +89,21 @@ where
         }
     }
 
-    /// The same while the cluster serves the kind; the cache counts as filled while it does not. When the definition is gone, so
-    /// are its objects, whether or not a watch has shown it.
+    /// Lists and watches while the cluster serves the kind. The cache counts as filled while it
+    /// does not. When the CustomResourceDefinition is deleted, its objects are removed from the
+    /// cache, whether or not a watch has shown their deletion.
     pub(crate) async fn inform_while_served(self, synced: watch::Sender<bool>, mut serving: watch::Receiver<Serving>) {
-        let mut known = false;
+        let mut was_served = false;
         loop {
             let now = *serving.borrow_and_update();
             match now {
                 Serving::Unknown => {}
                 Serving::Served => {
-                    if !known {
+                    if !was_served {
                         self.cache.set_complete(false);
                     }
-                    known = true;
-                    // A definition that is written again while it serves the kind is no reason to list again.
+                    was_served = true;
+                    // An update of the definition that leaves the kind served needs no new list.
                     let ends = serving.wait_for(|now| *now != Serving::Served);
                     tokio::select! {
                         biased;
@@ -116,20 +119,21 @@ where
                     let _open = self.gate.read().await;
                     self.cache.retain(&BTreeSet::new());
                     self.cache.set_complete(true);
-                    known = false;
+                    was_served = false;
                     let _ = synced.send(true);
                 }
             }
             if serving.changed().await.is_err() {
-                // Who knows of the kinds has died, which is reported there.
+                // The task that follows the definitions has ended, and its own error is reported.
                 std::future::pending::<()>().await;
             }
         }
     }
 }
 
-/// Takes in what a watch has shown, decoding it only if it is news.
-pub(crate) fn take<K>(cache: &Cache<K>, object: &Seen<K>)
+/// Applies an object from a list or watch to the cache. It is decoded only if the cache does not
+/// have its version.
+pub(crate) fn apply_if_new<K>(cache: &Cache<K>, object: &Undecoded<K>)
 where
     K: Resource<DynamicType = ()> + DeserializeOwned + 'static,
 {
@@ -138,9 +142,9 @@ where
     }
     match object.decode() {
         Ok(object) => cache.apply(object),
-        // One object that is not what its schema promises must not blind the controllers to all others.
+        // An invalid object is skipped, so that the controllers still get all other objects.
         Err(error) => {
-            tracing::warn!(kind = %K::kind(&()), key = %ObjectKey::of(object), %error, "cannot read an object");
+            tracing::warn!(kind = %K::kind(&()), key = %ObjectKey::of(object), %error, "cannot decode an object");
         }
     }
 }

@@ -1,7 +1,9 @@
-//! Which of the kinds that a cluster need not have it serves: operators bring them, and take them away, at any time.
+//! Optional kinds: which of them the cluster serves. Their CustomResourceDefinitions may be created
+//! and deleted at any time.
 //!
-//! A watch of the metadata of all CustomResourceDefinitions says when to look; a definition that is asked about is then read.
-//! Metadata are a few hundred bytes each, where definitions are some hundred kilobytes and most are of no interest here.
+//! A watch of the metadata of all definitions shows changes; the definition of a requested kind is
+//! then read. Metadata are a few hundred bytes each. Whole definitions are some hundred kilobytes,
+//! and most of them are not needed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -23,20 +25,20 @@ use tokio::sync::watch;
 use crate::Clock;
 use crate::inform::{WATCH_BACKOFF_BASE, WATCH_BACKOFF_MAX, WATCH_BACKOFF_WARN};
 
-/// Whether a cluster serves a kind in the version that is read here.
+/// Whether the cluster serves a kind in the version that Berth reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Serving {
     /// Not known yet.
     Unknown,
-    /// There is no definition of it.
+    /// The kind has no CustomResourceDefinition.
     Absent,
-    /// There is a definition, which is not established or does not serve the version.
+    /// The CustomResourceDefinition is not established, or does not serve the version.
     Dormant,
-    /// It is served.
+    /// The cluster serves the kind.
     Served,
 }
 
-/// The kinds that were asked about, by the names of their definitions; clones share them.
+/// The requested optional kinds, by the names of their definitions; clones share them.
 #[derive(Clone, Default)]
 pub struct Kinds(Arc<Mutex<BTreeMap<String, Kind>>>);
 
@@ -46,17 +48,17 @@ struct Kind {
 }
 
 impl Kinds {
-    /// Group and plural name of each kind that was asked about, and whether it is served.
+    /// Returns group and plural name of each requested kind, and whether it is served.
     pub fn list(&self) -> Vec<(String, String, Serving)> {
         let kinds = self.lock();
         let split = kinds.iter().filter_map(|(name, kind)| Some((name.split_once('.')?, *kind.serving.borrow())));
         split.map(|((plural, group), serving)| (group.to_owned(), plural.to_owned(), serving)).collect()
     }
 
-    /// The same in the Prometheus text format: 1 for those that are served.
+    /// Returns the list in the Prometheus text format, with the value 1 for kinds that are served.
     pub fn text(&self) -> String {
         const NAME: &str = "berth_kind_served";
-        let mut text = format!("# HELP {NAME} Whether the cluster serves a kind that it need not have\n");
+        let mut text = format!("# HELP {NAME} 1 if the cluster serves the optional kind, 0 otherwise\n");
         let _ = writeln!(text, "# TYPE {NAME} gauge");
         for (group, plural, serving) in self.list() {
             let served = u8::from(serving == Serving::Served);
@@ -69,14 +71,15 @@ impl Kinds {
         self.lock().is_empty()
     }
 
-    /// Asks about a kind, from now on.
-    pub(crate) fn ask<K: Resource<DynamicType = ()>>(&self) -> watch::Receiver<Serving> {
+    /// Requests a kind, and returns its current and later state.
+    pub(crate) fn request<K: Resource<DynamicType = ()>>(&self) -> watch::Receiver<Serving> {
         let name = format!("{}.{}", K::plural(&()), K::group(&()));
         let version = K::version(&()).into_owned();
         let new = || Kind { version, serving: watch::Sender::new(Serving::Unknown) };
         self.lock().entry(name).or_insert_with(new).serving.subscribe()
     }
 
+    /// Returns the task that follows the definitions of the requested kinds.
     pub(crate) fn follow(self, client: Client, clock: Clock) -> Follower {
         let definitions = ApiResource::erase::<CustomResourceDefinition>(&());
         Follower { kinds: self, read: Api::all_with(client.clone(), &definitions), watch: Api::all(client), clock }
@@ -86,12 +89,13 @@ impl Kinds {
         self.0.lock()
     }
 
-    /// The version of the kind with this definition, if it was asked about.
+    /// Returns the requested version of the kind with this definition, or `None` if the kind is not
+    /// requested.
     fn version(&self, definition: &str) -> Option<String> {
         self.lock().get(definition).map(|kind| kind.version.clone())
     }
 
-    /// Notes what became of a kind, and says so in the log.
+    /// Sets the state of a kind, and logs a change.
     fn set(&self, definition: &str, serving: Serving) {
         let kinds = self.lock();
         let Some(kind) = kinds.get(definition) else { return };
@@ -99,45 +103,45 @@ impl Kinds {
         let version = &kind.version;
         match (before, serving) {
             (before, after) if before == after => {}
-            // What is there at the start is said at once: `say`.
+            // The first states are logged together by `log_all`.
             (Serving::Unknown, _) => {}
             (_, Serving::Served) => {
-                tracing::info!("the cluster serves {definition} ({version}): it is watched from now on");
+                tracing::info!("the cluster serves {definition} ({version}) now: its objects are watched");
             }
             (Serving::Served, Serving::Dormant) => tracing::warn!(
-                "the cluster does not serve {definition} in version {version} any more: what is known of it stays as it is"
+                "the cluster no longer serves {definition} in version {version}: its objects stay in the cache unchanged"
             ),
-            (_, Serving::Absent) => tracing::warn!("{definition} is gone from the cluster, and what was of that kind"),
-            // On its way to be served.
+            (_, Serving::Absent) => tracing::warn!("{definition} was deleted: its objects are removed from the cache"),
+            // The definition exists, but is not established yet.
             (_, Serving::Dormant | Serving::Unknown) => {}
         }
     }
 
-    /// All definitions there are have been shown, these among them: the others are not there.
-    fn only(&self, shown: &BTreeSet<String>) {
+    /// Marks all requested kinds as absent whose definition is not in `shown`, a complete list.
+    fn retain(&self, shown: &BTreeSet<String>) {
         let names: Vec<String> = self.lock().keys().filter(|name| !shown.contains(*name)).cloned().collect();
         for name in &names {
             self.set(name, Serving::Absent);
         }
     }
 
-    /// Says in the log which are served.
-    fn say(&self) {
-        let named = |wanted: fn(Serving) -> bool| -> Vec<String> {
+    /// Logs which kinds are served.
+    fn log_all(&self) {
+        let names = |wanted: fn(Serving) -> bool| -> Vec<String> {
             let kinds = self.lock();
             kinds.iter().filter(|(_, kind)| wanted(*kind.serving.borrow())).map(|(name, _)| name.clone()).collect()
         };
-        let (served, others) = (named(|it| it == Serving::Served), named(|it| it != Serving::Served));
+        let (served, others) = (names(|it| it == Serving::Served), names(|it| it != Serving::Served));
         if !served.is_empty() {
-            tracing::info!("kinds that operators bring, watched: {}", served.join(", "));
+            tracing::info!("optional kinds that are watched: {}", served.join(", "));
         }
         if !others.is_empty() {
-            tracing::info!("kinds that operators bring, watched when the cluster serves them: {}", others.join(", "));
+            tracing::info!("optional kinds that are watched once the cluster serves them: {}", others.join(", "));
         }
     }
 }
 
-/// Keeps knowing which kinds are served.
+/// Follows the CustomResourceDefinitions of the requested kinds.
 pub(crate) struct Follower {
     kinds: Kinds,
     watch: Api<PartialObjectMeta<CustomResourceDefinition>>,
@@ -146,7 +150,7 @@ pub(crate) struct Follower {
 }
 
 impl Follower {
-    /// Runs until dropped; `synced` becomes true when it is known of every kind for the first time.
+    /// Runs until dropped. `synced` becomes true when the state of every kind is known.
     pub(crate) async fn run(self, synced: watch::Sender<bool>) {
         let mut stream = pin!(watcher(self.watch.clone(), watcher::Config::default()));
         let mut shown = BTreeSet::new();
@@ -155,22 +159,22 @@ impl Follower {
             match event {
                 Ok(watcher::Event::Init) => shown.clear(),
                 Ok(watcher::Event::InitApply(definition)) => {
-                    self.look(&definition.name_any()).await;
+                    self.read_definition(&definition.name_any()).await;
                     shown.insert(definition.name_any());
                 }
                 Ok(watcher::Event::InitDone) => {
-                    self.kinds.only(&shown);
+                    self.kinds.retain(&shown);
                     shown.clear();
                     if !*synced.borrow() {
-                        self.kinds.say();
+                        self.kinds.log_all();
                     }
-                    // No receiver is left only when the manager is stopping.
+                    // An error means that no receiver is left, because the manager is stopping.
                     let _ = synced.send(true);
                     backoff = WATCH_BACKOFF_BASE;
                 }
                 Ok(watcher::Event::Apply(definition)) => {
                     backoff = WATCH_BACKOFF_BASE;
-                    self.look(&definition.name_any()).await;
+                    self.read_definition(&definition.name_any()).await;
                 }
                 Ok(watcher::Event::Delete(definition)) => {
                     backoff = WATCH_BACKOFF_BASE;
@@ -183,40 +187,43 @@ impl Follower {
         }
     }
 
-    /// Reads a definition that is asked about, until it is known what it serves.
-    async fn look(&self, name: &str) {
+    /// Reads the definition of a requested kind and sets its state. Retries until the read
+    /// succeeds.
+    async fn read_definition(&self, name: &str) {
         let Some(version) = self.kinds.version(name) else { return };
         let mut backoff = WATCH_BACKOFF_BASE;
         loop {
             match self.read.get_opt(name).await {
                 Ok(found) => {
-                    let serving = found.map_or(Serving::Absent, |definition| of(&definition.data, &version));
+                    let serving = found.map_or(Serving::Absent, |definition| serving_of(&definition.data, &version));
                     return self.kinds.set(name, serving);
                 }
                 Err(error) => {
-                    let what = format!("CustomResourceDefinition {name} cannot be read");
-                    self.retry(&what, &error, &mut backoff).await;
+                    let failure = format!("CustomResourceDefinition {name} cannot be read");
+                    self.retry(&failure, &error, &mut backoff).await;
                 }
             }
         }
     }
 
-    async fn retry(&self, what: &str, error: &(dyn std::error::Error + Sync), backoff: &mut Duration) {
+    /// Logs a failure, waits for the back-off and doubles it.
+    async fn retry(&self, failure: &str, error: &(dyn std::error::Error + Sync), backoff: &mut Duration) {
         if *backoff >= WATCH_BACKOFF_WARN {
-            tracing::warn!(%error, ?backoff, "{what}, retrying");
+            tracing::warn!(%error, ?backoff, "{failure}, retrying");
         } else {
-            tracing::debug!(%error, ?backoff, "{what}, retrying");
+            tracing::debug!(%error, ?backoff, "{failure}, retrying");
         }
         self.clock.sleep(*backoff).await;
         *backoff = (*backoff * 2).min(WATCH_BACKOFF_MAX);
     }
 }
 
-/// What a definition serves of this version. One that is being deleted serves its objects until the last of them is gone.
-fn of(definition: &Value, version: &str) -> Serving {
-    let is_true = |condition: &&Value| condition["type"] == "Established" && condition["status"] == "True";
+/// Returns the state of a kind from its definition. A definition that is being deleted serves its
+/// objects until the last of them is deleted.
+fn serving_of(definition: &Value, version: &str) -> Serving {
+    let is_established = |condition: &&Value| condition["type"] == "Established" && condition["status"] == "True";
     let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
-    let established = list(&definition["status"]["conditions"]).iter().any(|condition| is_true(&condition));
+    let established = list(&definition["status"]["conditions"]).iter().any(|condition| is_established(&condition));
     let mut versions = list(&definition["spec"]["versions"]).into_iter();
     let served = versions.any(|it| it["name"] == version && it["served"] == true);
     if established && served { Serving::Served } else { Serving::Dormant }
@@ -229,16 +236,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_definition_serves_what_is_established_and_served() {
+    fn a_kind_is_served_if_its_definition_is_established_and_serves_the_version() {
         let definition = |established: &str, served: bool| {
             json!({"spec": {"versions": [{"name": "v1", "served": true}, {"name": "v2", "served": served}]},
                    "status": {"conditions": [{"type": "NamesAccepted", "status": "True"},
                                              {"type": "Established", "status": established}]}})
         };
-        assert_eq!(of(&definition("True", true), "v2"), Serving::Served);
-        assert_eq!(of(&definition("True", false), "v2"), Serving::Dormant);
-        assert_eq!(of(&definition("True", true), "v3"), Serving::Dormant);
-        assert_eq!(of(&definition("False", true), "v2"), Serving::Dormant);
-        assert_eq!(of(&json!({}), "v2"), Serving::Dormant);
+        assert_eq!(serving_of(&definition("True", true), "v2"), Serving::Served);
+        assert_eq!(serving_of(&definition("True", false), "v2"), Serving::Dormant);
+        assert_eq!(serving_of(&definition("True", true), "v3"), Serving::Dormant);
+        assert_eq!(serving_of(&definition("False", true), "v2"), Serving::Dormant);
+        assert_eq!(serving_of(&json!({}), "v2"), Serving::Dormant);
     }
 }

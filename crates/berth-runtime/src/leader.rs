@@ -1,14 +1,16 @@
-//! Leader election by Lease: of several replicas one acts, the others stand by.
+//! Leader election by Lease: one of several replicas leads, and the others stand by.
 //!
-//! The semantics are those of client-go's `leaderelection` package, so that replicas of either agree on one Lease: who
-//! holds it writes `renewTime` every retry period; another may take it once it has *seen* no change for the lease's
-//! duration, counted from when it looked and not by anybody's wall clock. A holder that cannot renew within the renew
-//! deadline, which is shorter than the lease, stops acting before anyone else may start. Writes are guarded by
+//! The semantics are those of client-go's `leaderelection` package, so replicas of both kinds can
+//! share one Lease. The holder writes `renewTime` every retry period. Another replica may take the
+//! Lease over once it has *seen* no change of it for the lease duration, measured on that replica's
+//! own monotonic clock. A holder that cannot renew within the renew deadline, which is shorter than
+//! the lease duration, stops before another replica may start. Writes are guarded by
 //! resourceVersion.
 //!
-//! Where client-go waits for the answer to one request, a request that is not answered soon is sent once more beside it, on a
-//! connection of its own: a server that is slow gets the whole deadline to answer, and a connection that is dead costs a third.
-//! One that stands by looks again at the moment the lease runs out, not a retry period later.
+//! There are two differences. client-go waits for the response to one request. Here a request
+//! without a response is sent again on another connection while the first one is still waiting: a
+//! slow server has the whole deadline to respond, and a dead connection costs a third of it. And a
+//! standby replica tries again at the moment when the lease expires, not a retry period later.
 
 use std::time::Duration;
 
@@ -22,21 +24,22 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::Clock;
 
-/// Replicas wait up to this much longer than the retry period between attempts, so that they do not all ask at once.
+/// Maximum factor on the retry period between attempts, so that replicas do not send their requests
+/// at once.
 const JITTER_FACTOR: f64 = 1.2;
-/// How often a request is sent that is not answered, evenly over the renew deadline.
+/// Number of times that an unanswered request is sent, evenly over the renew deadline.
 const TRIES: u32 = 3;
 
-/// Which Lease, in whose name, and how patiently. Durations are cluster time of the clock the elector is given.
+/// Settings of an election. Durations are in the cluster time of the elector's clock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LeaderElection {
     /// Namespace of the Lease.
     pub namespace: String,
     /// Name of the Lease.
     pub name: String,
-    /// Who this replica is; written to `holderIdentity`, must differ between replicas.
+    /// Identity of this replica for `holderIdentity`; must differ between replicas.
     pub identity: String,
-    /// How long others wait after the last renewal they have seen before they take over.
+    /// Time without a seen renewal after which another replica may take over.
     pub lease_duration: Duration,
     /// How long the holder tries to renew before it gives up.
     pub renew_deadline: Duration,
@@ -45,13 +48,14 @@ pub struct LeaderElection {
 }
 
 impl LeaderElection {
-    /// What is wrong with the durations; nothing when they are fine. The rules are client-go's.
+    /// Returns the first invalid setting, or `None` if all are valid. The rules are those of
+    /// client-go.
     pub fn problem(&self) -> Option<String> {
         if self.identity.is_empty() {
             return Some("the identity must not be empty".to_owned());
         }
         if self.lease_duration.as_secs() == 0 {
-            return Some("the lease duration must be at least 1s: Leases count whole seconds".to_owned());
+            return Some("the lease duration must be at least 1s: Leases use whole seconds".to_owned());
         }
         if self.retry_period.is_zero() {
             return Some("the retry period must be longer than 0s".to_owned());
@@ -70,24 +74,25 @@ impl LeaderElection {
     }
 }
 
-/// Takes part in one election.
+/// One candidate in an election.
 pub struct Elector {
     api: Api<Lease>,
     clock: Clock,
     settings: LeaderElection,
-    /// The Lease as it was last seen, and when a change of it was last seen.
+    /// The last seen Lease, and the time of its last seen change.
     observed: Option<(Lease, Instant)>,
     holder: watch::Sender<String>,
 }
 
 impl Elector {
-    /// An elector that has not asked yet. Settings with a [`LeaderElection::problem`] must not come here.
+    /// Creates an elector. The settings must have no [`LeaderElection::problem`].
     pub fn new(client: Client, clock: Clock, settings: LeaderElection) -> Self {
         let api = Api::namespaced(client, &settings.namespace);
         Self { api, clock, settings, observed: None, holder: watch::Sender::new(String::new()) }
     }
 
-    /// Who holds the Lease as far as this replica has seen; empty when nobody does.
+    /// Returns the last seen holder of the Lease, as a value that follows changes. Empty without a
+    /// holder.
     pub fn holder(&self) -> watch::Receiver<String> {
         self.holder.subscribe()
     }
@@ -95,27 +100,27 @@ impl Elector {
     /// Waits until this replica is the leader.
     pub async fn acquire(&mut self) {
         let jitter = self.jitter();
-        let mut said = String::new();
+        let mut logged = String::new();
         loop {
             match self.attempt(self.settings.renew_deadline).await {
                 Ok(true) => return,
-                Ok(false) if said != *self.holder.borrow() => {
-                    said = self.holder.borrow().clone();
-                    tracing::info!(lease = %self.lease(), holder = said, "the lease is held by another replica");
+                Ok(false) if logged != *self.holder.borrow() => {
+                    logged = self.holder.borrow().clone();
+                    tracing::info!(lease = %self.lease(), holder = logged, "the lease is held by another replica");
                 }
                 Ok(false) => {}
                 Err(error) => tracing::warn!(lease = %self.lease(), error, "the lease cannot be acquired, retrying"),
             }
             let wait = self.settings.retry_period.mul_f64(jitter);
-            let ends = self.observed.as_ref().map(|(lease, seen)| self.valid_for(lease, *seen));
-            // Not all replicas at the same moment.
-            let ends = ends.map(|left| left + self.settings.retry_period.mul_f64(jitter - 1.0));
-            self.clock.sleep(ends.filter(|left| *left < wait && !left.is_zero()).unwrap_or(wait)).await;
+            let expires_in = self.observed.as_ref().map(|(lease, seen)| self.valid_for(lease, *seen));
+            // Add jitter, so that not all replicas try at the same moment.
+            let expires_in = expires_in.map(|left| left + self.settings.retry_period.mul_f64(jitter - 1.0));
+            self.clock.sleep(expires_in.filter(|left| *left < wait && !left.is_zero()).unwrap_or(wait)).await;
         }
     }
 
-    /// Renews until that fails for the renew deadline or another replica has taken over; returns why. This replica must
-    /// not act any more then.
+    /// Renews the Lease until that fails for the renew deadline, or another replica has taken it
+    /// over. Returns the reason. This replica must stop its controllers then.
     pub async fn hold(&mut self) -> String {
         let mut last = Instant::now();
         loop {
@@ -134,7 +139,8 @@ impl Elector {
         }
     }
 
-    /// Gives the Lease up, so that another replica need not wait for it to run out. Failing to is no harm but that wait.
+    /// Releases the Lease, so that another replica need not wait until it expires. If this fails,
+    /// that wait is the only consequence.
     pub async fn release(&mut self) {
         let Some((lease, _)) = self.observed.take() else { return };
         if holder_of(&lease) != self.settings.identity {
@@ -144,7 +150,7 @@ impl Elector {
         let transitions = lease.spec.as_ref().and_then(|spec| spec.lease_transitions);
         let spec = LeaseSpec {
             holder_identity: Some(String::new()),
-            // What client-go writes: the shortest lease there is.
+            // As in client-go: the shortest lease duration.
             lease_duration_seconds: Some(1),
             acquire_time: Some(now.clone()),
             renew_time: Some(now),
@@ -157,8 +163,8 @@ impl Elector {
             Ok(Ok(_)) => {
                 self.holder.send_replace(String::new());
             }
-            Ok(Err(error)) => tracing::warn!(lease = %self.lease(), %error, "the lease was not released"),
-            Err(_) => tracing::warn!(lease = %self.lease(), "the lease was not released in time"),
+            Ok(Err(error)) => tracing::warn!(lease = %self.lease(), %error, "cannot release the lease"),
+            Err(_) => tracing::warn!(lease = %self.lease(), "cannot release the lease before the deadline"),
         }
     }
 
@@ -166,7 +172,7 @@ impl Elector {
         format!("{}/{}", self.settings.namespace, self.settings.name)
     }
 
-    /// Between 1 and [`JITTER_FACTOR`], different for each identity, the same at every run.
+    /// Returns a factor from 1 to [`JITTER_FACTOR`], which depends on the identity only.
     fn jitter(&self) -> f64 {
         let hash = self
             .settings
@@ -176,18 +182,19 @@ impl Elector {
         1.0 + (JITTER_FACTOR - 1.0) * (hash >> 11) as f64 / (1_u64 << 53) as f64
     }
 
-    /// Acquires or renews once; true when this replica holds the Lease afterwards.
+    /// Tries once to acquire or renew the Lease. Returns true if this replica holds it afterwards.
     async fn attempt(&mut self, limit: Duration) -> Result<bool, String> {
         let limit = Instant::now() + self.clock.to_tokio(limit);
         match timeout_at(limit, self.acquire_or_renew()).await {
             Ok(Ok(held)) => Ok(held),
             Ok(Err(error)) => Err(error.to_string()),
-            Err(_) => Err("no answer in time".to_owned()),
+            Err(_) => Err("no response before the deadline".to_owned()),
         }
     }
 
     async fn acquire_or_renew(&mut self) -> Result<bool, kube::Error> {
-        // The holder need not look: a write guarded by the resourceVersion it knows finds out.
+        // The holder need not read the Lease first: if it has changed, the guarded write is a
+        // conflict.
         if let Some((lease, seen)) = self.observed.clone()
             && holder_of(&lease) == self.settings.identity
             && self.is_valid(&lease, seen)
@@ -198,7 +205,7 @@ impl Elector {
                 Err(error) => return Err(error),
             }
         }
-        let Some(lease) = self.insistently(|| self.api.get_opt(&self.settings.name)).await? else {
+        let Some(lease) = self.send_repeatedly(|| self.api.get_opt(&self.settings.name)).await? else {
             return self.create().await;
         };
         let seen = match self.observed.take() {
@@ -217,28 +224,28 @@ impl Elector {
         }
         match self.write(&lease).await {
             Ok(()) => Ok(true),
-            // Somebody was faster; the next attempt sees who.
+            // Another replica was faster. The next attempt reads the holder.
             Err(error) if crate::is_conflict(&error) || crate::is_not_found(&error) => Ok(false),
             Err(error) => Err(error),
         }
     }
 
-    /// Whether the holder may still believe to be the leader.
+    /// True if the holder may still lead.
     fn is_valid(&self, lease: &Lease, seen: Instant) -> bool {
         !self.valid_for(lease, seen).is_zero()
     }
 
-    /// How long the holder may still believe so.
+    /// Returns the time for which the holder may still lead.
     fn valid_for(&self, lease: &Lease, seen: Instant) -> Duration {
         let seconds = lease.spec.as_ref().and_then(|spec| spec.lease_duration_seconds).unwrap_or(0);
         let duration = Duration::from_secs(u64::try_from(seconds).unwrap_or(0));
         duration.saturating_sub(self.clock.of_tokio(seen.elapsed()))
     }
 
-    /// Sends a request that does no harm when it is carried out twice, and once more when there is no answer for a while, and so
-    /// on; the first that succeeds counts. Of two writes guarded by one resourceVersion the server refuses the second: the Lease
-    /// was written, perhaps by this replica, which a look at it shows at once.
-    async fn insistently<T, F>(&self, send: impl Fn() -> F) -> Result<T, kube::Error>
+    /// Sends an idempotent request, and sends it again after each pause without a response. Returns
+    /// the first success. Of two writes guarded by the same resourceVersion the server rejects the
+    /// second. Then the Lease was written, perhaps by this replica, and the caller reads it again.
+    async fn send_repeatedly<T, F>(&self, send: impl Fn() -> F) -> Result<T, kube::Error>
     where
         F: Future<Output = Result<T, kube::Error>>,
     {
@@ -250,7 +257,7 @@ impl Elector {
                 biased;
                 Some(answer) = sent.next() => match answer {
                     Err(error) if !sent.is_empty() && !crate::is_conflict(&error) => {
-                        tracing::debug!(lease = %self.lease(), %error, "another request for the lease is under way");
+                        tracing::debug!(lease = %self.lease(), %error, "a request for the lease failed while another is in progress");
                     }
                     answer => return answer,
                 },
@@ -262,12 +269,13 @@ impl Elector {
         }
     }
 
+    /// Creates the Lease. Returns false if another replica was faster.
     async fn create(&mut self) -> Result<bool, kube::Error> {
         let metadata = ObjectMeta { name: Some(self.settings.name.clone()), ..ObjectMeta::default() };
         let lease = Lease { metadata, spec: Some(self.spec(None)) };
         match self.api.create(&PostParams::default(), &lease).await {
-            Ok(made) => {
-                self.took(made);
+            Ok(created) => {
+                self.set_held(created);
                 Ok(true)
             }
             Err(error) if crate::is_already_exists(&error) => Ok(false),
@@ -275,21 +283,24 @@ impl Elector {
         }
     }
 
+    /// Writes the Lease with this replica as its holder, guarded by its resourceVersion.
     async fn write(&mut self, before: &Lease) -> Result<(), kube::Error> {
         let lease = Lease { metadata: before.metadata.clone(), spec: Some(self.spec(before.spec.as_ref())) };
         let params = PostParams::default();
-        let written = self.insistently(|| self.api.replace(&self.settings.name, &params, &lease)).await?;
-        self.took(written);
+        let written = self.send_repeatedly(|| self.api.replace(&self.settings.name, &params, &lease)).await?;
+        self.set_held(written);
         Ok(())
     }
 
-    fn took(&mut self, lease: Lease) {
+    /// Records a Lease that this replica has just written.
+    fn set_held(&mut self, lease: Lease) {
         self.observed = Some((lease, Instant::now()));
         if *self.holder.borrow() != self.settings.identity {
             self.holder.send_replace(self.settings.identity.clone());
         }
     }
 
+    /// Returns the spec with which this replica acquires or renews the Lease.
     fn spec(&self, before: Option<&LeaseSpec>) -> LeaseSpec {
         let now = MicroTime(self.clock.now());
         let own = before.filter(|spec| spec.holder_identity.as_deref() == Some(&self.settings.identity));
@@ -299,7 +310,7 @@ impl Elector {
             lease_duration_seconds: Some(i32::try_from(self.settings.lease_duration.as_secs()).unwrap_or(i32::MAX)),
             acquire_time: own.and_then(|spec| spec.acquire_time.clone()).or_else(|| Some(now.clone())),
             renew_time: Some(now),
-            // Counts changes of hands: neither the first holder nor a renewal is one.
+            // Counts changes of the holder: neither the first holder nor a renewal is one.
             lease_transitions: Some(if before.is_some() && own.is_none() { transitions + 1 } else { transitions }),
             ..LeaseSpec::default()
         }
@@ -326,16 +337,16 @@ mod tests {
     }
 
     #[test]
-    fn durations_that_would_let_two_lead_are_refused() {
+    fn invalid_settings_are_rejected() {
         assert_eq!(settings().problem(), None);
-        let refused = |change: &dyn Fn(&mut LeaderElection)| {
+        let problem = |change: &dyn Fn(&mut LeaderElection)| {
             let mut settings = settings();
             change(&mut settings);
             settings.problem().expect("a problem")
         };
-        assert!(refused(&|s| s.renew_deadline = Duration::from_secs(15)).contains("must be longer than the renew"));
-        assert!(refused(&|s| s.retry_period = Duration::from_secs(9)).contains("1.2 times the retry period"));
-        assert!(refused(&|s| s.lease_duration = Duration::from_millis(900)).contains("at least 1s"));
-        assert!(refused(&|s| s.identity.clear()).contains("identity"));
+        assert!(problem(&|s| s.renew_deadline = Duration::from_secs(15)).contains("must be longer than the renew"));
+        assert!(problem(&|s| s.retry_period = Duration::from_secs(9)).contains("1.2 times the retry period"));
+        assert!(problem(&|s| s.lease_duration = Duration::from_millis(900)).contains("at least 1s"));
+        assert!(problem(&|s| s.identity.clear()).contains("identity"));
     }
 }

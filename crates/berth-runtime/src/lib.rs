@@ -1,14 +1,15 @@
-//! The reconcile loop Berth's controllers run in.
+//! The runtime of Berth's controllers.
 //!
-//! A [`Manager`] owns one [`Cache`] per watched kind and any number of controllers. A controller is a
-//! [`Reconciler`] (level-triggered: it is told *which* object to look at, never *what happened*) fed by watches that
-//! map a [`Delta`] of a cached object to the keys that may be affected. Keys wait in an ordered due-queue, are
-//! deduplicated, retried with exponential backoff, and never run twice at once.
+//! A [`Manager`] owns one [`Cache`] per watched kind and any number of controllers. A controller is
+//! a [`Reconciler`] with watches. Reconcilers are level-triggered: they get the key of an object,
+//! and no description of the change. A watch maps a [`Delta`] of a cached object to the keys that
+//! it may affect. Keys wait in an ordered due-queue. They are deduplicated, retried with
+//! exponential back-off, and never reconciled twice at once.
 //!
-//! What is different from kube-runtime's `Controller`: everything is ordered, so that a paused tokio clock and the
-//! same input give the same history, byte for byte (kube-runtime's scheduler iterates a std `HashSet`).
+//! Unlike kube-runtime's `Controller`, everything is ordered. With a paused tokio clock, the same
+//! input gives the same history, byte for byte (kube-runtime's scheduler iterates a std `HashSet`).
 //!
-//! What is deliberately absent: any clock but the [`Clock`] that is handed in, and any random draw.
+//! The runtime reads no clock but the [`Clock`] that it is given, and draws no random numbers.
 
 mod brief;
 mod cache;
@@ -42,8 +43,7 @@ use std::time::Duration;
 
 use kube::Resource;
 
-/// Namespace and name of an object; the namespace is empty for cluster-scoped kinds. Displays as `namespace/name`,
-/// or `name` when there is no namespace.
+/// Namespace and name of an object. Displays as `namespace/name`, or as `name` without a namespace.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ObjectKey {
     /// Namespace, empty for cluster-scoped objects.
@@ -53,24 +53,24 @@ pub struct ObjectKey {
 }
 
 impl ObjectKey {
-    /// The key of a namespaced object.
+    /// Returns the key of a namespaced object.
     pub fn namespaced(namespace: impl Into<String>, name: impl Into<String>) -> Self {
         Self { namespace: namespace.into(), name: name.into() }
     }
 
-    /// The key of a cluster-scoped object, or of a controller's single global task.
+    /// Returns the key of a cluster-scoped object, or of a task of which a controller has only one.
     pub fn cluster(name: impl Into<String>) -> Self {
         Self { namespace: String::new(), name: name.into() }
     }
 
-    /// The key of an object as its metadata has it.
+    /// Returns the key of an object from its metadata.
     pub fn of<K: Resource>(object: &K) -> Self {
         let meta = object.meta();
         Self { namespace: meta.namespace.clone().unwrap_or_default(), name: meta.name.clone().unwrap_or_default() }
     }
 
-    /// The key of the object's controlling owner (`ownerReferences[].controller`), when that owner is of kind `K`.
-    /// Owners live in the namespace of what they own.
+    /// Returns the key of the object's controlling owner (`ownerReferences[].controller`) if that
+    /// owner is of kind `K`. Owner and object are in the same namespace.
     pub fn of_controller_owner<K>(object: &impl Resource) -> Option<Self>
     where
         K: Resource<DynamicType = ()>,
@@ -91,38 +91,38 @@ impl fmt::Display for ObjectKey {
     }
 }
 
-/// What a reconcile asks for next.
+/// When to reconcile an object again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Nothing until something changes.
+    /// Only after the next change.
     Wait,
-    /// Look again after this much cluster time, or when something changes.
+    /// After this much cluster time, or after the next change if that is earlier.
     After(Duration),
 }
 
-/// Why a reconcile failed. It is logged with the key and retried with backoff; a 409 conflict is an ordinary
-/// outcome of optimistic concurrency and logged quietly.
+/// Error of a reconcile. It is logged with the key, and the key is retried with back-off. A
+/// conflict (409) is normal with optimistic concurrency and is logged at debug level.
 pub type Error = Box<dyn std::error::Error + Send + Sync>;
 
-/// Brings one object (or one global concern) to where it should be. Must be idempotent: it can be stopped at any
-/// await point and run again.
+/// Reconciles one kind of object, or one concern of the whole cluster. A reconcile must be
+/// idempotent: it may be stopped at any await point and run again.
 pub trait Reconciler: Send + Sync + 'static {
-    /// Looks at the object with this key, present or gone, and does what is missing.
+    /// Makes the missing changes for the object with this key, which may not exist any more.
     fn reconcile(&self, key: ObjectKey) -> impl Future<Output = Result<Action, Error>> + Send;
 }
 
-/// True when the API refused a write because the object changed meanwhile (HTTP 409, reason Conflict).
+/// True if the API rejected a write because the object has changed (409, reason Conflict).
 pub fn is_conflict(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if status.code == 409 && status.reason == "Conflict")
 }
 
-/// True when the object does not exist (HTTP 404).
+/// True if the object does not exist (404).
 pub fn is_not_found(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if status.code == 404)
 }
 
-/// What an error says to people, in events and conditions: the API's message alone when the API refused, as clients of
-/// Kubernetes show it. Logs contain [`brief()`] instead.
+/// Returns the text of an error for events and conditions: the message of the API's status if there
+/// is one. Logs use [`brief()`] instead.
 pub fn message(error: &kube::Error) -> String {
     match error {
         kube::Error::Api(status) if !status.message.is_empty() => status.message.clone(),
@@ -130,7 +130,7 @@ pub fn message(error: &kube::Error) -> String {
     }
 }
 
-/// True when an object of that name exists already (HTTP 409, reason AlreadyExists).
+/// True if an object of that name already exists (409, reason AlreadyExists).
 pub fn is_already_exists(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if status.code == 409 && status.reason == "AlreadyExists")
 }

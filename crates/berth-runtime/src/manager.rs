@@ -1,4 +1,4 @@
-//! Puts caches and controllers together and runs them.
+//! The manager, which runs caches and controllers.
 
 use std::any::{Any, TypeId};
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,26 +19,26 @@ use tokio::task::JoinSet;
 use crate::cache::Subscriber;
 use crate::inform::Source;
 use crate::kinds::{Kinds, Serving};
-use crate::wire::Seen;
+use crate::wire::Undecoded;
 use crate::{Action, Cache, Clock, Delta, Error, ObjectKey, Queue, Reconciler, Recorder, projection, takeover};
 
-/// From this delay on an object that is not found is shown to the operator.
+/// From this retry delay on, a 404 is logged as a warning.
 const NOT_FOUND_WARN: Duration = Duration::from_millis(500);
-/// How many reconciles of one controller may be in flight unless it says otherwise.
+/// Default number of concurrent reconciles of one controller.
 const CONCURRENCY_DEFAULT: usize = 8;
 
 type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 type ReconcileFn = Arc<dyn Fn(ObjectKey) -> BoxFuture<Result<Action, Error>> + Send + Sync>;
 
-/// Why a manager stopped before it was told to.
+/// The reason why a manager stopped before its shutdown.
 #[derive(Debug, thiserror::Error)]
 pub enum ManagerError {
-    /// A controller's task ended by a panic; running on without it would be a half-dead process.
-    #[error("the task of controller or watch {name} died")]
+    /// A task panicked. The process would be incomplete without it.
+    #[error("the task of controller or watch {name} panicked")]
     TaskDied {
-        /// Which one.
+        /// Name of the controller or watch.
         name: String,
-        /// How it died.
+        /// The panic.
         #[source]
         source: tokio::task::JoinError,
     },
@@ -46,26 +46,28 @@ pub enum ManagerError {
 
 /// Owns the caches and controllers of one process.
 ///
-/// Caches are filled and followed for as long as the manager is there. Controllers act for a term: until the process ends, or
-/// until another replica leads. A term leaves nothing behind but the caches: [`Manager::renew`] puts new controllers over them.
+/// Caches are filled and updated for the lifetime of the manager. Controllers run for a term: until
+/// the process ends, or until another replica leads. After a term only the caches remain, and
+/// [`Manager::renew`] installs new controllers.
 pub struct Manager {
     client: Client,
     clock: Clock,
     recorder: Recorder,
     events: Option<BoxFuture<()>>,
     caches: BTreeMap<TypeId, Box<dyn Any + Send>>,
-    /// For each cache: shows its subscribers all there is.
+    /// For each cache: sends all its objects to its subscribers.
     replays: Vec<Box<dyn Fn() + Send>>,
     kinds: Kinds,
     informers: Vec<Informer>,
-    /// Held by informers while they change a cache.
+    /// Held for reading by informers while they change a cache.
     gate: Arc<RwLock<()>>,
-    /// What keeps the caches, by the name it is known under.
-    following: JoinSet<()>,
+    /// The tasks of the informers and of the event recorder.
+    informer_tasks: JoinSet<()>,
+    /// Names of these tasks, for errors.
     names: BTreeMap<tokio::task::Id, String>,
-    /// Fresh reads of kinds, for who has just been elected.
+    /// Reads of kinds that a newly elected replica makes before its controllers start.
     catching_up: BTreeMap<TypeId, Box<dyn Fn() -> BoxFuture<()> + Send>>,
-    /// Controllers, by name, that may reconcile fewer keys at once than they would.
+    /// Limits on the concurrency of controllers, by name.
     concurrency_max: BTreeMap<String, usize>,
     controllers: Vec<Controller>,
     tasks: Vec<(String, BoxFuture<()>)>,
@@ -75,7 +77,7 @@ struct Informer {
     group: String,
     plural: String,
     synced: watch::Receiver<bool>,
-    /// Taken when it is started.
+    /// `None` once started.
     run: Option<BoxFuture<()>>,
 }
 
@@ -84,12 +86,12 @@ struct Controller {
     queue: Queue,
     concurrency: usize,
     reconcile: ReconcileFn,
-    /// What hears of changes for it, for as long as it is there.
+    /// Subscriptions to caches, which end when they are dropped.
     subscriptions: Vec<Box<dyn Any + Send + Sync>>,
 }
 
 impl Manager {
-    /// An empty manager that reaches Kubernetes through `client` and time through `clock`.
+    /// Creates a manager without caches and controllers.
     pub fn new(client: Client, clock: Clock) -> Self {
         let (recorder, events) = Recorder::new(client.clone(), clock.clone());
         Self {
@@ -102,7 +104,7 @@ impl Manager {
             kinds: Kinds::default(),
             informers: Vec::new(),
             gate: Arc::default(),
-            following: JoinSet::new(),
+            informer_tasks: JoinSet::new(),
             names: BTreeMap::new(),
             catching_up: BTreeMap::new(),
             concurrency_max: BTreeMap::new(),
@@ -111,22 +113,22 @@ impl Manager {
         }
     }
 
-    /// The client to write with.
+    /// Returns the client for writes.
     pub fn client(&self) -> Client {
         self.client.clone()
     }
 
-    /// The clock to go by.
+    /// Returns the cluster clock.
     pub fn clock(&self) -> Clock {
         self.clock.clone()
     }
 
-    /// The recorder to tell people with.
+    /// Returns the event recorder of a component.
     pub fn recorder(&self, component: &str) -> Recorder {
         self.recorder.for_component(component)
     }
 
-    /// The cache of a kind over all namespaces: one watch per kind, shared by everyone who asks.
+    /// Returns the cache of a kind over all namespaces. All callers share one watch per kind.
     pub fn cache<K>(&mut self) -> Cache<K>
     where
         K: Resource<DynamicType = ()> + DeserializeOwned + Clone + Debug + Send + Sync + 'static,
@@ -134,16 +136,18 @@ impl Manager {
         self.cache_of(true)
     }
 
-    /// The cache of nodes, each without what no controller asks it for; see [`projection`].
+    /// Returns the cache of nodes, which keeps only the parts that controllers use; see
+    /// [`projection`].
     pub fn nodes(&mut self) -> Cache<Node> {
         let cache = self.cache();
         cache.project(projection::of_node);
         cache
     }
 
-    /// The same for a kind the cluster need not have. While its definition is not there, the cache is empty and nobody waits for
-    /// it; it fills when the kind appears, whenever that is, and is emptied when its definition goes. While the definition is
-    /// there but does not serve the version that is read, what is known stays.
+    /// Returns the cache of an optional kind. Without its CustomResourceDefinition the cache is
+    /// empty and counts as filled. It is filled when the kind is defined, and emptied when the
+    /// definition is deleted. While the definition does not serve the version that Berth reads, the
+    /// cache keeps its objects.
     pub fn cache_if_served<K>(&mut self) -> Cache<K>
     where
         K: Resource<DynamicType = ()> + DeserializeOwned + Clone + Debug + Send + Sync + 'static,
@@ -151,16 +155,18 @@ impl Manager {
         self.cache_of(false)
     }
 
-    /// Whether the cluster serves a kind that [`Manager::cache_if_served`] was asked for, now and from now on.
+    /// Returns whether the cluster serves a kind of [`Manager::cache_if_served`], as a value that
+    /// follows changes.
     pub fn serving<K: Resource<DynamicType = ()>>(&self) -> watch::Receiver<Serving> {
-        self.kinds.ask::<K>()
+        self.kinds.request::<K>()
     }
 
-    /// The kinds a cluster need not have that were asked for, and which of them it serves.
+    /// Returns the requested optional kinds, and which of them the cluster serves.
     pub fn kinds(&self) -> Kinds {
         self.kinds.clone()
     }
 
+    /// Returns the cache of a kind, and adds its informer on the first call.
     fn cache_of<K>(&mut self, required: bool) -> Cache<K>
     where
         K: Resource<DynamicType = ()> + DeserializeOwned + Clone + Debug + Send + Sync + 'static,
@@ -170,7 +176,7 @@ impl Manager {
         }
         let cache: Cache<K> = Cache::new();
         let source = Source {
-            api: Api::<Seen<K>>::all(self.client.clone()),
+            api: Api::<Undecoded<K>>::all(self.client.clone()),
             cache: cache.clone(),
             clock: self.clock.clone(),
             required,
@@ -184,7 +190,7 @@ impl Manager {
                 let definitions = (Definition::group(&()).into_owned(), Definition::plural(&()).into_owned());
                 self.add_informer(definitions, |synced| Box::pin(kinds.run(synced)));
             }
-            let serving = self.kinds.ask::<K>();
+            let serving = self.kinds.request::<K>();
             Box::new(move |synced| Box::pin(source.inform_while_served(synced, serving)))
         };
         self.add_informer((K::group(&()).into_owned(), K::plural(&()).into_owned()), run);
@@ -203,26 +209,28 @@ impl Manager {
         self.informers.push(Informer { group, plural, synced, run: Some(run(sender)) });
     }
 
-    /// The cache of a kind that decisions rest on: a replica that takes over reads its most recent state before its controllers
-    /// start, because what the leader before has written may not have come through the watch yet.
+    /// Returns the cache of a kind on which decisions depend. A newly elected replica reads the
+    /// current state of the kind before its controllers start, because the watch may not have shown
+    /// the last writes of the previous leader yet.
     pub fn cache_to_decide_by<K>(&mut self) -> Cache<K>
     where
         K: Resource<DynamicType = ()> + DeserializeOwned + Clone + Debug + Send + Sync + 'static,
     {
         let cache = self.cache::<K>();
-        let (api, kept, clock) = (Api::<Seen<K>>::all(self.client.clone()), cache.clone(), self.clock.clone());
+        let (api, kept, clock) = (Api::<Undecoded<K>>::all(self.client.clone()), cache.clone(), self.clock.clone());
         let read = move || -> BoxFuture<()> { Box::pin(takeover::catch_up(api.clone(), kept.clone(), clock.clone())) };
         self.catching_up.insert(TypeId::of::<K>(), Box::new(read));
         cache
     }
 
-    /// Limits how many keys the controller of this name reconciles at once, for all its terms. It may be added before or
-    /// after; a name that no controller has is ignored.
+    /// Limits the concurrency of the controller of this name, for all terms. It may be called
+    /// before or after the controller is added. Unknown names are ignored.
     pub fn limit_concurrency(&mut self, name: &str, concurrency_max: usize) {
         self.concurrency_max.insert(name.to_owned(), concurrency_max.max(1));
     }
 
-    /// Starts describing a controller; it is added when [`ControllerBuilder::run`] is called.
+    /// Returns a builder for a controller. [`ControllerBuilder::run`] adds the controller to the
+    /// manager.
     pub fn controller(&mut self, name: &str) -> ControllerBuilder<'_> {
         let queue = Queue::new(self.clock.clone());
         ControllerBuilder {
@@ -234,12 +242,13 @@ impl Manager {
         }
     }
 
-    /// Adds a background task that runs beside the controllers until shutdown, once all caches are filled.
+    /// Adds a task that runs next to the controllers until shutdown. It starts when all caches are
+    /// filled.
     pub fn task(&mut self, name: &str, task: impl Future<Output = ()> + Send + 'static) {
         self.tasks.push((name.to_owned(), Box::pin(task)));
     }
 
-    /// Group and plural name of every kind that is watched, in order.
+    /// Returns group and plural name of every watched kind, sorted.
     pub fn watched(&self) -> Vec<(String, String)> {
         let mut kinds: Vec<_> =
             self.informers.iter().map(|informer| (informer.group.clone(), informer.plural.clone())).collect();
@@ -247,22 +256,24 @@ impl Manager {
         kinds
     }
 
-    /// Which caches are filled; for readiness checks, to be asked for once all controllers are installed.
+    /// Returns which caches are filled, for readiness checks. Call it after all controllers were
+    /// added.
     pub fn cache_state(&self) -> CacheState {
         CacheState(self.informers.iter().map(|informer| (informer.name(), informer.synced.clone())).collect())
     }
 
-    /// Fills all caches, then runs every controller until `shutdown` resolves. Reconciles in flight are dropped at
-    /// their next await point, which level-triggered, idempotent controllers survive by design.
+    /// Fills all caches, then runs every controller until `shutdown` resolves. Reconciles in
+    /// progress are dropped at their next await point, which is safe because they are
+    /// level-triggered and idempotent.
     pub async fn run(mut self, shutdown: impl Future<Output = ()>) -> Result<(), ManagerError> {
-        // Nobody acted before that this one could have missed: the caches were filled a moment ago.
+        // No previous leader wrote anything, and the caches were filled just now.
         self.catching_up.clear();
         self.run_when(std::future::ready(()), shutdown).await
     }
 
-    /// As [`Manager::run`], but controllers start only once `elected` resolves. Caches are filled and followed
-    /// meanwhile: a replica that stands by takes over with what it knows, and what it reads of
-    /// [`Manager::cache_to_decide_by`].
+    /// Like [`Manager::run`], but controllers start once `elected` resolves. Meanwhile the caches
+    /// are filled and updated, so a standby replica takes over with full caches and only reads the
+    /// kinds of [`Manager::cache_to_decide_by`] again.
     pub async fn run_when(
         mut self,
         elected: impl Future<Output = ()>,
@@ -283,13 +294,13 @@ impl Manager {
         self.act(shutdown).await
     }
 
-    /// Starts filling the caches; returns once all are.
+    /// Starts the informers and waits until all caches are filled.
     pub async fn fill(&mut self) -> Result<(), ManagerError> {
-        self.start_following();
+        self.start_informers();
         let synced: Vec<_> = self.informers.iter().map(|informer| informer.synced.clone()).collect();
         let filled = async {
             for mut receiver in synced {
-                // An error means the informer died, which is reported below.
+                // An error means that the informer has panicked, which `follow` reports.
                 if receiver.wait_for(|done| *done).await.is_err() {
                     std::future::pending::<()>().await;
                 }
@@ -302,21 +313,22 @@ impl Manager {
         }
     }
 
-    /// Keeps the caches; ends only when that is not possible any more.
+    /// Keeps the caches up to date. Returns only when an informer has panicked.
     pub async fn follow(&mut self) -> ManagerError {
         loop {
-            if let Some(Err(source)) = self.following.join_next_with_id().await {
+            if let Some(Err(source)) = self.informer_tasks.join_next_with_id().await {
                 return died(source, &mut self.names);
             }
-            if self.following.is_empty() {
-                // What follows caches never ends by itself; without caches there is nothing to follow.
+            if self.informer_tasks.is_empty() {
+                // Informers never end by themselves. Without any, there is nothing to wait for.
                 std::future::pending::<()>().await;
             }
         }
     }
 
-    /// Reads once more what decisions rest on and runs every controller until `until` resolves. All have stopped when this
-    /// returns. For the next term they are made anew: [`Manager::renew`].
+    /// Reads the kinds of [`Manager::cache_to_decide_by`] again, then runs every controller until
+    /// `until` resolves. All controllers have stopped when this returns. Call [`Manager::renew`]
+    /// before the next term.
     pub async fn act(&mut self, until: impl Future<Output = ()>) -> Result<(), ManagerError> {
         let mut until = pin!(until);
         let caught_up = futures::future::join_all(self.catching_up.values().map(|read| read()));
@@ -346,61 +358,62 @@ impl Manager {
                 died = self.follow() => break Err(died),
             }
         };
-        // Another replica may act next: nothing of this one may be at it still.
+        // Another replica may lead next, so wait until all tasks of this one have stopped.
         acting.shutdown().await;
         ended
     }
 
-    /// Forgets the controllers there were, and has `install` put new ones over the caches, which stay as they are. They are
-    /// shown all there is as if it had just come. Informers wait meanwhile.
+    /// Removes all controllers and calls `install` to add new ones. The caches stay, and send all
+    /// their objects to the new controllers as new. Informers wait meanwhile.
     pub async fn renew(&mut self, install: impl FnOnce(&mut Self)) {
         self.controllers.clear();
         self.tasks.clear();
         let gate = self.gate.clone();
-        let _closed = gate.write().await;
+        let _exclusive = gate.write().await;
         install(self);
         for replay in &self.replays {
             replay();
         }
     }
 
-    fn start_following(&mut self) {
+    fn start_informers(&mut self) {
         if let Some(events) = self.events.take() {
-            self.names.insert(self.following.spawn(events).id(), "events".to_owned());
+            self.names.insert(self.informer_tasks.spawn(events).id(), "events".to_owned());
         }
         for informer in &mut self.informers {
             if let Some(run) = informer.run.take() {
                 let name = informer.name();
-                self.names.insert(self.following.spawn(run).id(), name);
+                self.names.insert(self.informer_tasks.spawn(run).id(), name);
             }
         }
     }
 }
 
-/// The error when a task ended by a panic.
+/// Returns the error for a panicked task.
 fn died(source: tokio::task::JoinError, names: &mut BTreeMap<tokio::task::Id, String>) -> ManagerError {
     ManagerError::TaskDied { name: names.remove(&source.id()).unwrap_or_default(), source }
 }
 
 impl Informer {
-    /// `plural.group`, as CustomResourceDefinitions are named.
+    /// Returns `plural.group`, which is the name of a CustomResourceDefinition.
     fn name(&self) -> String {
         if self.group.is_empty() { self.plural.clone() } else { format!("{}.{}", self.plural, self.group) }
     }
 }
 
-/// Which caches of a manager are filled; clones share it.
+/// Which caches of a manager are filled; clones share the state.
 #[derive(Clone)]
 pub struct CacheState(Vec<(String, watch::Receiver<bool>)>);
 
 impl CacheState {
-    /// The kinds whose cache has not been filled yet, as `plural.group`; none when the manager is ready to work.
+    /// Returns the kinds whose cache is not filled yet, as `plural.group`. Empty when the manager
+    /// is ready.
     pub fn pending(&self) -> Vec<&str> {
         self.0.iter().filter(|(_, synced)| !*synced.borrow()).map(|(name, _)| name.as_str()).collect()
     }
 }
 
-/// Describes one controller; see [`Manager::controller`].
+/// A builder for one controller; see [`Manager::controller`].
 pub struct ControllerBuilder<'a> {
     manager: &'a mut Manager,
     name: String,
@@ -410,7 +423,7 @@ pub struct ControllerBuilder<'a> {
 }
 
 impl ControllerBuilder<'_> {
-    /// Reconciles the keys `map` returns whenever an object of this cache changes.
+    /// Reconciles the keys that `map` returns for each change of an object in this cache.
     pub fn watch<K, I>(mut self, cache: &Cache<K>, map: impl Fn(&Delta<K>) -> I + Send + Sync + 'static) -> Self
     where
         K: Resource + 'static,
@@ -427,12 +440,13 @@ impl ControllerBuilder<'_> {
         self
     }
 
-    /// Reconciles the changed object itself.
+    /// Reconciles each changed object.
     pub fn watch_self<K: Resource + 'static>(self, cache: &Cache<K>) -> Self {
         self.watch(cache, |delta| [ObjectKey::of(delta.latest().as_ref())])
     }
 
-    /// Reconciles the controlling owner of kind `O` of the changed object, before and after the change.
+    /// Reconciles the controlling owners of kind `O` of each changed object, before and after the
+    /// change.
     pub fn watch_owned<O, K>(self, cache: &Cache<K>) -> Self
     where
         O: Resource<DynamicType = ()> + 'static,
@@ -447,13 +461,13 @@ impl ControllerBuilder<'_> {
         })
     }
 
-    /// How many reconciles (of different keys) may be in flight at once.
+    /// Sets the number of concurrent reconciles, each of another key.
     pub fn concurrency(mut self, concurrency: usize) -> Self {
         self.concurrency = concurrency.max(1);
         self
     }
 
-    /// The due-queue, for timers and triggers from elsewhere.
+    /// Returns the due-queue, for timers and other triggers.
     pub fn queue(&self) -> Queue {
         self.queue.clone()
     }
@@ -477,7 +491,8 @@ impl ControllerBuilder<'_> {
 
 impl Controller {
     async fn run(self) {
-        let _heard_of_until_dropped = &self.subscriptions;
+        // Nothing reads this field; it only keeps the subscriptions alive.
+        let _subscriptions = &self.subscriptions;
         let mut running = FuturesUnordered::new();
         loop {
             tokio::select! {
@@ -496,12 +511,12 @@ impl Controller {
             Ok(Action::Wait) => self.queue.done(key, None),
             Ok(Action::After(delay)) => self.queue.done(key, Some(delay)),
             Err(error) => {
-                let of_api = error.downcast_ref::<kube::Error>();
-                let conflict = of_api.is_some_and(crate::is_conflict);
-                let not_found = of_api.is_some_and(crate::is_not_found);
+                let api_error = error.downcast_ref::<kube::Error>();
+                let conflict = api_error.is_some_and(crate::is_conflict);
+                let not_found = api_error.is_some_and(crate::is_not_found);
                 let retry = self.queue.failed(key.clone());
                 let error = crate::brief(error.as_ref());
-                // An object that went meanwhile is gone from the cache a moment later.
+                // A deleted object leaves the cache a moment later.
                 if conflict || (not_found && retry < NOT_FOUND_WARN) {
                     tracing::debug!(controller = self.name, %key, ?retry, %error, "reconcile failed, retrying");
                 } else {
@@ -522,25 +537,25 @@ mod tests {
 
     use super::*;
 
-    /// Notes the most reconciles in flight at once.
+    /// A reconciler that records the maximum number of concurrent reconciles.
     #[derive(Clone, Default)]
     struct Slow {
-        now: Arc<AtomicUsize>,
-        most: Arc<AtomicUsize>,
+        running: Arc<AtomicUsize>,
+        max: Arc<AtomicUsize>,
     }
 
     impl Reconciler for Slow {
         async fn reconcile(&self, _key: ObjectKey) -> Result<Action, Error> {
-            let now = self.now.fetch_add(1, Ordering::SeqCst) + 1;
-            self.most.fetch_max(now, Ordering::SeqCst);
+            let running = self.running.fetch_add(1, Ordering::SeqCst) + 1;
+            self.max.fetch_max(running, Ordering::SeqCst);
             tokio::time::sleep(Duration::from_secs(1)).await;
-            self.now.fetch_sub(1, Ordering::SeqCst);
+            self.running.fetch_sub(1, Ordering::SeqCst);
             Ok(Action::Wait)
         }
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_limit_on_concurrency_holds_whether_set_before_or_after_the_controller_is_added() {
+    async fn a_concurrency_limit_applies_if_set_before_or_after_the_controller_is_added() {
         let clock = Clock::scaled("2026-01-05T09:00:00Z".parse().expect("a timestamp"), 1.0);
         let service = tower::service_fn(|_: Request<Body>| async { Ok::<_, Infallible>(Response::new(Body::empty())) });
         let mut manager = Manager::new(Client::new(service, "default"), clock);
@@ -554,7 +569,7 @@ mod tests {
             builder.run(reconciler.clone());
         }
         manager.limit_concurrency("late", 3);
-        manager.run(tokio::time::sleep(Duration::from_secs(20))).await.expect("no task dies");
-        assert_eq!([early, late, free].map(|it| it.most.load(Ordering::SeqCst)), [2, 3, 4]);
+        manager.run(tokio::time::sleep(Duration::from_secs(20))).await.expect("no task panics");
+        assert_eq!([early, late, free].map(|it| it.max.load(Ordering::SeqCst)), [2, 3, 4]);
     }
 }

@@ -1,9 +1,11 @@
-//! How a cache keeps objects nobody looks at: as their JSON text, condensed, instead of as a tree. A typed pod or workload
-//! takes six to ten kilobytes, most of it for fields that are not set; its text takes one, and what the text does not share
-//! with others of its kind some hundred bytes.
+//! Packing: caches keep idle objects as condensed JSON text instead of typed values. A typed pod or
+//! workload takes six to ten kilobytes, mostly for fields that are not set. Its text takes one
+//! kilobyte, and the part of the text that it does not share with others of its kind takes some
+//! hundred bytes.
 //!
-//! An object comes back as its type writes it down. That is how the API has it, but for what the type cannot write:
-//! fractions of a second in times somebody else set, which Kubernetes cuts off too.
+//! An unpacked object equals what its type serialises. That is the API's object, except for values
+//! that the type cannot represent: fractions of a second in times of other clients, which
+//! Kubernetes also drops.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -16,7 +18,7 @@ pub(crate) struct Packing<K> {
     condenser: Condenser,
     write: fn(&K) -> Option<Vec<u8>>,
     read: fn(&[u8]) -> K,
-    /// How many objects have been unpacked.
+    /// Number of objects that have been unpacked.
     unpacked: AtomicU64,
 }
 
@@ -27,18 +29,18 @@ impl<K: Serialize + DeserializeOwned> Packing<K> {
 }
 
 impl<K> Packing<K> {
-    /// The packed form; nothing for an object that cannot be written down.
+    /// Returns the packed object; `None` if it cannot be serialised.
     pub(crate) fn pack(&mut self, object: &K) -> Option<Condensed> {
         (self.write)(object).map(|text| self.condenser.condense(&text))
     }
 
-    /// The object, as it was.
+    /// Returns the unpacked object.
     pub(crate) fn unpack(&self, packed: &Condensed) -> K {
         self.unpacked.fetch_add(1, Ordering::Relaxed);
         (self.read)(&packed.text())
     }
 
-    /// How many objects have been unpacked so far.
+    /// Returns the number of objects that have been unpacked.
     pub(crate) fn unpacked(&self) -> u64 {
         self.unpacked.load(Ordering::Relaxed)
     }
@@ -49,5 +51,5 @@ fn write<K: Serialize>(object: &K) -> Option<Vec<u8>> {
 }
 
 fn read<K: DeserializeOwned>(text: &[u8]) -> K {
-    serde_json::from_slice(text).expect("an object can be read from the text it was written as")
+    serde_json::from_slice(text).expect("an object can be parsed from its own serialisation")
 }

@@ -1,10 +1,10 @@
-//! What caches leave out of objects of which only a part is ever asked for.
+//! Projections: the parts of objects that caches keep.
 
 use k8s_openapi::api::core::v1::{Node, NodeStatus};
 
-/// Leaves of a node what places pods on it and tells its health: metadata, spec, capacity, allocatable, conditions and
-/// addresses. A kubelet reports up to fifty images with several names each, which are most of a real node's bytes, and the
-/// versions of its software and its volumes.
+/// Keeps the parts of a node for placement and health: metadata, spec, capacity, allocatable,
+/// conditions and addresses. It drops up to fifty images with several names each, which are most of
+/// a real node's bytes, and the software versions and volumes.
 pub fn of_node(node: &mut Node) {
     let Some(status) = node.status.take() else { return };
     let NodeStatus { addresses, allocatable, capacity, conditions, phase, .. } = status;
@@ -32,22 +32,22 @@ mod tests {
     }
 
     #[test]
-    fn a_cache_keeps_the_part_of_a_node_that_is_asked_for() {
+    fn a_cache_keeps_only_the_projection_of_a_node() {
         let cache: Cache<Node> = Cache::for_tests([]);
         cache.project(of_node);
         for (version, ready) in [("1", "False"), ("2", "True")] {
-            let mut whole = node(version, ready);
-            whole["status"]["images"] = json!([{"names": ["registry/image:1"], "sizeBytes": 1}]);
-            whole["status"]["nodeInfo"] = json!({"kubeletVersion": "v1.36.0", "architecture": "amd64", "bootID": "",
+            let mut full = node(version, ready);
+            full["status"]["images"] = json!([{"names": ["registry/image:1"], "sizeBytes": 1}]);
+            full["status"]["nodeInfo"] = json!({"kubeletVersion": "v1.36.0", "architecture": "amd64", "bootID": "",
                 "containerRuntimeVersion": "", "kernelVersion": "", "kubeProxyVersion": "", "machineID": "",
                 "operatingSystem": "", "osImage": "", "systemUUID": ""});
-            whole["status"]["volumesInUse"] = json!(["v"]);
-            // What the watch shows and what an answer shows alike.
+            full["status"]["volumesInUse"] = json!(["v"]);
+            // Objects from a watch and from a response are treated alike.
             match version {
-                "1" => cache.apply(serde_json::from_value(whole).expect("a node")),
-                _ => cache.observe(serde_json::from_value(whole).expect("a node")),
+                "1" => cache.apply(serde_json::from_value(full).expect("a node")),
+                _ => cache.observe(serde_json::from_value(full).expect("a node")),
             }
-            let kept = cache.get(&ObjectKey::cluster("n1")).expect("it was just taken in");
+            let kept = cache.get(&ObjectKey::cluster("n1")).expect("the node is in the cache");
             assert_eq!(serde_json::to_value(kept.as_ref()).expect("a tree"), node(version, ready));
         }
     }

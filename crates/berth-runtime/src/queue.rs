@@ -1,9 +1,10 @@
-//! The due-queue of one controller: which keys to reconcile, when, in which order.
+//! The due-queue of one controller: which keys to reconcile, when, and in which order.
 //!
-//! Keys are deduplicated; an earlier due time wins. A key that is added while it is being reconciled is kept until
-//! that run ends, so one key never runs twice at once. Keys that are due leave in turns, one of each namespace: a tenant whose
-//! forty thousand objects change at once delays another tenant's one object by one reconcile, not by forty thousand. Keys of one
-//! namespace leave in the order they became due, and those due at the same instant in the order they came.
+//! Keys are deduplicated, and the earliest due time counts. A key that is added during its
+//! reconcile waits until that ends, so a key is never reconciled twice at once. Namespaces take
+//! turns: if forty thousand objects of one tenant change at once, an object of another tenant waits
+//! for one reconcile, not for forty thousand. Keys of one namespace leave in the order in which
+//! they became due, and keys with the same due time in the order in which they were added.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -16,9 +17,9 @@ use tokio::time::Instant;
 use crate::turns::Turns;
 use crate::{Clock, ObjectKey};
 
-/// First retry delay after a failed reconcile, in cluster time; doubles per failure.
+/// First retry delay after a failed reconcile, in cluster time; doubles with each failure.
 const BACKOFF_BASE: Duration = Duration::from_millis(5);
-/// Longest retry delay.
+/// Maximum retry delay.
 const BACKOFF_MAX: Duration = Duration::from_secs(60);
 
 /// Handle to a controller's due-queue; clones share it.
@@ -36,24 +37,24 @@ struct Inner {
 #[derive(Default)]
 struct State {
     sequence: u64,
-    /// Keys that are not due yet, or were not when last looked at.
+    /// Keys that were not due at the last check, by due time.
     later: BTreeMap<(Instant, u64), ObjectKey>,
     /// Keys that are due.
     due: Turns<ObjectKey>,
-    // By key things are only looked up, never gone through: their order does not matter.
+    // These maps are never iterated, so their random order has no effect.
     place: HashMap<ObjectKey, Place>,
     running: HashSet<ObjectKey>,
-    /// Keys added while running, with the earliest due time asked for.
+    /// Keys added during their reconcile, with the earliest requested due time.
     again: HashMap<ObjectKey, Instant>,
     failures: HashMap<ObjectKey, u32>,
 }
 
-/// Where a key is that waits.
+/// The place of a waiting key.
 #[derive(Clone, Copy)]
 enum Place {
-    /// Among those that are due.
+    /// In `due`.
     Due,
-    /// Among those that will be, by this entry.
+    /// In `later`, with this entry.
     Later(Instant, u64),
 }
 
@@ -62,12 +63,13 @@ impl Queue {
         Self { inner: Arc::new(Inner { state: Mutex::default(), wake: Notify::new() }), clock }
     }
 
-    /// Reconcile this key as soon as possible.
+    /// Adds a key that is due now.
     pub fn add(&self, key: ObjectKey) {
         self.add_at(key, Instant::now());
     }
 
-    /// Reconcile this key after this much cluster time, unless it is due earlier anyway.
+    /// Adds a key that is due after this much cluster time. An earlier due time of the key has
+    /// precedence.
     pub fn add_after(&self, key: ObjectKey, delay: Duration) {
         self.add_at(key, Instant::now() + self.clock.to_tokio(delay));
     }
@@ -84,12 +86,12 @@ impl Queue {
         self.inner.wake.notify_one();
     }
 
-    /// Waits for the next due key and marks it running.
+    /// Waits for the next due key and marks it as running.
     pub(crate) async fn next(&self) -> ObjectKey {
         loop {
             let wait = {
                 let mut state = self.lock();
-                state.become_due(Instant::now());
+                state.move_due_keys(Instant::now());
                 if let Some(key) = state.take_turn() {
                     return key;
                 }
@@ -105,17 +107,17 @@ impl Queue {
         }
     }
 
-    /// Ends a run that succeeded; `again_after` asks for another look.
+    /// Ends a successful reconcile; with `again_after` the key is reconciled again after that time.
     pub(crate) fn done(&self, key: ObjectKey, again_after: Option<Duration>) {
         let mut state = self.lock();
         state.failures.remove(&key);
-        let asked = again_after.map(|delay| Instant::now() + self.clock.to_tokio(delay));
-        state.finish(key, asked);
+        let requested = again_after.map(|delay| Instant::now() + self.clock.to_tokio(delay));
+        state.finish(key, requested);
         drop(state);
         self.inner.wake.notify_one();
     }
 
-    /// Ends a run that failed; the key is retried with exponential backoff, whatever happens meanwhile.
+    /// Ends a failed reconcile, schedules a retry with exponential back-off and returns the delay.
     pub(crate) fn failed(&self, key: ObjectKey) -> Duration {
         let mut state = self.lock();
         let failures = state.failures.entry(key.clone()).or_insert(0);
@@ -148,8 +150,8 @@ impl State {
         self.later.insert((at, self.sequence), key);
     }
 
-    /// Moves the keys whose time has come to those that are due.
-    fn become_due(&mut self, now: Instant) {
+    /// Moves the keys whose time has come to `due`.
+    fn move_due_keys(&mut self, now: Instant) {
         while let Some(first) = self.later.first_entry()
             && first.key().0 <= now
         {
@@ -159,7 +161,7 @@ impl State {
         }
     }
 
-    /// The first key of the namespace whose turn it is, marked running.
+    /// Returns the first key of the namespace whose turn it is, and marks it as running.
     fn take_turn(&mut self) -> Option<ObjectKey> {
         let key = self.due.next()?;
         self.place.remove(&key);
@@ -167,10 +169,10 @@ impl State {
         Some(key)
     }
 
-    fn finish(&mut self, key: ObjectKey, asked: Option<Instant>) {
+    fn finish(&mut self, key: ObjectKey, requested: Option<Instant>) {
         self.running.remove(&key);
         let again = self.again.remove(&key);
-        if let Some(at) = [asked, again].into_iter().flatten().min() {
+        if let Some(at) = [requested, again].into_iter().flatten().min() {
             self.schedule(key, at);
         }
     }
@@ -189,7 +191,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn keys_leave_in_due_order_and_once() {
+    async fn keys_leave_once_in_order_of_due_time() {
         let queue = queue();
         queue.add_after(key("late"), Duration::from_secs(5));
         queue.add(key("b"));
@@ -209,7 +211,7 @@ mod tests {
         assert_eq!(queue.next().await, flood[0]);
         queue.add(of("green", "train"));
         queue.add(of("green", "test"));
-        assert_eq!(queue.next().await, flood[1], "its turn came before");
+        assert_eq!(queue.next().await, flood[1], "its turn was before");
         assert_eq!(queue.next().await, of("green", "train"));
         assert_eq!(queue.next().await, flood[2]);
         assert_eq!(queue.next().await, of("green", "test"));
@@ -219,22 +221,22 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_earlier_time_wins_and_what_is_due_stays_so() {
+    async fn the_earliest_due_time_of_a_key_counts() {
         let queue = queue();
         queue.add_after(key("a"), Duration::from_secs(5));
         queue.add_after(key("b"), Duration::from_secs(3));
         queue.add_after(key("a"), Duration::from_secs(1));
         queue.add_after(key("a"), Duration::from_secs(9));
-        let begun = Instant::now();
+        let start = Instant::now();
         assert_eq!(queue.next().await, key("a"));
-        assert_eq!(begun.elapsed(), Duration::from_secs(1));
+        assert_eq!(start.elapsed(), Duration::from_secs(1));
         assert_eq!(queue.next().await, key("b"));
-        assert_eq!(begun.elapsed(), Duration::from_secs(3));
+        assert_eq!(start.elapsed(), Duration::from_secs(3));
         assert!(queue.lock().place.is_empty() && queue.lock().later.is_empty() && queue.lock().due.len() == 0);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_key_added_while_running_runs_again_afterwards() {
+    async fn a_key_added_during_its_reconcile_is_reconciled_again() {
         let queue = queue();
         queue.add(key("a"));
         let running = queue.next().await;

@@ -1,12 +1,14 @@
-//! What waits, by namespace: namespaces take turns, so that a flood of one tenant delays another tenant's one item by one turn.
+//! A queue in which namespaces take turns, so that a flood of items from one tenant delays an item
+//! of another tenant by one turn.
 
 use std::collections::{HashMap, VecDeque};
 
-/// Items by namespace; those of one namespace leave in the order they came.
+/// Items by namespace. Items of one namespace leave in the order in which they were added.
 pub(crate) struct Turns<T> {
-    /// No list is empty. Its order does not matter: it is only looked up in, but for the longest list.
+    /// Items by namespace; no list is empty. Only the search for the longest list iterates this
+    /// map, so its order does not matter.
     waiting: HashMap<String, VecDeque<T>>,
-    /// The namespaces of `waiting`, the one whose turn is next first.
+    /// The namespaces of `waiting`, in the order of their turns.
     order: VecDeque<String>,
     len: usize,
 }
@@ -18,12 +20,12 @@ impl<T> Default for Turns<T> {
 }
 
 impl<T> Turns<T> {
-    /// How many items wait.
+    /// Returns the number of items.
     pub(crate) fn len(&self) -> usize {
         self.len
     }
 
-    /// Adds an item behind those of its namespace.
+    /// Adds an item after the others of its namespace.
     pub(crate) fn push(&mut self, namespace: &str, item: T) {
         self.len += 1;
         match self.waiting.get_mut(namespace) {
@@ -35,7 +37,7 @@ impl<T> Turns<T> {
         }
     }
 
-    /// The first item of the namespace whose turn it is.
+    /// Removes and returns the first item of the namespace whose turn it is.
     pub(crate) fn next(&mut self) -> Option<T> {
         let namespace = self.order.pop_front()?;
         let items = self.waiting.get_mut(&namespace)?;
@@ -49,10 +51,11 @@ impl<T> Turns<T> {
         item
     }
 
-    /// Takes the newest item of the namespace with the most, if that has more than this one.
-    pub(crate) fn take_from_longest(&mut self, than: &str) -> Option<T> {
-        let own = self.waiting.get(than).map_or(0, VecDeque::len);
-        // Among equals the first by name: the map has no order of its own.
+    /// Removes and returns the newest item of the namespace with the most items, if it has more
+    /// than `namespace` would have with one more item.
+    pub(crate) fn take_from_longest(&mut self, namespace: &str) -> Option<T> {
+        let own = self.waiting.get(namespace).map_or(0, VecDeque::len);
+        // Among equals the first by name, because the order of the map is random.
         let longest = self.waiting.iter().max_by_key(|(name, items)| (items.len(), std::cmp::Reverse(*name)));
         let (name, length) = longest.map(|(name, items)| (name.clone(), items.len()))?;
         if length <= own + 1 {
@@ -69,14 +72,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn namespaces_take_turns_and_the_longest_gives_way() {
+    fn namespaces_take_turns_and_the_longest_loses_an_item() {
         let mut turns = Turns::default();
         (0..5).for_each(|number| turns.push("blue", number));
         turns.push("green", 10);
         assert_eq!(turns.next(), Some(0));
         assert_eq!(turns.next(), Some(10));
         turns.push("green", 11);
-        assert_eq!(turns.take_from_longest("green"), Some(4), "the newest of the longest");
+        assert_eq!(turns.take_from_longest("green"), Some(4), "the newest item of the longest queue");
         assert_eq!(turns.take_from_longest("blue"), None);
         assert_eq!(turns.take_from_longest("red"), Some(3));
         assert_eq!(turns.len(), 3);

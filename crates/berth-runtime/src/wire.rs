@@ -1,8 +1,8 @@
-//! Reading objects off the wire without what a controller never looks at.
+//! Decodes API objects without the parts that controllers do not use.
 //!
-//! Two things make decoding cheap. An object this process has just written comes back through the watch: it is known by
-//! its resourceVersion and need not be decoded again. And `metadata.managedFields`, half of a typical object, says who
-//! set which field; no controller asks, so it is neither decoded nor kept.
+//! Two things make decoding cheap. An object that this process has just written comes back through
+//! the watch; it is recognised by its resourceVersion and not decoded again. And
+//! `metadata.managedFields`, which are half of a typical object, are neither decoded nor kept.
 
 use std::borrow::Cow;
 use std::fmt::{Debug, Formatter};
@@ -16,31 +16,31 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 
-/// An object as it came: what identifies it, and its text.
+/// An undecoded object: its identity and its text.
 #[derive(Clone)]
-pub(crate) struct Seen<K> {
+pub(crate) struct Undecoded<K> {
     /// Name, namespace, uid and resourceVersion only.
     metadata: ObjectMeta,
     text: Box<RawValue>,
-    /// Where `managedFields` stand in the text.
+    /// Range of `managedFields` in the text.
     managed: Option<Range<usize>>,
     kind: PhantomData<fn() -> K>,
 }
 
-impl<K: DeserializeOwned> Seen<K> {
-    /// The whole object, without `managedFields`.
+impl<K: DeserializeOwned> Undecoded<K> {
+    /// Decodes the object without `managedFields`.
     pub(crate) fn decode(&self) -> Result<K, serde_json::Error> {
         decode_without(self.text.get(), self.managed.clone())
     }
 }
 
-impl<K> Debug for Seen<K> {
+impl<K> Debug for Undecoded<K> {
     fn fmt(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Seen").field("name", &self.metadata.name).finish_non_exhaustive()
+        f.debug_struct("Undecoded").field("name", &self.metadata.name).finish_non_exhaustive()
     }
 }
 
-impl<'de, K> Deserialize<'de> for Seen<K> {
+impl<'de, K> Deserialize<'de> for Undecoded<K> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = Box::<RawValue>::deserialize(deserializer)?;
         let (range, managed) =
@@ -58,7 +58,7 @@ impl<'de, K> Deserialize<'de> for Seen<K> {
     }
 }
 
-/// The part of the metadata that [`Seen`] reads at once.
+/// The part of the metadata that [`Undecoded`] reads immediately.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Identity {
@@ -68,7 +68,7 @@ struct Identity {
     resource_version: Option<String>,
 }
 
-impl<K: Resource<DynamicType = ()>> Resource for Seen<K> {
+impl<K: Resource<DynamicType = ()>> Resource for Undecoded<K> {
     type DynamicType = ();
     type Scope = K::Scope;
 
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn managed_fields_go_and_nothing_else_does() {
+    fn only_managed_fields_are_removed() {
         let managed = r#"[{"manager":"a\"}]","fieldsV1":{"f:data":{"f:x":{}}}}]"#;
         let shapes = [
             format!(
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn broken_text_is_left_to_the_decoder() {
+    fn malformed_text_is_rejected_by_the_decoder() {
         for text in
             ["", "{", "[]", r#"{"metadata""#, r#"{"metadata":{"managedFields":["#, r#"{"metadata":{"managedFields":"\"#]
         {
@@ -163,12 +163,12 @@ mod tests {
     }
 
     #[test]
-    fn a_seen_object_is_known_before_it_is_decoded() {
+    fn the_identity_of_an_object_is_known_before_it_is_decoded() {
         let text = r#"{"metadata":{"name":"n","namespace":"s","resourceVersion":"7","managedFields":[{"manager":"m"}]},"data":{"a":"b"}}"#;
-        let seen: Seen<ConfigMap> = serde_json::from_str(text).unwrap();
-        assert_eq!(seen.meta().namespace.as_deref(), Some("s"));
-        assert_eq!(seen.meta().resource_version.as_deref(), Some("7"));
-        let decoded = seen.decode().unwrap();
+        let undecoded: Undecoded<ConfigMap> = serde_json::from_str(text).unwrap();
+        assert_eq!(undecoded.meta().namespace.as_deref(), Some("s"));
+        assert_eq!(undecoded.meta().resource_version.as_deref(), Some("7"));
+        let decoded = undecoded.decode().unwrap();
         assert_eq!(decoded.data.unwrap()["a"], "b");
         assert!(decoded.metadata.managed_fields.is_none());
     }

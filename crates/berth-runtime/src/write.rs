@@ -1,5 +1,6 @@
-//! Writes whose answers are read as watched objects are: without `managedFields`, which no controller asks for and which
-//! are half of a typical answer. Otherwise the same as the methods of [`kube::Api`] of these names.
+//! Writes that decode the response like a watched object: without `managedFields`, which no
+//! controller uses and which are half of a typical response. Otherwise they equal the methods of
+//! [`kube::Api`] with the same names.
 
 use std::fmt::Debug;
 
@@ -32,7 +33,7 @@ where
     send(api, Request::new(api.resource_url()).create(params, body(object)?)).await
 }
 
-/// Creates an object nobody will look at here: the answer is not read unless it is a refusal.
+/// Creates an object without decoding a successful response.
 pub async fn create_unread<K>(api: &Api<K>, params: &PostParams, object: &K) -> kube::Result<()>
 where
     K: Resource + Serialize + DeserializeOwned + Clone + Debug,

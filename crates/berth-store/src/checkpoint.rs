@@ -1,9 +1,11 @@
-//! Moving what is in the write-ahead log into the file, beside the writing.
+//! Checkpoints: moves the write-ahead log into the database file, in the background.
 //!
-//! By itself SQLite does that in the commit that makes the log too long: a thousand pages and a sync, thirty times as long as
-//! a commit, for which everybody waits whose write is in that commit or comes meanwhile. Here a thread with a connection of its
-//! own does it while commits go on. The log can begin anew only when all of it has been moved, and commits add to it all the
-//! time: so when it is long the writer moves the rest itself, right after the thread has left as little as it can.
+//! By default SQLite runs a checkpoint in the commit that makes the log too long: a thousand pages
+//! and a sync, thirty times as long as a commit. All writes of that commit, and all that arrive
+//! meanwhile, would wait for it. Here a thread with its own connection does that work while commits
+//! continue. SQLite can restart the log only when all of it has been moved, but commits extend it
+//! all the time. So when the log is long, the writer moves the remainder itself, right after the
+//! thread has left as little as possible.
 
 use std::fs::File;
 use std::path::Path;
@@ -18,54 +20,56 @@ use rusqlite::{Connection, ErrorCode};
 
 use crate::file::page_size;
 
-/// Bytes that are moved at once, so that what is left behind after the last of them is little.
-const PART: usize = 2 * 1024 * 1024;
-/// Bytes the writer moves itself without making anybody wait much longer than for a commit.
-const LITTLE: usize = PART / 8;
-/// Bytes in the log when it is to begin anew. Reading them back takes some hundredths of a second, after a crash.
-const LOG: usize = 32 * 1024 * 1024;
-/// Bytes in the log when it is to begin anew however many are left to be moved.
-const LOG_MAX: usize = 4 * LOG;
-/// Bytes in the log when the thread is not waited for any more: it may be gone.
-const LOG_TOO_LONG: usize = 2 * LOG_MAX;
+/// Log growth in bytes after which the thread runs. Small steps leave little for the last one.
+const STEP: usize = 2 * 1024 * 1024;
+/// Remainder in bytes that the writer may move itself: this takes not much longer than a commit.
+const REMAINDER_MAX: usize = STEP / 8;
+/// Log length in bytes at which the log is to be restarted. Reading this much after a crash takes
+/// some hundredths of a second.
+const LOG_LENGTH: usize = 32 * 1024 * 1024;
+/// Log length in bytes at which the writer moves the remainder whatever its size.
+const LOG_LENGTH_MAX: usize = 4 * LOG_LENGTH;
+/// Log length in bytes at which the writer no longer waits for the thread, which may have ended.
+const LOG_LENGTH_STUCK: usize = 2 * LOG_LENGTH_MAX;
 
-/// The database whose log it is.
+/// Schema name of the database.
 const MAIN: Option<&str> = Some("main");
 
-/// What the writer knows of the log, and the thread that shortens it.
+/// State of the log as the writer knows it, and the checkpoint thread.
 pub(crate) struct Checkpoints {
     /// Pages in the log after the last commit.
     pages: Arc<AtomicUsize>,
-    /// Pages of it that the thread found moved when it last looked.
+    /// Pages of the log that the thread has moved.
     moved: Arc<AtomicUsize>,
     is_moving: Arc<AtomicBool>,
-    /// Whether the last checkpoint failed; said when it changes.
+    /// True if the last checkpoint failed. Only changes are logged.
     is_failing: Arc<AtomicBool>,
-    /// How long the log was at the last look.
-    looked_at: usize,
-    /// How long it was when the thread was last asked.
+    /// Log length in pages when the writer last checked.
+    checked_at: usize,
+    /// Log length in pages when the thread was last started.
     asked_at: usize,
-    /// How long it was when the writer last moved what was left.
+    /// Log length in pages when the writer last moved the remainder.
     ended_at: usize,
-    /// Bytes of a page.
+    /// Page size in bytes.
     page: usize,
     ask: Option<SyncSender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Checkpoints {
-    /// Takes checkpoints out of the writer's commits. `mark` is synced with each of them.
+    /// Disables checkpoints in the commits of `writer` and starts the thread. Each checkpoint also
+    /// syncs `mark`.
     pub(crate) fn start(path: &Path, writer: &mut Connection, mark: File) -> rusqlite::Result<Checkpoints> {
         let page = usize::try_from(page_size(writer)?).unwrap_or(usize::MAX);
         let pages = Arc::new(AtomicUsize::new(0));
         let counted = pages.clone();
-        // In the place of SQLite's own, which would move them.
+        // This replaces the hook of SQLite that runs checkpoints in commits.
         writer.wal_hook(Some(move |_: &mut Wal, pages: std::ffi::c_int| {
             counted.store(usize::try_from(pages).unwrap_or(0), Ordering::Relaxed);
             Ok(())
         }))?;
         let mover = Connection::open(path)?;
-        // What a checkpoint does not sync is lost with the machine, though it was acknowledged.
+        // Without a sync, a power loss could lose acknowledged writes that a checkpoint has moved.
         mover.pragma_update(None, "synchronous", "FULL")?;
         let (ask, asked) = sync_channel(1);
         let (moved, is_moving) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicBool::new(false)));
@@ -78,7 +82,7 @@ impl Checkpoints {
                     if let Some(moved) = checkpoint(&mover, &fails) {
                         found.store(moved, Ordering::Relaxed);
                     }
-                    // It may be older on the disk without harm: less is noticed then.
+                    // Ignore errors: with an older mark on disk, less damage is noticed.
                     let _ = mark.sync_data();
                     is_done.store(false, Ordering::Release);
                 }
@@ -89,7 +93,7 @@ impl Checkpoints {
             moved,
             is_moving,
             is_failing,
-            looked_at: 0,
+            checked_at: 0,
             asked_at: 0,
             ended_at: 0,
             page,
@@ -98,27 +102,28 @@ impl Checkpoints {
         })
     }
 
-    /// Has moved what is to be; called when a batch has been answered.
-    pub(crate) fn look(&mut self, writer: &Connection) {
+    /// Runs a checkpoint if one is due. The writer calls this after it has answered a batch.
+    pub(crate) fn run_if_due(&mut self, writer: &Connection) {
         let pages = self.pages.load(Ordering::Relaxed);
-        if pages < self.looked_at {
-            // It began anew.
+        if pages < self.checked_at {
+            // SQLite has restarted the log.
             (self.asked_at, self.ended_at) = (0, 0);
         }
-        self.looked_at = pages;
-        let of = |bytes: usize| bytes / self.page;
+        self.checked_at = pages;
+        let to_pages = |bytes: usize| bytes / self.page;
         let is_moving = self.is_moving.load(Ordering::Acquire);
-        if is_moving && pages < of(LOG_TOO_LONG) {
+        if is_moving && pages < to_pages(LOG_LENGTH_STUCK) {
             return;
         }
         let left = pages.saturating_sub(self.moved.load(Ordering::Relaxed));
-        let is_long = pages >= of(LOG).max(self.ended_at + of(PART));
-        if is_long && (left <= of(LITTLE) || pages >= of(LOG_MAX)) {
-            // With the next commit the log begins anew.
+        let is_long = pages >= to_pages(LOG_LENGTH).max(self.ended_at + to_pages(STEP));
+        if is_long && (left <= to_pages(REMAINDER_MAX) || pages >= to_pages(LOG_LENGTH_MAX)) {
+            // The next commit restarts the log.
             self.ended_at = pages;
             checkpoint(writer, &self.is_failing);
-        } else if !is_moving && (is_long || pages >= self.asked_at + of(PART)) {
-            // A long log is moved again and again, each time what came during the last, until little is left.
+        } else if !is_moving && (is_long || pages >= self.asked_at + to_pages(STEP)) {
+            // The thread runs again on a long log, each time for the pages that arrived during the
+            // last run, until little is left.
             self.asked_at = pages;
             self.is_moving.store(true, Ordering::Release);
             if self.ask.as_ref().is_none_or(|ask| ask.try_send(()).is_err()) {
@@ -127,15 +132,16 @@ impl Checkpoints {
         }
     }
 
-    /// Moves what can be after a commit that failed. Where the disk is full that takes no room or little, and the next commit
-    /// has the log's.
+    /// Runs a checkpoint after a failed commit. On a full disk it needs little or no space, and the
+    /// next commit can reuse the log's space.
     pub(crate) fn after_failure(&self, writer: &Connection) {
         checkpoint(writer, &self.is_failing);
     }
 }
 
 impl Drop for Checkpoints {
-    /// The last connection to the file is the writer's, which moves what is left when it closes.
+    /// Stops the thread. The last connection to the file is then the writer's, which moves the
+    /// remainder when it closes.
     fn drop(&mut self) {
         self.ask = None;
         if let Some(thread) = self.thread.take() {
@@ -144,16 +150,16 @@ impl Drop for Checkpoints {
     }
 }
 
-/// Moves what can be without holding up anybody; how much of the log has been.
+/// Runs a checkpoint that waits for no other connection. Returns the number of moved pages.
 fn checkpoint(connection: &Connection, is_failing: &AtomicBool) -> Option<usize> {
     match connection.wal_checkpoint_v2(MAIN, CheckpointMode::PASSIVE) {
         Ok((_, moved)) => {
             if is_failing.swap(false, Ordering::Relaxed) {
-                tracing::info!("checkpoints work again");
+                tracing::info!("checkpoints succeed again");
             }
             usize::try_from(moved).ok()
         }
-        // The other connection is at it.
+        // The other connection runs a checkpoint.
         Err(error) if error.sqlite_error_code() == Some(ErrorCode::DatabaseBusy) => None,
         Err(error) => {
             if !is_failing.swap(true, Ordering::Relaxed) {
@@ -168,7 +174,7 @@ fn checkpoint(connection: &Connection, is_failing: &AtomicBool) -> Option<usize>
 mod tests {
     use super::*;
 
-    /// A log of a good hundred pages that nobody has moved yet.
+    /// Returns a log of about a hundred pages, of which none has been moved.
     fn long_log(folder: &Path) -> (Connection, Checkpoints) {
         let path = folder.join("store.db");
         let mut writer = Connection::open(&path).expect("a file");
@@ -176,18 +182,18 @@ mod tests {
         writer.execute_batch("CREATE TABLE t (v BLOB)").expect("a table");
         let mark = File::create(folder.join("mark")).expect("a file");
         let checkpoints = Checkpoints::start(&path, &mut writer, mark).expect("a thread");
-        writer.execute_batch("INSERT INTO t VALUES (zeroblob(400000))").expect("room");
+        writer.execute_batch("INSERT INTO t VALUES (zeroblob(400000))").expect("inserts");
         (writer, checkpoints)
     }
 
-    /// Pages in the log after another, small commit.
+    /// Returns the number of pages in the log after another, small commit.
     fn pages(writer: &Connection, checkpoints: &Checkpoints) -> usize {
-        writer.execute_batch("INSERT INTO t VALUES (1)").expect("room");
+        writer.execute_batch("INSERT INTO t VALUES (1)").expect("inserts");
         checkpoints.pages.load(Ordering::Relaxed)
     }
 
     #[test]
-    fn the_log_begins_anew_after_a_commit_that_failed() {
+    fn the_log_is_restarted_after_a_failed_commit() {
         let folder = tempfile::tempdir().expect("a folder");
         let (writer, checkpoints) = long_log(folder.path());
         assert!(pages(&writer, &checkpoints) > 90);
@@ -196,15 +202,15 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_that_does_not_come_back_is_not_waited_for_without_end() {
+    fn the_writer_moves_a_very_long_log_without_the_thread() {
         let folder = tempfile::tempdir().expect("a folder");
         let (writer, mut checkpoints) = long_log(folder.path());
         checkpoints.is_moving.store(true, Ordering::Release);
-        let too_long = LOG_TOO_LONG / checkpoints.page;
-        for (said, is_moved) in [(too_long - 1, false), (too_long, true)] {
-            checkpoints.pages.store(said, Ordering::Relaxed);
-            checkpoints.look(&writer);
-            assert_eq!(pages(&writer, &checkpoints) < 10, is_moved, "at {said} pages");
+        let too_long = LOG_LENGTH_STUCK / checkpoints.page;
+        for (length, is_moved) in [(too_long - 1, false), (too_long, true)] {
+            checkpoints.pages.store(length, Ordering::Relaxed);
+            checkpoints.run_if_due(&writer);
+            assert_eq!(pages(&writer, &checkpoints) < 10, is_moved, "at {length} pages");
         }
     }
 }

@@ -1,92 +1,92 @@
-//! What can go wrong.
+//! Errors of the store.
 
-/// Why a write did not happen. Nothing was applied.
+/// A rejected or failed write. Nothing was applied.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CommitError {
-    /// Create: there already is an object at the key.
+    /// Create: the key already exists.
     #[error("{key} already exists at revision {revision}")]
     Exists {
         /// The key.
         key: String,
-        /// Revision of the object that is there.
+        /// Revision of the stored object.
         revision: u64,
     },
-    /// Update or delete: there is no object at the key.
+    /// Update or delete: the key does not exist.
     #[error("{key} does not exist")]
     NotFound {
         /// The key.
         key: String,
     },
-    /// Update or delete: the object changed since the writer looked.
+    /// Update or delete: the object is not at the expected revision.
     #[error("{key} is at revision {actual}, not at {expected}")]
     Conflict {
         /// The key.
         key: String,
-        /// What the writer saw.
+        /// Revision that the writer expected.
         expected: u64,
-        /// What is stored.
+        /// Revision of the stored object.
         actual: u64,
     },
-    /// Too much waits for the disk already: it may be tried again.
+    /// Too many writes wait for the disk; the write may be retried.
     #[error("{reason}")]
     Busy {
-        /// Whose writes are too many.
+        /// States whether the user or the whole store has too many writes.
         reason: &'static str,
     },
-    /// The engine could not make the write durable: disk full, read-only, broken.
+    /// The write could not be made durable: the disk is full, read-only or broken.
     #[error("the write could not be made durable: {reason}")]
     Unavailable {
-        /// The engine's words.
+        /// Error of SQLite, or the reason why the store accepts no writes.
         reason: String,
     },
 }
 
-/// Why nothing can be written for the time being.
+/// The reason why the store accepts no writes at the moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Trouble {
-    /// What is wrong.
+    /// Description for the operator.
     pub reason: String,
-    /// Whether it will stay so until the process is started anew. Otherwise writes go on by themselves once the cause is gone.
+    /// True if only a restart of the process helps. Otherwise writes resume once the cause is gone.
     pub restart_helps: bool,
 }
 
-/// Why a state or history can not be read.
+/// A revision whose state or later changes cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReadError {
     /// The revision is older than the kept history.
     #[error("revision {requested} is gone: history begins at {oldest}")]
     Compacted {
-        /// The revision asked for.
+        /// The requested revision.
         requested: u64,
-        /// The oldest revision that can be asked for.
+        /// The oldest available revision.
         oldest: u64,
     },
     /// The revision is newer than the last write.
     #[error("revision {requested} does not exist yet: the last one is {current}")]
     Future {
-        /// The revision asked for.
+        /// The requested revision.
         requested: u64,
-        /// The last revision.
+        /// The current revision.
         current: u64,
     },
 }
 
-/// Why a store file could not be opened.
+/// The reason why a store file could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// Another process has it open.
+    /// Another Berth process has the store open.
     #[error("the store {path} is in use: another berth has it open")]
     InUse {
         /// The file.
         path: String,
     },
-    /// Another program holds SQLite's own lock on it.
+    /// Another program holds SQLite's own lock on the file.
     #[error("the store {path} is in use: another program has it open (an older berth, or sqlite3)")]
     Locked {
         /// The file.
         path: String,
     },
-    /// A file that belongs to the store cannot be opened or written.
+    /// The operating system does not allow to open or write a file of the store.
     #[error("cannot open the store {path}: {source}")]
     Lock {
         /// The file.
@@ -94,7 +94,7 @@ pub enum OpenError {
         /// The system's error.
         source: std::io::Error,
     },
-    /// SQLite refused: no permission, no room, a broken disk.
+    /// SQLite cannot open the file: no permission, no space, or a broken disk.
     #[error("cannot open the store {path}: {source}")]
     Engine {
         /// The file.
@@ -102,26 +102,26 @@ pub enum OpenError {
         /// SQLite's error.
         source: rusqlite::Error,
     },
-    /// It does not hold what was written.
-    #[error("the store {path} is damaged: {what}. {REMEDY}")]
+    /// The file does not contain the data that was written.
+    #[error("the store {path} is damaged: {problem}. {REMEDY}")]
     Damaged {
         /// The file.
         path: String,
-        /// What is wrong with it.
-        what: String,
+        /// Description of the damage.
+        problem: String,
     },
-    /// Writes at its end are gone that were acknowledged.
+    /// Acknowledged writes at the end of the log are missing.
     #[error(
-        "the store {path} has lost its end: {what}. If {path}-wal was moved away, put it back. Otherwise: {REMEDY}"
+        "the store {path} has lost its last writes: {problem}. If {path}-wal was moved away, put it back. Otherwise: {REMEDY}"
     )]
     EndLost {
         /// The file.
         path: String,
-        /// How far it goes and how far it should.
-        what: String,
+        /// Last revision that was found, and the one that was expected.
+        problem: String,
     },
 }
 
-/// What to do about a damaged store.
-const REMEDY: &str = "Put back a copy of the whole data folder, or start once with --recover: it keeps what is sound, lists what \
-                      is not, and leaves the damaged files beside it";
+/// How to repair a damaged store.
+const REMEDY: &str = "Restore a copy of the whole data folder, or start once with --recover: it keeps all intact objects, lists the \
+                      damaged ones, and leaves the damaged files in the folder";

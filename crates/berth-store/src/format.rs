@@ -1,15 +1,16 @@
-//! What the file holds, and how it is known to be what was written.
+//! The tables of the store file, and the checksums that show damage.
 //!
-//! A row of table `log` is one write, with a checksum of itself. The last row of each transaction says besides what the rows
-//! add up to after it ([`Totals`]): so a row that is missing is noticed as well as one that is changed, and a commit writes
-//! no page more for that. Table `base` has the totals of a file to which no row was added since it was made, opened or closed.
+//! A row of table `log` is one write, with a checksum of the row. The last row of each transaction
+//! also has the [`Totals`] of all rows up to it. The totals show missing rows, and a commit writes
+//! no additional page for them. Table `base` has the totals of a file to which no row was added
+//! since it was created, opened or closed.
 
 use rusqlite::types::{Type, ValueRef};
 use rusqlite::{Connection, OptionalExtension, Row, params};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
-/// Tables of the file.
+/// SQL that creates the tables of the file.
 const TABLES: &str = "
     CREATE TABLE log (
         revision INTEGER PRIMARY KEY,
@@ -22,23 +23,24 @@ const TABLES: &str = "
         id INTEGER PRIMARY KEY CHECK (id = 0),
         totals BLOB NOT NULL
     ) STRICT;
-    -- Versions that know no checksums look for other columns in it, and open nothing. Not a view: where there is one SQLite's
-    -- quick_check may leave out the list of pages that are free.
+    -- Versions of Berth without checksums expect other columns in this table and reject the file. It is
+    -- not a view: with a view in the schema, SQLite's quick_check may skip the list of free pages.
     CREATE TABLE meta (written_by_a_later_version INTEGER) STRICT;
 ";
 
-/// What the rows of a file must add up to.
+/// Number and digest of the rows that a file must have.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Totals {
     /// The last revision.
     pub(crate) revision: u64,
-    /// Of the revisions after this one each has its row.
+    /// The last compacted revision. Each later revision must have its row.
     pub(crate) compacted: u64,
-    /// How many rows there are.
+    /// Number of rows.
     pub(crate) rows: u64,
-    /// Which they are: a sum over their revisions, mixed so that no two sets are likely to have the same.
+    /// Sum over the mixed revisions of the rows. Two sets of rows are unlikely to have the same
+    /// sum.
     pub(crate) digest: u64,
-    /// Whether somebody has the file open to write.
+    /// True while a process has the file open for writing.
     pub(crate) is_open: bool,
 }
 
@@ -47,12 +49,12 @@ impl Totals {
 
     pub(crate) fn add(&mut self, revision: u64) {
         self.rows += 1;
-        self.digest = self.digest.wrapping_add(mixed(revision));
+        self.digest = self.digest.wrapping_add(mix(revision));
     }
 
     pub(crate) fn remove(&mut self, revision: u64) {
         self.rows = self.rows.saturating_sub(1);
-        self.digest = self.digest.wrapping_sub(mixed(revision));
+        self.digest = self.digest.wrapping_sub(mix(revision));
     }
 
     pub(crate) fn encode(&self) -> [u8; Totals::LENGTH] {
@@ -67,7 +69,7 @@ impl Totals {
         bytes
     }
 
-    /// `None` for anything else than what [`encode`](Totals::encode) made.
+    /// Parses totals; `None` unless the bytes are a result of [`encode`](Totals::encode).
     pub(crate) fn decode(bytes: &[u8]) -> Option<Totals> {
         let number = |at: usize| bytes.get(at..at + 8)?.try_into().ok().map(u64::from_le_bytes);
         let totals = Totals {
@@ -81,14 +83,14 @@ impl Totals {
     }
 }
 
-/// Spreads a number over all bits (the last steps of SplitMix64).
-fn mixed(number: u64) -> u64 {
+/// Mixes the bits of a number (the last steps of SplitMix64).
+fn mix(number: u64) -> u64 {
     let number = (number ^ (number >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let number = (number ^ (number >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     number ^ (number >> 31)
 }
 
-/// Checksum of a row.
+/// Returns the checksum of a row.
 pub(crate) fn sum_of(revision: u64, key: &str, value: Option<&[u8]>) -> u32 {
     let mut hasher = crc32fast::Hasher::new();
     hasher.update(&revision.to_le_bytes());
@@ -99,7 +101,7 @@ pub(crate) fn sum_of(revision: u64, key: &str, value: Option<&[u8]>) -> u32 {
     hasher.finalize()
 }
 
-/// The part of an object that the store knows the place of.
+/// The part of an object that the store checks.
 #[derive(Deserialize)]
 struct Head {
     metadata: Metadata,
@@ -113,8 +115,9 @@ struct Metadata {
     namespace: Option<String>,
 }
 
-/// Whether a text is the object that was stored at `key` by the write `revision`, as far as it shows without a checksum;
-/// else what is wrong. A name is the last segment of its key, and a namespace the one before.
+/// Checks that a text is a stored object of `key` at `revision`, as far as that shows without a
+/// checksum. Returns a description of the mismatch otherwise. The object's name is the last segment
+/// of its key, and its namespace the one before.
 pub(crate) fn check_object(key: &str, revision: u64, text: &[u8]) -> Result<(), String> {
     let text = std::str::from_utf8(text).map_err(|error| format!("is not UTF-8: {error}"))?;
     let not_json = |error: serde_json::Error| format!("is not JSON: {error}");
@@ -127,40 +130,41 @@ pub(crate) fn check_object(key: &str, revision: u64, text: &[u8]) -> Result<(), 
     })?;
     let Metadata { resource_version, name, namespace } = head.metadata;
     if resource_version != revision.to_string() {
-        return Err(format!("says that it is revision {resource_version:?}"));
+        return Err(format!("has metadata.resourceVersion \"{resource_version}\""));
     }
     let mut segments = key.rsplit('/');
-    for (what, said) in [("metadata.name", name), ("metadata.namespace", namespace)] {
+    for (field, stated) in [("metadata.name", name), ("metadata.namespace", namespace)] {
         let segment = segments.next();
-        if let Some(said) = said.filter(|said| !said.is_empty() && Some(said.as_str()) != segment) {
-            return Err(format!("has {what} {said:?}, which is not in its key"));
+        if let Some(stated) = stated.filter(|stated| !stated.is_empty() && Some(stated.as_str()) != segment) {
+            return Err(format!("has {field} {stated:?}, which does not match its key"));
         }
     }
     Ok(())
 }
 
-/// The same of a row without a checksum, which is read in full: what is damaged shows at least where it can not be parsed.
+/// Checks the object of a row without a checksum. It also parses the whole text, because damage
+/// shows only as a syntax error.
 pub(crate) fn check_unsummed(key: &str, revision: u64, text: &[u8]) -> Result<(), String> {
     check_object(key, revision, text)?;
     berth_apimachinery::packed::parse(text).map(|_| ()).map_err(|error| format!("is not JSON: {error}"))
 }
 
-/// What a file holds.
+/// Format of a store file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Format {
-    /// Nothing yet.
+    /// The file has no tables yet.
     Empty,
-    /// Rows without checksums, as earlier versions wrote them.
+    /// Rows without checksums, as earlier versions of Berth wrote them.
     Unsummed,
-    /// What this version writes.
+    /// The format that this version writes.
     Current,
 }
 
-/// Why a file can not be read.
+/// The reason why a file cannot be read.
 pub(crate) enum Unreadable {
-    /// The system or SQLite refuses.
+    /// SQLite or the operating system reported an error.
     Engine(rusqlite::Error),
-    /// It is not what was written.
+    /// The content is not the one that was written.
     Damaged(String),
 }
 
@@ -168,7 +172,8 @@ impl From<rusqlite::Error> for Unreadable {
     fn from(error: rusqlite::Error) -> Unreadable {
         use rusqlite::ErrorCode::{DatabaseCorrupt, NotADatabase, TooBig, TypeMismatch, Unknown};
         match error.sqlite_error_code() {
-            // Of tables and columns that are not there, too, and of values of other types.
+            // These codes also stand for missing tables and columns, and for values of another
+            // type.
             None | Some(DatabaseCorrupt | NotADatabase | TooBig | TypeMismatch | Unknown) => {
                 Unreadable::Damaged(error.to_string())
             }
@@ -177,11 +182,11 @@ impl From<rusqlite::Error> for Unreadable {
     }
 }
 
-fn damaged<T>(what: impl Into<String>) -> Result<T, Unreadable> {
-    Err(Unreadable::Damaged(what.into()))
+fn damaged<T>(problem: impl Into<String>) -> Result<T, Unreadable> {
+    Err(Unreadable::Damaged(problem.into()))
 }
 
-/// Makes the tables in an empty file.
+/// Creates the tables in an empty file.
 pub(crate) fn create(connection: &mut Connection) -> rusqlite::Result<()> {
     let transaction = connection.transaction()?;
     transaction.execute_batch(TABLES)?;
@@ -189,13 +194,13 @@ pub(crate) fn create(connection: &mut Connection) -> rusqlite::Result<()> {
     transaction.commit()
 }
 
-/// Says what the rows add up to where no row says it.
+/// Writes the totals to table `base`.
 pub(crate) fn set_base(connection: &Connection, totals: &Totals) -> rusqlite::Result<()> {
     let mut set = connection.prepare_cached("INSERT OR REPLACE INTO base (id, totals) VALUES (0, ?1)")?;
     set.execute([totals.encode()]).map(|_| ())
 }
 
-/// Adds the row of a write; `totals` if it is the last one of its transaction.
+/// Inserts the row of a write; with `totals` for the last row of its transaction.
 pub(crate) fn insert(
     connection: &Connection,
     revision: u64,
@@ -210,21 +215,21 @@ pub(crate) fn insert(
     Ok(())
 }
 
-/// Removes the row of a write; whether there was one.
+/// Deletes the row of a write. Returns true if it existed.
 pub(crate) fn remove(connection: &Connection, revision: u64) -> rusqlite::Result<bool> {
     let mut delete = connection.prepare_cached("DELETE FROM log WHERE revision = ?1")?;
     delete.execute([revision as i64]).map(|rows| rows > 0)
 }
 
-/// Whether pages and tables hang together, and which tables there are.
+/// Checks the integrity of the pages, and returns the format according to the tables.
 pub(crate) fn check(connection: &Connection) -> Result<Format, Unreadable> {
     connection.pragma_update(None, "cell_size_check", true)?;
     let mut statement = connection.prepare("PRAGMA quick_check(1)")?;
-    let said: String = statement.query_row((), |row| row.get(0))?;
-    if said != "ok" {
-        // Its first line says in which database.
-        let said: Vec<&str> = said.lines().filter(|line| !line.starts_with("***")).collect();
-        return damaged(said.join("; "));
+    let report: String = statement.query_row((), |row| row.get(0))?;
+    if report != "ok" {
+        // The first line names the database.
+        let report: Vec<&str> = report.lines().filter(|line| !line.starts_with("***")).collect();
+        return damaged(report.join("; "));
     }
     let tables = "SELECT name FROM sqlite_schema WHERE name IN ('log', 'base', 'meta')";
     let mut statement = connection.prepare(tables)?;
@@ -234,12 +239,13 @@ pub(crate) fn check(connection: &Connection) -> Result<Format, Unreadable> {
         [] => Ok(Format::Empty),
         ["log", "meta"] => Ok(Format::Unsummed),
         ["base", "log", "meta"] => Ok(Format::Current),
-        _ => damaged(format!("it has tables {tables:?}, not base, log and meta")),
+        _ => damaged(format!("its tables are {tables:?} instead of base, log and meta")),
     }
 }
 
-/// Reads all rows in order and checks each by itself, and all together; hands out revision, key and value. Returns what they
-/// add up to, and whether the file was closed after the last of them.
+/// Reads all rows in order of revision, and passes revision, key and value of each to `each`.
+/// Checks each row, and the totals at the end. Returns the totals, which state whether the file was
+/// closed after the last row.
 pub(crate) fn read(
     connection: &Connection,
     format: Format,
@@ -252,19 +258,19 @@ pub(crate) fn read(
     };
     let mut statement = connection.prepare(&format!("SELECT {columns} FROM log ORDER BY revision"))?;
     let mut rows = statement.query(())?;
-    let (mut found, mut said, mut missing) = (Totals::default(), None, 0);
+    let (mut found, mut stated, mut missing) = (Totals::default(), None, 0);
     while let Some(row) = rows.next()? {
         let (revision, key, value) = cells(row)?;
-        let bad = |what: String| Unreadable::Damaged(format!("revision {revision} of {key:?} {what}"));
+        let bad = |problem: String| Unreadable::Damaged(format!("revision {revision} of {key:?} {problem}"));
         if format == Format::Current {
             if row.get_ref(3)?.as_i64().ok() != Some(sum_of(revision, key, value).into()) {
-                return Err(bad("does not have its checksum".to_owned()));
+                return Err(bad("has a wrong checksum".to_owned()));
             }
-            said = match row.get_ref(4)? {
+            stated = match row.get_ref(4)? {
                 ValueRef::Null => None,
                 totals => match totals.as_blob().ok().and_then(Totals::decode) {
                     Some(totals) if totals.revision == revision => Some(totals),
-                    _ => return Err(bad("does not say what the rows add up to".to_owned())),
+                    _ => return Err(bad("has invalid totals".to_owned())),
                 },
             };
         }
@@ -272,6 +278,7 @@ pub(crate) fn read(
             let check = if format == Format::Unsummed { check_unsummed } else { check_object };
             check(key, revision, value).map_err(bad)?;
         }
+        // Revisions may be missing only up to the last compacted one, which is known at the end.
         if revision != found.revision + 1 {
             missing = revision - 1;
         }
@@ -279,31 +286,31 @@ pub(crate) fn read(
         found.add(revision);
         each(revision, key, value);
     }
-    let said = match format {
-        Format::Current => of_base(connection)?.filter(|base| base.revision >= found.revision).or(said),
-        _ => of_meta(connection)?.map(|(revision, compacted)| {
+    let stated = match format {
+        Format::Current => read_base(connection)?.filter(|base| base.revision >= found.revision).or(stated),
+        _ => read_meta(connection)?.map(|(revision, compacted)| {
             let revision = revision.max(found.revision);
             Totals { revision, compacted: compacted.min(revision), ..found }
         }),
     };
-    let Some(said) = said else { return damaged("its end does not say what the rows add up to") };
-    if said.revision > found.revision {
-        missing = said.revision;
+    let Some(stated) = stated else { return damaged("the last row has no totals") };
+    if stated.revision > found.revision {
+        missing = stated.revision;
     }
-    if missing > said.compacted {
+    if missing > stated.compacted {
         return damaged(format!("revision {missing} is missing"));
     }
-    if (said.rows, said.digest) != (found.rows, found.digest) {
-        return damaged(format!("it has {} rows, and not those {} that were written", found.rows, said.rows));
+    if (stated.rows, stated.digest) != (found.rows, found.digest) {
+        return damaged(format!("its {} rows are not the {} rows that were written", found.rows, stated.rows));
     }
-    Ok(said)
+    Ok(stated)
 }
 
-/// Revision, key and value of a row.
+/// Returns revision, key and value of a row.
 fn cells<'a>(row: &'a Row<'_>) -> Result<(u64, &'a str, Option<&'a [u8]>), Unreadable> {
     let cell = |index: usize| row.get_ref(index).map_err(Unreadable::from);
     let Some(revision) = cell(0)?.as_i64().ok().and_then(|revision| u64::try_from(revision).ok()) else {
-        return damaged("a row has no revision");
+        return damaged("a row has an invalid revision");
     };
     let Ok(key) = cell(1)?.as_str() else { return damaged(format!("the key of revision {revision} is not a text")) };
     let value = cell(2)?;
@@ -316,17 +323,17 @@ fn cells<'a>(row: &'a Row<'_>) -> Result<(u64, &'a str, Option<&'a [u8]>), Unrea
     }
 }
 
-/// What the table says that is for files without newer rows.
-fn of_base(connection: &Connection) -> Result<Option<Totals>, Unreadable> {
+/// Returns the totals in table `base`.
+fn read_base(connection: &Connection) -> Result<Option<Totals>, Unreadable> {
     let base = connection.query_row("SELECT totals FROM base WHERE id = 0", (), |row| row.get::<_, Vec<u8>>(0));
     match base.optional()?.as_deref().map(Totals::decode) {
         Some(Some(totals)) => Ok(Some(totals)),
-        _ => damaged("table base does not say what the rows add up to"),
+        _ => damaged("table base has no valid totals"),
     }
 }
 
-/// Last revision and end of forgotten history, as earlier versions wrote them.
-fn of_meta(connection: &Connection) -> Result<Option<(u64, u64)>, Unreadable> {
+/// Returns the last revision and the last compacted one, as earlier versions of Berth wrote them.
+fn read_meta(connection: &Connection) -> Result<Option<(u64, u64)>, Unreadable> {
     let number = |name: &str| {
         let found = connection.query_row("SELECT value FROM meta WHERE name = ?1", [name], |row| row.get::<_, i64>(0));
         found.optional().map(|value| value.and_then(|value| u64::try_from(value).ok()).unwrap_or(0))
@@ -339,7 +346,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn totals_are_read_back_and_nothing_else_is() {
+    fn totals_are_decoded_and_flipped_bits_are_rejected() {
         let mut totals = Totals { revision: 7, compacted: 3, is_open: true, ..Totals::default() };
         [1, 5, 7].into_iter().for_each(|revision| totals.add(revision));
         let bytes = totals.encode();
@@ -356,25 +363,25 @@ mod tests {
     }
 
     #[test]
-    fn an_object_is_where_its_name_says() {
+    fn an_object_must_match_its_key_and_revision() {
         let check = |text: &str| check_object("/core/configmaps/default/a", 7, text.as_bytes());
         let text = r#"{"metadata":{"name":"a","namespace":"default","resourceVersion":"7"}}"#;
         check(text).unwrap();
         check(r#"{"metadata":{"resourceVersion":"7"}}"#).unwrap();
-        for (from, to, said) in [
+        for (from, to, problem) in [
             (r#""a""#, r#""b""#, "metadata.name \"b\""),
             (r#""default""#, r#""defaulu""#, "metadata.namespace"),
-            (r#""7""#, r#""8""#, "revision \"8\""),
+            (r#""7""#, r#""8""#, "resourceVersion \"8\""),
             (r#""metadata""#, r#""letadata""#, "metadata"),
             (r#":{"name"#, r#";{"name"#, "not JSON"),
             (r#"}}"#, r#"}"#, "not JSON"),
         ] {
             let error = check(&text.replacen(from, to, 1)).unwrap_err();
-            assert!(error.contains(said), "{to}: {error}");
+            assert!(error.contains(problem), "{to}: {error}");
         }
         let error = check_object("/a", 1, b"{\"metadata\":{\"resourceVersion\":\"1\"},\"x\":\"\xff\"}").unwrap_err();
         assert!(error.contains("UTF-8"), "{error}");
-        // What passes over a text without taking it in does not see this.
+        // A scan of the text that does not decode its strings misses this error.
         assert!(check_unsummed("/a", 1, br#"{"metadata":{"resourceVersion":"1"},"x":"\ud800"}"#).is_err());
     }
 }

@@ -1,16 +1,22 @@
-//! Revisions, watch history and compaction behind one small trait.
+//! Object store with revisions, watch history and compaction behind one small trait, [`Store`].
 //!
-//! The store keeps JSON objects under keys. Every committed write gets the next number of one global sequence, the
-//! *revision*, which is also stamped into the object as `metadata.resourceVersion`. Readers get consistent snapshots at a
-//! revision; watchers get every change after a revision, in order, without gaps, or are told that the history they need
-//! is gone.
+//! The store keeps JSON objects under keys. Every committed write gets the next number of one
+//! global sequence, the *revision*. The revision is also stamped into the object as
+//! `metadata.resourceVersion`. Readers get consistent snapshots at a revision. Watchers get every
+//! change after a revision, in order and without gaps, or an error if the history that they need
+//! has been compacted.
 //!
-//! All live objects and the recent history are in memory as serialised bytes, in a persistent map: taking a snapshot is
-//! one pointer copy, so readers never wait for the writer. Below that sits an engine that makes writes durable:
-//! [`MemoryStore`] has none and answers at once, on the calling thread; [`SqliteStore`] writes each batch of queued
-//! commits in one transaction and acknowledges them when it is on disk.
+//! All live objects and the recent history are in memory as serialised bytes, in a persistent map.
+//! A snapshot is a copy of one pointer, so readers never wait for the writer. There are two
+//! implementations:
 //!
-//! The store knows nothing of Kubernetes but the place of `resourceVersion`.
+//! - [`MemoryStore`] is not durable: a write is visible when `commit` returns.
+//! - [`SqliteStore`] writes each batch of queued commits in one transaction and acknowledges them
+//!   when the transaction is on disk.
+//!
+//! The store knows few fields of Kubernetes objects. It stamps `resourceVersion` and finds
+//! `managedFields`. When it reads a file, it compares each object's name and namespace with the
+//! object's key. On a full disk, a `deletionTimestamp` makes a write part of a deletion.
 
 mod checkpoint;
 mod error;
@@ -45,42 +51,43 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-/// Changes a store keeps for watchers and for lists at older revisions, unless told otherwise: at a few kilobytes each
-/// this bounds history to tens of megabytes, and gives a client that pauses for minutes a fair chance to resume.
+/// Default number of changes that a store keeps for watchers and for lists at older revisions. At a
+/// few kilobytes each the history takes tens of megabytes, and a client that pauses for minutes can
+/// usually resume its watch.
 pub const HISTORY_DEFAULT: usize = 10_000;
 
-/// One write, guarded by what the writer believes to be stored.
+/// One write, guarded by the state that its author expects.
 #[derive(Clone, Debug)]
 pub enum Write {
-    /// Stores a new object; refused if the key exists.
+    /// Stores a new object; rejected if the key exists.
     Create {
-        /// Where.
+        /// The object's key.
         key: String,
-        /// What; its `metadata.resourceVersion` is overwritten.
+        /// The object; its `metadata.resourceVersion` is overwritten.
         value: Value,
     },
-    /// Replaces an object; refused if it is not at `expected`.
+    /// Replaces an object; rejected if the object is not at revision `expected`.
     Update {
-        /// Where.
+        /// The object's key.
         key: String,
-        /// Revision the writer saw.
+        /// Revision that the writer saw.
         expected: u64,
-        /// What; its `metadata.resourceVersion` is overwritten.
+        /// The new object; its `metadata.resourceVersion` is overwritten.
         value: Value,
     },
-    /// Removes an object; refused if it is not at `expected`.
+    /// Deletes an object; rejected if the object is not at revision `expected`.
     Delete {
-        /// Where.
+        /// The object's key.
         key: String,
-        /// Revision the writer saw.
+        /// Revision that the writer saw.
         expected: u64,
-        /// The object's last state for watchers; the stored one when `None`.
+        /// Last state of the object for watchers; the stored state if `None`.
         last: Option<Value>,
     },
 }
 
 impl Write {
-    /// About how many bytes it takes in memory while it waits.
+    /// Approximate number of bytes that a queued write takes in memory.
     fn memory(&self) -> usize {
         match self {
             Write::Create { value, .. } | Write::Update { value, .. } => memory_of(value),
@@ -89,9 +96,9 @@ impl Write {
     }
 }
 
-/// About how many bytes a value takes beside its own place in whatever holds it.
+/// Approximate number of bytes that a value takes on the heap, without its own `size_of`.
 fn memory_of(value: &Value) -> usize {
-    /// Of a map's node, which has room for eleven members.
+    /// Bytes of a map's node, which has space for eleven members.
     const NODE: usize = 640;
     match value {
         Value::Null | Value::Bool(_) | Value::Number(_) => 0,
@@ -99,103 +106,109 @@ fn memory_of(value: &Value) -> usize {
         Value::Array(items) => items.iter().map(|item| size_of::<Value>() + memory_of(item)).sum(),
         Value::Object(members) => {
             let texts = members.iter().map(|(name, member)| name.len() + memory_of(member));
-            // Nodes are half full at least.
+            // Nodes are at least half full.
             members.len().div_ceil(11).max(members.len() / 6) * NODE + texts.sum::<usize>()
         }
     }
 }
 
-/// A write that happened.
+/// A committed write.
 #[derive(Clone, Debug)]
 pub struct Committed {
-    /// The object as stored, or (after a delete) its last state, stamped with the revision of the write.
+    /// The object as stored. After a delete, its last state stamped with the revision of the
+    /// delete.
     pub record: Arc<Record>,
-    /// The same, parsed.
+    /// The parsed object.
     pub value: Arc<Value>,
 }
 
-/// A question for [`Store::list`].
+/// A query for [`Store::list`].
 #[derive(Clone, Debug)]
 pub struct ListQuery<'a> {
-    /// What keys must begin with.
+    /// Prefix of the keys to list.
     pub prefix: &'a str,
-    /// Only keys after this one.
+    /// Lists only keys after this one.
     pub start_after: Option<&'a str>,
-    /// At most this many; 0 for no limit.
+    /// Maximum number of objects; 0 for no limit.
     pub limit: usize,
-    /// State at this revision instead of the current one.
+    /// Revision to list; the current one if `None`.
     pub at_revision: Option<u64>,
 }
 
 impl<'a> ListQuery<'a> {
-    /// Everything below `prefix`, now.
+    /// A query for all objects below `prefix` at the current revision.
     pub fn all(prefix: &'a str) -> ListQuery<'a> {
         ListQuery { prefix, start_after: None, limit: 0, at_revision: None }
     }
 }
 
-/// Answer of [`Store::list`]: the state at one revision.
+/// Result of [`Store::list`]: the state at one revision.
 #[derive(Clone, Debug)]
 pub struct Listing {
-    /// The objects in the order of their keys.
+    /// The objects, ordered by key.
     pub records: Vec<Arc<Record>>,
-    /// The revision this is the state of.
+    /// Revision of the listed state.
     pub revision: u64,
-    /// How many more objects there are behind the limit.
+    /// Number of matching objects after the last listed one.
     pub remaining: usize,
 }
 
-/// Result of a commit that may still be on its way to the disk.
+/// Result of a commit, which resolves when the write is durable and visible.
 pub type CommitFuture = Pin<Box<dyn Future<Output = Result<Committed, CommitError>> + Send>>;
 
-/// Objects under keys, with one global revision. See the crate's documentation for what holds across implementations.
+/// Objects under keys, with one global revision. The documentation of the crate describes the
+/// guarantees of every implementation.
 pub trait Store: Send + Sync + 'static {
-    /// The revision of the last visible write.
+    /// Returns the revision of the last visible write.
     fn revision(&self) -> u64;
 
-    /// The object at `key`.
+    /// Returns the object at `key`.
     fn get(&self, key: &str) -> Option<Arc<Record>>;
 
-    /// The objects below a prefix, at one revision.
+    /// Returns the objects below a prefix, at one revision.
     ///
     /// # Errors
-    /// [`ReadError::Compacted`] and [`ReadError::Future`], when `at_revision` is out of what the history covers.
+    /// [`ReadError::Compacted`] and [`ReadError::Future`] when the history does not cover
+    /// `at_revision`.
     fn list(&self, query: &ListQuery<'_>) -> Result<Listing, ReadError>;
 
-    /// Queues a write at once, in the order of calls; the future resolves when it is durable and visible. Dropping the
-    /// future does not take the write back.
+    /// Queues a write before it returns, in the order of the calls. The future resolves when the
+    /// write is durable and visible. Dropping the future does not cancel the write.
     fn commit(&self, write: Write) -> CommitFuture {
         self.commit_for("", write)
     }
 
-    /// The same on behalf of `user`: in order with that user's other writes, while users take turns where many writes wait.
+    /// Queues a write on behalf of `user`, in order with the other writes of that user. If many
+    /// writes wait, users take turns.
     fn commit_for(&self, user: &str, write: Write) -> CommitFuture;
 
-    /// How long a commit takes at the least, of late: what a write waits for whoever else writes. Zero where nothing is waited
-    /// for.
+    /// Returns the shortest recent time of a commit: the time that a write takes even if no other
+    /// write waits. Zero if commits are not durable.
     fn commit_time(&self) -> Duration {
         Duration::ZERO
     }
 
-    /// Why nothing can be written at the moment, if so. Reads are not affected.
+    /// Returns the reason why writes fail at the moment, if they do. Reads are not affected.
     fn trouble(&self) -> Option<Trouble> {
         None
     }
 
-    /// Every change below `prefix` after revision `after`, as it happened.
+    /// Returns a watcher for every change below `prefix` after revision `after`.
     ///
     /// # Errors
-    /// [`ReadError::Compacted`] when changes after `after` were already forgotten; [`ReadError::Future`] when `after`
-    /// was never reached.
+    /// [`ReadError::Compacted`] when changes after `after` were already compacted;
+    /// [`ReadError::Future`] when the store has not reached `after` yet.
     fn watch(&self, prefix: &str, after: u64) -> Result<Watcher, ReadError>;
 
-    /// A number that is another one after every write below `prefix`, before anybody can read what was written: who works
-    /// something out from what is there looks at it first, and works it out anew when it has changed.
+    /// Returns a counter of the writes below `prefix`. It grows before a write becomes visible to
+    /// readers. A caller that caches a result computed from these objects loads the counter before
+    /// it reads them, and computes the result again when the counter has changed.
     fn changes(&self, prefix: &str) -> Arc<AtomicU64>;
 
-    /// Forgets history up to and including `revision`. Watches from there on and live objects are not affected.
+    /// Removes the history up to and including `revision`. Later history and live objects are not
+    /// affected.
     fn compact(&self, revision: u64);
 
-    /// The revision up to which history is forgotten: the oldest one [`Store::watch`] accepts.
+    /// Returns the last compacted revision, which is the oldest one that [`Store::watch`] accepts.
     fn compacted(&self) -> u64;
 }

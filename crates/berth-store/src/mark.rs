@@ -1,28 +1,29 @@
-//! How far writes have been acknowledged, in a file beside the store.
+//! The mark file: the last acknowledged revision, in a file next to the store.
 //!
-//! A store that has lost its end looks like one that never had it. So the last revision is written here too: after the
-//! commit is on disk and before anybody hears of it, hence never more than the store has. It is not synced with each commit,
-//! which would double what a commit takes: it is exact when a process was killed, as the system keeps what was written; after
-//! a loss of power it may be as old as the last checkpoint.
+//! A store file that has lost its last rows looks like one that never had them, so the last
+//! revision is also written here. It is written after the commit is on disk and before the commit
+//! is acknowledged, so it is never ahead of the store. It is not synced with each commit, which
+//! would double the time of a commit. After a kill it is exact, because the operating system keeps
+//! what was written. After a power loss it may be as old as the last checkpoint.
 
 use std::fs::File;
 use std::io::{ErrorKind, Seek, Write};
 use std::path::{Path, PathBuf};
 
-use crate::file::{beside, private, sync_folder};
+use crate::file::{owner_only, sync_folder, with_suffix};
 
-/// What the file says, or why it says nothing.
+/// Content of the mark file.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Said {
-    /// The last revision.
+pub(crate) enum Content {
+    /// The last acknowledged revision.
     Revision(u64),
-    /// There is no such file.
+    /// The file does not exist.
     Missing,
-    /// It is not what was written.
+    /// The checksum is wrong.
     Damaged,
 }
 
-/// The file, open.
+/// The open mark file.
 #[derive(Debug)]
 pub(crate) struct Mark {
     file: File,
@@ -30,37 +31,38 @@ pub(crate) struct Mark {
     is_failing: bool,
 }
 
-/// The file's name.
+/// Returns the path of the mark file of a store.
 pub(crate) fn path_of(store: &Path) -> PathBuf {
-    beside(store, "-mark")
+    with_suffix(store, "-mark")
 }
 
-/// What the file beside a store says.
-pub(crate) fn read(store: &Path) -> std::io::Result<Said> {
+/// Reads the mark file of a store.
+pub(crate) fn read(store: &Path) -> std::io::Result<Content> {
     match std::fs::read(path_of(store)) {
-        Ok(bytes) => Ok(parse(&bytes).map_or(Said::Damaged, Said::Revision)),
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(Said::Missing),
+        Ok(bytes) => Ok(parse(&bytes).map_or(Content::Damaged, Content::Revision)),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(Content::Missing),
         Err(error) => Err(error),
     }
 }
 
-/// The text is as long whatever the revision, so that nothing of an earlier one is left behind it.
+/// The text has the same length for every revision, so a shorter one leaves no rest of an earlier
+/// one.
 fn text(revision: u64) -> String {
-    let said = format!("revision {revision:020}");
-    format!("{said} sum {:08x}\n", crc32fast::hash(said.as_bytes()))
+    let content = format!("revision {revision:020}");
+    format!("{content} sum {:08x}\n", crc32fast::hash(content.as_bytes()))
 }
 
 fn parse(bytes: &[u8]) -> Option<u64> {
-    let said = std::str::from_utf8(bytes).ok()?;
-    let revision = said.strip_prefix("revision ")?.get(..20)?.parse().ok()?;
-    (text(revision) == said).then_some(revision)
+    let content = std::str::from_utf8(bytes).ok()?;
+    let revision = content.strip_prefix("revision ")?.get(..20)?.parse().ok()?;
+    (text(revision) == content).then_some(revision)
 }
 
 impl Mark {
-    /// Opens or makes the file, so that it says `revision`, on disk.
+    /// Opens or creates the file, writes `revision` and syncs it.
     pub(crate) fn open(store: &Path, revision: u64) -> std::io::Result<Mark> {
         let path = path_of(store);
-        let file = private(File::options().create(true).truncate(false).write(true)).open(&path)?;
+        let file = owner_only(File::options().create(true).truncate(false).write(true)).open(&path)?;
         let mut mark = Mark { file, path, is_failing: false };
         mark.put(revision)?;
         mark.file.set_len(text(revision).len() as u64)?;
@@ -69,7 +71,7 @@ impl Mark {
         Ok(mark)
     }
 
-    /// Another handle, for who syncs it now and then.
+    /// Returns another handle, with which the checkpoint thread syncs the file.
     pub(crate) fn handle(&self) -> std::io::Result<File> {
         self.file.try_clone()
     }
@@ -79,14 +81,15 @@ impl Mark {
         self.file.write_all(text(revision).as_bytes())
     }
 
-    /// Says a later revision. When that fails a lost end may go unnoticed, and nothing else: it is no reason to refuse a write.
+    /// Writes a later revision. A failure is only logged, because its one consequence is that lost
+    /// rows at the end of the store may go unnoticed. The write itself must not fail for that.
     pub(crate) fn set(&mut self, revision: u64) {
         match self.put(revision) {
             Ok(()) => self.is_failing = false,
             Err(error) if !self.is_failing => {
                 self.is_failing = true;
                 let path = self.path.display();
-                tracing::warn!(%path, %error, "cannot write down how far writes are acknowledged: a lost end may go unnoticed");
+                tracing::warn!(%path, %error, "cannot record the last acknowledged revision: a later loss of writes may go unnoticed");
             }
             Err(_) => {}
         }
@@ -98,19 +101,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_read_back_and_a_flipped_bit_is_seen() {
+    fn a_revision_is_read_back_and_a_flipped_bit_is_damage() {
         let folder = tempfile::tempdir().unwrap();
         let store = folder.path().join("store.db");
-        assert_eq!(read(&store).unwrap(), Said::Missing);
+        assert_eq!(read(&store).unwrap(), Content::Missing);
         let mut mark = Mark::open(&store, 9_999).unwrap();
         mark.set(12);
-        assert_eq!(read(&store).unwrap(), Said::Revision(12));
-        let whole = std::fs::read(path_of(&store)).unwrap();
-        for bit in 0..whole.len() * 8 {
-            let mut flipped = whole.clone();
+        assert_eq!(read(&store).unwrap(), Content::Revision(12));
+        let intact = std::fs::read(path_of(&store)).unwrap();
+        for bit in 0..intact.len() * 8 {
+            let mut flipped = intact.clone();
             flipped[bit / 8] ^= 1 << (bit % 8);
             std::fs::write(path_of(&store), flipped).unwrap();
-            assert_eq!(read(&store).unwrap(), Said::Damaged, "bit {bit}");
+            assert_eq!(read(&store).unwrap(), Content::Damaged, "bit {bit}");
         }
     }
 }

@@ -1,5 +1,5 @@
-//! A store without an engine: writes are visible when `commit` returns. For simulation and tests, and safe under paused
-//! time: no thread, no waiting.
+//! A store without a durable log: writes are visible when `commit` returns. It is for simulation
+//! and tests, and works with paused time because it uses no thread and never waits.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -9,20 +9,21 @@ use parking_lot::Mutex;
 use crate::mvcc::Mvcc;
 use crate::{CommitFuture, HISTORY_DEFAULT, ListQuery, Listing, ReadError, Record, Store, Watcher, Write};
 
-/// Objects in memory only.
+/// A store in memory only.
 pub struct MemoryStore {
     mvcc: Mvcc,
-    /// One writer at a time.
+    /// Held during a commit, so that there is one writer at a time.
     writer: Mutex<()>,
 }
 
 impl MemoryStore {
-    /// An empty store that keeps [`HISTORY_DEFAULT`] changes.
+    /// Creates an empty store that keeps [`HISTORY_DEFAULT`] changes.
     pub fn new() -> MemoryStore {
         MemoryStore::with_limits(HISTORY_DEFAULT, None)
     }
 
-    /// An empty store that keeps `history` changes and drops watchers that lag more than `watcher_buffer` behind.
+    /// Creates an empty store that keeps `history` changes and drops watchers that lag more than
+    /// `watcher_buffer` changes behind.
     pub fn with_limits(history: usize, watcher_buffer: Option<usize>) -> MemoryStore {
         MemoryStore { mvcc: Mvcc::new(history, watcher_buffer, false), writer: Mutex::new(()) }
     }

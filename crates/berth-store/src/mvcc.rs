@@ -1,8 +1,9 @@
-//! The memory side shared by both stores: the current state as a persistent map, the recent history, the watchers.
+//! The in-memory part that both stores share: the current state as a persistent map, the recent
+//! history, and the watchers.
 //!
-//! A write goes through two steps. [`Plan`] checks the guard and makes the new record against the state plus everything
-//! planned before it; [`Mvcc::publish`] makes a planned write visible. In between the engine makes it durable, or the
-//! plan is dropped and nothing happened.
+//! A write takes two steps. [`Plan::add`] checks the guard and creates the new record, against the
+//! state and all writes planned before. [`Mvcc::publish`] makes the planned writes visible. In
+//! between the durable store commits them to disk; if that fails, it drops the plan.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound;
@@ -17,33 +18,35 @@ use crate::record::{Change, Event, Record};
 use crate::watch::{WATCHER_BUFFER, Watcher, Watchers};
 use crate::{CommitError, Committed, ListQuery, Listing, ReadError, Write};
 
-/// Objects whose parsed form is kept, of those that were created last, so that an object is not parsed for its first change:
-/// at ten to twenty kilobytes each a megabyte or two.
+/// Number of recently created objects whose parsed form is kept, so that their first change need
+/// not parse them. At ten to twenty kilobytes each this takes one or two megabytes.
 const CREATED_MAX: usize = 128;
-/// The same of those that were changed last: most of what works in a small cluster is among them.
+/// Number of recently changed objects whose parsed form is kept. In a small cluster this covers
+/// most objects in use.
 const CHANGED_MAX: usize = 384;
 
-/// Pages remembered: of as many clients that list at once it is known what is left.
+/// Number of list pages for which the count of remaining objects is cached. This allows as many
+/// clients to list in pages at the same time.
 const PAGES_MAX: usize = 64;
 
-/// Bytes a text may have grown by, or a new one is expected to have.
-const ROOM: usize = 1024;
+/// Expected size of a new object, and expected growth of a changed one, in bytes.
+const EXPECTED_GROWTH: usize = 1024;
 
-/// The live objects by key.
+/// The live objects, by key.
 type State = rpds::RedBlackTreeMapSync<Arc<str>, Arc<Record>>;
 
-/// What readers see: swapped as a whole.
+/// The state that readers see; replaced as a whole.
 #[derive(Clone)]
 struct Snapshot {
     state: State,
     revision: u64,
 }
 
-/// The parsed form of some objects, oldest first; each once.
+/// A bounded list of parsed objects, oldest first. A key occurs at most once.
 #[derive(Default)]
-struct Recent(VecDeque<(Arc<str>, Arc<Value>)>);
+struct RecentObjects(VecDeque<(Arc<str>, Arc<Value>)>);
 
-impl Recent {
+impl RecentObjects {
     fn keep(&mut self, key: &Arc<str>, value: &Arc<Value>, max: usize) {
         if self.0.len() == max {
             self.0.pop_front();
@@ -51,7 +54,7 @@ impl Recent {
         self.0.push_back((key.clone(), value.clone()));
     }
 
-    /// Every revision of an object has the same key, not only an equal one.
+    /// Compares pointers: all revisions of an object share one allocation of the key.
     fn forget(&mut self, key: &Arc<str>) {
         if let Some(at) = self.0.iter().rposition(|(kept, _)| Arc::ptr_eq(kept, key)) {
             self.0.remove(at);
@@ -59,46 +62,51 @@ impl Recent {
     }
 }
 
-/// What is left of lists that are read in pages, the one begun last at the end: prefix, revision and last key of a page, and how
-/// many keys come after it at that revision. Counting them anew for each page would make a list of n objects cost n².
+/// Cache of the number of remaining objects per list page, oldest first: prefix, revision and last
+/// key of a page, and the number of keys after it at that revision. Counting them again for each
+/// page would make a list of n objects cost n².
 #[derive(Default)]
 struct Pages(VecDeque<(String, u64, Arc<str>, usize)>);
 
 impl Pages {
-    fn behind(&self, prefix: &str, revision: u64, last: &str) -> Option<usize> {
-        let is_it = |page: &&(String, u64, Arc<str>, usize)| page.1 == revision && *page.2 == *last && page.0 == prefix;
-        self.0.iter().rev().find(is_it).map(|page| page.3)
+    fn remaining_after(&self, prefix: &str, revision: u64, last: &str) -> Option<usize> {
+        let matches =
+            |page: &&(String, u64, Arc<str>, usize)| page.1 == revision && *page.2 == *last && page.0 == prefix;
+        self.0.iter().rev().find(matches).map(|page| page.3)
     }
 
-    fn remember(&mut self, prefix: &str, revision: u64, last: Arc<str>, behind: usize) {
-        if self.behind(prefix, revision, &last).is_some() {
+    fn remember(&mut self, prefix: &str, revision: u64, last: Arc<str>, remaining: usize) {
+        if self.remaining_after(prefix, revision, &last).is_some() {
             return;
         }
         if self.0.len() == PAGES_MAX {
             self.0.pop_front();
         }
-        self.0.push_back((prefix.to_owned(), revision, last, behind));
+        self.0.push_back((prefix.to_owned(), revision, last, remaining));
     }
 }
 
-/// History and watchers; locked for as long as a change is put in or a watcher is registered, never while serialising,
-/// parsing or writing to disk.
+/// History and watchers. The lock is held while a change is added or a watcher is registered, and
+/// never during serialising, parsing or disk writes.
 struct Feed {
-    /// Changes after `compacted`, oldest first, revisions strictly rising.
+    /// Changes after `compacted`, oldest first, in strictly rising order of revision.
     history: VecDeque<Arc<Event>>,
     compacted: u64,
     watchers: Watchers,
-    /// The parsed form of what was created and of what was changed last: it is what is read, changed and compared next.
-    /// Apart, because much of what is created is never touched again (events), and would push out what is.
-    created: Recent,
-    changed: Recent,
-    /// Revisions whose rows no reader can ask for any more, if an engine wants to know. They go in this order: the row of a
-    /// delete may not go before older rows of its key, which would otherwise be found alive at the next start.
+    /// Parsed objects that were recently created, and recently changed: they are the likeliest to
+    /// be read, changed and compared next. The two lists are separate because many created objects,
+    /// such as events, never change. They would displace the ones that do.
+    created: RecentObjects,
+    changed: RecentObjects,
+    /// Revisions whose rows no reader needs any more, if the durable store collects them. Rows must
+    /// be deleted in this order: without the row of a delete, an older row of the key would restore
+    /// the object at the next start.
     garbage: Option<VecDeque<u64>>,
 }
 
 impl Feed {
-    /// Forgets the oldest changes as long as `too_old` says so; returns what they stored.
+    /// Removes the oldest changes while `too_old` returns true. Returns the records that they
+    /// stored.
     fn forget(&mut self, too_old: impl Fn(&Event, usize) -> bool) -> Vec<Arc<Record>> {
         let mut stored = Vec::new();
         while let Some(event) = self.history.front()
@@ -123,16 +131,17 @@ impl Feed {
 pub(crate) struct Mvcc {
     current: RwLock<Snapshot>,
     feed: Mutex<Feed>,
-    /// By kind. What has not changed for as long as the history goes back is mostly what nobody looks at.
+    /// Condensers by kind. Records that leave the history unchanged are rarely read, and are
+    /// condensed.
     condensers: Mutex<BTreeMap<String, Condenser>>,
     pages: Mutex<Pages>,
-    /// Prefixes whose changes somebody counts.
+    /// Counters of the changes below prefixes, from [`Mvcc::changes`].
     counted: RwLock<Vec<(String, Arc<AtomicU64>)>>,
     history_max: usize,
     watcher_buffer: usize,
 }
 
-/// A write that passed its guard and has its revision, but is not visible yet.
+/// A write that passed its guard and has a revision, but is not visible yet.
 pub(crate) struct Planned {
     pub(crate) event: Arc<Event>,
     pub(crate) value: Arc<Value>,
@@ -148,13 +157,13 @@ impl Planned {
     }
 }
 
-/// A sequence of writes planned on top of each other.
+/// A sequence of writes, each planned on top of the one before.
 pub(crate) struct Plan {
     base: Snapshot,
 }
 
 impl Plan {
-    /// Checks the guard of `write` and makes its record.
+    /// Checks the guard of `write` and creates its record.
     pub(crate) fn add(&mut self, write: Write) -> Result<Planned, CommitError> {
         let revision = self.base.revision + 1;
         let found = |key: &str| self.base.state.get(key).cloned();
@@ -170,18 +179,20 @@ impl Plan {
                 if let Some(record) = found(&key) {
                     return Err(CommitError::Exists { key, revision: record.revision });
                 }
-                let (record, value) = Record::stamp(Arc::from(key), revision, value, ROOM);
+                let (record, value) = Record::stamp(Arc::from(key), revision, value, EXPECTED_GROWTH);
                 (record, value, Change::Created)
             }
             Write::Update { key, expected, value } => {
                 let previous = guarded(key, expected)?;
-                let (record, value) = Record::stamp(previous.key.clone(), revision, value, previous.size() + ROOM);
+                let (record, value) =
+                    Record::stamp(previous.key.clone(), revision, value, previous.size() + EXPECTED_GROWTH);
                 (record, value, Change::Updated(previous))
             }
             Write::Delete { key, expected, last } => {
                 let previous = guarded(key, expected)?;
                 let last = last.unwrap_or_else(|| previous.value().as_ref().clone());
-                let (record, value) = Record::stamp(previous.key.clone(), revision, last, previous.size() + ROOM);
+                let (record, value) =
+                    Record::stamp(previous.key.clone(), revision, last, previous.size() + EXPECTED_GROWTH);
                 (record, value, Change::Deleted(previous))
             }
         };
@@ -198,7 +209,8 @@ impl Plan {
 }
 
 impl Mvcc {
-    /// `collect_garbage`: whether an engine will call [`Mvcc::take_garbage`].
+    /// Creates an empty state. `collect_garbage` is true if the caller will call
+    /// [`Mvcc::take_garbage`].
     pub(crate) fn new(history_max: usize, watcher_buffer: Option<usize>, collect_garbage: bool) -> Mvcc {
         Mvcc {
             current: RwLock::new(Snapshot { state: State::new_sync(), revision: 0 }),
@@ -206,8 +218,8 @@ impl Mvcc {
                 history: VecDeque::new(),
                 compacted: 0,
                 watchers: Watchers::default(),
-                created: Recent::default(),
-                changed: Recent::default(),
+                created: RecentObjects::default(),
+                changed: RecentObjects::default(),
                 garbage: collect_garbage.then(VecDeque::new),
             }),
             condensers: Mutex::default(),
@@ -226,15 +238,17 @@ impl Mvcc {
         self.feed.lock()
     }
 
-    /// A plan on top of what is visible. There must be only one writer between this and `publish`.
+    /// Returns a plan on top of the visible state. The caller must be the only writer until
+    /// `publish`.
     pub(crate) fn plan(&self) -> Plan {
         Plan { base: self.snapshot() }
     }
 
-    /// Makes the writes of a plan visible, to watchers and readers at once: whoever reads a revision finds all changes
-    /// up to it in the buffers already, and whoever was told of a change and reads then finds it in the state (readers
-    /// wait while the state is held here). Returns what has fallen out of the history, to be [condensed](Mvcc::condense) when
-    /// there is time.
+    /// Makes the writes of a plan visible to watchers and readers at once. When a reader sees a
+    /// revision, all changes up to it are already in the buffers of the watchers. When a watcher
+    /// gets a change and then reads, the state has that change, because readers wait while this
+    /// function holds the lock on the state. Returns the records that left the history; the caller
+    /// [condenses](Mvcc::condense) them when there is time.
     pub(crate) fn publish(&self, plan: Plan, writes: &[Planned]) -> Vec<Arc<Record>> {
         let mut feed = self.feed();
         let mut current = self.current.write();
@@ -264,7 +278,8 @@ impl Mvcc {
         feed.forget(|_, length| length > self.history_max)
     }
 
-    /// Counts the changes below a prefix from now on.
+    /// Returns a counter of the changes below a prefix, which counts from the first call for the
+    /// prefix.
     pub(crate) fn changes(&self, prefix: &str) -> Arc<AtomicU64> {
         let mut counted = self.counted.write();
         if let Some((_, count)) = counted.iter().find(|(known, _)| known == prefix) {
@@ -275,8 +290,9 @@ impl Mvcc {
         count
     }
 
-    /// Keeps those of the records that are current in less memory. Where there are fewer objects than the history has room
-    /// for changes it would take more time than the memory is worth.
+    /// Condenses those of the records that are current. It does nothing while there are fewer
+    /// objects than the history may have changes, because it would save too little memory for its
+    /// time.
     pub(crate) fn condense(&self, records: &[Arc<Record>]) {
         if records.is_empty() || self.snapshot().state.size() < self.history_max {
             return;
@@ -294,7 +310,8 @@ impl Mvcc {
         }
     }
 
-    /// Puts back one row of the log at start. Rows come in the order of their revisions; `value` is `None` for a delete.
+    /// Adds one row of the log at start. Rows must come in order of revision; `value` is `None` for
+    /// a delete.
     pub(crate) fn replay(&self, key: Arc<str>, revision: u64, bytes: Option<bytes::Bytes>) {
         let mut current = self.current.write();
         let previous = current.state.get(key.as_ref()).cloned();
@@ -309,7 +326,7 @@ impl Mvcc {
                 let last = previous.value().as_ref().clone();
                 (Record::stamp(key, revision, last, previous.size()).0, Change::Deleted(previous))
             }
-            // The delete of an object whose own row was compacted away: nothing to tell.
+            // The object was deleted, and its own row was compacted: there is no change to add.
             (None, None) => {
                 current.revision = revision;
                 if let Some(garbage) = &mut self.feed().garbage {
@@ -326,7 +343,8 @@ impl Mvcc {
         self.condense(&old);
     }
 
-    /// After [`Mvcc::replay`]: the last revision and the end of forgotten history, which the rows alone may not show.
+    /// Sets the last revision and the last compacted one after [`Mvcc::replay`], because the
+    /// remaining rows may not show them.
     pub(crate) fn finish_replay(&self, revision: u64, compacted: u64) {
         let mut current = self.current.write();
         current.revision = current.revision.max(revision);
@@ -334,7 +352,7 @@ impl Mvcc {
         self.compact(compacted);
     }
 
-    /// Takes at most `max` revisions whose rows can go, and the revision up to which history is forgotten.
+    /// Returns at most `max` revisions whose rows can be deleted, and the last compacted revision.
     pub(crate) fn take_garbage(&self, max: usize) -> (Vec<u64>, u64) {
         let mut feed = self.feed();
         let compacted = feed.compacted;
@@ -343,14 +361,14 @@ impl Mvcc {
         (taken, compacted)
     }
 
-    /// Gives back what [`Mvcc::take_garbage`] took, when it could not be removed.
+    /// Returns revisions from [`Mvcc::take_garbage`] whose rows could not be deleted.
     pub(crate) fn return_garbage(&self, revisions: Vec<u64>) {
         if let Some(garbage) = &mut self.feed().garbage {
             revisions.into_iter().rev().for_each(|revision| garbage.push_front(revision));
         }
     }
 
-    /// The revisions of all objects that are there.
+    /// Returns the revisions of all live objects.
     pub(crate) fn stored(&self) -> Vec<u64> {
         self.snapshot().state.values().map(|record| record.revision).collect()
     }
@@ -384,18 +402,19 @@ impl Mvcc {
             .filter(|(key, _)| !undo.contains_key(key.as_ref()))
             .map(|(key, record)| (key.as_ref(), record));
         let mut listing = Listing { records: Vec::new(), revision, remaining: 0 };
-        // The page before has counted what comes after it.
-        let behind = query.start_after.and_then(|after| self.pages().behind(query.prefix, revision, after));
-        // Whether more is to be looked at.
+        // Cached when the previous page was listed.
+        let known_remaining =
+            query.start_after.and_then(|after| self.pages().remaining_after(query.prefix, revision, after));
+        // Adds a record to the listing. Returns false once the rest need not be visited.
         let mut take = |record: &Arc<Record>| {
             if query.limit == 0 || listing.records.len() < query.limit {
                 listing.records.push(record.clone());
                 return true;
             }
             listing.remaining += 1;
-            behind.is_none()
+            known_remaining.is_none()
         };
-        // Merge what still is as it was with what the undone changes bring back.
+        // Merge the unchanged objects with the restored ones, in order of key.
         let mut restored = undo
             .iter()
             .filter(|(key, _)| query.start_after.is_none_or(|after| key.as_ref() > after))
@@ -414,8 +433,8 @@ impl Mvcc {
         while more && let Some((_, record)) = restored.next() {
             more = take(record);
         }
-        if let Some(behind) = behind {
-            listing.remaining = behind.saturating_sub(listing.records.len());
+        if let Some(remaining) = known_remaining {
+            listing.remaining = remaining.saturating_sub(listing.records.len());
         }
         if let (Some(last), true) = (listing.records.last(), listing.remaining > 0) {
             self.pages().remember(query.prefix, revision, last.key.clone(), listing.remaining);
@@ -427,14 +446,15 @@ impl Mvcc {
         self.pages.lock()
     }
 
-    /// The current state, and for each key below `prefix` that changed after `revision` what was there at `revision`.
+    /// Returns the current state, and for each key below `prefix` that changed after `revision` the
+    /// record at `revision`.
     fn undo(
         &self,
         prefix: &str,
         revision: u64,
     ) -> Result<(Snapshot, BTreeMap<Arc<str>, Option<Arc<Record>>>), ReadError> {
         let feed = self.feed();
-        // Under the feed's lock nothing is published, so state and history belong together.
+        // Nothing is published while the feed is locked, so state and history match.
         let snapshot = self.snapshot();
         check_revision(revision, feed.compacted, snapshot.revision)?;
         let mut undo = BTreeMap::new();
@@ -465,12 +485,12 @@ impl Mvcc {
     }
 }
 
-/// The part of a key that objects of one kind have in common: its first two segments.
+/// Returns the part of a key that objects of one kind share: its first two segments.
 fn kind_of(key: &str) -> &str {
     key.match_indices('/').nth(2).map_or(key, |(at, _)| &key[..at])
 }
 
-/// Whether the state at `revision`, and all changes after it, are known.
+/// Returns an error unless the state at `revision` and all changes after it are available.
 fn check_revision(revision: u64, compacted: u64, current: u64) -> Result<(), ReadError> {
     if revision < compacted {
         return Err(ReadError::Compacted { requested: revision, oldest: compacted });

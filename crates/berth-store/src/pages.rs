@@ -1,47 +1,48 @@
-//! The rows in a damaged file, read from its pages and those of SQLite's log without SQLite, which gives up at the first page
-//! that does not hang together with the others (<https://sqlite.org/fileformat2.html>).
+//! Reads the rows of a damaged file from its pages and from those of SQLite's log, without SQLite,
+//! which stops at the first inconsistent page (<https://sqlite.org/fileformat2.html>).
 //!
-//! Rows are in the leaves of a table's tree, and each can be checked by itself: so neither the inner pages of the tree are
-//! needed nor the order of the leaves. Leaves that were given back hold rows that are gone; SQLite lists them.
+//! Rows are in the leaf pages of a table's B-tree, and each row can be checked by itself. So
+//! neither the interior pages nor the order of the leaves is needed. Free leaf pages have deleted
+//! rows; SQLite lists these pages.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::format::{Totals, check_object, check_unsummed, sum_of};
 use crate::wal::Log;
 
-/// Type of a page with rows of a table.
+/// Page type of a table leaf.
 const LEAF: u8 = 13;
-/// Bytes of the file's header, before the first page's own.
+/// Bytes of the file header, which precedes the page header on the first page.
 const FILE_HEADER: usize = 100;
-/// Bytes of a leaf's header.
+/// Bytes of a leaf page's header.
 const LEAF_HEADER: usize = 8;
-/// Largest row that is believed: far above what a request may bring.
+/// Maximum plausible size of a row, far above the limit of a request.
 const ROW_MAX: usize = 256 * 1024 * 1024;
 
-/// A write that was found whole.
+/// An intact row.
 #[derive(Clone, Debug)]
-pub(crate) struct Found {
+pub(crate) struct IntactRow {
     pub(crate) key: String,
     pub(crate) value: Option<Vec<u8>>,
 }
 
-/// A row that is not what was written.
+/// A damaged row.
 #[derive(Clone, Debug)]
-pub(crate) struct Broken {
-    /// Its key, if that can be read.
+pub(crate) struct DamagedRow {
+    /// The key, if it can be read.
     pub(crate) key: Option<String>,
-    pub(crate) what: String,
+    pub(crate) problem: String,
 }
 
-/// What is left of a file.
+/// The rows that were found in a file.
 #[derive(Debug, Default)]
-pub(crate) struct Remains {
-    /// By revision.
-    pub(crate) sound: BTreeMap<u64, Found>,
-    pub(crate) broken: BTreeMap<u64, Broken>,
-    /// What the rows must add up to, as the latest place says that was found.
+pub(crate) struct Salvaged {
+    /// Intact rows by revision.
+    pub(crate) intact: BTreeMap<u64, IntactRow>,
+    pub(crate) damaged_rows: BTreeMap<u64, DamagedRow>,
+    /// The totals of the latest revision that were found.
     pub(crate) totals: Option<Totals>,
-    /// Pages with rows of which not all could be found.
+    /// Number of leaf pages of which some rows could not be read.
     pub(crate) torn_pages: usize,
 }
 
@@ -50,11 +51,11 @@ struct Pages<'a> {
     file: &'a [u8],
     log_bytes: &'a [u8],
     size: usize,
-    /// Bytes of a page that are used.
+    /// Usable bytes of a page.
     usable: usize,
-    /// Where in the log the last sound version of a page is.
+    /// Offset in the log of the last valid version of a page.
     newest: BTreeMap<u32, usize>,
-    /// Where in the log a damaged version of a page is that is newer than all others.
+    /// Offset in the log of a damaged version of a page that is newer than all valid ones.
     suspect: BTreeMap<u32, usize>,
     count: u32,
 }
@@ -64,7 +65,7 @@ fn number(bytes: &[u8], at: usize, length: usize) -> Option<usize> {
     Some(bytes.iter().fold(0, |number, byte| number << 8 | usize::from(*byte)))
 }
 
-/// A number of one to nine octets; with how many it took.
+/// Parses a SQLite varint of one to nine bytes. Returns the number and its length.
 fn varint(bytes: &[u8]) -> Option<(u64, usize)> {
     let mut number = 0u64;
     for (index, byte) in bytes.iter().take(9).enumerate() {
@@ -79,7 +80,7 @@ fn varint(bytes: &[u8]) -> Option<(u64, usize)> {
     None
 }
 
-/// A value of a row.
+/// A column value of a row.
 enum Cell<'a> {
     Null,
     Number(u64),
@@ -87,7 +88,7 @@ enum Cell<'a> {
     Blob(&'a [u8]),
 }
 
-/// The values of a row.
+/// Returns the column values of a record; `None` if it is malformed.
 fn cells(record: &[u8]) -> Option<Vec<Cell<'_>>> {
     let (header, mut at) = varint(record)?;
     let header = usize::try_from(header).ok().filter(|header| *header <= record.len())?;
@@ -118,16 +119,17 @@ fn cells(record: &[u8]) -> Option<Vec<Cell<'_>>> {
     Some(cells)
 }
 
-/// Finds the rows in the bytes of a file and of its log.
-pub(crate) fn remains(file: &[u8], log_bytes: &[u8], page_size_else: usize) -> Remains {
+/// Finds the rows in the bytes of a file and of its log. `default_page_size` is for a file whose
+/// header is damaged.
+pub(crate) fn salvage(file: &[u8], log_bytes: &[u8], default_page_size: usize) -> Salvaged {
     let stated = match number(file, 16, 2) {
         Some(1) => 65_536,
         size => size.unwrap_or_default(),
     };
     let is_size = |size: usize| size.is_power_of_two() && (512..=65_536).contains(&size);
-    let guess = if is_size(stated) { stated } else { page_size_else };
+    let guess = if is_size(stated) { stated } else { default_page_size };
     let log = Log::read(log_bytes, guess);
-    // Its own checksum vouches for what the log says.
+    // The page size in the log is protected by a checksum, unlike that of the file.
     let size = if is_size(log.page_size) { log.page_size } else { guess };
     let mut pages = Pages {
         file,
@@ -139,7 +141,7 @@ pub(crate) fn remains(file: &[u8], log_bytes: &[u8], page_size_else: usize) -> R
         count: u32::try_from(file.len().div_ceil(size)).unwrap_or(u32::MAX),
     };
     for frame in log.frames.iter().filter(|frame| frame.page > 0) {
-        if frame.is_sound {
+        if frame.is_valid {
             pages.suspect.remove(&frame.page);
             pages.newest.insert(frame.page, frame.at);
             pages.count = pages.count.max(frame.page);
@@ -158,7 +160,7 @@ impl<'a> Pages<'a> {
         self.log_bytes.get(at..at + self.size)
     }
 
-    /// The last sound version of a page.
+    /// Returns the last valid version of a page.
     fn page(&self, page: u32) -> Option<&'a [u8]> {
         match self.newest.get(&page) {
             Some(at) => self.in_log(*at),
@@ -169,70 +171,74 @@ impl<'a> Pages<'a> {
         }
     }
 
-    fn read(&self) -> Remains {
-        let mut remains = Remains::default();
-        let unused = self.unused();
-        for page in (1..=self.count).filter(|page| !unused.contains(page)) {
+    fn read(&self) -> Salvaged {
+        let mut salvaged = Salvaged::default();
+        let free = self.free();
+        for page in (1..=self.count).filter(|page| !free.contains(page)) {
             let suspect = self.suspect.get(&page).and_then(|at| self.in_log(*at));
-            // A row that the newer version no longer has was removed; one that is broken there may be sound in the older.
-            let wanted = suspect.and_then(|bytes| self.leaf(page, bytes, None, &mut remains));
+            // Rows that the newer version lacks were deleted. Rows that are damaged in the newer
+            // version may be intact in the older.
+            let wanted = suspect.and_then(|bytes| self.leaf(page, bytes, None, &mut salvaged));
             if let Some(bytes) = self.page(page) {
-                self.leaf(page, bytes, wanted.as_ref(), &mut remains);
+                self.leaf(page, bytes, wanted.as_ref(), &mut salvaged);
             }
         }
-        let sound = &remains.sound;
-        remains.broken.retain(|revision, _| !sound.contains_key(revision));
-        remains
+        let intact = &salvaged.intact;
+        salvaged.damaged_rows.retain(|revision, _| !intact.contains_key(revision));
+        salvaged
     }
 
-    /// Pages that are not in use.
-    fn unused(&self) -> BTreeSet<u32> {
-        let mut unused = BTreeSet::new();
-        let Some(first) = self.page(1) else { return unused };
+    /// Returns the free pages.
+    fn free(&self) -> BTreeSet<u32> {
+        let mut free = BTreeSet::new();
+        let Some(first) = self.page(1) else { return free };
         let mut trunk = number(first, 32, 4).unwrap_or_default() as u32;
-        while trunk > 0 && trunk <= self.count && unused.insert(trunk) {
+        while trunk > 0 && trunk <= self.count && free.insert(trunk) {
             let Some(page) = self.page(trunk) else { break };
             let leaves = number(page, 4, 4).unwrap_or_default().min(self.usable / 4 - 2);
             let leaves = (0..leaves).filter_map(|leaf| number(page, 8 + 4 * leaf, 4));
-            unused.extend(leaves.map(|leaf| leaf as u32));
+            free.extend(leaves.map(|leaf| leaf as u32));
             trunk = number(page, 0, 4).unwrap_or_default() as u32;
         }
-        unused
+        free
     }
 
-    /// Takes the rows of a page, if it is one with rows: all, or those wanted. Returns which it has.
+    /// Collects the rows of a page if it is a leaf: all rows, or the `wanted` ones. Returns the
+    /// revisions of its rows, or `None` if it is no leaf or incomplete.
     fn leaf(
         &self,
         page: u32,
         bytes: &'a [u8],
         wanted: Option<&BTreeSet<u64>>,
-        remains: &mut Remains,
+        salvaged: &mut Salvaged,
     ) -> Option<BTreeSet<u64>> {
         let start = if page == 1 { FILE_HEADER } else { 0 };
         if bytes.get(start) != Some(&LEAF) {
             return None;
         }
-        let (mut had, mut is_torn) = (BTreeSet::new(), false);
+        let (mut revisions, mut is_torn) = (BTreeSet::new(), false);
         for index in 0..number(bytes, start + 3, 2)?.min(self.usable / 2) {
             let row = number(bytes, start + LEAF_HEADER + 2 * index, 2).and_then(|at| self.row(bytes, at));
             let Some((revision, record)) = row else {
                 is_torn = true;
                 continue;
             };
-            had.insert(revision);
+            revisions.insert(revision);
             if wanted.is_none_or(|wanted| wanted.contains(&revision)) {
-                remains.take(revision, &record);
+                salvaged.add(revision, &record);
             }
         }
-        remains.torn_pages += usize::from(is_torn);
-        (!is_torn).then_some(had)
+        salvaged.torn_pages += usize::from(is_torn);
+        (!is_torn).then_some(revisions)
     }
 
-    /// The row at a place of a page: its number, and its values in one piece, some of which may be on other pages.
+    /// Returns the rowid and the record of the row at an offset of a page. Long records continue on
+    /// overflow pages.
     fn row(&self, bytes: &'a [u8], at: usize) -> Option<(u64, Vec<u8>)> {
         let (length, taken) = varint(bytes.get(at..)?)?;
-        let (revision, taken_too) = varint(bytes.get(at + taken..)?)?;
-        let (length, from) = (usize::try_from(length).ok().filter(|length| *length < ROW_MAX)?, at + taken + taken_too);
+        let (revision, taken_by_revision) = varint(bytes.get(at + taken..)?)?;
+        let (length, from) =
+            (usize::try_from(length).ok().filter(|length| *length < ROW_MAX)?, at + taken + taken_by_revision);
         let most = self.usable - 35;
         let least = (self.usable - 12) * 32 / 255 - 23;
         if length <= most {
@@ -243,7 +249,7 @@ impl<'a> Pages<'a> {
         let mut record = bytes.get(from..from + here)?.to_vec();
         let mut next = number(bytes, from + here, 4)?;
         while record.len() < length {
-            // What is missing is noticed by what is left.
+            // A truncated record fails its checksum.
             let Some(page) = u32::try_from(next).ok().and_then(|next| self.overflow(next)) else { break };
             let part = (length - record.len()).min(self.usable - 4);
             record.extend_from_slice(page.get(4..4 + part)?);
@@ -252,7 +258,8 @@ impl<'a> Pages<'a> {
         Some((revision, record))
     }
 
-    /// A page with more of a row: the damaged version, if that is the newest. Whether it fits shows by the row's checksum.
+    /// Returns an overflow page: the damaged version if that is the newest. The checksum of the row
+    /// shows whether it is intact.
     fn overflow(&self, page: u32) -> Option<&'a [u8]> {
         match self.suspect.get(&page) {
             Some(at) => self.in_log(*at),
@@ -261,22 +268,23 @@ impl<'a> Pages<'a> {
     }
 }
 
-/// What a row says, if it is of one of the tables.
-enum Said<'a> {
+/// The content of a row, by table.
+enum RowContent<'a> {
     Write { key: &'a [u8], value: Option<&'a [u8]>, sum: Option<u64>, totals: Option<&'a [u8]> },
     Base(&'a [u8]),
 }
 
-fn said(record: &[u8]) -> Option<Said<'_>> {
+/// Parses a record; `None` if it is of no table of the store.
+fn row_content(record: &[u8]) -> Option<RowContent<'_>> {
     let blob = |cell: &Cell<'_>| matches!(cell, Cell::Blob(_) | Cell::Null);
     match cells(record)?.as_slice() {
         [Cell::Null, Cell::Text(key), value, Cell::Number(sum), totals] if blob(value) && blob(totals) => {
-            Some(Said::Write { key, value: as_blob(value), sum: Some(*sum), totals: as_blob(totals) })
+            Some(RowContent::Write { key, value: as_blob(value), sum: Some(*sum), totals: as_blob(totals) })
         }
         [Cell::Null, Cell::Text(key), value] if blob(value) => {
-            Some(Said::Write { key, value: as_blob(value), sum: None, totals: None })
+            Some(RowContent::Write { key, value: as_blob(value), sum: None, totals: None })
         }
-        [Cell::Null, Cell::Blob(totals)] => Some(Said::Base(totals)),
+        [Cell::Null, Cell::Blob(totals)] => Some(RowContent::Base(totals)),
         _ => None,
     }
 }
@@ -288,46 +296,49 @@ fn as_blob<'a>(cell: &Cell<'a>) -> Option<&'a [u8]> {
     }
 }
 
-impl Remains {
-    /// Takes a row if it is what was written; returns what is wrong with it if not. A row of another table is neither.
-    fn take_sound(&mut self, revision: u64, record: &[u8]) -> Option<Broken> {
-        let (key, value, sum, totals) = match said(record)? {
-            Said::Base(totals) => {
-                self.add_up_to(Totals::decode(totals), true);
+impl Salvaged {
+    /// Adds a row if it is intact. Returns a description of the damage otherwise. Rows of other
+    /// tables are ignored.
+    fn add_intact(&mut self, revision: u64, record: &[u8]) -> Option<DamagedRow> {
+        let (key, value, sum, totals) = match row_content(record)? {
+            RowContent::Base(totals) => {
+                self.update_totals(Totals::decode(totals), true);
                 return None;
             }
-            Said::Write { key, value, sum, totals } => (key, value, sum, totals),
+            RowContent::Write { key, value, sum, totals } => (key, value, sum, totals),
         };
-        let broken = |key: Option<&str>, what: String| Some(Broken { key: key.map(str::to_owned), what });
-        let Ok(key) = std::str::from_utf8(key) else { return broken(None, "its key is not a text".to_owned()) };
+        let damaged_row =
+            |key: Option<&str>, problem: String| Some(DamagedRow { key: key.map(str::to_owned), problem });
+        let Ok(key) = std::str::from_utf8(key) else { return damaged_row(None, "its key is not text".to_owned()) };
         if i64::try_from(revision).is_err() || revision == 0 {
-            return broken(Some(key), "its revision is none".to_owned());
+            return damaged_row(Some(key), "its revision is invalid".to_owned());
         }
         if sum.is_some_and(|sum| sum != u64::from(sum_of(revision, key, value))) {
-            return broken(Some(key), "it does not have its checksum".to_owned());
+            return damaged_row(Some(key), "it has a wrong checksum".to_owned());
         }
         let check = if sum.is_some() { check_object } else { check_unsummed };
-        if let Some(Err(what)) = value.map(|value| check(key, revision, value)) {
-            return broken(Some(key), format!("it {what}"));
+        if let Some(Err(problem)) = value.map(|value| check(key, revision, value)) {
+            return damaged_row(Some(key), format!("it {problem}"));
         }
         if let Some(totals) = totals {
-            self.add_up_to(Totals::decode(totals).filter(|totals| totals.revision == revision), false);
+            self.update_totals(Totals::decode(totals).filter(|totals| totals.revision == revision), false);
         }
-        self.sound.insert(revision, Found { key: key.to_owned(), value: value.map(<[u8]>::to_vec) });
+        self.intact.insert(revision, IntactRow { key: key.to_owned(), value: value.map(<[u8]>::to_vec) });
         None
     }
 
-    fn take(&mut self, revision: u64, record: &[u8]) {
-        if let Some(broken) = self.take_sound(revision, record) {
-            self.broken.insert(revision, broken);
+    fn add(&mut self, revision: u64, record: &[u8]) {
+        if let Some(damaged_rows) = self.add_intact(revision, record) {
+            self.damaged_rows.insert(revision, damaged_rows);
         }
     }
 
-    /// The latest counts; the base of a file where no row is later.
-    fn add_up_to(&mut self, totals: Option<Totals>, is_base: bool) {
+    /// Keeps the totals of the latest revision. At the same revision those of table `base` take
+    /// precedence.
+    fn update_totals(&mut self, totals: Option<Totals>, is_base: bool) {
         let known = self.totals.map(|known| known.revision);
-        let counts = |totals: &Totals| known.is_none_or(|known| known < totals.revision + u64::from(is_base));
-        if let Some(totals) = totals.filter(counts) {
+        let is_newer = |totals: &Totals| known.is_none_or(|known| known < totals.revision + u64::from(is_base));
+        if let Some(totals) = totals.filter(is_newer) {
             self.totals = Some(totals);
         }
     }

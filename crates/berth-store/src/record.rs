@@ -1,4 +1,4 @@
-//! A stored object and a change of one.
+//! Stored objects and their changes.
 
 use std::sync::{Arc, OnceLock, Weak};
 
@@ -9,21 +9,21 @@ use bytes::Bytes;
 use parking_lot::{Mutex, RwLock};
 use serde_json::Value;
 
-/// An object as stored at one revision. Its text is what is kept, condensed once nobody is likely to ask for it; the parsed
-/// form is shared while somebody holds it.
+/// An object as stored at one revision. The record keeps the object's text, which is condensed once
+/// it is unlikely to be read again. The parsed object is shared while any caller holds it.
 #[derive(Debug)]
 pub struct Record {
     /// The key.
     pub key: Arc<str>,
-    /// Revision of the write that stored this; also in the object as `metadata.resourceVersion`.
+    /// Revision of the write that stored the object; also its `metadata.resourceVersion`.
     pub revision: u64,
     text: RwLock<Text>,
     parsed: Mutex<Weak<Value>>,
-    /// Where `managedFields` stand in the bytes, once it is known.
+    /// Place of `managedFields` in the text, computed on first use.
     managed: OnceLock<Option<Place>>,
 }
 
-/// The object as JSON, `resourceVersion` included.
+/// The text of an object, with its `resourceVersion`.
 #[derive(Debug)]
 enum Text {
     Plain(Bytes),
@@ -31,21 +31,21 @@ enum Text {
 }
 
 impl Record {
-    /// A record of bytes that are known to be JSON (written by this store).
+    /// Creates a record from JSON that this store wrote, and that has been checked.
     pub(crate) fn new(key: Arc<str>, revision: u64, bytes: Bytes) -> Record {
         let text = RwLock::new(Text::Plain(bytes));
         Record { key, revision, text, parsed: Mutex::new(Weak::new()), managed: OnceLock::new() }
     }
 
-    /// Stamps `revision` into `value` and serialises it; it is expected to take `room` bytes.
-    pub(crate) fn stamp(key: Arc<str>, revision: u64, mut value: Value, room: usize) -> (Arc<Record>, Arc<Value>) {
+    /// Stamps `revision` into `value` and serialises it into a buffer of `capacity` bytes.
+    pub(crate) fn stamp(key: Arc<str>, revision: u64, mut value: Value, capacity: usize) -> (Arc<Record>, Arc<Value>) {
         if let Some(object) = value.as_object_mut() {
             let metadata = object.entry("metadata").or_insert_with(|| Value::Object(Default::default()));
             if let Some(metadata) = metadata.as_object_mut() {
                 metadata.insert("resourceVersion".to_owned(), Value::String(revision.to_string()));
             }
         }
-        let mut bytes = Vec::with_capacity(room);
+        let mut bytes = Vec::with_capacity(capacity);
         let managed = packed::write(&value, &mut bytes).map(|place| OnceLock::from(Some(place))).unwrap_or_default();
         bytes.shrink_to_fit();
         let text = RwLock::new(Text::Plain(Bytes::from(bytes)));
@@ -54,7 +54,7 @@ impl Record {
         (Arc::new(record), value)
     }
 
-    /// The object as JSON, `resourceVersion` included.
+    /// Returns the object as JSON, with its `resourceVersion`.
     pub fn bytes(&self) -> Bytes {
         match &*self.text.read() {
             Text::Plain(bytes) => bytes.clone(),
@@ -62,7 +62,7 @@ impl Record {
         }
     }
 
-    /// How long the text is.
+    /// Returns the length of the uncondensed text, in bytes.
     pub(crate) fn size(&self) -> usize {
         match &*self.text.read() {
             Text::Plain(bytes) => bytes.len(),
@@ -70,7 +70,7 @@ impl Record {
         }
     }
 
-    /// Keeps the text in less memory from now on; reading it takes a copy then.
+    /// Condenses the text. Each later read decompresses a copy.
     pub(crate) fn condense(&self, condenser: &mut Condenser) {
         let condensed = match &*self.text.read() {
             Text::Plain(bytes) => condenser.condense(bytes),
@@ -79,7 +79,7 @@ impl Record {
         *self.text.write() = Text::Condensed(condensed);
         let mut parsed = self.parsed.lock();
         if parsed.strong_count() == 0 {
-            // What is left of the last one is given back.
+            // Free the allocation of the last parsed object.
             *parsed = Weak::new();
         }
     }
@@ -88,7 +88,7 @@ impl Record {
         self.managed.get_or_init(|| managed_text::place(text)).as_ref()
     }
 
-    /// The object's text in two parts, without `managedFields` between them.
+    /// Returns the object's text without `managedFields`, as the part before and the part after.
     pub fn without_managed_fields(&self) -> [Bytes; 2] {
         let bytes = self.bytes();
         match self.managed(&bytes) {
@@ -97,7 +97,8 @@ impl Record {
         }
     }
 
-    /// The object, parsed, its list of owners [packed]; shared with everybody who holds it at the moment.
+    /// Returns the parsed object, with its `managedFields` [packed]. All callers that hold it share
+    /// one copy.
     pub fn value(&self) -> Arc<Value> {
         let mut parsed = self.parsed.lock();
         if let Some(value) = parsed.upgrade() {
@@ -112,44 +113,46 @@ impl Record {
     }
 }
 
-/// What happened to an object.
+/// The kind of a write, with the record before it.
 #[derive(Clone, Debug)]
 pub enum Change {
-    /// Stored for the first time.
+    /// The object was created.
     Created,
-    /// Replaced; with what was there before.
+    /// The object was replaced; contains the previous record.
     Updated(Arc<Record>),
-    /// Removed; with what was there before.
+    /// The object was deleted; contains the previous record.
     Deleted(Arc<Record>),
 }
 
-/// One write as watchers see it, shared by all of them and the history. It holds texts only: a watcher that lags keeps
-/// thousands of these, and what one reader parses the others find through the [record](Record::value) while it is held.
+/// One write, as watchers see it. All watchers and the history share it. An event keeps texts only,
+/// because a watcher that lags keeps thousands of events. Readers share parsed objects through the
+/// [record](Record::value) while any of them holds one.
 #[derive(Debug)]
 pub struct Event {
-    /// The object after the write; after a delete its last state, stamped with the revision of the delete.
+    /// The object after the write. After a delete, its last state stamped with the revision of the
+    /// delete.
     pub record: Arc<Record>,
-    /// What happened.
+    /// The kind of the write.
     pub change: Change,
 }
 
 impl Event {
-    /// The revision of the write.
+    /// Returns the revision of the write.
     pub fn revision(&self) -> u64 {
         self.record.revision
     }
 
-    /// The object after the write, parsed.
+    /// Returns the parsed object after the write.
     pub fn value(&self) -> Arc<Value> {
         self.record.value()
     }
 
-    /// The object before the write, parsed; `None` when it was created by it.
+    /// Returns the parsed object before the write; `None` if the write created it.
     pub fn previous(&self) -> Option<Arc<Value>> {
         self.previous_record().map(|record| record.value())
     }
 
-    /// The record before the write.
+    /// Returns the record before the write.
     pub(crate) fn previous_record(&self) -> Option<&Arc<Record>> {
         match &self.change {
             Change::Created => None,

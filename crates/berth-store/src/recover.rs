@@ -1,4 +1,4 @@
-//! Making a sound file of what a damaged one still holds, and of one that was written without checksums.
+//! Rewrites a damaged file from its intact rows, and a file of an earlier version with checksums.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -8,33 +8,33 @@ use std::path::{Path, PathBuf};
 use rusqlite::Connection;
 
 use crate::OpenError;
-use crate::file::{self, Lock, PAGE, beside, private, remove_if_there, sync_folder};
+use crate::file::{self, Lock, PAGE_SIZE, owner_only, remove_if_there, sync_folder, with_suffix};
 use crate::format::{self, Format, Totals, Unreadable};
-use crate::mark::{self, Said};
-use crate::pages::{Remains, remains};
+use crate::mark;
+use crate::pages::{Salvaged, salvage};
 use crate::sqlite::examine;
 
-/// How far revisions go on from the last one that is known: so that none is given twice, however many were given and lost.
-const AHEAD: u64 = 1_000_000;
+/// Number of revisions to skip after the last known one, so that no lost revision is used again.
+const REVISIONS_SKIPPED: u64 = 1_000_000;
 
-/// What [`recover`] did.
+/// Result of [`recover`].
 #[derive(Clone, Debug)]
 pub struct Recovery {
-    /// Objects that were kept.
+    /// Number of objects that were kept.
     pub kept: usize,
-    /// What was not, a line each; empty if nothing is missing.
+    /// One line for each lost write; empty if nothing is missing.
     pub lost: Vec<String>,
-    /// Where the damaged file is now; its log is beside it.
+    /// Path of the damaged file; its log is next to it.
     pub damaged: PathBuf,
-    /// Where the same list is.
+    /// Path of a report with the same lines.
     pub report: PathBuf,
 }
 
-/// Makes the store at `path` sound again: what can be read is kept, what can not is listed, and the files are kept as they
-/// were under another name. `None` if there is nothing to do, as there is no store or it is sound.
+/// Repairs the store at `path`: keeps all intact objects, lists the lost writes, and keeps the
+/// damaged files under another name. Returns `None` if the store does not exist or is intact.
 ///
 /// # Errors
-/// When the store is in use, its files can not be read or written, or nothing sound is in it.
+/// When the store is in use, its files cannot be read or written, or it has no intact row.
 pub fn recover(path: &Path) -> Result<Option<Recovery>, OpenError> {
     if !path.exists() {
         return Ok(None);
@@ -43,47 +43,49 @@ pub fn recover(path: &Path) -> Result<Option<Recovery>, OpenError> {
     finish(&file)?;
     let why = match examine(&file, |_, _, _| {}) {
         Ok(_) => return Ok(None),
-        Err(OpenError::Damaged { what, .. } | OpenError::EndLost { what, .. }) => what,
+        Err(OpenError::Damaged { problem, .. } | OpenError::EndLost { problem, .. }) => problem,
         Err(error) => return Err(error),
     };
     let failed = |source| OpenError::Lock { path: file.display().to_string(), source };
-    let log = match std::fs::read(beside(&file, "-wal")) {
+    let log = match std::fs::read(with_suffix(&file, "-wal")) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Vec::new(),
         read => read.map_err(failed)?,
     };
-    let remains = remains(&std::fs::read(&file).map_err(failed)?, &log, PAGE as usize);
+    let salvaged = salvage(&std::fs::read(&file).map_err(failed)?, &log, PAGE_SIZE as usize);
     let acknowledged = match mark::read(&file).map_err(failed)? {
-        Said::Revision(revision) => Some(revision),
-        Said::Missing | Said::Damaged => None,
+        mark::Content::Revision(revision) => Some(revision),
+        mark::Content::Missing | mark::Content::Damaged => None,
     };
-    let is_store = remains.totals.is_some() || !remains.sound.is_empty();
-    let plan = Plan::of(remains, acknowledged);
+    let is_store = salvaged.totals.is_some() || !salvaged.intact.is_empty();
+    let plan = Plan::of(salvaged, acknowledged);
     if !is_store {
-        let what = format!("{why}; nothing in it can be read. To begin with an empty store, move it away");
-        return Err(OpenError::Damaged { path: file.display().to_string(), what });
+        let problem = format!("{why}; no row in it can be read. To begin with an empty store, move it away");
+        return Err(OpenError::Damaged { path: file.display().to_string(), problem });
     }
-    // Before there is a new file, which takes the place of the other one whatever happens then.
-    let (damaged, report) = set_aside(&file, &why, &plan).map_err(failed)?;
+    // The damaged files are copied first, because the completed new file will replace the store
+    // even after a crash.
+    let (damaged, report) = keep_damaged_files(&file, &why, &plan).map_err(failed)?;
     plan.write(&file)?;
     finish(&file)?;
     Ok(Some(Recovery { kept: plan.live.len(), lost: plan.lost, damaged, report }))
 }
 
-/// What the new file will hold.
+/// The content of the new file.
 #[derive(Default)]
 struct Plan {
-    /// Objects by key, with the revision of each.
+    /// Live objects by key: revision and text.
     live: BTreeMap<String, (u64, Vec<u8>)>,
     lost: Vec<String>,
     totals: Totals,
 }
 
 impl Plan {
-    fn of(remains: Remains, acknowledged: Option<u64>) -> Plan {
-        let Remains { sound, broken, totals, torn_pages } = remains;
+    /// Chooses the last intact write of each key, and lists the writes that are lost.
+    fn of(salvaged: Salvaged, acknowledged: Option<u64>) -> Plan {
+        let Salvaged { intact, damaged_rows, totals, torn_pages } = salvaged;
         let mut plan = Plan::default();
         let mut rows = Totals::default();
-        for (revision, found) in sound.iter() {
+        for (revision, found) in intact.iter() {
             rows.add(*revision);
             rows.revision = *revision;
             match &found.value {
@@ -91,52 +93,60 @@ impl Plan {
                 None => plan.live.remove(&found.key),
             };
         }
-        for (revision, row) in &broken {
+        // Name each damaged row, and the state of its object.
+        for (revision, row) in &damaged_rows {
             let kept = match row.key.as_ref() {
-                None => "the object is not known, and stays as it was before".to_owned(),
+                None => "its key cannot be read, and the object keeps its earlier state".to_owned(),
                 Some(key) => match plan.live.get(key) {
-                    Some((earlier, _)) if earlier < revision => format!("it is as of revision {earlier} again"),
-                    Some((later, _)) => format!("it is as of revision {later}, which is later"),
-                    None => "nothing of it is left".to_owned(),
+                    Some((earlier, _)) if earlier < revision => format!("the object returns to revision {earlier}"),
+                    Some((later, _)) => format!("the object keeps the later revision {later}"),
+                    None => "no intact revision is left".to_owned(),
                 },
             };
             let key = row.key.as_deref().unwrap_or("?");
-            plan.lost.push(format!("revision {revision} of {key}: {}; {kept}", row.what));
+            plan.lost.push(format!("revision {revision} of {key}: {}; {kept}", row.problem));
         }
         let compacted = totals.map_or(0, |totals| totals.compacted);
         let last = rows.revision.max(totals.map_or(0, |totals| totals.revision)).max(acknowledged.unwrap_or(0));
-        // Those whose row is known to be broken have been named.
-        let known =
-            sound.keys().chain(broken.keys()).copied().filter(|revision| (compacted + 1..=last).contains(revision));
+        // Revisions without any row. The damaged rows were named above.
+        let known = intact
+            .keys()
+            .chain(damaged_rows.keys())
+            .copied()
+            .filter(|revision| (compacted + 1..=last).contains(revision));
         let mut known: Vec<u64> = known.collect();
         known.sort_unstable();
         let mut next = compacted + 1;
         for revision in known.into_iter().chain([last + 1]) {
             if totals.is_some() && revision > next {
-                let what = match revision - next {
-                    1 => format!("revision {next}: it is missing"),
-                    _ => format!("revisions {next} to {}: they are missing", revision - 1),
+                let missing = match revision - next {
+                    1 => format!("revision {next}: missing"),
+                    _ => format!("revisions {next} to {}: missing", revision - 1),
                 };
-                plan.lost.push(format!("{what}; what they changed is not known, and is as it was before"));
+                plan.lost.push(format!("{missing}; the changed objects are not known and keep their earlier state"));
             }
             next = revision + 1;
         }
         let is_complete = totals.is_some_and(|totals| (totals.rows, totals.digest) == (rows.rows, rows.digest));
+        // Rows that are older than the compacted history show only as a wrong total.
         if !is_complete && plan.lost.is_empty() {
             plan.lost.push(match totals {
                 Some(totals) if totals.rows > rows.rows => {
                     let number = totals.rows - rows.rows;
-                    format!("{number} objects that had not changed lately: their rows are missing, and their names not known")
+                    format!(
+                        "{number} objects without recent changes: their rows are missing, and their names are not known"
+                    )
                 }
-                _ => format!("it is not known whether all rows were found ({torn_pages} pages are torn)"),
+                _ => format!("rows may be missing ({torn_pages} pages are incomplete)"),
             });
         }
-        plan.totals = Totals { revision: last + AHEAD, compacted: last + AHEAD, ..Totals::default() };
+        plan.totals =
+            Totals { revision: last + REVISIONS_SKIPPED, compacted: last + REVISIONS_SKIPPED, ..Totals::default() };
         plan.live.values().for_each(|(revision, _)| plan.totals.add(*revision));
         plan
     }
 
-    /// Writes the new file, to take the place of the other one with [`finish`].
+    /// Writes the new file; [`finish`] then moves it into place.
     fn write(&self, file: &Path) -> Result<(), OpenError> {
         let mut new = NewFile::begin(file)?;
         let mut rows: Vec<_> = self.live.iter().collect();
@@ -148,24 +158,24 @@ impl Plan {
     }
 }
 
-/// Keeps the damaged files under another name, with a list of what was lost.
-fn set_aside(file: &Path, why: &str, plan: &Plan) -> std::io::Result<(PathBuf, PathBuf)> {
-    let free = (1..).map(|number| beside(file, &format!("-damaged-{number}"))).find(|name| !name.exists());
-    let damaged = free.unwrap_or_else(|| beside(file, "-damaged"));
+/// Keeps the damaged files under another name, with a report of the lost writes.
+fn keep_damaged_files(file: &Path, why: &str, plan: &Plan) -> std::io::Result<(PathBuf, PathBuf)> {
+    let free = (1..).map(|number| with_suffix(file, &format!("-damaged-{number}"))).find(|name| !name.exists());
+    let damaged = free.unwrap_or_else(|| with_suffix(file, "-damaged"));
     for suffix in ["-wal", ""] {
-        let (from, to) = (beside(file, suffix), beside(&damaged, suffix));
+        let (from, to) = (with_suffix(file, suffix), with_suffix(&damaged, suffix));
         if from.exists() && std::fs::hard_link(&from, &to).is_err() {
             std::fs::copy(&from, &to)?;
         }
     }
-    // That one is written to again.
+    // The mark file is copied, as the store goes on writing to it.
     let mark = mark::path_of(file);
     if mark.exists() {
         std::fs::copy(&mark, mark::path_of(&damaged))?;
     }
-    let report = beside(&damaged, "-report.txt");
-    let mut text = private(File::options().create(true).truncate(true).write(true)).open(&report)?;
-    writeln!(text, "{why}\n{} objects were kept. Not sound:", plan.live.len())?;
+    let report = with_suffix(&damaged, "-report.txt");
+    let mut text = owner_only(File::options().create(true).truncate(true).write(true)).open(&report)?;
+    writeln!(text, "{why}\n{} objects were kept. Lost writes:", plan.live.len())?;
     for line in &plan.lost {
         writeln!(text, "{line}")?;
     }
@@ -174,7 +184,7 @@ fn set_aside(file: &Path, why: &str, plan: &Plan) -> std::io::Result<(PathBuf, P
     Ok((damaged, report))
 }
 
-/// A file that is to take the place of a store's.
+/// A new file that will replace the store.
 struct NewFile {
     connection: Connection,
     store: PathBuf,
@@ -182,21 +192,21 @@ struct NewFile {
 }
 
 fn next_of(store: &Path) -> PathBuf {
-    beside(store, "-next")
+    with_suffix(store, "-next")
 }
 
 impl NewFile {
     fn begin(store: &Path) -> Result<NewFile, OpenError> {
-        let part = beside(store, "-next-part");
+        let part = with_suffix(store, "-next-part");
         let failed = |source| OpenError::Lock { path: part.display().to_string(), source };
         for suffix in ["", "-wal", "-shm"] {
-            remove_if_there(&beside(&part, suffix)).map_err(failed)?;
+            remove_if_there(&with_suffix(&part, suffix)).map_err(failed)?;
         }
-        private(File::options().create_new(true).write(true)).open(&part).map_err(failed)?;
+        owner_only(File::options().create_new(true).write(true)).open(&part).map_err(failed)?;
         let make = || {
             let mut connection = file::open(&part)?;
-            connection.pragma_update(None, "page_size", PAGE)?;
-            // It is made anew if it is not finished: nothing has to be undone.
+            connection.pragma_update(None, "page_size", PAGE_SIZE)?;
+            // An incomplete file is discarded, so no rollback is needed.
             connection.pragma_update(None, "journal_mode", "OFF")?;
             format::create(&mut connection)?;
             connection.execute_batch("BEGIN")?;
@@ -214,7 +224,8 @@ impl NewFile {
         format::insert(&self.connection, revision, key, value, None).map_err(|error| self.failed(error))
     }
 
-    /// Completes it; from now on it takes the other one's place whatever happens.
+    /// Completes and renames the file. From then on [`finish`] moves it into place, even after a
+    /// crash.
     fn end(self, totals: &Totals) -> Result<(), OpenError> {
         let done = format::set_base(&self.connection, totals).and_then(|()| self.connection.execute_batch("COMMIT"));
         done.map_err(|error| self.failed(error))?;
@@ -230,16 +241,16 @@ impl NewFile {
     }
 }
 
-/// Puts a file that was completed in the place of the store's, if there is one.
+/// Replaces the store with a completed new file, if one exists.
 pub(crate) fn finish(store: &Path) -> Result<(), OpenError> {
     let next = next_of(store);
     if !next.exists() {
         return Ok(());
     }
     let swap = || {
-        // They belong to the other one.
+        // These files belong to the replaced store.
         for suffix in ["-wal", "-shm"] {
-            remove_if_there(&beside(store, suffix))?;
+            remove_if_there(&with_suffix(store, suffix))?;
         }
         sync_folder(store)?;
         std::fs::rename(&next, store)?;
@@ -248,7 +259,7 @@ pub(crate) fn finish(store: &Path) -> Result<(), OpenError> {
     swap().map_err(|source| OpenError::Lock { path: next.display().to_string(), source })
 }
 
-/// Writes a file that an earlier version wrote anew, with checksums. It was read as well as it can be checked.
+/// Rewrites the file of an earlier version with checksums. The caller has checked its rows.
 pub(crate) fn migrate(store: &Path, connection: Connection, totals: &Totals) -> Result<(), OpenError> {
     let path = || store.display().to_string();
     let mut new = NewFile::begin(store)?;
@@ -261,10 +272,10 @@ pub(crate) fn migrate(store: &Path, connection: Connection, totals: &Totals) -> 
     match (read, failure) {
         (_, Some(error)) => return Err(error),
         (Err(Unreadable::Engine(source)), _) => return Err(OpenError::Engine { path: path(), source }),
-        (Err(Unreadable::Damaged(what)), _) => return Err(OpenError::Damaged { path: path(), what }),
+        (Err(Unreadable::Damaged(problem)), _) => return Err(OpenError::Damaged { path: path(), problem }),
         (Ok(_), None) => {}
     }
-    // Nothing of it is needed any more once the new one is complete.
+    // The new file has all rows of the old one.
     drop(connection);
     new.end(totals)?;
     finish(store)

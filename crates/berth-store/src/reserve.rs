@@ -1,56 +1,58 @@
-//! Room that is kept so that something can be deleted when the disk is full.
+//! Disk space reserved for deletions on a full disk: a file that is removed when the disk is full.
 
 use std::fs::File;
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
-use crate::file::{beside, private, remove_if_there};
+use crate::file::{owner_only, remove_if_there, with_suffix};
 
-/// Bytes that are kept: of what a deletion writes, some hundreds of pages, and SQLite uses them again and again.
+/// Size of the reserve. A deletion writes some hundreds of pages, and SQLite reuses them.
 pub(crate) const BYTES: u64 = 4 * 1024 * 1024;
-/// Bytes there must be besides: what was given away could be had back at once otherwise, though there is no room.
-const MORE: u64 = BYTES;
+/// Free bytes required in addition to the reserve. Without them a reserve that was just released
+/// could be taken back at once, although the disk is still full.
+const HEADROOM: u64 = BYTES;
 
-/// A file of nothing but its size.
+/// The reserve file of a store.
 #[derive(Debug)]
 pub(crate) struct Reserve(PathBuf);
 
 impl Reserve {
-    /// The one beside a store; it is not made yet.
+    /// Returns the reserve of a store, without creating the file.
     pub(crate) fn of(store: &Path) -> Reserve {
-        Reserve(beside(store, "-reserve"))
+        Reserve(with_suffix(store, "-reserve"))
     }
 
-    /// Has the room, if it is not there already; an error where there is none.
+    /// Creates the reserve file unless it exists. Returns an error only if the disk is full; other
+    /// failures are logged.
     pub(crate) fn take(&self) -> std::io::Result<()> {
         if std::fs::metadata(&self.0).is_ok_and(|metadata| metadata.len() == BYTES) {
             return Ok(());
         }
         let Err(error) = self.fill() else { return Ok(()) };
-        // What was got of it is needed.
+        // Frees the chunk that was written.
         self.release();
         if matches!(error.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::FileTooLarge) {
             return Err(error);
         }
-        tracing::warn!(path = %self.0.display(), %error, "no room is kept for deletions when the disk is full");
+        tracing::warn!(path = %self.0.display(), %error, "cannot reserve disk space: deletions will fail when the disk is full");
         Ok(())
     }
 
     fn fill(&self) -> std::io::Result<()> {
-        let mut file = private(File::options().create(true).truncate(true).write(true)).open(&self.0)?;
-        // Written, as a file of holes keeps no room.
-        let part = vec![0; 64 * 1024];
-        for _ in 0..(BYTES + MORE) / part.len() as u64 {
-            file.write_all(&part)?;
+        let mut file = owner_only(File::options().create(true).truncate(true).write(true)).open(&self.0)?;
+        // Write zeros, because a sparse file reserves no space.
+        let chunk = vec![0; 64 * 1024];
+        for _ in 0..(BYTES + HEADROOM) / chunk.len() as u64 {
+            file.write_all(&chunk)?;
         }
         file.set_len(BYTES)?;
         file.sync_data()
     }
 
-    /// Gives the room away.
+    /// Removes the reserve file so that deletions can use its space.
     pub(crate) fn release(&self) {
         if let Err(error) = remove_if_there(&self.0) {
-            tracing::warn!(path = %self.0.display(), %error, "cannot make room for deletions");
+            tracing::warn!(path = %self.0.display(), %error, "cannot release the disk space reserved for deletions");
         }
     }
 }

@@ -1,7 +1,7 @@
-//! The durable store: an append-only log of writes in SQLite, one row a revision.
+//! The durable store: an append-only log of writes in SQLite, with one row per revision.
 //!
-//! One thread owns the connection ([`crate::writer`]). At start the log is read back into memory, and checked: what is not
-//! what was written is not served, and left as it was found.
+//! One thread owns the connection ([`crate::writer`]). At start the log is read into memory and
+//! checked. A file with damage is not opened and stays unchanged.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -13,9 +13,9 @@ use bytes::Bytes;
 use rusqlite::{Connection, ErrorCode};
 use tokio::sync::oneshot;
 
-use crate::file::{Lock, beside, connect, page_size};
+use crate::file::{Lock, connect, page_size, with_suffix};
 use crate::format::{self, Format, Totals, Unreadable};
-use crate::mark::{self, Said};
+use crate::mark;
 use crate::mvcc::Mvcc;
 use crate::queue::Queue;
 use crate::recover;
@@ -26,15 +26,15 @@ use crate::{
     Watcher, Write,
 };
 
-/// How to open a store.
+/// Options to open a store.
 #[derive(Clone, Debug)]
 pub struct SqliteOptions {
-    /// Changes kept for watchers and older lists.
+    /// Number of changes to keep for watchers and for lists at older revisions.
     pub history: usize,
-    /// Changes a watcher may lag behind; `None` for [`crate::Watcher`]'s usual bound.
+    /// Number of changes that a watcher may lag behind; `None` for the default.
     pub watcher_buffer: Option<usize>,
-    /// Largest size of the file in bytes, rounded down to whole pages; `None` for no limit but the disk. Some of it is kept
-    /// for deletions, as on a disk.
+    /// Maximum size of the file in bytes, rounded down to whole pages; `None` for no limit but the
+    /// disk. A part of it is reserved for deletions, as on a full disk.
     pub bytes_max: Option<u64>,
 }
 
@@ -44,12 +44,12 @@ impl Default for SqliteOptions {
     }
 }
 
-/// Objects in a SQLite file.
+/// A store in a SQLite file.
 pub struct SqliteStore {
     mvcc: Arc<Mvcc>,
     queue: Arc<Queue<(Write, Reply)>>,
     shared: Arc<Shared>,
-    /// It has the lock, too: held as long as the file is open, and gone with the process, however that ends.
+    /// The thread also owns the lock of the file, and releases it when it ends.
     writer: Option<JoinHandle<()>>,
 }
 
@@ -57,27 +57,27 @@ impl SqliteStore {
     /// Opens or creates the file at `path` and reads it into memory.
     ///
     /// # Errors
-    /// When somebody else has it open, when the system refuses, and when it is not what was written: then
-    /// [`recover`](crate::recover()) makes it so.
+    /// When another process has the file open, when the operating system or SQLite reports an
+    /// error, or when the file is damaged. [`recover`](crate::recover()) repairs a damaged file.
     pub fn open(path: &Path, options: SqliteOptions) -> Result<SqliteStore, OpenError> {
         let (lock, file) = Lock::take(path)?;
         recover::finish(&file)?;
         let read = || {
             let mvcc = Mvcc::new(options.history, options.watcher_buffer, true);
-            let start = examine(&file, |revision, key, value| {
+            let opened = examine(&file, |revision, key, value| {
                 mvcc.replay(Arc::from(key), revision, value.map(Bytes::copy_from_slice));
             })?;
-            Ok((mvcc, start))
+            Ok((mvcc, opened))
         };
-        let (mut mvcc, mut start) = read()?;
-        if start.format == Format::Unsummed {
-            recover::migrate(&file, start.connection, &start.totals)?;
-            (mvcc, start) = read()?;
+        let (mut mvcc, mut opened) = read()?;
+        if opened.format == Format::Unsummed {
+            recover::migrate(&file, opened.connection, &opened.totals)?;
+            (mvcc, opened) = read()?;
         }
-        mvcc.finish_replay(start.totals.revision, start.totals.compacted);
+        mvcc.finish_replay(opened.totals.revision, opened.totals.compacted);
         let (mvcc, queue, shared) = (Arc::new(mvcc), Arc::new(Queue::new()), Arc::new(Shared::default()));
         let (path, source) = (path.display().to_string(), (mvcc.clone(), queue.clone(), shared.clone()));
-        let mut writer = Writer::new(file, lock, options.bytes_max, start, source)?;
+        let mut writer = Writer::new(file, lock, options.bytes_max, opened, source)?;
         let writer = std::thread::Builder::new().name("berth-store".to_owned()).spawn(move || writer.run());
         let writer = writer.map_err(|source| OpenError::Lock { path, source })?;
         Ok(SqliteStore { mvcc, queue, shared, writer: Some(writer) })
@@ -85,7 +85,7 @@ impl SqliteStore {
 }
 
 impl Drop for SqliteStore {
-    /// Waits until everything queued is on disk.
+    /// Waits until all queued writes are on disk.
     fn drop(&mut self) {
         self.queue.close();
         if let Some(writer) = self.writer.take() {
@@ -94,67 +94,72 @@ impl Drop for SqliteStore {
     }
 }
 
-/// A file that has been read.
-pub(crate) struct Start {
+/// An opened file that has been read and checked.
+pub(crate) struct Opened {
     pub(crate) connection: Connection,
     pub(crate) format: Format,
     pub(crate) totals: Totals,
 }
 
-/// Reads a file that nobody else has open, and checks that it is what was written, to the end. Changes nothing.
-pub(crate) fn examine(file: &Path, each: impl FnMut(u64, &str, Option<&[u8]>)) -> Result<Start, OpenError> {
+/// Opens and reads a file, and checks that it contains exactly the rows that were written. The
+/// caller holds the lock. The file is not changed.
+pub(crate) fn examine(file: &Path, each: impl FnMut(u64, &str, Option<&[u8]>)) -> Result<Opened, OpenError> {
     let path = || file.display().to_string();
     let engine = |source: rusqlite::Error| unreadable(file, source.into());
-    let said = mark::read(file).map_err(|source| OpenError::Lock { path: path(), source })?;
+    let mark = mark::read(file).map_err(|source| OpenError::Lock { path: path(), source })?;
     let length = std::fs::metadata(file).map_err(|source| OpenError::Lock { path: path(), source })?.len();
-    if length == 0 && !matches!(said, Said::Missing | Said::Revision(0)) {
-        // SQLite would make a new one of it, and remove its log.
-        let what = format!("it is missing or empty, and there was one (to begin anew, remove {}-mark too)", path());
-        return Err(OpenError::EndLost { path: path(), what });
+    if length == 0 && !matches!(mark, mark::Content::Missing | mark::Content::Revision(0)) {
+        // SQLite would create a new database here and remove the log of the old one.
+        let problem = format!(
+            "the file is missing or empty, but it had content before (to begin with an empty store, remove {}-mark too)",
+            path()
+        );
+        return Err(OpenError::EndLost { path: path(), problem });
     }
     let connection = connect(file).map_err(engine)?;
-    let log = match std::fs::read(beside(file, "-wal")) {
+    let log = match std::fs::read(with_suffix(file, "-wal")) {
         Ok(log) => log,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Vec::new(),
         Err(source) => return Err(OpenError::Lock { path: path(), source }),
     };
     let page = page_size(&connection).map_err(engine)? as usize;
     if let Some(frame) = Log::read(&log, page).damage() {
-        let what = format!("frame {frame} of {}-wal is damaged, and what follows it is not read", path());
-        return Err(OpenError::EndLost { path: path(), what });
+        let problem =
+            format!("frame {frame} of {}-wal is damaged, and SQLite does not read the commits after it", path());
+        return Err(OpenError::EndLost { path: path(), problem });
     }
     drop(log);
     let unreadable = |error| unreadable(file, error);
     let format = format::check(&connection).map_err(unreadable)?;
     let totals = format::read(&connection, format, each).map_err(unreadable)?;
-    match said {
-        Said::Revision(acknowledged) if acknowledged > totals.revision => {
-            let what = format!("its last revision is {}, and {acknowledged} was acknowledged", totals.revision);
-            Err(OpenError::EndLost { path: path(), what })
+    match mark {
+        mark::Content::Revision(acknowledged) if acknowledged > totals.revision => {
+            let problem = format!("its last revision is {}, but {acknowledged} was acknowledged", totals.revision);
+            Err(OpenError::EndLost { path: path(), problem })
         }
-        Said::Missing | Said::Damaged if totals.is_open => {
-            let how = if said == Said::Missing { "missing" } else { "damaged" };
-            let what = format!(
-                "it was not closed, and {}-mark, which says how far writes were acknowledged, is {how}: it is not known whether \
-                 the last ones are there",
+        mark::Content::Missing | mark::Content::Damaged if totals.is_open => {
+            let state = if mark == mark::Content::Missing { "missing" } else { "damaged" };
+            let problem = format!(
+                "the store was not closed, and {}-mark, which has the last acknowledged revision, is {state}: the last \
+                 writes may be missing",
                 path()
             );
-            Err(OpenError::Damaged { path: path(), what })
+            Err(OpenError::Damaged { path: path(), problem })
         }
-        _ => Ok(Start { connection, format, totals }),
+        _ => Ok(Opened { connection, format, totals }),
     }
 }
 
-/// Why a file cannot be read, in the words of who opens it.
+/// Converts a read error into an error for the caller of `open` or `recover`.
 pub(crate) fn unreadable(file: &Path, error: Unreadable) -> OpenError {
     let path = file.display().to_string();
     match error {
-        Unreadable::Damaged(mut what) => {
-            // It is made again, empty, by looking.
-            if std::fs::metadata(beside(file, "-wal")).map_or(0, |log| log.len()) == 0 {
-                what.push_str(&format!(" (there is no {path}-wal: if it was moved away, put it back)"));
+        Unreadable::Damaged(mut problem) => {
+            // SQLite creates an empty log when it opens the file.
+            if std::fs::metadata(with_suffix(file, "-wal")).map_or(0, |log| log.len()) == 0 {
+                problem.push_str(&format!(" (there is no {path}-wal: if it was moved away, put it back)"));
             }
-            OpenError::Damaged { path, what }
+            OpenError::Damaged { path, problem }
         }
         Unreadable::Engine(source) => match source.sqlite_error_code() {
             Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => OpenError::Locked { path },
@@ -193,7 +198,7 @@ impl Store for SqliteStore {
 
     fn trouble(&self) -> Option<Trouble> {
         if self.writer.as_ref().is_none_or(JoinHandle::is_finished) {
-            return Some(Trouble { reason: "the thread that writes has ended".to_owned(), restart_helps: true });
+            return Some(Trouble { reason: "the store's writer thread has ended".to_owned(), restart_helps: true });
         }
         self.shared.trouble()
     }

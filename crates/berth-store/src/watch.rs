@@ -1,4 +1,4 @@
-//! Watchers: bounded buffers between the writer and whoever reads changes at their own pace.
+//! Watchers: bounded buffers between the writer and readers of changes.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -9,28 +9,28 @@ use tokio::sync::mpsc::error::TrySendError;
 use crate::key::prefixes;
 use crate::record::Event;
 
-/// Changes a watcher may lag behind before it is dropped. A reader that is slower than this for so long would otherwise
-/// hold all of history; it starts over from a list instead.
+/// Default number of changes that a watcher may lag behind before it is dropped. A slower reader
+/// would otherwise keep all of the history in memory; it must list again instead.
 pub const WATCHER_BUFFER: usize = 4_096;
 
-/// Why a watcher has no more events.
+/// The reason why a watcher has no more events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WatchEnd {
-    /// The reader was too slow, its buffer ran over; or the store was closed.
+    /// The reader was too slow and its buffer is full, or the store was closed.
     #[error("the watcher was too slow and has been dropped")]
     Dropped,
 }
 
-/// A stream of changes below one prefix, in order and without gaps.
+/// A stream of the changes below one prefix, in order and without gaps.
 #[derive(Debug)]
 pub struct Watcher {
-    /// Changes from the history, to be delivered before live ones.
+    /// Changes from the history, delivered before live ones.
     backlog: VecDeque<Arc<Event>>,
     live: mpsc::Receiver<Arc<Event>>,
 }
 
 impl Watcher {
-    /// The next change; waits for it.
+    /// Returns the next change; waits for it.
     pub async fn next(&mut self) -> Result<Arc<Event>, WatchEnd> {
         match self.backlog.pop_front() {
             Some(event) => Ok(event),
@@ -38,7 +38,7 @@ impl Watcher {
         }
     }
 
-    /// The next change if there already is one; `None` when everything visible so far was taken.
+    /// Returns the next change, or `None` if all visible changes were returned.
     pub fn try_next(&mut self) -> Result<Option<Arc<Event>>, WatchEnd> {
         if let Some(event) = self.backlog.pop_front() {
             return Ok(Some(event));
@@ -51,14 +51,14 @@ impl Watcher {
     }
 }
 
-/// The writer's side: who is to be told about a change, by prefix.
+/// The senders to all watchers, by prefix.
 #[derive(Debug, Default)]
 pub(crate) struct Watchers {
     by_prefix: BTreeMap<String, Vec<mpsc::Sender<Arc<Event>>>>,
 }
 
 impl Watchers {
-    /// Registers a watcher that first gets `backlog`.
+    /// Registers a watcher, which first returns `backlog`.
     pub(crate) fn add(&mut self, prefix: &str, backlog: VecDeque<Arc<Event>>, buffer: usize) -> Watcher {
         let (sender, live) = mpsc::channel(buffer);
         let senders = self.by_prefix.entry(prefix.to_owned()).or_default();
@@ -67,7 +67,7 @@ impl Watchers {
         Watcher { backlog, live }
     }
 
-    /// Tells everybody concerned; drops those who are gone or too slow.
+    /// Sends an event to the watchers of its key. Drops watchers that are closed or too slow.
     pub(crate) fn publish(&mut self, event: &Arc<Event>) {
         for prefix in prefixes(&event.record.key) {
             let Some(senders) = self.by_prefix.get_mut(prefix) else { continue };

@@ -1,13 +1,15 @@
-//! The thread that writes.
+//! The writer thread.
 //!
-//! It takes everything that is queued, plans it in order, writes all rows in one transaction (WAL, `synchronous = FULL`: one
-//! sync for the whole batch), and only then makes the writes visible and answers. A failed transaction answers every write of
-//! the batch with an error and leaves no trace; reads go on. What SQLite's own log holds is moved into the file beside that
-//! (`checkpoint`). Rows nobody can ask for any more go out with later batches.
+//! It takes all queued writes, plans them in order, and writes their rows in one transaction (WAL,
+//! `synchronous = FULL`: one sync for the batch). Then it makes the writes visible and answers
+//! them. If the transaction fails, every write of the batch gets an error and none is applied;
+//! reads continue. A second thread moves SQLite's log into the file (`checkpoint`). Rows that no
+//! reader needs any more are deleted in later batches.
 //!
-//! When the disk is full, room that was kept is given to deletions, and nothing else is written until there is some again. After
-//! any other failure nobody knows what SQLite has in memory and the system in its caches: the file is opened anew, and has to
-//! agree with what was acknowledged before anything is written.
+//! When the disk is full, the reserve is released for deletions, and all other writes are rejected
+//! until there is space. After any other failure the content of SQLite's memory and of the system's
+//! caches is unknown. So the file is opened again, and must match the acknowledged writes before
+//! the next write.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -27,47 +29,49 @@ use crate::mark::Mark;
 use crate::mvcc::{Mvcc, Plan, Planned};
 use crate::queue::{Next, Queue};
 use crate::reserve::{self, Reserve};
-use crate::sqlite::{Start, examine, unreadable};
+use crate::sqlite::{Opened, examine, unreadable};
 use crate::{CommitError, Committed, OpenError, Trouble, Write};
 
-/// Writes in one transaction at most, however slow the disk is.
+/// Maximum number of writes in one transaction, however slow the disk is.
 const BATCH_MAX: usize = 1024;
-/// Writes that may be in one transaction however fast the disk is.
+/// Number of writes that may be in one transaction, however fast the disk is.
 const BATCH_MIN: usize = 64;
-/// About what a write adds to the time of its transaction.
+/// Approximate time that a write adds to its transaction.
 const WRITE_TIME: Duration = Duration::from_micros(40);
-/// Commits of which the shortest one shows what the disk needs; the others waited for a processor too, or for another sync.
+/// Number of commits of which the shortest shows the speed of the disk. The others also waited for
+/// a processor or for another sync.
 const COMMITS_COMPARED: usize = 64;
-/// Bytes of objects in one transaction, the last one not counted: with larger ones the disk takes longer than its sync.
+/// Object bytes after which a transaction takes no further write. Beyond that the disk takes longer
+/// than the sync itself.
 const BATCH_BYTES_MAX: usize = 1024 * 1024;
-/// How long after a failure it is tried first whether writing is possible again, and how long at most.
+/// First and longest wait between attempts to write again after a failure.
 const RETRY: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(2)];
-/// A commit that has waited for the disk for so long is as good as none.
+/// Duration after which a commit that waits for the disk is reported as trouble.
 const STUCK: Duration = Duration::from_secs(15);
 
-/// Old rows removed with one batch at most: more than a write makes, for each of its writes, and some more. Those who wait for
-/// the batch wait for that too.
+/// Returns the maximum number of old rows to delete with one batch: a little more than the batch
+/// can add, because callers of the batch also wait for these deletions.
 const fn garbage_max(writes: usize) -> usize {
     64 + 2 * writes
 }
 
-/// How a write is answered.
+/// The channel for the result of a write.
 pub(crate) type Reply = oneshot::Sender<Result<Committed, CommitError>>;
 
-/// A write and who waits for it.
+/// A write and the channel for its result.
 type Request = (Write, Reply);
 
-/// What others want to know of the thread.
+/// State of the writer thread that other threads read.
 #[derive(Default)]
 pub(crate) struct Shared {
-    /// What the shortest of some commits took, in nanoseconds.
+    /// Duration of the shortest recent commit, in nanoseconds.
     least: AtomicU64,
     trouble: Mutex<Option<Trouble>>,
-    /// When the commit began that is under way.
+    /// Start of the current commit, if one is in progress.
     began: Mutex<Option<Instant>>,
 }
 
-#[expect(clippy::disallowed_methods, reason = "how long the disk takes is no matter of the cluster's time")]
+#[expect(clippy::disallowed_methods, reason = "the duration of disk writes is not in cluster time")]
 fn now() -> Instant {
     Instant::now()
 }
@@ -97,19 +101,21 @@ impl Shared {
     }
 }
 
-/// A file that is written to.
+/// A file that is open for writing.
 struct Database {
-    /// Before the connection: the last one that closes moves what is left.
+    /// Dropped before `connection`, because the connection that closes last moves the rest of the
+    /// log.
     checkpoints: Checkpoints,
     connection: Connection,
     mark: Mark,
 }
 
 impl Database {
-    /// Begins to write to a file that has been read, and is sound. `may_be_full`: reads and deletions are served all the same
-    /// where there is no room; what was written before an error has to be in the file for certain.
-    fn begin(file: &Path, start: Start, limits: Limits, may_be_full: bool) -> Result<Database, OpenError> {
-        let Start { mut connection, format, totals } = start;
+    /// Prepares an examined file for writing. With `may_be_full`, a full disk is not an error, so
+    /// that reads and deletions still work. After an error it must be false, because the rows of
+    /// before have to be in the file for certain.
+    fn begin(file: &Path, opened: Opened, limits: Limits, may_be_full: bool) -> Result<Database, OpenError> {
+        let Opened { mut connection, format, totals } = opened;
         let engine = |error: rusqlite::Error| unreadable(file, error.into());
         limits.set(&connection, false).map_err(engine)?;
         if format == Format::Empty {
@@ -119,8 +125,8 @@ impl Database {
         let mark =
             mark.map_err(|source| OpenError::Lock { path: crate::mark::path_of(file).display().to_string(), source })?;
         let open = Totals { is_open: true, ..totals };
-        // That it is open is said by any row that is added, too.
-        let begun = format::set_base(&connection, &open).and_then(|()| move_all(&connection));
+        // Each row that is added later also states that the file is open.
+        let begun = format::set_base(&connection, &open).and_then(|()| checkpoint_all(&connection));
         begun.or_else(|error| if may_be_full && is_full(&error) { Ok(()) } else { Err(engine(error)) })?;
         keep_log(&connection, false).map_err(engine)?;
         let handle = mark.handle();
@@ -130,8 +136,9 @@ impl Database {
     }
 }
 
-/// Moves all of SQLite's log into the file and empties it: what is in it then has been written since.
-fn move_all(connection: &Connection) -> rusqlite::Result<()> {
+/// Moves all of SQLite's log into the file and empties it, so that it has only later writes from
+/// then on.
+fn checkpoint_all(connection: &Connection) -> rusqlite::Result<()> {
     connection.wal_checkpoint_v2(Some("main"), CheckpointMode::TRUNCATE).map(|_| ())
 }
 
@@ -139,12 +146,12 @@ fn is_full(error: &rusqlite::Error) -> bool {
     error.sqlite_error_code() == Some(ErrorCode::DiskFull)
 }
 
-/// How large the file may be, in bytes.
+/// Maximum size of the file, in bytes.
 #[derive(Clone, Copy)]
 struct Limits(Option<u64>);
 
 impl Limits {
-    /// What is kept for deletions.
+    /// Returns the bytes of the limit that are reserved for deletions.
     fn reserve(bytes: u64) -> u64 {
         reserve::BYTES.min(bytes / 4)
     }
@@ -157,58 +164,59 @@ impl Limits {
 
     fn set(self, connection: &Connection, with_reserve: bool) -> rusqlite::Result<()> {
         let Some(pages) = self.pages(connection, with_reserve)? else { return Ok(()) };
-        // SQLite answers with the limit that it has then.
+        // The pragma returns the limit in effect.
         connection.pragma_update_and_check(None, "max_page_count", i64::try_from(pages).unwrap_or(i64::MAX), |_| Ok(()))
     }
 
-    /// Whether there is room without what is kept.
-    fn has_room(self, connection: &Connection) -> rusqlite::Result<bool> {
+    /// True if there is free space besides the reserve.
+    fn has_space(self, connection: &Connection) -> rusqlite::Result<bool> {
         let Some(pages) = self.pages(connection, false)? else { return Ok(true) };
         let number = |name| connection.pragma_query_value(None, name, |row| row.get::<_, i64>(0));
         let used = number("page_count")? - number("freelist_count")?;
-        // As much as a commit may take, or there would be room for a moment only.
+        // Require the space of a commit as a margin, or the file would be full again at once.
         Ok(u64::try_from(used).unwrap_or(0) + pages / 16 < pages)
     }
 }
 
-/// Whether writing is possible.
+/// Whether the store accepts writes.
 enum State {
-    Sound,
-    /// There is no room; only deletions are taken.
+    Writable,
+    /// The disk is full; only deletions are accepted.
     Full(String),
-    /// The file has been closed after an error.
+    /// The file was closed after an error.
     Broken(String),
 }
 
 pub(crate) struct Writer {
     database: Option<Database>,
     state: State,
-    /// When writing is tried again, and how long after that.
+    /// Time of the next attempt to write again, and the wait after that.
     retry: (Instant, Duration),
     file: PathBuf,
     limits: Limits,
     reserve: Reserve,
-    /// What the rows add up to: exactly those that were acknowledged, and those they made superfluous.
+    /// Totals of the rows in the file: the acknowledged ones, including garbage that was not
+    /// deleted yet.
     totals: Totals,
     mvcc: Arc<Mvcc>,
     queue: Arc<Queue<Request>>,
     shared: Arc<Shared>,
-    /// How long the last transactions took to commit, on average.
+    /// Average duration of the last commits.
     commit_time: Duration,
-    /// The shortest one since that was said, and how many there have been.
-    lately: (Duration, usize),
-    /// Given up last.
+    /// Shortest commit since `Shared::least` was last set, and the number of commits since then.
+    recent: (Duration, usize),
+    /// Last field, so that the lock is released last.
     lock: Lock,
 }
 
 impl Drop for Writer {
-    /// However it ends, nobody waits for it any more.
+    /// Fails all waiting writes, however the thread ends.
     fn drop(&mut self) {
         self.queue.abandon();
     }
 }
 
-/// Writes that become durable together, and who waits for them.
+/// Writes that become durable together, and the channels for their results.
 struct Batch {
     plan: Plan,
     planned: Vec<Planned>,
@@ -231,7 +239,8 @@ impl Batch {
     }
 }
 
-/// Whether a write is part of a deletion: it removes an object, or is one of those that come before it goes (finalizers).
+/// True if a write is part of a deletion: it deletes an object, or changes one that is being
+/// deleted (finalizers).
 fn is_deletion(write: &Write) -> bool {
     match write {
         Write::Delete { .. } => true,
@@ -245,14 +254,14 @@ impl Writer {
         file: PathBuf,
         lock: Lock,
         bytes_max: Option<u64>,
-        start: Start,
+        opened: Opened,
         (mvcc, queue, shared): (Arc<Mvcc>, Arc<Queue<Request>>, Arc<Shared>),
     ) -> Result<Writer, OpenError> {
-        let (limits, totals) = (Limits(bytes_max), Totals { is_open: true, ..start.totals });
-        let database = Database::begin(&file, start, limits, true)?;
+        let (limits, totals) = (Limits(bytes_max), Totals { is_open: true, ..opened.totals });
+        let database = Database::begin(&file, opened, limits, true)?;
         let mut writer = Writer {
             database: Some(database),
-            state: State::Sound,
+            state: State::Writable,
             retry: (now(), RETRY[0]),
             reserve: Reserve::of(&file),
             file,
@@ -262,11 +271,11 @@ impl Writer {
             queue,
             shared,
             commit_time: Duration::ZERO,
-            lately: (Duration::MAX, 0),
+            recent: (Duration::MAX, 0),
             lock,
         };
-        match writer.kept_room() {
-            State::Sound => {}
+        match writer.take_reserve() {
+            State::Writable => {}
             full => writer.fail(full),
         }
         Ok(writer)
@@ -275,27 +284,27 @@ impl Writer {
     pub(crate) fn run(&mut self) {
         loop {
             let wait = match self.state {
-                State::Sound => None,
+                State::Writable => None,
                 _ => Some(self.retry.0.saturating_duration_since(now())),
             };
             if wait == Some(Duration::ZERO) {
-                self.try_again();
+                self.retry_writing();
                 continue;
             }
             let mut next = match self.queue.next(wait) {
                 Next::Write(write) => Some(write),
-                // Done here, so that no batch is half before and half after it.
+                // Compacting between batches keeps each batch on one side of it.
                 Next::Compact(revision) => {
                     self.mvcc.compact(revision);
                     continue;
                 }
-                Next::Nothing => continue,
+                Next::TimedOut => continue,
                 Next::Closed => return self.close(),
             };
             let mut batch = Batch { plan: self.mvcc.plan(), planned: Vec::new(), bytes: 0, replies: Vec::new() };
             while let Some((write, reply)) = next {
-                match self.refusal(&write) {
-                    Some(refusal) => batch.replies.push((reply, Err(refusal))),
+                match self.rejection(&write) {
+                    Some(rejection) => batch.replies.push((reply, Err(rejection))),
                     None => batch.add(write, reply),
                 }
                 next = if batch.is_full(self.batch_max()) { None } else { self.queue.try_next() };
@@ -304,31 +313,31 @@ impl Writer {
         }
     }
 
-    /// Why a write need not be tried.
-    fn refusal(&self, write: &Write) -> Option<CommitError> {
+    /// Returns the error for a write that is rejected without an attempt.
+    fn rejection(&self, write: &Write) -> Option<CommitError> {
         let reason = match &self.state {
             State::Full(_) if is_deletion(write) => return None,
-            State::Sound => return None,
+            State::Writable => return None,
             State::Full(reason) | State::Broken(reason) => reason.clone(),
         };
         Some(CommitError::Unavailable { reason })
     }
 
-    /// As many writes as add no more to a transaction than it takes anyway: who has one write waits at most twice as long
-    /// as alone, and the disk still gets all it can take.
+    /// Returns the number of writes whose time equals that of a commit without them. With it a
+    /// single write waits at most twice as long as alone, and the disk is still used fully.
     fn batch_max(&self) -> usize {
         let fitting = self.commit_time.as_nanos() / WRITE_TIME.as_nanos();
         usize::try_from(fitting).unwrap_or(BATCH_MAX).clamp(BATCH_MIN, BATCH_MAX)
     }
 
-    /// Remembers how long a commit took; a single slow one counts for little.
-    fn took(&mut self, time: Duration) {
+    /// Records the duration of a commit. A single slow commit has little weight.
+    fn record_commit_time(&mut self, time: Duration) {
         self.commit_time = (self.commit_time * 7 + time) / 8;
-        self.lately = (self.lately.0.min(time), self.lately.1 + 1);
-        if self.lately.1 == COMMITS_COMPARED {
-            let nanoseconds = u64::try_from(self.lately.0.as_nanos()).unwrap_or(u64::MAX);
+        self.recent = (self.recent.0.min(time), self.recent.1 + 1);
+        if self.recent.1 == COMMITS_COMPARED {
+            let nanoseconds = u64::try_from(self.recent.0.as_nanos()).unwrap_or(u64::MAX);
             self.shared.least.store(nanoseconds, Ordering::Relaxed);
-            self.lately = (Duration::MAX, 0);
+            self.recent = (Duration::MAX, 0);
         }
     }
 
@@ -344,28 +353,30 @@ impl Writer {
                     tracing::warn!(%error, writes = planned.len(), "the store could not write");
                     self.mvcc.return_garbage(garbage);
                     failure = Some(CommitError::Unavailable { reason: error.to_string() });
-                    self.failed(&error);
+                    self.handle_failure(&error);
                 }
             }
         }
         for (reply, outcome) in replies {
-            // Refused guards are answered after the batch too: what they were checked against is visible only now. When
-            // the batch failed, what they were checked against may never have happened.
+            // Failed guards are also answered after the batch, because the state that they were
+            // checked against becomes visible only now. If the batch failed, that state never
+            // existed.
             let answer = match (&failure, outcome) {
                 (Some(failure), _) => Err(failure.clone()),
                 (None, Ok(index)) => Ok(planned[index].committed()),
-                (None, Err(refused)) => Err(refused),
+                (None, Err(rejected)) => Err(rejected),
             };
-            // Whoever asked may have gone.
+            // The caller may have dropped the future.
             let _ = reply.send(answer);
         }
-        // Nobody waits for this.
+        // No caller waits for the work that follows.
         if let Some(database) = &mut self.database {
-            database.checkpoints.look(&database.connection);
+            database.checkpoints.run_if_due(&database.connection);
         }
         self.mvcc.condense(&old);
     }
 
+    /// Writes the rows of a batch in one transaction, and deletes the rows of `garbage`.
     fn persist(&mut self, writes: &[Planned], garbage: &[u64], compacted: u64) -> rusqlite::Result<()> {
         let (Some(database), Some(last)) = (&mut self.database, writes.last()) else {
             return Err(rusqlite::Error::InvalidQuery);
@@ -376,7 +387,8 @@ impl Writer {
         let written: rusqlite::Result<Duration> = (|| {
             let transaction = database.connection.transaction()?;
             for revision in garbage {
-                // One that is gone already went with a commit that seemed to fail.
+                // The row may be gone already: its deletion was part of a commit that seemed to
+                // fail.
                 if format::remove(&transaction, *revision)? {
                     totals.remove(*revision);
                 }
@@ -397,39 +409,39 @@ impl Writer {
             Ok(start.elapsed())
         })();
         self.shared.set_began(None);
-        let took = written?;
+        let duration = written?;
         self.totals = totals;
         database.mark.set(totals.revision);
-        self.took(took);
+        self.record_commit_time(duration);
         Ok(())
     }
 
-    /// After a commit that failed.
-    fn failed(&mut self, error: &rusqlite::Error) {
+    /// Handles a failed commit.
+    fn handle_failure(&mut self, error: &rusqlite::Error) {
         let Some(database) = &self.database else { return };
         if is_full(error) {
             database.checkpoints.after_failure(&database.connection);
             if let Err(error) = self.limits.set(&database.connection, true) {
-                tracing::warn!(%error, "no room can be made for deletions");
+                tracing::warn!(%error, "cannot release the space reserved for deletions");
             }
             self.reserve.release();
             self.fail(State::Full(error.to_string()));
         } else {
-            // What is in the log may be more than was acknowledged.
+            // The log may have more than the acknowledged writes, so keep it.
             let _ = keep_log(&database.connection, true);
             self.fail(State::Broken(error.to_string()));
             self.database = None;
         }
     }
 
-    /// Remembers that nothing can be written, and why.
+    /// Sets a state in which writes are rejected, and reports the reason.
     fn fail(&mut self, state: State) {
         let state = match state {
             State::Full(why) => {
-                State::Full(format!("there is no room ({why}): only deletions are taken until there is"))
+                State::Full(format!("the disk is full ({why}): only deletions are accepted until there is space"))
             }
-            State::Broken(why) => State::Broken(format!("{why}; it is tried again and again")),
-            State::Sound => State::Sound,
+            State::Broken(why) => State::Broken(format!("{why}; opening the file again is retried")),
+            State::Writable => State::Writable,
         };
         if let State::Full(reason) | State::Broken(reason) = &state {
             self.shared.set_trouble(Some(reason.clone()));
@@ -438,17 +450,17 @@ impl Writer {
         self.retry = (now() + RETRY[0], RETRY[0]);
     }
 
-    /// Finds out whether writing is possible again.
-    fn try_again(&mut self) {
-        let tried = match &self.state {
-            State::Sound => return,
-            State::Full(_) => self.room(),
+    /// Tries to accept writes again.
+    fn retry_writing(&mut self) {
+        let outcome = match &self.state {
+            State::Writable => return,
+            State::Full(_) => self.reclaim_reserve(),
             State::Broken(_) => self.reopen(),
         };
-        let reason = match tried {
-            Ok(State::Sound) => {
-                tracing::info!("the store can write again");
-                self.state = State::Sound;
+        let reason = match outcome {
+            Ok(State::Writable) => {
+                tracing::info!("the store accepts writes again");
+                self.state = State::Writable;
                 return self.shared.set_trouble(None);
             }
             Ok(state) => return self.fail(state),
@@ -456,36 +468,39 @@ impl Writer {
         };
         let wait = (self.retry.1 * 2).min(RETRY[1]);
         if matches!(&self.state, State::Broken(known) if !known.starts_with(&reason)) {
-            tracing::warn!(reason, "the store cannot be opened again");
+            tracing::warn!(reason, "the store file cannot be opened again");
             self.fail(State::Broken(reason));
         }
         self.retry = (now() + wait, wait);
     }
 
-    /// Has the room that is kept for deletions, if there is that much.
-    fn kept_room(&self) -> State {
+    /// Creates the reserve file. The state is full if there is no space for it.
+    fn take_reserve(&self) -> State {
         match self.reserve.take() {
-            Ok(()) => State::Sound,
+            Ok(()) => State::Writable,
             Err(error) => State::Full(error.to_string()),
         }
     }
 
-    /// Takes back the room that was given to deletions, if there is some to spare.
-    fn room(&self) -> Result<State, String> {
+    /// Takes the reserve back from deletions, if there is enough space.
+    fn reclaim_reserve(&self) -> Result<State, String> {
         let Some(database) = &self.database else { return Err("the file is closed".to_owned()) };
         let (limits, connection) = (self.limits, &database.connection);
-        match limits.has_room(connection) {
+        match limits.has_space(connection) {
             Ok(true) => {}
-            Ok(false) => return Err("the file is as large as it may be".to_owned()),
+            Ok(false) => return Err("the file has its maximum size".to_owned()),
             Err(error) => return Err(error.to_string()),
         }
-        match self.kept_room() {
-            State::Sound => limits.set(connection, false).map(|()| State::Sound).map_err(|error| error.to_string()),
+        match self.take_reserve() {
+            State::Writable => {
+                limits.set(connection, false).map(|()| State::Writable).map_err(|error| error.to_string())
+            }
             State::Full(why) | State::Broken(why) => Err(why),
         }
     }
 
-    /// Opens the file again after an error. It must have all that was acknowledged; what it has beyond that was not, and goes.
+    /// Opens the file again after an error. It must have all acknowledged writes. Rows beyond those
+    /// are deleted.
     fn reopen(&mut self) -> Result<State, String> {
         self.database = None;
         let text = |error: OpenError| error.to_string();
@@ -494,27 +509,28 @@ impl Writer {
         }
         self.lock.renew(&self.file).map_err(text)?;
         let mut revisions = BTreeSet::new();
-        let start = examine(&self.file, |revision, _, _| {
+        let opened = examine(&self.file, |revision, _, _| {
             revisions.insert(revision);
         });
-        let start = self.reconcile(start.map_err(text)?, revisions)?;
-        let totals = start.totals;
-        self.database = Some(Database::begin(&self.file, start, self.limits, false).map_err(text)?);
+        let opened = self.reconcile(opened.map_err(text)?, revisions)?;
+        let totals = opened.totals;
+        self.database = Some(Database::begin(&self.file, opened, self.limits, false).map_err(text)?);
         self.totals = Totals { is_open: true, ..totals };
-        Ok(self.kept_room())
+        Ok(self.take_reserve())
     }
 
-    /// Has the file hold what was acknowledged and nothing else; `revisions`: what it holds.
-    fn reconcile(&self, start: Start, mut revisions: BTreeSet<u64>) -> Result<Start, String> {
-        let Start { mut connection, format, mut totals } = start;
+    /// Checks that the file has all acknowledged writes, and deletes all later rows. `revisions`
+    /// are those of the rows in the file.
+    fn reconcile(&self, opened: Opened, mut revisions: BTreeSet<u64>) -> Result<Opened, String> {
+        let Opened { mut connection, format, mut totals } = opened;
         let (shown, last) = (self.file.display(), self.totals.revision);
         if totals.revision < last {
-            return Err(format!("{shown} goes to revision {} only, and {last} was acknowledged", totals.revision));
+            return Err(format!("{shown} ends at revision {}, but {last} was acknowledged", totals.revision));
         }
         if let Some(revision) = self.mvcc.stored().into_iter().find(|revision| !revisions.contains(revision)) {
-            return Err(format!("{shown} has lost revision {revision}, which was acknowledged"));
+            return Err(format!("{shown} lacks revision {revision}, which was acknowledged"));
         }
-        // Of a commit that was written and could not be synced, say.
+        // Such rows are from a commit that was written, but whose sync failed, for example.
         let beyond = revisions.split_off(&(last + 1));
         totals.revision = last;
         totals.compacted = totals.compacted.min(last);
@@ -529,14 +545,14 @@ impl Writer {
             transaction.commit()
         };
         undo().map_err(|error: rusqlite::Error| error.to_string())?;
-        Ok(Start { connection, format, totals })
+        Ok(Opened { connection, format, totals })
     }
 
-    /// Says in the file that it was closed: nothing was acknowledged after what is in it.
+    /// Marks the file as closed: it has all acknowledged writes.
     fn close(&mut self) {
         let Some(database) = &self.database else { return };
         if let Err(error) = format::set_base(&database.connection, &Totals { is_open: false, ..self.totals }) {
-            tracing::warn!(%error, "the store is closed as if the process had been killed");
+            tracing::warn!(%error, "cannot mark the store as closed: the next start treats it as after a kill");
         }
     }
 }
@@ -546,23 +562,23 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::file::beside;
+    use crate::file::with_suffix;
 
-    /// A writer whose thread is the test's.
+    /// Returns a writer that runs on the thread of the test.
     fn writer(folder: &Path, bytes_max: Option<u64>) -> Writer {
         let (lock, file) = Lock::take(&folder.join("store.db")).unwrap();
-        let start = examine(&file, |_, _, _| {}).unwrap();
+        let opened = examine(&file, |_, _, _| {}).unwrap();
         let mvcc = Arc::new(Mvcc::new(100, None, true));
-        Writer::new(file, lock, bytes_max, start, (mvcc, Arc::new(Queue::new()), Arc::default())).unwrap()
+        Writer::new(file, lock, bytes_max, opened, (mvcc, Arc::new(Queue::new()), Arc::default())).unwrap()
     }
 
     impl Writer {
-        /// Does one write, as `run` does.
+        /// Executes one write, as `run` does.
         fn write(&mut self, write: Write) -> Result<u64, CommitError> {
             let (reply, mut answer) = oneshot::channel();
             let mut batch = Batch { plan: self.mvcc.plan(), planned: Vec::new(), bytes: 0, replies: Vec::new() };
-            match self.refusal(&write) {
-                Some(refusal) => batch.replies.push((reply, Err(refusal))),
+            match self.rejection(&write) {
+                Some(rejection) => batch.replies.push((reply, Err(rejection))),
                 None => batch.add(write, reply),
             }
             self.finish(batch);
@@ -573,8 +589,8 @@ mod tests {
             self.write(Write::Create { key: key.to_owned(), value: json!({"text": "x".repeat(1000)}) })
         }
 
-        /// Has the next commit fail.
-        fn break_next(&mut self) {
+        /// Makes the next commit fail.
+        fn fail_next(&mut self) {
             let hook = self.database.as_mut().unwrap().connection.commit_hook(Some(|| true));
             hook.unwrap();
         }
@@ -591,17 +607,17 @@ mod tests {
     }
 
     #[test]
-    fn after_an_error_nothing_is_written_until_the_file_was_opened_again() {
+    fn after_an_error_writes_are_rejected_until_the_file_is_open_again() {
         let folder = tempfile::tempdir().unwrap();
         let mut writer = writer(folder.path(), None);
         writer.create("/a/1").unwrap();
-        writer.break_next();
+        writer.fail_next();
         assert!(matches!(writer.create("/a/2"), Err(CommitError::Unavailable { .. })));
-        let trouble = writer.shared.trouble().expect("it is known");
-        assert!(!trouble.restart_helps && trouble.reason.contains("again"), "{trouble:?}");
-        let Err(CommitError::Unavailable { reason }) = writer.create("/a/2") else { panic!("written") };
+        let trouble = writer.shared.trouble().expect("trouble is reported");
+        assert!(!trouble.restart_helps && trouble.reason.contains("retried"), "{trouble:?}");
+        let Err(CommitError::Unavailable { reason }) = writer.create("/a/2") else { panic!("the write succeeded") };
         assert_eq!(reason, trouble.reason);
-        writer.try_again();
+        writer.retry_writing();
         assert_eq!(writer.shared.trouble(), None);
         assert_eq!(writer.create("/a/2"), Ok(2));
         drop(writer);
@@ -609,68 +625,68 @@ mod tests {
     }
 
     #[test]
-    fn what_a_failed_commit_left_in_the_file_goes() {
+    fn rows_of_a_failed_commit_are_deleted() {
         let folder = tempfile::tempdir().unwrap();
         let mut writer = writer(folder.path(), None);
         writer.create("/a/1").unwrap();
-        let mut landed = writer.totals;
-        writer.break_next();
+        let mut written_totals = writer.totals;
+        writer.fail_next();
         writer.create("/a/2").unwrap_err();
-        // As if it had been written all the same, and the sync had failed.
-        landed.revision = 2;
-        landed.add(2);
+        // Simulates that the row was written and only the sync failed.
+        written_totals.revision = 2;
+        written_totals.add(2);
         let text = br#"{"metadata":{"resourceVersion":"2"}}"#;
-        format::insert(&other(folder.path()), 2, "/a/2", Some(text), Some(&landed)).unwrap();
-        writer.try_again();
+        format::insert(&other(folder.path()), 2, "/a/2", Some(text), Some(&written_totals)).unwrap();
+        writer.retry_writing();
         assert_eq!((writer.shared.trouble(), rows(folder.path())), (None, vec![1]));
         assert_eq!(writer.create("/a/3"), Ok(2));
         drop(writer);
         let mut keys = Vec::new();
         examine(&folder.path().join("store.db"), |_, key, _| keys.push(key.to_owned()))
-            .unwrap_or_else(|_| panic!("sound"));
+            .unwrap_or_else(|_| panic!("not intact"));
         assert_eq!(keys, ["/a/1", "/a/3"]);
     }
 
     #[test]
-    fn a_file_that_lost_what_was_acknowledged_is_not_written_to() {
+    fn a_file_that_lacks_acknowledged_writes_is_not_written_to() {
         let folder = tempfile::tempdir().unwrap();
         let mut writer = writer(folder.path(), None);
         for number in 1..=3 {
             writer.create(&format!("/a/{number}")).unwrap();
         }
-        writer.break_next();
+        writer.fail_next();
         writer.create("/a/4").unwrap_err();
-        let sound = folder.path().join("sound");
+        let intact = folder.path().join("intact");
         other(folder.path()).execute_batch("PRAGMA wal_checkpoint(TRUNCATE)").unwrap();
-        std::fs::copy(&writer.file, &sound).unwrap();
-        // One that is sound by itself, of a moment before.
+        std::fs::copy(&writer.file, &intact).unwrap();
+        // An older file that is intact by itself.
         let without = other(folder.path());
         let mut totals = Totals { revision: 2, ..Totals::default() };
         [1, 2].into_iter().for_each(|revision| totals.add(revision));
         format::remove(&without, 3).unwrap();
         format::set_base(&without, &totals).unwrap();
-        let mark = beside(&writer.file, "-mark");
-        let said = std::fs::read(&mark).unwrap();
+        let mark = with_suffix(&writer.file, "-mark");
+        let content = std::fs::read(&mark).unwrap();
         drop((without, Mark::open(&writer.file, 2).unwrap()));
-        writer.try_again();
+        writer.retry_writing();
         let trouble = writer.shared.trouble().unwrap();
-        assert!(trouble.reason.contains("revision 2 only, and 3 was acknowledged"), "{trouble:?}");
+        assert!(trouble.reason.contains("ends at revision 2, but 3 was acknowledged"), "{trouble:?}");
         assert!(writer.create("/a/4").is_err());
-        // One that is gone.
+        // A missing file.
         std::fs::remove_file(&writer.file).unwrap();
-        writer.try_again();
+        writer.retry_writing();
         assert!(writer.shared.trouble().unwrap().reason.contains("missing"));
-        assert!(!writer.file.exists(), "none is made in its place");
-        // The one that was there, put back.
-        std::fs::copy(&sound, &writer.file).unwrap();
-        std::fs::write(&mark, said).unwrap();
-        writer.try_again();
+        assert!(!writer.file.exists(), "no new file is created");
+        // The original file, restored.
+        std::fs::copy(&intact, &writer.file).unwrap();
+        std::fs::write(&mark, content).unwrap();
+        writer.retry_writing();
         assert_eq!(writer.shared.trouble(), None);
         assert_eq!(writer.create("/a/4"), Ok(4));
     }
 
     #[test]
-    fn where_there_is_no_room_deletions_are_taken_and_make_some() {
+    fn a_full_disk_accepts_deletions_and_they_free_space() {
         let folder = tempfile::tempdir().unwrap();
         let mut writer = writer(folder.path(), Some(1024 * 1024));
         let mut written = 0;
@@ -678,31 +694,31 @@ mod tests {
             written += 1;
         }
         assert!(written > 100);
-        let trouble = writer.shared.trouble().expect("it is known");
+        let trouble = writer.shared.trouble().expect("trouble is reported");
         assert!(trouble.reason.contains("full") && trouble.reason.contains("deletions"), "{trouble:?}");
-        assert!(!beside(&writer.file, "-reserve").exists(), "its room is given to deletions");
-        writer.try_again();
-        assert!(writer.shared.trouble().is_some(), "there still is none");
-        // A finalizer first, as objects go that have some; nothing else is changed.
+        assert!(!with_suffix(&writer.file, "-reserve").exists(), "the reserve is released for deletions");
+        writer.retry_writing();
+        assert!(writer.shared.trouble().is_some(), "the disk is still full");
+        // Deletion begins with a finalizer. Other changes are rejected.
         let update = |value: Value| Write::Update { key: "/a/0".to_owned(), expected: 1, value };
         assert!(writer.write(update(json!({"text": "y"}))).is_err());
         let going = json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": ["x"]}});
-        let going = writer.write(update(going)).expect("it is a deletion");
-        writer.write(Write::Delete { key: "/a/0".to_owned(), expected: going, last: None }).expect("a deletion");
+        let going = writer.write(update(going)).expect("a change of an object that is being deleted");
+        writer.write(Write::Delete { key: "/a/0".to_owned(), expected: going, last: None }).expect("deletes");
         for number in 1..written {
             let key = format!("/a/{number}");
-            writer.write(Write::Delete { key, expected: number + 1, last: None }).expect("a deletion");
+            writer.write(Write::Delete { key, expected: number + 1, last: None }).expect("deletes");
         }
         writer.mvcc.compact(u64::MAX);
-        // Rows go with the writes that come after.
+        // Rows are deleted with later writes.
         for _ in 0..4 {
-            writer.try_again();
+            writer.retry_writing();
             let _ = writer
                 .create("/b")
                 .and_then(|expected| writer.write(Write::Delete { key: "/b".to_owned(), expected, last: None }));
         }
         assert_eq!(writer.shared.trouble(), None);
-        writer.create("/c").expect("there is room again");
-        assert!(beside(&writer.file, "-reserve").exists());
+        writer.create("/c").expect("there is space again");
+        assert!(with_suffix(&writer.file, "-reserve").exists());
     }
 }

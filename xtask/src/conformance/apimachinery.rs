@@ -1,7 +1,7 @@
-//! Recorded cases of the Kubernetes API machinery.
+//! Recorded cases of the Kubernetes API machinery. Each suite is a function from a case to a
+//! verdict.
 //!
-//! Each suite is a function from a case to a verdict, beside its neighbours in one of the modules below. Only what the
-//! cases' `want` asserts is compared; texts in `observed` are not.
+//! Most suites compare `want` only. `observed` is what upstream did without asserting it.
 
 mod custom;
 mod managed;
@@ -27,22 +27,22 @@ pub fn runner(suite: &str) -> Option<Runner> {
         .or_else(|| values::runner(suite))
 }
 
-/// The case's input field, or null.
+/// An input field of the case, or null.
 fn input<'a>(case: &'a Case, field: &str) -> &'a Value {
     case.input.get(field).unwrap_or(&Value::Null)
 }
 
-/// The case's input field as text, or empty.
+/// An input field of the case as a string, or empty.
 fn input_text<'a>(case: &'a Case, field: &str) -> &'a str {
     input(case, field).as_str().unwrap_or_default()
 }
 
-/// What the case wants in a field, or null.
+/// An expected field of the case, or null.
 fn want<'a>(case: &'a Case, field: &str) -> &'a Value {
     case.want.get(field).unwrap_or(&Value::Null)
 }
 
-/// Whether a `want.error` asks for a failure: `true`, or a text.
+/// True if `want.error` expects a failure: it is `true` or a string.
 fn wants_error(case: &Case) -> bool {
     match want(case, "error") {
         Value::Bool(error) => *error,
@@ -51,12 +51,12 @@ fn wants_error(case: &Case) -> bool {
     }
 }
 
-/// Agreement, or both sides.
+/// Agrees if both values are equal; otherwise the difference shows both.
 fn equal(what: &str, got: &Value, wanted: &Value) -> Verdict {
     if same(got, wanted) { Ok(()) } else { Err(format!("{what}: got {got}, want {wanted}")) }
 }
 
-/// Equality in which `1` and `1.0` are the same, whatever the order of keys.
+/// Compares two values. `1` equals `1.0`, and the order of keys does not matter.
 fn same(a: &Value, b: &Value) -> bool {
     match (a, b) {
         (Value::Number(a), Value::Number(b)) => a == b || a.as_f64() == b.as_f64(),
@@ -68,12 +68,12 @@ fn same(a: &Value, b: &Value) -> bool {
     }
 }
 
-/// A result that should have been an error, or the other way round.
+/// Compares a result with `want.error`. Returns the value, or `None` for an expected error.
 fn outcome<T>(case: &Case, result: Result<T, impl std::fmt::Display>) -> Result<Option<T>, String> {
     match (result, wants_error(case)) {
         (Ok(value), false) => Ok(Some(value)),
         (Err(_), true) => Ok(None),
-        (Ok(_), true) => Err(format!("must fail with {}", want(case, "error"))),
-        (Err(error), false) => Err(format!("failed: {error}")),
+        (Ok(_), true) => Err(format!("want error {}, got none", want(case, "error"))),
+        (Err(error), false) => Err(format!("want no error, got {error}")),
     }
 }

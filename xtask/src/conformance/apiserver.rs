@@ -1,6 +1,4 @@
-//! Recorded cases of the Kubernetes API server.
-//!
-//! Each suite is a function from a case to a verdict, in a module with its neighbours.
+//! Recorded cases of the Kubernetes API server. Each suite is a function from a case to a verdict.
 
 mod access;
 mod audit;
@@ -22,7 +20,7 @@ pub fn runner(suite: &str) -> Option<Runner> {
         .or_else(|| webhooks::runner(suite))
 }
 
-/// The texts of a list, none when it is absent.
+/// The strings of a list. Empty if the list is absent.
 fn texts(value: &Value) -> Vec<String> {
     value.as_array().into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect()
 }

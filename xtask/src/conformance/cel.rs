@@ -1,4 +1,5 @@
-//! Recorded cases of Kubernetes' expressions (CEL): rules of custom resources, the function library, policies.
+//! Recorded cases of Kubernetes' expressions (CEL): rules of custom resources, the function
+//! library, and admission policies.
 
 mod definitions;
 mod library;
@@ -18,7 +19,7 @@ pub fn runner(suite: &str) -> Option<Runner> {
         .or_else(|| definitions::runner(suite))
 }
 
-/// A flag, or false.
+/// A boolean field, or false.
 fn flag(value: &impl Lookup, field: &str) -> bool {
     value.field(field).as_bool().unwrap_or_default()
 }

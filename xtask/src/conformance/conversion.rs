@@ -1,5 +1,5 @@
-//! Recorded cases of the conversion of Kueue's objects between v1beta1 and v1beta2: values go through `berth_api`'s conversion and must come out
-//! exactly as recorded.
+//! Recorded cases of the conversion of Kueue's objects between v1beta1 and v1beta2. The results of
+//! `berth_api`'s conversion must equal the recorded objects.
 
 use berth_api::kueue::conversion::convert;
 use serde_json::Value;

@@ -1,16 +1,17 @@
-//! The disagreements that are known: one file per folder of recorded cases, one line per case (or per suite).
+//! Known disagreements: one file per folder of recorded cases, one line per case or suite.
 //!
-//! A line is `CLASS | SUITE | CASE | REASON`. `CASE` may be `*`: every case of the suite. The classes:
+//! A line is `CLASS | SUITE | CASE | REASON`. `CASE` may be `*`: every case of the suite. The
+//! classes:
 //!
-//! - `accepted`: Berth behaves otherwise on purpose; the reason is about behaviour.
-//! - `out-of-scope`: the recorded behaviour belongs to something Berth does not do (for now).
-//! - `open`: Berth is wrong, or has no runner yet. `--list-open` writes these lines.
+//! - `accepted`: Berth differs on purpose. The reason describes the behaviour.
+//! - `out-of-scope`: the recorded behaviour belongs to a feature that Berth does not have (yet).
+//! - `open`: Berth is wrong, or the suite has no runner yet. `--list-open` writes these lines.
 //!
-//! A `*` line is refused when any case of the suite agrees, and `accepted` when nothing was run: what was not run cannot
-//! be known to behave otherwise.
+//! A `*` line is an error if any case of the suite agrees. An `accepted` line is an error if the
+//! suite has no runner: the difference was not observed.
 //!
-//! `ignored.txt` is about fields: `SUITE | FIELD | REASON` for a field of `input` or `want` (or beside them) that a runner
-//! may leave aside. `SUITE` may be `*`, or end in `*`.
+//! `ignored.txt` lists fields that runners may ignore, as `SUITE | FIELD | REASON`. `FIELD` is a
+//! field of the case, such as `now`, `input.env` or `want.err`. `SUITE` may be `*` or end in `*`.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,19 +20,19 @@ use std::path::{Path, PathBuf};
 
 use super::Tally;
 
-/// Why a disagreement is known.
+/// Class of a known disagreement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Class {
-    /// Different on purpose.
+    /// Berth differs on purpose.
     Accepted,
-    /// Not something Berth does.
+    /// Berth does not have the feature.
     OutOfScope,
-    /// To be mended.
+    /// To be fixed.
     Open,
 }
 
 impl Class {
-    /// As it stands in a list.
+    /// The class's name in a list.
     pub fn text(self) -> &'static str {
         match self {
             Class::Accepted => "accepted",
@@ -41,17 +42,17 @@ impl Class {
     }
 }
 
-/// What a file lists: suite, case (or `*`) -> class and reason.
+/// Lines of a list: class and reason by suite and case (or `*`).
 pub type Listed = BTreeMap<(String, String), (Class, String)>;
 
-/// The file for a folder of cases, by the folder's name.
+/// Path of the list for a folder of cases.
 pub fn file_of(directory: &Path) -> PathBuf {
     let name = directory.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
     let name = name.strip_suffix(super::PACKED).unwrap_or(&name);
     crate::workspace_root().join("xtask/disagreements").join(format!("{name}.txt"))
 }
 
-/// Reads a list; a missing file lists nothing.
+/// Reads a list. A missing file is an empty list.
 pub fn read(file: &Path) -> Result<Listed, String> {
     let text = match std::fs::read_to_string(file) {
         Ok(text) => text,
@@ -63,33 +64,36 @@ pub fn read(file: &Path) -> Result<Listed, String> {
         if line.starts_with('#') || line.trim().is_empty() {
             continue;
         }
-        let refuse = |why: &str| format!("{}:{}: {why}: {line}", file.display(), number + 1);
-        let (class, rest) = line.split_once(" | ").ok_or_else(|| refuse("expected `CLASS | SUITE | CASE | REASON`"))?;
-        let (suite, rest) = rest.split_once(" | ").ok_or_else(|| refuse("expected `CLASS | SUITE | CASE | REASON`"))?;
-        // A case's name may hold the separator, a reason may not.
-        let (case, reason) = rest.rsplit_once(" | ").ok_or_else(|| refuse("a disagreement needs a reason"))?;
+        let invalid = |why: &str| format!("{}:{}: {why}: {line}", file.display(), number + 1);
+        let (class, rest) =
+            line.split_once(" | ").ok_or_else(|| invalid("expected `CLASS | SUITE | CASE | REASON`"))?;
+        let (suite, rest) =
+            rest.split_once(" | ").ok_or_else(|| invalid("expected `CLASS | SUITE | CASE | REASON`"))?;
+        // A case name may contain the separator. A reason must not.
+        let (case, reason) = rest.rsplit_once(" | ").ok_or_else(|| invalid("the reason is missing"))?;
         let class = match class {
             "accepted" => Class::Accepted,
             "out-of-scope" => Class::OutOfScope,
             "open" => Class::Open,
-            _ => return Err(refuse("expected accepted, out-of-scope or open")),
+            _ => return Err(invalid("expected accepted, out-of-scope or open")),
         };
         if reason.trim().is_empty() {
-            return Err(refuse("a disagreement needs a reason"));
+            return Err(invalid("the reason is empty"));
         }
         if listed.insert((suite.to_owned(), case.to_owned()), (class, reason.to_owned())).is_some() {
-            return Err(refuse("listed twice"));
+            return Err(invalid("the case is listed twice"));
         }
     }
     Ok(listed)
 }
 
-/// The line that lists a case, or its whole suite.
+/// Class and reason of the line that lists the case or its whole suite.
 pub fn find<'a>(listed: &'a Listed, suite: &str, case: &str) -> Option<&'a (Class, String)> {
     listed.get(&(suite.to_owned(), case.to_owned())).or_else(|| listed.get(&(suite.to_owned(), "*".to_owned())))
 }
 
-/// ` (accepted 2, out-of-scope 1, open 4)` behind a suite's tally; nothing where every case agrees.
+/// Counts per class for a suite's tally, such as ` (accepted 2, open 4)`. Empty if every case
+/// agrees.
 pub fn summary(listed: &Listed, suite: &str, tally: &Tally) -> String {
     let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
     for (case, _) in &tally.disagreements {
@@ -103,43 +107,53 @@ pub fn summary(listed: &Listed, suite: &str, tally: &Tally) -> String {
     format!(" ({})", parts.join(", "))
 }
 
-/// Where the run and the list differ: a disagreement nobody lists, a listed one that agrees, a line for a case that is
-/// not there.
-pub fn surprises(listed: &Listed, tallies: &BTreeMap<String, Tally>) -> Vec<String> {
-    let mut surprises = Vec::new();
-    let mut met = BTreeSet::new();
+/// Differences between the results and the list: disagreements that are not listed, listed cases
+/// that agree, and lines whose case does not exist.
+pub fn deviations(listed: &Listed, tallies: &BTreeMap<String, Tally>) -> Vec<String> {
+    let mut deviations = Vec::new();
+    let mut used = BTreeSet::new();
+    // Disagreements without a line.
     for (suite, tally) in tallies {
         for (case, difference) in &tally.disagreements {
             let exact = (suite.clone(), case.clone());
             let all = (suite.clone(), "*".to_owned());
             if let Some(key) = [exact, all].into_iter().find(|key| listed.contains_key(key)) {
-                met.insert(key);
+                used.insert(key);
             } else {
-                surprises.push(format!("{suite} | {case}: disagrees and is not listed: {difference}"));
+                deviations.push(format!("{suite} | {case}: disagrees and is not listed: {difference}"));
             }
         }
     }
+    // Lines that do not hold.
     for (key, (class, _)) in listed {
         let Some(tally) = tallies.get(&key.0) else {
-            surprises.push(format!("{} | {}: listed as {} and there is no such suite", key.0, key.1, class.text()));
+            deviations.push(format!("{} | {}: listed as {}, but there is no such suite", key.0, key.1, class.text()));
             continue;
         };
         if key.1 == "*" && tally.agree > 0 {
-            surprises.push(format!("{} | *: {} of its cases agree: name those that do not", key.0, tally.agree));
+            deviations.push(format!(
+                "{} | *: {} cases of this suite agree: list the disagreeing cases by name",
+                key.0, tally.agree
+            ));
         }
-        let unrun =
+        let has_no_runner =
             tally.disagreements.iter().any(|(case, why)| why == super::NO_RUNNER && (key.1 == "*" || key.1 == *case));
-        if *class == Class::Accepted && unrun {
-            surprises.push(format!("{} | {}: listed as accepted and not run", key.0, key.1));
+        if *class == Class::Accepted && has_no_runner {
+            deviations.push(format!("{} | {}: listed as accepted, but the suite has no runner", key.0, key.1));
         }
-        if !met.contains(key) {
-            surprises.push(format!("{} | {}: listed as {} and agrees (or is gone)", key.0, key.1, class.text()));
+        if !used.contains(key) {
+            deviations.push(format!(
+                "{} | {}: listed as {}, but the case agrees or does not exist",
+                key.0,
+                key.1,
+                class.text()
+            ));
         }
     }
-    surprises
+    deviations
 }
 
-/// Writes the list anew: lines that still hold stay as they are, what is not listed becomes `open`.
+/// Rewrites the list. Lines that still hold are kept; disagreements without a line become `open`.
 pub fn write(file: &Path, listed: &Listed, tallies: &BTreeMap<String, Tally>) -> Result<(), String> {
     let mut lines: BTreeMap<(String, String), (Class, String)> = BTreeMap::new();
     for (suite, tally) in tallies {
@@ -147,12 +161,13 @@ pub fn write(file: &Path, listed: &Listed, tallies: &BTreeMap<String, Tally>) ->
         if let Some(entry) = listed.get(&all)
             && !tally.disagreements.is_empty()
         {
-            // A suite that has agreeing cases is listed case by case.
+            // If some cases agree, the others are listed one by one.
             if tally.agree == 0 {
                 lines.insert(all, entry.clone());
                 continue;
             }
         }
+        // One line for a suite without a runner.
         if tally.agree == 0 && tally.total > 1 && tally.disagreements.iter().all(|(_, why)| why == super::NO_RUNNER) {
             lines.insert(all, (Class::Open, super::NO_RUNNER.to_owned()));
             continue;
@@ -174,22 +189,25 @@ pub fn write(file: &Path, listed: &Listed, tallies: &BTreeMap<String, Tally>) ->
     std::fs::write(file, text).map_err(|error| format!("{}: {error}", file.display()))
 }
 
-/// The beginning of a difference, short enough for a list and without the separator.
+/// First line of a difference, shortened for a list and without the separator.
 fn first_line(difference: &str) -> String {
     let line = difference.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or("differs");
     let line: String = line.replace(" | ", " / ").chars().take(100).collect();
     line.trim().to_owned()
 }
 
-/// Fields that runners may leave aside.
+/// Fields that runners may ignore.
 #[derive(Default)]
 pub struct Ignored {
+    /// Suite and field of each line.
     lines: Vec<(String, String)>,
-    met: RefCell<BTreeSet<usize>>,
+    /// Indexes of the lines whose field occurred in a case.
+    present: RefCell<BTreeSet<usize>>,
+    /// Indexes of the lines that excused a runner.
     used: RefCell<BTreeSet<usize>>,
 }
 
-/// Reads the list of fields that runners may leave aside.
+/// Reads the list of fields that runners may ignore.
 pub fn ignored() -> Result<Ignored, String> {
     let file = crate::workspace_root().join("xtask/disagreements/ignored.txt");
     let text = std::fs::read_to_string(&file).map_err(|error| format!("{}: {error}", file.display()))?;
@@ -213,29 +231,32 @@ impl Ignored {
         self.lines.iter().position(|(of, name)| name == field && covers(of, suite))
     }
 
-    /// Notes that a case of a suite has a field.
-    pub fn meet(&self, suite: &str, field: &str) {
-        self.met.borrow_mut().extend(self.find(suite, field));
+    /// Records that a case of a suite has a field.
+    pub fn note_present(&self, suite: &str, field: &str) {
+        self.present.borrow_mut().extend(self.find(suite, field));
     }
 
-    /// True if a suite's runner may leave a field aside.
+    /// True if the suite's runner may ignore the field. The line counts as used.
     pub fn contains(&self, suite: &str, field: &str) -> bool {
         let found = self.find(suite, field);
         self.used.borrow_mut().extend(found);
         found.is_some()
     }
 
-    /// Lines that nothing needs any more: there are such fields, and every runner compares them.
+    /// Lines to remove: the field occurs in cases, and their runner reads and compares it in all.
     pub fn stale(&self) -> Vec<String> {
-        let (met, used) = (self.met.borrow(), self.used.borrow());
-        let stale = met.difference(&used).filter_map(|at| self.lines.get(*at));
-        // Lines about several suites hold where they are needed.
+        let (present, used) = (self.present.borrow(), self.used.borrow());
+        let stale = present.difference(&used).filter_map(|at| self.lines.get(*at));
+        // A line for several suites may be unused in this folder.
         let stale = stale.filter(|(suite, _)| !suite.ends_with('*'));
-        stale.map(|(suite, field)| format!("{suite} | {field}: listed as ignored and compared")).collect()
+        let message = |(suite, field): &(String, String)| {
+            format!("{suite} | {field}: listed as ignored, but the runner compares it: remove the line")
+        };
+        stale.map(message).collect()
     }
 }
 
-/// True if a line's suite, perhaps ending in `*`, is about a suite.
+/// True if a line's suite, which may end in `*`, matches the suite.
 fn covers(line: &str, suite: &str) -> bool {
     line.strip_suffix('*').map_or(line == suite, |start| suite.starts_with(start))
 }

@@ -1,5 +1,5 @@
-//! What cases are read with. A case's fields remember who looked at them: what no runner reads was not run, and what it
-//! does not compare was not agreed on.
+//! Access to the fields of a case. [`Fields`] records which fields a runner reads, so that a case
+//! with unread fields can be reported as a disagreement.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
@@ -12,7 +12,7 @@ use super::{Case, Verdict};
 
 static NULL: Value = Value::Null;
 
-/// The fields of a case, of its `input` or of its `want`. Every look at a field is remembered.
+/// The fields of a case, of its `input` or of its `want`. Every read is recorded.
 #[derive(Clone, Debug, Default)]
 pub struct Fields {
     value: Value,
@@ -21,37 +21,37 @@ pub struct Fields {
 }
 
 impl Fields {
-    /// Fields nobody has looked at.
+    /// Fields that have not been read.
     pub fn new(value: Value) -> Self {
         Fields { value, ..Fields::default() }
     }
 
-    /// A field, if it is there.
+    /// A field, if it is present.
     pub fn get(&self, key: &str) -> Option<&Value> {
         self.read.borrow_mut().insert(key.to_owned());
         self.value.get(key)
     }
 
-    /// All fields, for a runner that takes or compares them together.
+    /// All fields, for a runner that reads or compares them together.
     pub fn whole(&self) -> &Value {
         self.all.set(true);
         &self.value
     }
 
-    /// The fields that are there and that nobody looked at.
+    /// The fields that are present and have not been read.
     pub fn unread(&self) -> impl Iterator<Item = (&String, &Value)> {
         let fields = self.value.as_object().into_iter().flatten();
         fields.filter(|(key, _)| !self.all.get() && !self.read.borrow().contains(*key))
     }
 
-    /// The same fields with one of them replaced, unread.
+    /// A copy with one field replaced. No field counts as read.
     pub fn with(&self, key: &str, value: Value) -> Self {
         let mut fields = self.value.clone();
         fields[key] = value;
         Fields::new(fields)
     }
 
-    /// The names and values of the fields, without counting as a look at them.
+    /// The names and values of the fields. Does not count as a read.
     pub fn peek(&self) -> impl Iterator<Item = (&String, &Value)> {
         self.value.as_object().into_iter().flatten()
     }
@@ -71,9 +71,9 @@ impl Index<&str> for Fields {
     }
 }
 
-/// What has fields: those of a case, and any JSON object inside.
+/// Access by field name, for the fields of a case and for JSON objects.
 pub trait Lookup {
-    /// A field, if it is there.
+    /// A field, if it is present.
     fn find(&self, key: &str) -> Option<&Value>;
 
     /// A field, or null.
@@ -94,26 +94,26 @@ impl Lookup for Value {
     }
 }
 
-/// The case's input field, or null.
+/// An input field of the case, or null.
 #[cfg(any(feature = "cel", feature = "server"))]
 pub fn input<'a>(case: &'a Case, field: &str) -> &'a Value {
     &case.input[field]
 }
 
-/// What the case wants in a field, or null.
+/// An expected field of the case, or null.
 #[cfg(any(feature = "cel", feature = "server"))]
 pub fn want<'a>(case: &'a Case, field: &str) -> &'a Value {
     &case.want[field]
 }
 
-/// A text field, or empty.
+/// A string field, or empty.
 #[cfg(any(feature = "cel", feature = "server"))]
 pub fn text<'a>(value: &'a impl Lookup, field: &str) -> &'a str {
     value.field(field).as_str().unwrap_or_default()
 }
 
-/// Agreement when equal.
+/// Agrees if both values are equal.
 #[cfg(any(feature = "cel", feature = "server"))]
 pub fn same<T: PartialEq + std::fmt::Debug>(what: &str, got: T, wanted: T) -> Verdict {
-    if got == wanted { Ok(()) } else { Err(format!("{what}:\n  got    {got:?}\n  wanted {wanted:?}")) }
+    if got == wanted { Ok(()) } else { Err(format!("{what}:\n  got  {got:?}\n  want {wanted:?}")) }
 }

@@ -1,5 +1,6 @@
-//! Recorded cases of JobSet's controller and webhooks (suites `jobset-controller-*`, `jobset-webhook-*`), run through
-//! the functions the controller and the admission chain call.
+//! Recorded cases of JobSet's controller and webhooks (suites `jobset-controller-*` and
+//! `jobset-webhook-*`). They run through the functions that Berth's JobSet controller and admission
+//! call.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -76,8 +77,8 @@ pub fn runner(suite: &str) -> Option<Runner> {
     })
 }
 
-/// An input field as a typed value; absent is the type's default. Empty enumerations are absent: the recording
-/// writes zero values that the API would refuse.
+/// An input field as a typed value. The type's default if the field is absent. Empty enumerations
+/// count as absent: the recording writes zero values that the API would reject.
 fn input<T: DeserializeOwned + Default>(case: &Case, field: &str) -> Result<T, String> {
     read(&case.input[field], field)
 }
@@ -106,9 +107,12 @@ fn drop_empty_enums(value: &mut Value) {
     }
 }
 
+/// Names of JobSet's feature gates that Berth has.
+pub const GATES: [&str; 3] = ["ElasticJobSet", "InPlaceRestart", "RestartJob"];
+
 fn gates(case: &Case) -> Gates {
     let on = |name: &str| case.data["featureGates"][name] == true;
-    // Some tables have gates among their fields.
+    // Some suites set gates in fields of the input.
     let field = |name: &str| case.input[name] == true;
     let restart_job = field("enableRestartJob") | field("restartJobEnabled");
     Gates {
@@ -126,7 +130,7 @@ fn want<'a>(case: &'a Case, field: &str) -> &'a Value {
     &case.want[field]
 }
 
-/// Compares with an expectation of which an absent one means the zero value.
+/// Compares a result with an expected field. An absent field expects the zero value.
 fn expect(case: &Case, field: &str, got: impl Serialize) -> Verdict {
     let got = normal(&serde_json::to_value(got).map_err(|error| error.to_string())?);
     let wanted = normal(want(case, field));
@@ -147,7 +151,8 @@ fn is_zero(value: &Value) -> bool {
     }
 }
 
-/// Without nulls, empty lists and objects, and what the recording leaves out or writes differently.
+/// The value without nulls, empty lists, empty objects and the fields that the recording omits or
+/// writes differently.
 fn normal(value: &Value) -> Value {
     match value {
         Value::Object(fields) => {
@@ -189,7 +194,7 @@ fn difference(path: &str, wanted: &Value, got: &Value) -> String {
     format!("{path}: want {wanted}, got {got}")
 }
 
-/// Compares an error: wanted if `flag` is set, with the text of `text`.
+/// Compares an error. The field `flag` says whether one is expected, and `text` has its message.
 fn expect_error(case: &Case, flag: &str, text: &str, got: Option<String>) -> Verdict {
     expect(case, flag, got.is_some())?;
     match want(case, text).as_str().filter(|text| !text.is_empty()) {
@@ -269,7 +274,7 @@ fn construct_jobs(case: &Case) -> Verdict {
 fn headless_service(case: &Case) -> Verdict {
     let set: JobSet = input(case, "jobSet")?;
     if want(case, "expectErrStr") == "unexpected error" {
-        // The API refuses in this case, which shows if it is asked.
+        // The API rejects the request in this case: compare whether one is sent.
         expect(case, "expectErr", construct::service(&set).is_some())?;
         expect(case, "expectServiceCreate", false)?;
         expect(case, "expectServiceName", "")?;
@@ -287,9 +292,9 @@ fn headless_service(case: &Case) -> Verdict {
 fn delete_followers(case: &Case) -> Verdict {
     let pods: Vec<Pod> = input(case, "pods")?;
     let removals = placement::follower_removals(&pods, now(case));
-    let is_refused = case.input["forceClientErr"] == true && !removals.is_empty();
-    expect(case, "err", is_refused.then_some("example error"))?;
-    expect(case, "podsDeletedCount", if is_refused { 0 } else { removals.len() })
+    let fails = case.input["forceClientErr"] == true && !removals.is_empty();
+    expect(case, "err", fails.then_some("example error"))?;
+    expect(case, "podsDeletedCount", if fails { 0 } else { removals.len() })
 }
 
 fn dependency_reached(case: &Case) -> Verdict {
@@ -433,7 +438,7 @@ fn reconcile_in_place(case: &Case) -> Verdict {
     let verdict = verdict.map_err(|error| error.to_string())?;
     expect(case, "failed", matches!(verdict, in_place::Verdict::Failed(_)))?;
     expect(case, "shouldUpdate", verdict != in_place::Verdict::Unchanged)?;
-    // A status of zeros is left out of the recorded inputs, so that absent and zero cannot be told apart there.
+    // The recorded inputs omit zeros: absent and zero are equal.
     for (field, got) in [
         ("previousInPlaceRestartAttempt", status.previous_in_place_restart_attempt),
         ("currentInPlaceRestartAttempt", status.current_in_place_restart_attempt),
@@ -449,9 +454,9 @@ fn reconcile_in_place(case: &Case) -> Verdict {
 
 fn volume_claims(case: &Case) -> Verdict {
     if want(case, "expectErrStr") == "unexpected error" {
-        // The API refuses in this case, which shows if it is asked.
-        let asked = !construct::volume_claims(&input(case, "jobSet")?).is_empty();
-        return if asked { Ok(()) } else { Err("expectErrStr: want an error, but nothing is asked of the API".into()) };
+        // The API rejects the request in this case: compare whether one is sent.
+        let has_claims = !construct::volume_claims(&input(case, "jobSet")?).is_empty();
+        return if has_claims { Ok(()) } else { Err("expectErrStr: want an error, but no claim is created".into()) };
     }
     expect(case, "expectErrStr", "")?;
     let existing: Option<PersistentVolumeClaim> = input(case, "existingPVC")?;
@@ -524,7 +529,7 @@ fn update_previous(case: &Case) -> Verdict {
 
 fn pod_placements(case: &Case) -> Verdict {
     if case.input["forceClientErr"] == true {
-        return Err("nodes are read from a cache, which cannot fail as the API does in this case".into());
+        return Err("nodes are read from a cache, which cannot fail like the API request of this case".into());
     }
     let leader: Pod = input(case, "leaderPod")?;
     let pods: Vec<Pod> = read(&case.input["podList"]["items"], "podList")?;
@@ -535,7 +540,7 @@ fn pod_placements(case: &Case) -> Verdict {
     expect(case, "matched", got.unwrap_or(false))
 }
 
-/// The objects of a case as the API would show them.
+/// The objects of a case, as a view of the cluster.
 struct Existing {
     pods: Vec<Pod>,
     nodes: Vec<Node>,
@@ -573,7 +578,8 @@ fn pod_default(case: &Case) -> Verdict {
     }
 }
 
-/// Compares a pod; the empty namespace selector of an affinity term means something, so empties are not equal here.
+/// Compares a pod. Empty values count: an empty namespace selector of an affinity term selects all
+/// namespaces.
 fn expect_pod(case: &Case, field: &str, pod: &Pod) -> Verdict {
     let wanted: Pod = read(want(case, field), field)?;
     if wanted == *pod {
@@ -623,7 +629,7 @@ fn validate_create(case: &Case) -> Verdict {
     let text = errors.iter().map(|error| error.to_string()).collect::<Vec<_>>().join("\n");
     match want(case, "result").as_str().filter(|wanted| !wanted.is_empty()) {
         None if errors.is_empty() => Ok(()),
-        None => Err(format!("want accepted, got {text}")),
+        None => Err(format!("want no error, got {text}")),
         Some(wanted) => match wanted.lines().find(|line| !text.contains(line)) {
             None => Ok(()),
             Some(line) => Err(format!("want {line:?}, got {text:?}")),

@@ -1,7 +1,9 @@
-//! Recorded cases of Kueue's engine: scheduler, preemption, flavor assignment, queues, caches, topology.
+//! Recorded cases of Kueue's scheduling: scheduler, preemption, flavor assignment, queues, caches
+//! and topology.
 //!
-//! Objects of a case go through the translator the controllers use and enter the engine as events; what comes out is
-//! compared field by field. What the suites share is in [`world`]; [`compare`] finds the smallest differences.
+//! The controllers' translator turns the objects of a case into events for an engine. The results
+//! are compared field by field. [`world`] has the engine and the objects of a case, and [`compare`]
+//! computes the differences.
 
 mod assigner;
 mod cache;

@@ -1,4 +1,5 @@
-//! Recorded cases of Kueue's controllers, webhooks and job integrations, run through the functions the controllers use.
+//! Recorded cases of Kueue's controllers, webhooks and job integrations. They run through the
+//! functions that Berth's controllers call.
 
 mod compare;
 mod configuration;
@@ -35,23 +36,22 @@ pub fn runner(suite: &str) -> Option<Runner> {
         .or_else(|| workloads::runner(suite))
 }
 
-/// The gates of a case.
+/// The gates of a case: those that it sets, the others at their defaults.
 fn gates(case: &Case) -> Gates {
     let mut gates = Gates::default();
     for (name, on) in case.data["featureGates"].as_object().into_iter().flatten() {
-        if let Some(gate) = Gate::named(name) {
-            gates.set(gate, on.as_bool().unwrap_or(false));
-        }
+        let gate = Gate::named(name).expect("unknown gates are rejected before a case runs");
+        gates.set(gate, *on == true);
     }
     gates
 }
 
-/// The clock of a case; the Unix epoch when it has none.
+/// The clock of a case. The Unix epoch if the case has none.
 fn now(case: &Case) -> jiff::Timestamp {
     case.data["now"].as_str().and_then(|text| text.parse().ok()).unwrap_or_default()
 }
 
-/// An input field as a typed value; absent and null are the type's default.
+/// An input field as a typed value. The type's default if the field is absent or null.
 fn input<T: DeserializeOwned + Default>(case: &Case, field: &str) -> Result<T, String> {
     read(&case.input[field]).map_err(|e| format!("input.{field}: {e}"))
 }

@@ -1,11 +1,18 @@
-//! The conformance runner: walks a folder of recorded cases, runs each through the code that ships, and prints
-//! `suite agree/total` per suite with, on request, the smallest useful difference per disagreement.
+//! The conformance runner. It runs the recorded cases of a folder through the code that ships and
+//! prints `suite agree/total` per suite. It also prints the difference of each disagreement
+//! that is not listed ([`disagreements`]). With `--verbose` it prints all differences.
 //!
-//! A case names its suite (or its folder does). A *runner* is a function from a case to a verdict; the table in
-//! [`runner_for`] says which module knows which suite. A suite nobody runs counts as disagreeing: agreement is
-//! earned, never assumed. Nor does a case agree when a field of its input was not looked at, or a field of what it wants:
-//! [`fields::Fields`] remembers. With `--check` each thing an agreeing case wants is also made wrong once, and the runner
-//! has to notice. What a runner may leave aside says `disagreements/ignored.txt`, with reasons.
+//! A case names its suite; otherwise the name of its folder is the suite. A *runner* is a function
+//! from a case to a verdict, and [`runner_for`] returns the runner of a suite. A case disagrees if
+//!
+//! - its suite has no runner,
+//! - the runner finds a difference,
+//! - the runner did not read a field of the case ([`fields::Fields`] records the reads), or
+//! - the case sets a feature gate that Berth does not know ([`gates`]).
+//!
+//! `--check` also corrupts each expectation of an agreeing case, one at a time. The case disagrees
+//! if the runner does not notice. `disagreements/ignored.txt` lists the fields that runners may
+//! ignore, with reasons.
 
 #[cfg(feature = "machinery")]
 mod apimachinery;
@@ -17,6 +24,7 @@ mod cel;
 mod conversion;
 mod disagreements;
 mod fields;
+mod gates;
 #[cfg(feature = "jobset")]
 mod jobset;
 #[cfg(feature = "kueue")]
@@ -36,32 +44,32 @@ use flate2::read::GzDecoder;
 use flate2::write::GzEncoder;
 use serde_json::Value;
 
-/// One recorded case: what it is called, where it came from, and its data.
+/// One recorded case.
 pub struct Case {
-    /// Suite name, from the case's `suite` field or, where it has none, its folder.
+    /// Suite name: the case's `suite` field, otherwise the name of its folder.
     pub suite: String,
     /// Case name as upstream spells it.
     pub name: String,
-    /// The file the case was read from, for suites whose cases refer to files beside them.
-    #[allow(dead_code, reason = "only suites with schemas beside them look")]
+    /// File that the case was read from. Some suites read schemas from files near it.
+    #[allow(dead_code, reason = "read only by suites that have schema files")]
     pub file: PathBuf,
-    /// What is recorded beside input and expectations: clock, feature gates, what was observed.
+    /// Fields other than `input` and `want`: clock, feature gates, upstream's observed output.
     pub data: Fields,
-    /// What goes in.
+    /// Inputs of the tested function.
     pub input: Fields,
-    /// What must come out.
+    /// Expected outputs.
     pub want: Fields,
 }
 
 impl Case {
-    /// A case from its recorded form.
+    /// Creates a case from its recorded JSON.
     fn new(suite: String, name: String, file: PathBuf, mut data: Value) -> Self {
         let mut take = |part: &str| Fields::new(data.get_mut(part).map(Value::take).unwrap_or_default());
         let (input, want) = (take("input"), take("want"));
         Case { suite, name, file, data: Fields::new(data), input, want }
     }
 
-    /// The same case, wanting something else in one field.
+    /// A copy of the case that expects another value in one field. No field counts as read.
     fn wanting(&self, key: &str, value: Value) -> Self {
         let unread = |fields: &Fields| Fields::new(fields.whole().clone());
         Case {
@@ -75,16 +83,16 @@ impl Case {
     }
 }
 
-/// What a runner found: agreement, or the differences field by field.
+/// Result of a case: `Ok` if it agrees, otherwise the differences, one per line.
 pub type Verdict = Result<(), String>;
 
-/// The difference of a case nobody can run yet.
+/// The difference that is reported for a case of a suite without a runner.
 const NO_RUNNER: &str = "no runner for this suite yet";
 
 /// Runs one case.
 pub type Runner = fn(&Case) -> Verdict;
 
-/// What the command line asked for.
+/// Options of the command line.
 pub struct Options {
     directory: PathBuf,
     suite: Option<String>,
@@ -127,27 +135,29 @@ impl Options {
             }
         }
         if (options.check || options.list) && (options.suite.is_some() || options.case.is_some()) {
-            return Err("--check and --list-open are about a whole folder: leave out --suite and --case".to_owned());
+            return Err("--check and --list-open need the whole folder: remove --suite and --case".to_owned());
         }
         Ok(options)
     }
 }
 
-/// How a suite did.
+/// Results of one suite.
 #[derive(Default)]
 struct Tally {
     agree: usize,
     total: usize,
+    /// Case name and difference of each disagreeing case.
     disagreements: Vec<(String, String)>,
 }
 
-/// Runs every case under the directory and prints the tallies. Without `--check` it fails only when there is nothing to
-/// run; with it, when the disagreements are not exactly those that `xtask/disagreements/FOLDER.txt` lists.
+/// Runs every case under the directory and prints the tallies. Without `--check` the command fails
+/// only if there are no cases. With it, the command fails if the disagreements are not exactly
+/// those that `xtask/disagreements/FOLDER.txt` lists.
 pub fn main(options: &Options) -> ExitCode {
     if let Some(file) = &options.pack {
         return match pack(&options.directory, file) {
             Ok(count) => {
-                println!("{count} files of {} are in {}", options.directory.display(), file.display());
+                println!("packed {count} files of {} into {}", options.directory.display(), file.display());
                 ExitCode::SUCCESS
             }
             Err(message) => {
@@ -167,10 +177,12 @@ pub fn main(options: &Options) -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    let selected = cases.iter().filter(|case| {
+    // Run the cases that the options select.
+    let is_selected = |case: &&Case| {
         options.suite.as_ref().is_none_or(|suite| case.suite == *suite)
             && options.case.as_ref().is_none_or(|text| case.name.contains(text.as_str()))
-    });
+    };
+    let selected: Vec<&Case> = cases.iter().filter(is_selected).collect();
     let file = disagreements::file_of(&options.directory);
     let (listed, ignored) = match disagreements::read(&file).and_then(|listed| Ok((listed, disagreements::ignored()?)))
     {
@@ -180,17 +192,18 @@ pub fn main(options: &Options) -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    let tallies = run(selected, &ignored, options.check);
+    let tallies = run(&selected, &ignored, options.check);
     if options.json {
         let report = report(&tallies, &listed);
         println!("{}", serde_json::to_string_pretty(&report).expect("a report of strings and numbers serializes"));
         return if options.check { check(&file, &listed, &ignored, &tallies) } else { ExitCode::SUCCESS };
     }
+    // Print for people.
     let (mut agree, mut total) = (0, 0);
     for (suite, tally) in &tallies {
         println!("{suite} {}/{}{}", tally.agree, tally.total, disagreements::summary(&listed, suite, tally));
         for (name, difference) in &tally.disagreements {
-            // A disagreement that is known is told on request.
+            // Listed disagreements are printed with `--verbose` only.
             if options.verbose || disagreements::find(&listed, suite, name).is_none() {
                 println!("  - {name}\n      {}", difference.replace('\n', "\n      "));
             }
@@ -199,6 +212,10 @@ pub fn main(options: &Options) -> ExitCode {
         total += tally.total;
     }
     println!("total {agree}/{total}");
+    if let Some(line) = gates::missing_line(&selected) {
+        println!("{line}");
+    }
+    // Compare with the list of known disagreements, or rewrite it.
     if options.list {
         return match disagreements::write(&file, &listed, &tallies) {
             Ok(()) => ExitCode::SUCCESS,
@@ -211,21 +228,22 @@ pub fn main(options: &Options) -> ExitCode {
     if options.check { check(&file, &listed, &ignored, &tallies) } else { ExitCode::SUCCESS }
 }
 
-/// Fails when the disagreements are not exactly those that are listed.
+/// Fails if the disagreements are not exactly those that are listed.
 fn check(file: &Path, listed: &Listed, ignored: &Ignored, tallies: &BTreeMap<String, Tally>) -> ExitCode {
-    let mut surprises = disagreements::surprises(listed, tallies);
-    surprises.extend(ignored.stale());
-    for surprise in &surprises {
-        eprintln!("{surprise}");
+    let mut deviations = disagreements::deviations(listed, tallies);
+    deviations.extend(ignored.stale());
+    for deviation in &deviations {
+        eprintln!("{deviation}");
     }
-    if surprises.is_empty() {
+    if deviations.is_empty() {
         return ExitCode::SUCCESS;
     }
-    eprintln!("{} differ from {}: mend them, or list them there", surprises.len(), file.display());
+    eprintln!("{} results differ from {}: fix them, or list them there", deviations.len(), file.display());
     ExitCode::FAILURE
 }
 
-/// The tallies for programs: per suite how many agree, and each disagreement with its class and reason if it is listed.
+/// The tallies as JSON: per suite the number of agreeing cases, and each disagreement with the
+/// class and reason of its line in the list, if it has one.
 fn report(tallies: &BTreeMap<String, Tally>, listed: &Listed) -> BTreeMap<String, Value> {
     let of = |(suite, tally): (&String, &Tally)| {
         let disagreements: Vec<Value> = tally
@@ -246,10 +264,10 @@ fn report(tallies: &BTreeMap<String, Tally>, listed: &Listed) -> BTreeMap<String
     tallies.iter().map(of).collect()
 }
 
-fn run<'a>(cases: impl Iterator<Item = &'a Case>, ignored: &Ignored, provoke: bool) -> BTreeMap<String, Tally> {
+fn run(cases: &[&Case], ignored: &Ignored, corrupt: bool) -> BTreeMap<String, Tally> {
     let mut tallies: BTreeMap<String, Tally> = BTreeMap::new();
     for case in cases {
-        let verdict = judge(case, ignored, provoke);
+        let verdict = judge(case, ignored, corrupt);
         let tally = tallies.entry(case.suite.clone()).or_default();
         tally.total += 1;
         match verdict {
@@ -260,48 +278,51 @@ fn run<'a>(cases: impl Iterator<Item = &'a Case>, ignored: &Ignored, provoke: bo
     tallies
 }
 
-/// Runs a case. It agrees when its runner says so and has looked at all of it; to `provoke` is to make each thing it
-/// wants wrong and to see whether the runner notices.
-fn judge(case: &Case, ignored: &Ignored, provoke: bool) -> Verdict {
+/// Runs a case. It agrees if its runner finds no difference and has read all fields. With
+/// `corrupt`, each expectation is corrupted in turn, and the runner must find a difference each
+/// time.
+fn judge(case: &Case, ignored: &Ignored, corrupt: bool) -> Verdict {
     let runner = runner_for(case).ok_or(NO_RUNNER)?;
-    // A panic in one case must not hide the others' verdicts.
+    gates::check(case)?;
+    // A panic in one case must not hide the verdicts of the others.
     let guarded = |case: &Case| {
         std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| runner(case)))
             .unwrap_or_else(|_| Err("panicked".to_owned()))
     };
     for (part, fields) in [("", &case.data), ("input.", &case.input), ("want.", &case.want)] {
-        fields.peek().for_each(|(key, _)| ignored.meet(&case.suite, &format!("{part}{key}")));
+        fields.peek().for_each(|(key, _)| ignored.note_present(&case.suite, &format!("{part}{key}")));
     }
     guarded(case)?;
-    let mut unseen = Vec::new();
+    let mut problems = Vec::new();
     for (part, fields) in [("", &case.data), ("input.", &case.input), ("want.", &case.want)] {
         for (key, value) in fields.unread() {
             let field = format!("{part}{key}");
-            if !(is_nothing(value) || ignored.contains(&case.suite, &field)) {
-                unseen.push(format!("{field}: the runner does not look at it"));
+            if !(is_zero_value(value) || ignored.contains(&case.suite, &field)) {
+                problems.push(format!("{field}: the runner does not read this field"));
             }
         }
     }
-    if provoke && unseen.is_empty() {
+    if corrupt && problems.is_empty() {
+        // Corrupted expectations may make a runner panic: do not print those panics.
         let hook = std::panic::take_hook();
         std::panic::set_hook(Box::new(|_| {}));
         for (key, value) in case.want.peek() {
             if value.as_array().is_some_and(Vec::is_empty) || value.as_object().is_some_and(serde_json::Map::is_empty) {
                 continue;
             }
-            let wrong = made_wrong(value);
+            let wrong = corrupted(value);
             let field = format!("want.{key}");
             if wrong != *value && guarded(&case.wanting(key, wrong)).is_ok() && !ignored.contains(&case.suite, &field) {
-                unseen.push(format!("{field}: the runner does not notice when it is wrong"));
+                problems.push(format!("{field}: the runner accepts a corrupted value"));
             }
         }
         std::panic::set_hook(hook);
     }
-    if unseen.is_empty() { Ok(()) } else { Err(unseen.join("\n")) }
+    if problems.is_empty() { Ok(()) } else { Err(problems.join("\n")) }
 }
 
-/// True for a value that says as much as its absence.
-fn is_nothing(value: &Value) -> bool {
+/// True for a value that is equivalent to an absent field.
+fn is_zero_value(value: &Value) -> bool {
     match value {
         Value::Null | Value::Bool(false) => true,
         Value::Bool(true) | Value::Number(_) => false,
@@ -311,8 +332,8 @@ fn is_nothing(value: &Value) -> bool {
     }
 }
 
-/// A value that differs in every part.
-fn made_wrong(value: &Value) -> Value {
+/// A value of the same shape that differs in every leaf.
+fn corrupted(value: &Value) -> Value {
     match value {
         Value::Null => Value::Null,
         Value::Bool(flag) => Value::Bool(!flag),
@@ -322,13 +343,13 @@ fn made_wrong(value: &Value) -> Value {
         },
         Value::String(text) => format!("{text}X").into(),
         Value::Array(list) if list.is_empty() => vec![Value::from("X")].into(),
-        Value::Array(list) => list.iter().map(made_wrong).collect(),
+        Value::Array(list) => list.iter().map(corrupted).collect(),
         Value::Object(map) if map.is_empty() => serde_json::json!({"X": "X"}),
-        Value::Object(map) => map.iter().map(|(key, value)| (key.clone(), made_wrong(value))).collect(),
+        Value::Object(map) => map.iter().map(|(key, value)| (key.clone(), corrupted(value))).collect(),
     }
 }
 
-/// The module that knows a suite. Suite names overlap between folders in no recorded set, so the name decides.
+/// The runner of a case's suite. The name suffices: no two folders have a suite of the same name.
 fn runner_for(case: &Case) -> Option<Runner> {
     let suite = case.suite.as_str();
     None.or_else(|| {
@@ -360,11 +381,12 @@ fn runner_for(case: &Case) -> Option<Runner> {
     })
 }
 
-/// How a file's name ends that holds many recorded files: one JSON value a line, compressed with gzip.
+/// Suffix of a packed file. It holds many recorded files: one JSON value per line, compressed with
+/// gzip.
 pub(crate) const PACKED: &str = ".jsonl.gz";
 
-/// The recorded files under a directory, or in a packed file, in order of their names. Each holds
-/// one case or an array of them.
+/// The recorded files under a directory, or in a packed file, in name order. Each holds one case or
+/// an array of cases.
 fn recorded(source: &Path) -> Result<Vec<(PathBuf, Value)>, String> {
     fn parse(file: &Path, text: &str) -> Result<Value, String> {
         serde_json::from_str(text).map_err(|e| format!("{}: {e}", file.display()))
@@ -389,8 +411,8 @@ fn recorded(source: &Path) -> Result<Vec<(PathBuf, Value)>, String> {
     files.into_iter().map(read).collect()
 }
 
-/// Writes the recorded files of a directory into one packed file. The same files give the same
-/// bytes. Returns their number.
+/// Packs the recorded files of a directory into one file and returns their number. The output bytes
+/// depend only on the files.
 fn pack(directory: &Path, file: &Path) -> Result<usize, String> {
     let values = recorded(directory)?;
     let write = || {
@@ -407,23 +429,23 @@ fn pack(directory: &Path, file: &Path) -> Result<usize, String> {
 /// Reads every recorded case under a directory or in a packed file.
 fn load(directory: &Path) -> Result<Vec<Case>, String> {
     let mut cases = Vec::new();
-    let mut turns = BTreeMap::new();
+    let mut numbers = BTreeMap::new();
     for (file, data) in recorded(directory)? {
         let folder = file.parent().and_then(Path::file_name).map(|n| n.to_string_lossy().into_owned());
         let folder = folder.unwrap_or_default();
         let list = match data {
             Value::Array(list) => list,
-            one => vec![one],
+            case => vec![case],
         };
         for (index, data) in list.into_iter().enumerate() {
             let text = |key: &str| data.get(key).and_then(Value::as_str).map(str::to_owned);
             let suite = text("suite").unwrap_or_else(|| folder.clone());
             let mut name = text("name").unwrap_or_else(|| format!("#{index}"));
-            // Some suites give one name to several cases; a case is named by what it is called and its turn.
-            let turn = turns.entry((suite.clone(), name.clone())).or_insert(0_usize);
-            *turn += 1;
-            if *turn > 1 {
-                name = format!("{name} ({turn})");
+            // Some suites have several cases of one name: number them from the second one on.
+            let number = numbers.entry((suite.clone(), name.clone())).or_insert(0_usize);
+            *number += 1;
+            if *number > 1 {
+                name = format!("{name} ({number})");
             }
             cases.push(Case::new(suite, name, file.clone(), data));
         }
@@ -431,6 +453,7 @@ fn load(directory: &Path) -> Result<Vec<Case>, String> {
     Ok(cases)
 }
 
+/// Adds the case files under a directory to `files`. Schemas and indexes are skipped.
 fn collect(directory: &Path, files: &mut Vec<PathBuf>) -> Result<(), String> {
     let entries = std::fs::read_dir(directory).map_err(|e| format!("{}: {e}", directory.display()))?;
     for entry in entries {

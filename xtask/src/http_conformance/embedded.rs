@@ -1,4 +1,4 @@
-//! The server that is walked when no kubeconfig says otherwise: ours, in memory, over TLS on loopback.
+//! The API server that walks use without `--kubeconfig`: Berth's, in memory, over TLS on loopback.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use berth_store::MemoryStore;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use tokio::task::JoinHandle;
 
-/// A server that answers until it is dropped.
+/// A running API server. It stops when it is dropped.
 pub struct Embedded {
     address: SocketAddr,
     authority_pem: String,
@@ -20,10 +20,10 @@ pub struct Embedded {
     task: JoinHandle<()>,
 }
 
-/// Starts one.
+/// Starts an API server.
 pub async fn start() -> anyhow::Result<Embedded> {
-    // Certificates and clients go by the real time.
-    #[allow(clippy::disallowed_methods, reason = "the server stands in for one outside, which has a clock of its own")]
+    // Clients check certificates against the real time.
+    #[allow(clippy::disallowed_methods, reason = "the server stands in for another process, which uses the real time")]
     let now = jiff::Timestamp::now;
     let pki = Pki::ephemeral(now())?;
     let certificates = Certificates::of(&pki, pki.serving(&[])?);
@@ -35,7 +35,8 @@ pub async fn start() -> anyhow::Result<Embedded> {
     server.ready().await.context("the embedded server does not start")?;
     let authenticator = Arc::new(Authenticator::new(Default::default(), server.tokens()));
     let identity = pki.client("admin", Some("system:masters"))?;
-    // A server that has run for a while has forgotten how it began; so has this one.
+    // Compact the store, as a server that has run for a while does: walks read a revision that is
+    // too old.
     let store = server.store_handle();
     store.compact(store.revision());
     let task = tokio::spawn(listener.serve(server, authenticator, std::future::pending()));
@@ -43,7 +44,7 @@ pub async fn start() -> anyhow::Result<Embedded> {
 }
 
 impl Embedded {
-    /// How an administrator reaches it.
+    /// Client configuration of an administrator.
     pub async fn config(&self) -> anyhow::Result<kube::Config> {
         let server = format!("https://{}", self.address);
         let file = berth_apiserver::kubeconfig::Kubeconfig {

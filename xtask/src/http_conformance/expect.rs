@@ -1,25 +1,25 @@
-//! Whether an answer says what is expected: objects contain what is expected of them, lists are as long as expected, and
-//! texts may be patterns:
+//! Comparison of responses with expectations. An object may have more fields than expected. A list
+//! must have the expected length. Some expected values are patterns:
 //!
-//! | expected | holds for |
+//! | expected | matches |
 //! |---|---|
-//! | `$any` | whatever is there |
-//! | `$absent` | a field that is not there, null, or empty |
+//! | `$any` | any value |
+//! | `$absent` | a field that is missing, null or empty |
 //! | `$text` | a text that is not empty |
 //! | `$number` | a number |
-//! | `$contains TEXT` | a text with that in it |
-//! | `{$has: [...]}` | a list with such items among others, or a text with such parts |
+//! | `$contains TEXT` | a text that contains TEXT |
+//! | `{$has: [...]}` | a list that contains these items, or a text that contains these texts |
 //! | `{$count: N}` | a list of N items |
-//! | `{$not: X}` | what X does not hold for |
-//! | `{$all: [...]}` | what every one of these holds for |
-//! | `{$jwt: {...}}` | a JSON Web Token with such claims |
-//! | `{$json: {...}}` | a text that is JSON of that form |
+//! | `{$not: X}` | a value that does not match X |
+//! | `{$all: [...]}` | a value that matches all of these |
+//! | `{$jwt: {...}}` | a JSON Web Token whose claims match |
+//! | `{$json: {...}}` | a text that is JSON and matches |
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde_json::Value;
 
-/// The first difference, with its place; `None` when there is none.
+/// The first difference, with the path of the field. `None` if the value matches.
 pub fn difference(expected: &Value, got: &Value) -> Option<String> {
     compare(expected, Some(got), "")
 }
@@ -27,7 +27,7 @@ pub fn difference(expected: &Value, got: &Value) -> Option<String> {
 fn compare(expected: &Value, got: Option<&Value>, at: &str) -> Option<String> {
     let shown = || got.map_or("nothing".to_owned(), ToString::to_string);
     let differs = || {
-        let at = if at.is_empty() { "the answer" } else { at.trim_start_matches('.') };
+        let at = if at.is_empty() { "response" } else { at.trim_start_matches('.') };
         Some(format!("{at}: expected {expected}, got {}", shown()))
     };
     let holds = |holds: bool| if holds { None } else { differs() };
@@ -52,7 +52,7 @@ fn compare(expected: &Value, got: Option<&Value>, at: &str) -> Option<String> {
                 return wanted
                     .iter()
                     .find(|wanted| !has(wanted))
-                    .map(|wanted| format!("{}: nothing like {wanted} in {}", at.trim_start_matches('.'), shown()));
+                    .map(|wanted| format!("{}: no item matches {wanted} in {}", at.trim_start_matches('.'), shown()));
             }
             if let Some(count) = fields.get("$count").and_then(Value::as_u64) {
                 return holds(got.and_then(Value::as_array).is_some_and(|items| items.len() as u64 == count));
@@ -86,7 +86,7 @@ fn compare(expected: &Value, got: Option<&Value>, at: &str) -> Option<String> {
     }
 }
 
-/// What a token says, without any look at its signature.
+/// The claims of a token. The signature is not verified.
 fn claims(token: &str) -> Option<Value> {
     let payload = URL_SAFE_NO_PAD.decode(token.split('.').nth(1)?).ok()?;
     serde_json::from_slice(&payload).ok()
@@ -109,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn objects_contain_and_lists_equal() {
+    fn objects_may_have_more_fields_and_lists_must_not() {
         let got = json!({"a": 1, "list": [{"n": "x", "v": 1}, {"n": "y"}], "text": "one two", "json": "{\"b\":1}",
             "token": "e30.eyJhdWQiOlsieCJdfQ.sig"});
         for agrees in [
@@ -131,8 +131,8 @@ mod tests {
             (json!({"token": {"$jwt": {"aud": ["y"]}}}), "token.aud[0]: expected"),
             (json!({"json": {"$json": {"b": 2}}}), "json.b: expected"),
             (json!({"text": {"$all": ["$contains three"]}}), "text: expected"),
-            (json!({"gone": "$any"}), "gone: expected \"$any\", got nothing"),
-            (json!({"list": {"$has": [{"n": "z"}]}}), "list: nothing like"),
+            (json!({"missing": "$any"}), "missing: expected \"$any\", got nothing"),
+            (json!({"list": {"$has": [{"n": "z"}]}}), "list: no item matches"),
         ] {
             let found = difference(&differs, &got).unwrap_or_default();
             assert!(found.starts_with(at), "{found}");

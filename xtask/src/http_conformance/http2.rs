@@ -1,11 +1,12 @@
-//! A client that speaks HTTP/2 and nothing else, with the credentials of a kubeconfig.
+//! A client that speaks only HTTP/2.
 
 use hyper_util::client::legacy;
 use hyper_util::rt::TokioExecutor;
 use kube::client::ConfigExt;
 use kube::{Client, Config};
 
-/// Makes one; its requests fail when the server does not agree on HTTP/2 in the handshake.
+/// Creates a client with the credentials of a configuration. Its requests fail if the server does
+/// not select HTTP/2 in the TLS handshake.
 pub fn client(config: &Config) -> anyhow::Result<Client> {
     let connector = hyper_rustls::HttpsConnectorBuilder::new()
         .with_tls_config(config.rustls_client_config()?)

@@ -1,7 +1,8 @@
-//! `cargo xtask http-conformance`: the Kubernetes API over HTTP, with recorded expectations.
+//! `cargo xtask http-conformance`: tests of the Kubernetes API over HTTP.
 //!
-//! The walks are files (`xtask/http-conformance/*.yaml`, see [`walk`]): requests in order and what the answers must say.
-//! They follow the Kubernetes API conventions and nothing of ours, so they can be pointed at any API server:
+//! A *walk* is a file of requests, in order, with the expected responses
+//! (`xtask/http-conformance/*.yaml`, see [`walk`]). Walks test the Kubernetes API conventions only,
+//! so they run against any API server:
 //!
 //! ```text
 //! cargo xtask http-conformance                          # an embedded server, over TLS on loopback
@@ -9,11 +10,14 @@
 //! cargo xtask http-conformance --kubeconfig ~/.kube/config --webhook-address 192.0.2.1
 //! ```
 //!
-//! Webhooks are served by this program, on loopback unless `--webhook-address` names an address under which the API server
-//! reaches it; where it does not, and where a server cannot show what a walk is about, the walk says that it is skipped.
+//! This program also serves the webhooks that walks register. It listens on loopback, or on all
+//! interfaces if `--webhook-address` names the host under which the API server reaches it.
 //!
-//! A run makes one namespace and cluster-scoped objects whose names carry the run's id, and removes them. It needs the
-//! rights of an administrator (it impersonates).
+//! If the server cannot reach a webhook, or lacks a feature that a walk needs, the rest of the walk
+//! is skipped and the reason is printed.
+//!
+//! A run creates one namespace per walk, and cluster-scoped objects whose names contain the walk's
+//! id, and deletes them. It needs administrator rights, as it impersonates users.
 
 #[cfg(test)]
 mod clauses;
@@ -33,7 +37,7 @@ use session::Session;
 use walk::Walk;
 use webhooks::Webhooks;
 
-/// What is asked for.
+/// Options of the command line.
 #[derive(Debug, Default)]
 pub struct Options {
     kubeconfig: Option<PathBuf>,
@@ -43,7 +47,7 @@ pub struct Options {
 }
 
 impl Options {
-    /// Reads the command line after the chore's name.
+    /// Parses the arguments after `http-conformance`.
     pub fn parse(args: impl Iterator<Item = String>) -> Result<Options, String> {
         let mut options = Options::default();
         let mut args = args;
@@ -61,7 +65,7 @@ impl Options {
     }
 }
 
-/// Runs the walks; fails when one step's answer is not as recorded.
+/// Runs the walks. Fails if the response of a step differs from the expected one.
 pub fn main(options: &Options) -> ExitCode {
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
@@ -113,7 +117,7 @@ async fn run(options: &Options) -> anyhow::Result<bool> {
         0 => println!("total {agree}/{total}"),
         skipped => println!("total {agree}/{total}, {skipped} skipped"),
     }
-    // What the embedded server cannot show, no server has shown.
+    // The embedded server must not skip steps: no server would have run them.
     Ok(agree == total && (skipped == 0 || server.is_none()))
 }
 
@@ -134,6 +138,6 @@ fn load(only: Option<&str>) -> anyhow::Result<Vec<Walk>> {
         let text = std::fs::read_to_string(&file).with_context(|| file.display().to_string())?;
         walks.push(Walk::parse(&name, &text).with_context(|| file.display().to_string())?);
     }
-    anyhow::ensure!(!walks.is_empty(), "no walk of that name in {}", folder.display());
+    anyhow::ensure!(!walks.is_empty(), "no walk in {} matches --walk", folder.display());
     Ok(walks)
 }

@@ -1,4 +1,4 @@
-//! Bodies in protobuf, written by field numbers, so that nothing here knows a kind:
+//! Bodies in protobuf, written with field numbers, so that this program needs no `.proto` files:
 //!
 //! ```yaml
 //! protobuf:
@@ -7,17 +7,20 @@
 //!   fields: {1: {1: name}, 2: [{1: key, 2: value}]}   # metadata.name; one entry of the map `data`
 //! ```
 //!
-//! A text is a text, a map is a message, a number and a boolean are varints, a list is a repeated field. The numbers are those
-//! of the `.proto` files that Kubernetes publishes. In an answer, what is expected says how bytes are to be read; `$any`
-//! stands for anything, `$text` for bytes that are not empty, a field that must not be there is `$absent`, and each item of a list must be among those that came.
+//! A text is a string, a map is a message, numbers and booleans are varints, and a list is a
+//! repeated field. The numbers are those of the `.proto` files that Kubernetes publishes.
+//!
+//! In an expected response, the type of the expected value determines how the bytes are read.
+//! `$any` matches anything, `$text` matches bytes that are not empty, and `$absent` matches a
+//! missing field. Each item of an expected list must be among the received items.
 
 use anyhow::{Context, bail};
 use serde_json::{Map, Value};
 
-/// What stands before every object.
+/// Prefix of every encoded object.
 const MAGIC: &[u8] = b"k8s\0";
 
-/// An object with its envelope.
+/// Encodes an object in its envelope (`runtime.Unknown`).
 pub fn encode(object: &Value) -> anyhow::Result<Vec<u8>> {
     let mut envelope = Vec::new();
     put(&mut envelope, 1, &serde_json::json!({"1": object["apiVersion"], "2": object["kind"]}))?;
@@ -25,24 +28,28 @@ pub fn encode(object: &Value) -> anyhow::Result<Vec<u8>> {
     Ok([MAGIC, &envelope].concat())
 }
 
-/// The first difference between an object with its envelope and what is expected of it.
+/// The first difference between the expected and an encoded object. `None` if they agree.
 pub fn difference(expected: &Value, bytes: &[u8]) -> anyhow::Result<Option<String>> {
-    let Some(envelope) = bytes.strip_prefix(MAGIC) else { bail!("no protobuf: {}", String::from_utf8_lossy(bytes)) };
-    let about = serde_json::json!({"1": {"1": expected["apiVersion"], "2": expected["kind"]}, "2": expected["fields"]});
-    compare(fields(&about)?, envelope, "")
+    let Some(envelope) = bytes.strip_prefix(MAGIC) else { bail!("not protobuf: {}", String::from_utf8_lossy(bytes)) };
+    let expected =
+        serde_json::json!({"1": {"1": expected["apiVersion"], "2": expected["kind"]}, "2": expected["fields"]});
+    compare(fields(&expected)?, envelope, "")
 }
 
-/// The first difference between an event of a watch, without its length, and what is expected of it.
+/// The first difference between the expected and an encoded event of a watch. `bytes` is the frame
+/// without its length.
 pub fn event_difference(expected: &Value, bytes: &[u8]) -> anyhow::Result<Option<String>> {
     let parts = split(bytes)?;
     let part = |number| parts.iter().find(|part| part.0 == number).map(|part| &part.1);
-    let Some(Field::Bytes(kind)) = part(1) else { bail!("an event without a type") };
+    let Some(Field::Bytes(kind)) = part(1) else { bail!("the event has no type") };
     if expected["type"].as_str().unwrap_or_default().as_bytes() != *kind {
         return Ok(Some(format!("expected {}, got {}", expected["type"], String::from_utf8_lossy(kind))));
     }
-    let Some(Field::Bytes(object)) = part(2) else { bail!("an event without an object") };
+    let Some(Field::Bytes(object)) = part(2) else { bail!("the event has no object") };
     let object = split(object)?;
-    let Some((_, Field::Bytes(raw))) = object.iter().find(|part| part.0 == 1) else { bail!("an event of nothing") };
+    let Some((_, Field::Bytes(raw))) = object.iter().find(|part| part.0 == 1) else {
+        bail!("the object of the event is empty")
+    };
     difference(&expected["object"], raw)
 }
 
@@ -77,7 +84,7 @@ fn put(out: &mut Vec<u8>, field: u64, value: &Value) -> anyhow::Result<()> {
 
 fn as_varint(value: &Value) -> anyhow::Result<u64> {
     let number = value.as_bool().map(i64::from).or(value.as_i64());
-    // Negative ones are sent as two's complement.
+    // Negative numbers are encoded as two's complement.
     number
         .map(i64::cast_unsigned)
         .with_context(|| format!("{value}: expected a text, a message, a list or a whole number"))
@@ -101,7 +108,7 @@ fn varint(out: &mut Vec<u8>, mut value: u64) {
 enum Field<'a> {
     Varint(u64),
     Bytes(&'a [u8]),
-    /// Fixed-size numbers; nothing that is walked has one.
+    /// A number of fixed size. No walk compares one.
     Other,
 }
 
@@ -139,30 +146,30 @@ fn take_varint(bytes: &mut &[u8]) -> anyhow::Result<u64> {
             return Ok(value);
         }
     }
-    bail!("a number without an end")
+    bail!("a varint does not end")
 }
 
 fn compare(expected: &Map<String, Value>, bytes: &[u8], at: &str) -> anyhow::Result<Option<String>> {
-    let parts = split(bytes).with_context(|| format!("{at}: no message"))?;
+    let parts = split(bytes).with_context(|| format!("{at}: not a message"))?;
     for (name, expected) in expected {
         let at = format!("{at}{}{name}", if at.is_empty() { "" } else { "." });
         let number = number(name)?;
-        let came: Vec<&Field<'_>> = parts.iter().filter(|part| part.0 == number).map(|part| &part.1).collect();
+        let received: Vec<&Field<'_>> = parts.iter().filter(|part| part.0 == number).map(|part| &part.1).collect();
         let wanted = match expected {
             Value::Array(items) => items.iter().collect(),
-            one => vec![one],
+            item => vec![item],
         };
         for wanted in wanted {
             if wanted == "$absent" {
-                if came.is_empty() {
+                if received.is_empty() {
                     continue;
                 }
                 return Ok(Some(format!("{at}: expected nothing")));
             }
             let mut last = format!("{at}: expected {wanted}, got nothing");
             let mut found = false;
-            for field in &came {
-                match one(wanted, field, &at)? {
+            for field in &received {
+                match compare_field(wanted, field, &at)? {
                     None => found = true,
                     Some(difference) => last = difference,
                 }
@@ -175,7 +182,8 @@ fn compare(expected: &Map<String, Value>, bytes: &[u8], at: &str) -> anyhow::Res
     Ok(None)
 }
 
-fn one(wanted: &Value, field: &Field<'_>, at: &str) -> anyhow::Result<Option<String>> {
+/// The first difference between an expected value and one occurrence of a field.
+fn compare_field(wanted: &Value, field: &Field<'_>, at: &str) -> anyhow::Result<Option<String>> {
     let differs = |got: String| Ok(Some(format!("{at}: expected {wanted}, got {got}")));
     match (wanted, field) {
         (Value::String(text), _) if text == "$any" => Ok(None),
@@ -196,7 +204,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_found() {
+    fn an_encoded_object_agrees_with_its_fields_only() {
         let object = json!({"apiVersion": "v1", "kind": "X", "fields": {"1": {"1": "n"}, "2": [{"1": "k"}, {"1": "l"}], "3": 300}});
         let bytes = encode(&object).expect("encoded");
         assert_eq!(
@@ -205,7 +213,7 @@ mod tests {
         );
         let differs = |fields: Value| {
             let expected = json!({"apiVersion": "v1", "kind": "X", "fields": fields});
-            difference(&expected, &bytes).expect("readable")
+            difference(&expected, &bytes).expect("valid protobuf")
         };
         assert_eq!(differs(json!({"1": {"1": "$text"}, "2": [{"1": "l"}], "3": 300, "4": "$absent"})), None);
         assert_eq!(differs(json!({"1": {"1": "m"}})), Some("2.1.1: expected \"m\", got \"n\"".to_owned()));

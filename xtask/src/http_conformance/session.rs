@@ -1,4 +1,5 @@
-//! One walk against one server: names that are replaced, requests that are sent, answers that are judged.
+//! Runs one walk against one server: replaces variables, sends the requests and compares the
+//! responses.
 
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -19,38 +20,40 @@ use super::walk::{Step, Stream, Walk};
 use super::webhooks::{WalkWebhooks, Webhooks};
 use super::{expect, http2, protobuf};
 
-/// How long what happens behind an answer may take.
+/// Time within which a step with `eventually` must agree.
 const EVENTUALLY: Duration = Duration::from_secs(30);
-/// How long an event may take to arrive.
+/// Time within which the next event of a watch must arrive.
 const EVENT: Duration = Duration::from_secs(15);
-/// How long an answer may take.
+/// Time within which a response must arrive.
 const ANSWER: Duration = Duration::from_secs(60);
 
-/// The client configuration of a kubeconfig file.
+/// Reads the client configuration from a kubeconfig file.
 pub async fn config_of(path: &Path) -> anyhow::Result<Config> {
     let file = Kubeconfig::read_from(path).with_context(|| path.display().to_string())?;
     Ok(Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await?)
 }
 
-/// What a walk found.
+/// Results of a walk.
 #[derive(Debug, Default)]
 pub struct Outcome {
     pub agree: usize,
     pub total: usize,
-    /// Steps that agree, by name.
+    /// Names of the steps that agree.
     pub steps: Vec<String>,
-    /// Steps that do not, with the difference.
+    /// Names of the steps that disagree, with the difference.
     pub failures: Vec<(String, String)>,
-    /// How many steps were left out, and why.
+    /// Number of skipped steps.
     pub skipped: usize,
+    /// Why steps were skipped.
     pub reason: Option<String>,
 }
 
-/// A walk under way.
+/// State of a running walk.
 pub struct Session {
     config: Config,
     client: Client,
-    names: BTreeMap<String, String>,
+    /// Values of the variables `${name}`.
+    variables: BTreeMap<String, String>,
     webhooks: WalkWebhooks,
 }
 
@@ -62,44 +65,44 @@ struct Answer {
 }
 
 impl Session {
-    /// Makes the walk's namespace.
+    /// Creates the walk's namespace.
     pub async fn start(config: &Config, webhooks: &Webhooks, walk: &str) -> anyhow::Result<Session> {
         let client = Client::try_from(config.clone())?;
         let request = http::Request::post("/api/v1/namespaces").header("content-type", "application/json");
         let body = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"generateName": format!("{walk}-")}});
         let answer = read(client.send(request.body(Body::from(body.to_string().into_bytes()))?).await?).await?;
         let namespace = answer.body["metadata"]["name"].as_str().unwrap_or_default().to_owned();
-        anyhow::ensure!(answer.status == 201, "making a namespace: {} {}", answer.status, answer.body);
+        anyhow::ensure!(answer.status == 201, "creating a namespace: {} {}", answer.status, answer.body);
         let run = namespace.rsplit('-').next().unwrap_or_default().to_owned();
         let webhooks = webhooks.of_walk(&run);
-        let names = [
+        let variables = [
             ("ns", namespace),
             ("run", run),
             ("webhooks", webhooks.url.clone()),
             ("webhooksCA", webhooks.authority.clone()),
         ];
-        let names = names.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
-        Ok(Session { config: config.clone(), client, names, webhooks })
+        let variables = variables.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
+        Ok(Session { config: config.clone(), client, variables, webhooks })
     }
 
-    /// Removes the namespace; what a walk makes beside it, it removes itself.
+    /// Deletes the namespace. Other objects are deleted by the walk itself.
     pub async fn end(self) {
-        let path = format!("/api/v1/namespaces/{}", self.names["ns"]);
+        let path = format!("/api/v1/namespaces/{}", self.variables["ns"]);
         if let Ok(request) = http::Request::delete(path).body(Body::empty())
             && let Err(error) = self.client.send(request).await
         {
-            eprintln!("the namespace {} stays behind: {error}", self.names["ns"]);
+            eprintln!("namespace {} was not deleted: {error}", self.variables["ns"]);
         }
     }
 
-    /// Goes through all steps. One that differs does not end the walk: the next may still say something.
+    /// Runs all steps. A step that disagrees does not end the walk.
     pub async fn run(&mut self, walk: &Walk) -> Outcome {
         let mut outcome = Outcome::default();
         for step in &walk.steps {
             if outcome.reason.is_some() {
                 outcome.skipped += 1;
                 if step.tidy {
-                    // As much of it as was made.
+                    // Delete the objects that exist.
                     let _ = self.step(step).await;
                 }
                 continue;
@@ -123,6 +126,7 @@ impl Session {
         outcome
     }
 
+    /// Runs one step. The error is the difference.
     async fn step(&mut self, step: &Step) -> anyhow::Result<()> {
         for (path, hook) in &step.serve {
             self.webhooks.serve(path, hook.clone());
@@ -132,14 +136,16 @@ impl Session {
         }
         let deadline = Instant::now() + EVENTUALLY;
         loop {
-            match self.ask(step).await {
+            match self.request_once(step).await {
                 Err(_) if step.eventually && Instant::now() < deadline => sleep(Duration::from_millis(100)).await,
                 other => return other,
             }
         }
     }
 
-    async fn ask(&mut self, step: &Step) -> anyhow::Result<()> {
+    /// Sends a step's request once, compares the response, and stores the values that later steps
+    /// use.
+    async fn request_once(&mut self, step: &Step) -> anyhow::Result<()> {
         let answer = match step.request.strip_prefix("RECEIVED ") {
             Some(path) => Answer {
                 status: 200,
@@ -149,25 +155,26 @@ impl Session {
             },
             None => {
                 let response = self.send(step).await?;
-                timeout(ANSWER, read(response)).await.context("the answer does not end")??
+                timeout(ANSWER, read(response)).await.context("the response does not end")??
             }
         };
-        self.judge(step, &answer)?;
+        self.compare(step, &answer)?;
         for (name, field) in &step.keep {
             let value = field.split('.').try_fold(&answer.body, |value, step| match step.parse::<usize>() {
                 Ok(index) => value.get(index),
                 Err(_) => value.get(step),
             });
-            let text = match value.ok_or_else(|| anyhow!("{field}: not in the answer"))? {
+            let text = match value.ok_or_else(|| anyhow!("{field}: not in the response"))? {
                 Value::String(text) => text.clone(),
                 other => other.to_string(),
             };
-            self.names.insert(name.clone(), text);
+            self.variables.insert(name.clone(), text);
         }
         Ok(())
     }
 
-    fn judge(&self, step: &Step, answer: &Answer) -> anyhow::Result<()> {
+    /// Compares the response with the expectations of a step.
+    fn compare(&self, step: &Step, answer: &Answer) -> anyhow::Result<()> {
         if !step.status.has(answer.status) {
             return Err(anyhow!("status: expected {:?}, got {}: {}", step.status, answer.status, answer.body));
         }
@@ -192,6 +199,7 @@ impl Session {
         Ok(())
     }
 
+    /// Runs a step whose response is a watch: runs its inner steps and compares the events.
     async fn watch(&mut self, step: &Step, stream: &Stream) -> anyhow::Result<()> {
         let response = self.send(step).await?;
         if !step.status.has(response.status().as_u16()) {
@@ -227,6 +235,7 @@ impl Session {
         Ok(())
     }
 
+    /// Sends the request of a step.
     async fn send(&self, step: &Step) -> anyhow::Result<Response<Body>> {
         let line = self.replaced(&step.request)?;
         let (method, path) =
@@ -274,14 +283,14 @@ impl Session {
             (None, Some(_)) => (Client::try_from(config)?, None),
             (None, None) => (self.client.clone(), None),
         };
-        let response = timeout(ANSWER, client.send(request)).await.context("no answer")??;
+        let response = timeout(ANSWER, client.send(request)).await.context("no response")??;
         if version.is_some_and(|version| version != response.version()) {
-            anyhow::bail!("version: answered in {:?}", response.version());
+            anyhow::bail!("version: the response is {:?}", response.version());
         }
         Ok(response)
     }
 
-    /// A text with what was kept in place of `${...}`.
+    /// A text with the values of its variables `${...}`.
     fn replaced(&self, text: &str) -> anyhow::Result<String> {
         let mut out = String::new();
         let mut rest = text;
@@ -290,7 +299,7 @@ impl Session {
             out.push_str(before);
             match name.split_once('*') {
                 Some((repeated, count)) => out.push_str(&repeated.repeat(count.parse().context("${x*N}")?)),
-                None => out.push_str(self.names.get(name).ok_or_else(|| anyhow!("nothing was kept as {name}"))?),
+                None => out.push_str(self.variables.get(name).ok_or_else(|| anyhow!("unknown variable {name}"))?),
             }
             rest = after;
         }
@@ -298,6 +307,7 @@ impl Session {
         Ok(out)
     }
 
+    /// A value with the variables of its texts replaced.
     fn filled(&self, value: &Value) -> anyhow::Result<Value> {
         Ok(match value {
             Value::String(text) => self.replaced(text)?.into(),
@@ -313,13 +323,13 @@ impl Session {
     }
 }
 
-/// Reads an answer whole, unpacked: JSON, else YAML where it says so, else a text.
+/// Reads and decompresses a response. The body is JSON, YAML if its content type says so, or text.
 async fn read(response: Response<Body>) -> anyhow::Result<Answer> {
     let (parts, body) = response.into_parts();
     let mut bytes = body.collect().await?.to_bytes().to_vec();
     if parts.headers.get("content-encoding").is_some_and(|value| value == "gzip") {
         let mut unpacked = Vec::new();
-        flate2::read::GzDecoder::new(bytes.as_slice()).read_to_end(&mut unpacked).context("no gzip")?;
+        flate2::read::GzDecoder::new(bytes.as_slice()).read_to_end(&mut unpacked).context("the body is not gzip")?;
         bytes = unpacked;
     }
     let is_yaml = parts.headers.get("content-type").is_some_and(|value| value == "application/yaml");
@@ -333,7 +343,7 @@ async fn read(response: Response<Body>) -> anyhow::Result<Answer> {
     Ok(Answer { status: parts.status.as_u16(), headers: parts.headers, bytes, body })
 }
 
-/// The events of a stream: lines, or frames that begin with their length.
+/// The events of a watch: lines, or (protobuf) frames that start with their length.
 struct Events<S> {
     body: S,
     bytes: Vec<u8>,
@@ -346,6 +356,7 @@ where
     B: AsRef<[u8]>,
     E: std::error::Error + Send + Sync + 'static,
 {
+    /// The next event. `None` at the end of the stream.
     async fn next(&mut self) -> anyhow::Result<Option<Vec<u8>>> {
         loop {
             if let Some((start, end)) = self.complete() {
@@ -360,7 +371,7 @@ where
         }
     }
 
-    /// Where the next event is, when all of it is there.
+    /// Start and end of the next event in `bytes`, if it has arrived completely.
     fn complete(&self) -> Option<(usize, usize)> {
         if self.framed {
             let length = u32::from_be_bytes(*self.bytes.first_chunk()?);

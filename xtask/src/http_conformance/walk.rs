@@ -1,31 +1,34 @@
-//! The form of a walk.
+//! The file format of a walk.
 //!
 //! ```yaml
-//! - name: what the step shows
-//!   request: POST /api/v1/namespaces/${ns}/configmaps    # method and path; ${...} is replaced
-//!   http: 2                 # over a connection of its own that speaks HTTP/2 alone
+//! - name: a configmap is created              # the behaviour that the step tests
+//!   request: POST /api/v1/namespaces/${ns}/configmaps    # method and path
+//!   http: 2                 # use a separate connection that only speaks HTTP/2
 //!   headers: {accept: application/yaml}
-//!   as: somebody            # impersonate; `groups:` with it
-//!   token: ${token}         # or: this bearer token instead of the kubeconfig's credentials; "" for none
-//!   body: {...}             # YAML, sent as JSON; a text is sent as it stands; ${x*1000} is a thousand x
+//!   as: alice               # impersonate this user, with the groups in `groups:`
+//!   token: ${token}         # or: bearer token instead of the kubeconfig's identity; "" for none
+//!   body: {...}             # sent as JSON; a text is sent unchanged; ${x*1000} is a thousand x
 //!   protobuf: {...}         # or: a message by field numbers, see `protobuf`
-//!   type: merge-patch       # of a PATCH: json-patch, merge-patch, strategic-merge-patch, apply-patch
-//!   status: 201             # or [400, 500]: any of these
-//!   answer: {...}           # must be contained in the answer, see `expect`
-//!   answerProtobuf: {...}   # must be contained in an answer in protobuf; with `watch`, its events are such
+//!   type: merge-patch       # or json-patch, strategic-merge-patch, apply-patch
+//!   status: 201             # or [400, 500]: one of these
+//!   answer: {...}           # the response contains this, see `expect`
+//!   answerProtobuf: {...}   # the protobuf response (with `watch`, the events) contains this
 //!   answerHeaders: {content-type: application/json}
-//!   keep: {rv: metadata.resourceVersion}   # for later ${rv}
-//!   eventually: true        # asked again for half a minute until it agrees: what happens behind the answer
-//!   watch:                  # the request is a stream: these steps run once it is open, then these events come
-//!     meanwhile: [...]
-//!     events: [{type: ADDED, object: {...}}]
-//!   serve: {path: {...}}    # what this program answers from now on when it is called as a webhook, see `webhooks`
-//!   probe: why              # when this step's answer is another, the rest is skipped, and this is said
-//!   tidy: true              # runs even then
+//!   keep: {rv: metadata.resourceVersion}   # stores a field of the response as ${rv}
+//!   eventually: true        # repeat for 30 seconds until the response agrees
+//!   watch:                  # the response is a stream
+//!     meanwhile: [...]      # steps that run once the stream is open
+//!     events: [{type: ADDED, object: {...}}]    # the events that then arrive
+//!   serve: {path: {...}}    # serve webhooks from this step on, see `webhooks`
+//!   probe: why              # if this step disagrees, skip the rest and print this reason
+//!   tidy: true              # run the step even if the rest is skipped
 //! ```
 //!
-//! `${ns}` is the walk's namespace, `${run}` its id, `${webhooks}` where webhooks are served, `${webhooksCA}` the authority
-//! behind their certificate. `request: RECEIVED path` answers with the reviews that a webhook has been sent, and forgets them.
+//! Texts may contain variables: `${ns}` is the walk's namespace, `${run}` its id, `${webhooks}` the
+//! URL of its webhooks and `${webhooksCA}` the certificate authority of that URL.
+//!
+//! The response of `request: RECEIVED path` is the list of reviews that the webhook received since
+//! the last such request.
 
 use std::collections::BTreeMap;
 
@@ -34,24 +37,24 @@ use serde_json::Value;
 
 use super::webhooks::Hook;
 
-/// One file.
+/// The contents of one file.
 #[derive(Debug)]
 pub struct Walk {
-    /// The file's name.
+    /// The file's name without extension.
     pub name: String,
-    /// Its steps, in order.
+    /// The steps, in order.
     pub steps: Vec<Step>,
 }
 
-/// One request and what its answer must say.
+/// One request with the expected response.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Step {
-    /// What the step shows.
+    /// The behaviour that the step tests.
     pub name: String,
     /// Method and path.
     pub request: String,
-    /// Version of HTTP, when it matters.
+    /// HTTP version, if the step needs a certain one.
     #[serde(default)]
     pub http: Option<u8>,
     #[serde(default)]
@@ -62,49 +65,49 @@ pub struct Step {
     /// Groups to impersonate.
     #[serde(default)]
     pub groups: Vec<String>,
-    /// Bearer token instead of the kubeconfig's credentials; empty for no credentials.
+    /// Bearer token that replaces the kubeconfig's credentials. Empty for no credentials.
     #[serde(default)]
     pub token: Option<String>,
     #[serde(default)]
     pub body: Value,
-    /// A body in protobuf, by field numbers.
+    /// Body in protobuf, by field numbers.
     #[serde(default)]
     pub protobuf: Value,
-    /// Kind of a patch.
+    /// Type of a patch.
     #[serde(default, rename = "type")]
     pub patch_type: Option<String>,
-    /// The status code.
+    /// Expected status code.
     pub status: Statuses,
-    /// What the body must contain.
+    /// Expected contents of the body.
     #[serde(default)]
     pub answer: Value,
-    /// What a body in protobuf must contain.
+    /// Expected contents of a body in protobuf.
     #[serde(default)]
     pub answer_protobuf: Value,
-    /// What headers of the answer must say.
+    /// Expected response headers.
     #[serde(default)]
     pub answer_headers: BTreeMap<String, Value>,
-    /// Fields of the answer to remember, by name.
+    /// Variables to set: name and path of the field in the response.
     #[serde(default)]
     pub keep: BTreeMap<String, String>,
-    /// Whether the answer may take a while to be so.
+    /// True if the step is repeated until the response agrees.
     #[serde(default)]
     pub eventually: bool,
-    /// The answer is a stream of events.
+    /// Expectations of a response that is a stream of events.
     #[serde(default)]
     pub watch: Option<Stream>,
-    /// What webhooks answer from this step on, by path.
+    /// Webhooks to serve from this step on, by path.
     #[serde(default)]
     pub serve: BTreeMap<String, Hook>,
-    /// Why the rest of the walk cannot be walked when this step fails.
+    /// Reason to skip the rest of the walk if this step disagrees.
     #[serde(default)]
     pub probe: Option<String>,
-    /// Whether the step runs even when the rest is skipped: it removes what the walk made.
+    /// True if the step runs even if the rest is skipped: it deletes the walk's objects.
     #[serde(default)]
     pub tidy: bool,
 }
 
-/// Status codes an answer may have. More than one where Kubernetes answers in a way nobody should rely on.
+/// Allowed status codes. Several where clients should not rely on Kubernetes' choice.
 #[derive(Debug, Deserialize)]
 #[serde(untagged)]
 pub enum Statuses {
@@ -113,7 +116,7 @@ pub enum Statuses {
 }
 
 impl Statuses {
-    /// Whether this is one of them.
+    /// True if the status code is allowed.
     pub fn has(&self, status: u16) -> bool {
         match self {
             Statuses::One(one) => *one == status,
@@ -122,24 +125,24 @@ impl Statuses {
     }
 }
 
-/// What a stream must bring.
+/// Expectations of a stream.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Stream {
-    /// Steps that run while it is open.
+    /// Steps that run while the stream is open.
     #[serde(default)]
     pub meanwhile: Vec<Step>,
-    /// Its first events.
+    /// The first events.
     pub events: Vec<Value>,
-    /// Whether the server must end it after them.
+    /// True if the server must end the stream after these events.
     #[serde(default)]
     pub ends: bool,
 }
 
 impl Walk {
-    /// Reads a file.
+    /// Parses a file.
     pub fn parse(name: &str, text: &str) -> anyhow::Result<Walk> {
-        // By way of JSON, so that numbers and texts are what the API would see.
+        // Convert to JSON first, so that values have the types that the API server gets.
         let value: Value = serde_saphyr::from_str(text)?;
         Ok(Walk { name: name.to_owned(), steps: serde_json::from_value(value)? })
     }

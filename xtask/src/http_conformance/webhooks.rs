@@ -1,16 +1,19 @@
-//! The webhooks that walks register: served by this program over HTTPS, with a certificate of an authority of its own.
+//! The webhooks that walks register. This program serves them over HTTPS, with a certificate of its
+//! own certificate authority.
 //!
 //! ```yaml
 //! serve:
-//!   label: {response: {patch: [{op: add, path: /metadata/labels, value: {hooked: "yes"}}]}}    # allowed unless it says not
+//!   # `allowed` defaults to true.
+//!   label: {response: {patch: [{op: add, path: /metadata/labels, value: {hooked: "yes"}}]}}
 //!   refuse: {response: {allowed: false, status: {code: 418, message: no}, warnings: [careful]}}
 //!   slow: {delaySeconds: 3}
 //!   broken: {status: 500}
-//!   convert: {convert: {v1: {rowers: oars}, v2: {oars: rowers}}}    # to a version: how fields of `spec` are then called
+//!   # Renamed fields of `spec`, per target version.
+//!   convert: {convert: {v1: {rowers: oars}, v2: {oars: rowers}}}
 //!   refuse-to: {response: {result: {status: Failure, message: no}}}
 //! ```
 //!
-//! A walk's paths are its own: they are served below its id.
+//! Walks do not share paths: the paths of a walk are served below its id.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -37,32 +40,32 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 use tokio_rustls::TlsAcceptor;
 
-/// What one webhook answers.
+/// The response of one webhook.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Hook {
-    /// How long the answer takes.
+    /// Seconds before the response is sent.
     #[serde(default)]
     delay_seconds: u64,
-    /// A status code other than 200, with nothing else.
+    /// Status code of an empty response, instead of a review.
     #[serde(default)]
     status: Option<u16>,
-    /// The review's response; `uid` is added, `patch` is sent as the API wants it, `allowed` is true unless it is there.
+    /// The review's response. `uid` is added, `patch` is encoded, and `allowed` defaults to true.
     #[serde(default)]
     response: Map<String, Value>,
-    /// Of a conversion webhook: to each version, old and new names of fields of `spec`.
+    /// For a conversion webhook: per target version, old and new names of fields of `spec`.
     #[serde(default)]
     convert: BTreeMap<String, BTreeMap<String, String>>,
 }
 
-/// What is served, and what it has been asked, by path.
+/// The served webhooks and the reviews that they received, by path.
 #[derive(Default)]
 struct Served {
     hooks: BTreeMap<String, Hook>,
     received: BTreeMap<String, Vec<Value>>,
 }
 
-/// The server of them all.
+/// The server of all webhooks.
 pub struct Webhooks {
     address: String,
     authority_pem: String,
@@ -71,10 +74,11 @@ pub struct Webhooks {
 }
 
 impl Webhooks {
-    /// Serves at a free port: on loopback, or everywhere when `announced` says under which host it is reached.
+    /// Serves on a free port of loopback. If `announced` names the host under which the API server
+    /// reaches this program, serves on all interfaces.
     pub async fn start(announced: Option<&str>) -> anyhow::Result<Webhooks> {
-        // The API server checks the certificate by the real time.
-        #[allow(clippy::disallowed_methods, reason = "the other side is a process outside")]
+        // The API server checks the certificate against the real time.
+        #[allow(clippy::disallowed_methods, reason = "the API server is another process, which uses the real time")]
         let pki = Pki::ephemeral(jiff::Timestamp::now())?;
         let host = announced.unwrap_or("127.0.0.1");
         let identity = pki.serving(&[host.to_owned()])?;
@@ -96,7 +100,7 @@ impl Webhooks {
         Ok(Webhooks { address, authority_pem: pki.authority_pem().to_owned(), served, task })
     }
 
-    /// The webhooks of one walk.
+    /// A handle to the webhooks of one walk.
     pub fn of_walk(&self, run: &str) -> WalkWebhooks {
         WalkWebhooks {
             url: format!("https://{}/{run}", self.address),
@@ -115,22 +119,22 @@ impl Drop for Webhooks {
 
 /// The webhooks of one walk.
 pub struct WalkWebhooks {
-    /// Where its paths are.
+    /// Base URL of the walk's paths.
     pub url: String,
-    /// The authority behind the certificate, as a configuration's `caBundle`.
+    /// The certificate authority, in the form of a webhook configuration's `caBundle`.
     pub authority: String,
     prefix: String,
     served: Arc<Mutex<Served>>,
 }
 
 impl WalkWebhooks {
-    /// From now on `path` answers so.
+    /// Serves a webhook at `path` from now on.
     pub fn serve(&self, path: &str, hook: Hook) {
         let mut served = self.served.lock();
         served.hooks.insert(format!("{}{path}", self.prefix), hook);
     }
 
-    /// The reviews `path` has been sent since this was last asked.
+    /// The reviews that `path` received since the last call.
     pub fn received(&self, path: &str) -> Vec<Value> {
         let mut served = self.served.lock();
         served.received.remove(&format!("{}{path}", self.prefix)).unwrap_or_default()
@@ -151,26 +155,27 @@ async fn connection(stream: TcpStream, acceptor: TlsAcceptor, served: Arc<Mutex<
         let served = served.clone();
         async move { Ok::<_, Infallible>(answer(request, &served).await) }
     });
-    // A caller that hangs up, as one does whose time is over, is nobody's mistake.
+    // Ignore callers that disconnect: the API server does after its timeout.
     let _ = auto::Builder::new(TokioExecutor::new()).serve_connection(TokioIo::new(stream), service).await;
 }
 
+/// The response of the webhook that a request calls.
 async fn answer(request: Request<Incoming>, served: &Mutex<Served>) -> Response<Full<Bytes>> {
     let path = request.uri().path().to_owned();
     let query = request.uri().query().unwrap_or_default().to_owned();
     let body = request.into_body().collect().await.map(|body| body.to_bytes()).unwrap_or_default();
-    let Ok(review) = serde_json::from_slice::<Value>(&body) else { return nothing(StatusCode::BAD_REQUEST) };
+    let Ok(review) = serde_json::from_slice::<Value>(&body) else { return empty_response(StatusCode::BAD_REQUEST) };
     let hook = {
         let mut served = served.lock();
-        let Some(hook) = served.hooks.get(&path).cloned() else { return nothing(StatusCode::NOT_FOUND) };
-        let mut kept = review.clone();
-        kept["query"] = query.into();
-        served.received.entry(path).or_default().push(kept);
+        let Some(hook) = served.hooks.get(&path).cloned() else { return empty_response(StatusCode::NOT_FOUND) };
+        let mut received = review.clone();
+        received["query"] = query.into();
+        served.received.entry(path).or_default().push(received);
         hook
     };
     tokio::time::sleep(Duration::from_secs(hook.delay_seconds)).await;
     if let Some(status) = hook.status {
-        return nothing(StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR));
+        return empty_response(StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR));
     }
     let mut response = hook.response;
     response.insert("uid".to_owned(), review["request"]["uid"].clone());
@@ -186,16 +191,16 @@ async fn answer(request: Request<Incoming>, served: &Mutex<Served>) -> Response<
     }
     let review = json!({"apiVersion": review["apiVersion"], "kind": review["kind"], "response": response});
     let response = Response::builder().header("content-type", "application/json");
-    response.body(Full::from(review.to_string())).unwrap_or_else(|_| nothing(StatusCode::INTERNAL_SERVER_ERROR))
+    response.body(Full::from(review.to_string())).unwrap_or_else(|_| empty_response(StatusCode::INTERNAL_SERVER_ERROR))
 }
 
-fn nothing(status: StatusCode) -> Response<Full<Bytes>> {
+fn empty_response(status: StatusCode) -> Response<Full<Bytes>> {
     let mut response = Response::new(Full::default());
     *response.status_mut() = status;
     response
 }
 
-/// The objects of a conversion's request in the version that is wanted.
+/// The objects of a conversion request, converted to the desired version.
 fn converted(request: &Value, renames: &BTreeMap<String, BTreeMap<String, String>>) -> Value {
     let desired = request["desiredAPIVersion"].as_str().unwrap_or_default();
     let renames = desired.rsplit_once('/').and_then(|(_, version)| renames.get(version));

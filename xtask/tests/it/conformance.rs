@@ -1,22 +1,25 @@
-//! Agreement with the recorded cases: the disagreements are exactly those listed in `xtask/disagreements`. A case that
-//! starts to disagree fails, and so does a listed one that starts to agree: then its line goes. So does a case whose
-//! runner leaves aside a part of it, and one whose runner does not notice when what it wants is made wrong.
+//! Agreement with the recorded cases: the disagreements must be exactly those that
+//! `xtask/disagreements` lists.
 //!
-//! How many cases of each suite agree is said whether or not tests pass, so that every run of them shows it.
+//! A test fails if a case starts to disagree, or if a listed case starts to agree: remove its line
+//! then. A case also disagrees if its runner does not read one of its fields, accepts a corrupted
+//! expectation, or does not know a feature gate that the case sets.
+//!
+//! The tests print the number of agreeing cases per suite even if they pass.
 
 use std::path::Path;
 use std::process::Command;
 
-use crate::{say, workspace_root};
+use crate::{print_uncaptured, workspace_root};
 
-/// Checks the recorded cases of a folder beside the repository.
+/// Checks the recorded cases of a folder next to the repository, if it is there.
 fn check(folder: &str) {
     if let Some(directory) = berth_testing::shared(&format!("conformance/{folder}")) {
         check_cases(folder, &directory);
     }
 }
 
-/// Checks the recorded cases of a folder that the repository holds as one packed file.
+/// Checks recorded cases that the repository has as a packed file.
 fn check_packed(folder: &str) {
     check_cases(folder, &workspace_root().join(format!("xtask/recorded/{folder}.jsonl.gz")));
 }
@@ -26,8 +29,8 @@ fn check_cases(folder: &str, directory: &Path) {
         .args(["conformance", "--check"])
         .arg(directory)
         .output()
-        .expect("the runner was built with this test");
-    say(&format!("agreement with recorded {folder}:\n{}", String::from_utf8_lossy(&output.stdout)));
+        .expect("cargo builds the command before this test");
+    print_uncaptured(&format!("agreement with recorded {folder}:\n{}", String::from_utf8_lossy(&output.stdout)));
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
@@ -52,25 +55,25 @@ fn the_controllers_agree_with_recorded_kueue_and_jobset() {
 }
 
 #[test]
-fn the_machinery_agrees_with_recorded_kubernetes() {
+fn the_api_machinery_agrees_with_recorded_kubernetes() {
     check("apimachinery");
 }
 
 #[test]
-fn the_server_agrees_with_recorded_kubernetes() {
+fn the_api_server_agrees_with_recorded_kubernetes() {
     check("apiserver");
 }
 
 #[test]
 fn every_folder_of_recorded_cases_is_checked() {
-    let ours = ["kueue", "kueue-random", "kueue-random-tas", "kueue-controllers", "apimachinery", "apiserver"];
+    let checked = ["kueue", "kueue-random", "kueue-random-tas", "kueue-controllers", "apimachinery", "apiserver"];
     let Some(directory) = berth_testing::shared("conformance") else { return };
     for folder in std::fs::read_dir(directory)
-        .expect("a readable folder")
+        .expect("conformance is a readable folder")
         .filter_map(Result::ok)
         .filter(|entry| entry.path().is_dir())
     {
         let name = folder.file_name().to_string_lossy().into_owned();
-        assert!(ours.contains(&name.as_str()), "no test checks {name}");
+        assert!(checked.contains(&name.as_str()), "no test checks the folder {name}");
     }
 }

@@ -1,8 +1,9 @@
-//! Tests of the whole checkout: the walls between crates, agreement with the recorded cases, and the API over HTTP.
+//! Tests of the whole checkout: dependencies between crates, agreement with the recorded cases, and
+//! the API over HTTP.
 
 mod conformance;
+mod dependencies;
 mod http_conformance;
-mod walls;
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -11,7 +12,7 @@ fn workspace_root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lives one level below the root").to_path_buf()
 }
 
-/// Says something whether or not the test passes: the harness holds back only what the print macros write.
-fn say(text: &str) {
+/// Prints a text even if the test passes. The harness captures only the output of the print macros.
+fn print_uncaptured(text: &str) {
     let _ = std::io::stderr().lock().write_all(text.as_bytes());
 }

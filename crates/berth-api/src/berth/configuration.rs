@@ -37,7 +37,7 @@ pub struct ClusterConfiguration {
     /// How the cloud answers ProvisioningRequests, per class.
     pub provisioning_classes: Vec<ProvisioningClass>,
     /// How simulated pods run.
-    pub pods: PodRuntime,
+    pub pods: SimulatedPods,
     /// The pod scheduler.
     pub scheduler: SchedulerConfiguration,
 }
@@ -241,7 +241,7 @@ impl ProvisioningClass {
 /// How simulated pods run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub struct PodRuntime {
+pub struct SimulatedPods {
     /// From being bound to running: image pull and container start.
     pub start_delay: Duration,
     /// How long pods take to stop when deleted; never longer than their grace period.
@@ -252,7 +252,7 @@ pub struct PodRuntime {
     pub rules: Vec<RunRule>,
 }
 
-impl Default for PodRuntime {
+impl Default for SimulatedPods {
     fn default() -> Self {
         Self {
             start_delay: Duration::from_secs(2),
@@ -364,7 +364,7 @@ struct Rest {
     autoscaling: AutoscalingConfiguration,
     node_auto_provisioning: NodeAutoProvisioning,
     provisioning_classes: Option<Vec<ProvisioningClass>>,
-    pods: PodRuntime,
+    pods: SimulatedPods,
     scheduler: SchedulerConfiguration,
 }
 
@@ -377,7 +377,7 @@ impl Default for Rest {
             autoscaling: AutoscalingConfiguration::default(),
             node_auto_provisioning: NodeAutoProvisioning::default(),
             provisioning_classes: None,
-            pods: PodRuntime::default(),
+            pods: SimulatedPods::default(),
             scheduler: SchedulerConfiguration::default(),
         }
     }

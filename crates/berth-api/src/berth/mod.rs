@@ -14,7 +14,7 @@ mod problem;
 
 pub use configuration::{
     AutoscalingConfiguration, AutoscalingProfile, ClusterConfiguration, ExitCode, NamedNodePool, NodeAutoProvisioning,
-    PodRuntime, ProvisioningClass, ProvisioningFailure, ResourceLimit, RunDuration, RunRule, SchedulerConfiguration,
+    ProvisioningClass, ProvisioningFailure, ResourceLimit, RunDuration, RunRule, SchedulerConfiguration, SimulatedPods,
 };
 pub use duration::{Duration, DurationError};
 pub use machines::{MachineType, allocatable_cpu_milli, allocatable_memory_bytes, machine_type, machine_types};

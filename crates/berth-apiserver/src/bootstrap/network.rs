@@ -1,11 +1,12 @@
-//! What clients expect to find of flow control and of services' addresses: the two schemas and levels that are mandatory,
-//! and the range the addresses are from.
+//! Mandatory objects of flow control (two FlowSchemas, two PriorityLevelConfigurations), and the
+//! ServiceCIDR from which Services get their addresses.
 
 use serde_json::{Value, json};
 
 use crate::strategy::SERVICE_RANGE;
 
-/// Kubernetes keeps these four as they are in every cluster; the fields are what its documentation says of them.
+/// The FlowSchemas and PriorityLevelConfigurations `exempt` and `catch-all`, which every cluster
+/// has. Their fields are those that Kubernetes documents.
 pub(super) fn flow_control() -> Vec<Value> {
     const VERSION: &str = "flowcontrol.apiserver.k8s.io/v1";
     let level = |name: &str, spec: Value| {
@@ -46,7 +47,7 @@ fn metadata(name: &str) -> Value {
     json!({"name": name, "generation": 1, "annotations": {"apf.kubernetes.io/autoupdate-spec": "true"}})
 }
 
-/// The range addresses of services are from.
+/// The ServiceCIDR `kubernetes`: the address range of Services.
 pub(super) fn service_range(now: &Value) -> Value {
     json!({
         "apiVersion": "networking.k8s.io/v1", "kind": "ServiceCIDR",

@@ -1,4 +1,5 @@
-//! Aggregated discovery: all groups, versions and resources in one document (`APIGroupDiscoveryList`).
+//! Aggregated discovery: all groups, versions and resources in one document
+//! (`APIGroupDiscoveryList`).
 
 use http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue, VARY};
 use serde_json::{Value, json};
@@ -10,7 +11,7 @@ use crate::registry::{Origin, Subresource, VersionInfo};
 use crate::rest::{Encoding, OFFERED};
 use crate::{Body, Extension, ResourceInfo};
 
-/// The encoding and the version of the aggregated form that a request prefers over the plain one, if it does.
+/// The encoding and version of the aggregated form, if the request prefers it over the plain form.
 pub(super) fn accepted(accept: &str) -> Option<(Encoding, &'static str)> {
     let version = |parameters: &Parameters<'_>| {
         let value = |name: &str| parameter(parameters, name);
@@ -49,7 +50,7 @@ pub(super) fn response(
         })
         .collect();
     if !core {
-        // Last: names of kinds mean the stored ones.
+        // Last, so that clients resolve the name of a kind to a stored kind first.
         items.extend(served.extensions.iter().map(|it| extension_value(it.as_ref())));
     }
     let document = json!({
@@ -122,8 +123,8 @@ fn subresource_value(row: &ResourceInfo, version: &VersionInfo, sub: &Subresourc
     })
 }
 
-/// What is answered with. Of built-in kinds a real server says group and version where they are not those of the path;
-/// of custom resources always.
+/// The kind of a response. As in kube-apiserver, group and version are empty for a built-in kind
+/// if they are those of the path. For custom resources they are always set.
 fn response_kind(row: &ResourceInfo, version: &VersionInfo, (group, of_kind, kind): (&str, &str, &str)) -> Value {
     let is_implied = !matches!(row.origin, Origin::Custom(_)) && group == row.group && of_kind == version.name;
     let (group, of_kind) = if is_implied { ("", "") } else { (group, of_kind) };

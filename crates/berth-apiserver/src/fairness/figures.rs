@@ -60,12 +60,12 @@ impl Figures {
     }
 
     /// Counts a request that begins to wait.
-    pub(super) fn waits(&self, level: Level) {
+    pub(super) fn began_waiting(&self, level: Level) {
         self.of(level, |it| it.waiting += 1);
     }
 
     /// Counts the end of a wait: the request has its turn or was cancelled.
-    pub(super) fn waits_no_more(&self, level: Level) {
+    pub(super) fn stopped_waiting(&self, level: Level) {
         self.of(level, |it| it.waiting -= 1);
     }
 
@@ -102,13 +102,13 @@ impl Figures {
                     writeln!(text, "apiserver_flowcontrol_{name}{{priority_level=\"{level}\"{labels}}} {}", value(it));
             }
         };
-        let inqueue = "Requests waiting for their turn.";
+        let inqueue = "Requests that wait for their turn.";
         family("current_inqueue_requests", "gauge", inqueue, |it| it.waiting, "");
-        let executing = "Requests that had their turn and have not been answered.";
+        let executing = "Requests that have had their turn and are not yet answered.";
         family("current_executing_requests", "gauge", executing, |it| it.executing, "");
-        let dispatched = "Requests that had their turn.";
+        let dispatched = "Requests that have had their turn.";
         family("dispatched_requests_total", "counter", dispatched, |it| it.dispatched, "");
-        let rejected = "Requests rejected because too many of the same user were waiting.";
+        let rejected = "Requests rejected because too many requests of their user were waiting.";
         family("rejected_requests_total", "counter", rejected, |it| it.rejected, ",reason=\"queue-full\"");
         let mut histogram = |name: &str, help: &str, of: fn(&OfLevel) -> &Histogram| {
             let name = format!("apiserver_flowcontrol_{name}");
@@ -138,9 +138,9 @@ mod tests {
     #[test]
     fn metrics_are_reported_by_level() {
         let figures = Figures::default();
-        figures.waits(Level::WorkloadLow);
-        figures.waits(Level::WorkloadLow);
-        figures.waits_no_more(Level::WorkloadLow);
+        figures.began_waiting(Level::WorkloadLow);
+        figures.began_waiting(Level::WorkloadLow);
+        figures.stopped_waiting(Level::WorkloadLow);
         figures.dispatched(Level::WorkloadLow, Duration::from_micros(1_500));
         figures.dispatched(Level::WorkloadLow, Duration::from_secs(60));
         figures.done(Level::WorkloadLow, Duration::from_millis(3));

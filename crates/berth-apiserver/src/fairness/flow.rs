@@ -8,8 +8,8 @@ use crate::{UserInfo, health};
 /// Largest `limit` of a list that still counts as a short request.
 const PAGE_MAX: usize = 1000;
 
-/// Priority levels, which take turns: each level with waiting requests gets as many turns as any
-/// other, whatever floods the others. Named after the levels that Kubernetes suggests.
+/// Priority levels, named after those that Kubernetes suggests. The levels take turns: every level
+/// with waiting requests gets equally many, however many requests another level has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Level {
     /// Nodes' own requests, and probes.
@@ -37,7 +37,7 @@ impl Level {
         Level::CatchAll,
     ];
 
-    /// Its name in metrics.
+    /// The level's name in metrics.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Level::System => "system",
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn controllers_nodes_workloads_and_people_have_levels_of_their_own() {
+    fn the_user_and_resource_of_a_request_determine_its_priority_level() {
         let (maps, lease) = ("/api/v1/namespaces/a/configmaps/m", "/apis/coordination.k8s.io/v1/namespaces/a/leases/l");
         for (user, uri, level) in [
             (account("kube-system", "job-controller"), maps, "workload-high"),
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn tenants_and_people_share_and_the_clusters_own_do_not() {
+    fn only_workload_and_human_users_are_limited_to_a_share() {
         for (user, shares) in [
             (account("a", "tenant"), true),
             (UserInfo::new("ann", &[]), true),

@@ -1,10 +1,11 @@
-//! Limits the requests of a user under way at once: unlimited for a lone user, its share of the
-//! processors' capacity while others call too. Pure; the caller passes the time.
+//! Limits how many requests of a user may be under way at once. A lone user is unlimited. While
+//! several users call, each gets an equal share of the processors' capacity. Pure: the caller
+//! passes the time.
 //!
 //! Turns alone are not enough. Each request of a flood is woken again when its write is durable,
-//! and another user's request waits behind all those that are awake, several times over. With few
-//! of them under way, no queue grows long (the runtime's, the store's, the kernel's). The flood's
-//! other requests wait in their row, where they delay no other user.
+//! and a request of another user waits behind all woken requests, several times over. With few
+//! requests of the flood under way, the queues of the runtime, the store and the kernel stay
+//! short. The other requests of the flood wait in their row, where they delay no other user.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,10 +17,10 @@ use super::flow::Level;
 
 /// A user counts as active for this long after a call: longer than the pause between two renewals
 /// of a lease.
-const MOMENT: Duration = Duration::from_secs(3);
+const ACTIVE_TIME: Duration = Duration::from_secs(3);
 /// Interval between searches for users that are no longer active.
 const SWEEP: Duration = Duration::from_millis(100);
-/// Requests under way that each user may have, however many users share.
+/// Minimum share: requests under way that each user may have, however many users share.
 const SHARE_MIN: usize = 2;
 
 /// Requests under way per user, and which users are active.
@@ -28,7 +29,7 @@ pub(super) struct Shares {
     /// Requests under way that keep the processors well used.
     capacity: usize,
     users: [BTreeMap<Arc<str>, User>; Level::COUNT],
-    /// Number of active users: those with a call within `MOMENT`.
+    /// Number of active users: those with a call within `ACTIVE_TIME`.
     active: usize,
     swept: Option<Instant>,
 }
@@ -36,8 +37,8 @@ pub(super) struct Shares {
 #[derive(Default)]
 struct User {
     under_way: usize,
-    /// How many of those are long, such as the deletion of a collection, which takes one commit
-    /// per object.
+    /// Number of long requests among those under way. An example is the deletion of a collection,
+    /// which takes one commit per object.
     long: usize,
     called: Option<Instant>,
     is_active: bool,
@@ -69,7 +70,7 @@ impl Shares {
         self.active = 0;
         for users in &mut self.users {
             users.retain(|_, user| {
-                user.is_active = user.called.is_some_and(|called| now.saturating_duration_since(called) < MOMENT);
+                user.is_active = user.called.is_some_and(|called| now.saturating_duration_since(called) < ACTIVE_TIME);
                 self.active += usize::from(user.is_active);
                 user.is_active || user.under_way > 0
             });
@@ -140,8 +141,8 @@ mod tests {
         assert!(shares.may_start(LOW, &flood));
         shares.started(LOW, &flood, false);
         assert_eq!(fill(&mut shares, &bob, start), 4);
-        // The user is alone again `MOMENT` after the others' last call.
-        let later = start + MOMENT;
+        // The user is alone again `ACTIVE_TIME` after the last call of another user.
+        let later = start + ACTIVE_TIME;
         shares.called(LOW, &flood, 12, later);
         assert!(shares.may_start(LOW, &flood));
         // The others' requests under way are still counted.
@@ -172,7 +173,7 @@ mod tests {
         assert!(users.iter().all(|user| fill(&mut shares, user, start) == SHARE_MIN));
         users.iter().for_each(|user| (0..SHARE_MIN).for_each(|_| shares.ended(LOW, user, false)));
         let late: Arc<str> = "late".into();
-        shares.called(LOW, &late, 12, start + MOMENT);
+        shares.called(LOW, &late, 12, start + ACTIVE_TIME);
         assert_eq!((shares.users[LOW as usize].len(), shares.active), (1, 1));
     }
 }

@@ -1,6 +1,6 @@
 //! Picks the next request: priority levels take turns, users take turns within a level, and a
-//! user's own requests keep their order of arrival. Pure: the caller decides what a waiting entry
-//! is.
+//! user's own requests keep their order of arrival. Pure: the type of a waiting entry is a
+//! parameter.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -10,11 +10,11 @@ use tokio::time::Instant;
 use super::flow::{Flow, Level};
 use super::shares::Shares;
 
-/// Waiting requests of one user at most; further ones are rejected with `Retry-After`. Many times
-/// what a client with sensible limits has under way.
+/// Maximum number of waiting requests of one user; further ones are rejected with `Retry-After`.
+/// A client with reasonable limits has far fewer under way.
 pub(super) const WAITING_MAX: usize = 4096;
-/// Total body size in bytes of one user's waiting requests: about twenty of the largest bodies
-/// allowed.
+/// Maximum total body size of one user's waiting requests, in bytes: about twenty bodies of the
+/// largest allowed size.
 pub(super) const WAITING_BYTES_MAX: usize = 64 * 1024 * 1024;
 
 /// Waiting requests, by level and user.
@@ -35,7 +35,7 @@ struct Users<T> {
 
 /// One user's requests, the one that arrived first at the front.
 struct Row<T> {
-    /// The user has its full share under way: no turn before one of those requests ends.
+    /// Whether the user has its full share under way. It gets no turn until a request ends.
     is_held: bool,
     /// Whether the user's share applies. It does not to long requests, which the number of lanes
     /// limits already.
@@ -224,16 +224,16 @@ mod tests {
     #[test]
     fn a_removed_request_gets_no_turn_and_leaves_no_state() {
         let mut turns = Turns::new();
-        let first = turns.push(&low("ann"), 1, "a1").expect("room");
+        let first = turns.push(&low("ann"), 1, "a1").expect("accepted");
         turns.push(&low("bob"), 1, "b1");
-        let second = turns.push(&low("ann"), 1, "a2").expect("room");
+        let second = turns.push(&low("ann"), 1, "a2").expect("accepted");
         turns.push(&low("ann"), 1, "a3");
         turns.remove(&second);
         assert_eq!(turns.pop().map(|(turn, _)| turn), Some("a1"));
         // It had its turn already: nothing to remove.
         turns.remove(&first);
         assert_eq!(drain(&mut turns), "b1 a3");
-        let only = turns.push(&low("ann"), 1, "a4").expect("room");
+        let only = turns.push(&low("ann"), 1, "a4").expect("accepted");
         turns.remove(&only);
         assert!(turns.levels.iter().all(|users| users.order.is_empty() && users.rows.is_empty()));
     }
@@ -252,8 +252,8 @@ mod tests {
         turns.push(&low("ann"), 0, "a1");
         assert_eq!(turns.pop().map(|(turn, _)| turn), Some("a1"));
         assert!(turns.pop().is_none());
-        // Two of three have to end before there is room for one. Other users' requests get their
-        // turns meanwhile.
+        // The share is two, and three requests are under way: two have to end before the next one
+        // starts. Other users' requests get their turns meanwhile.
         assert!(turns.ended(&under_way.remove(0)));
         assert!(turns.pop().is_none());
         turns.push(&flow(Level::WorkloadHigh, "manager"), 0, "high");
@@ -277,7 +277,7 @@ mod tests {
         assert!(turns.push(&low("big"), WAITING_BYTES_MAX, "big").is_some());
         assert!(turns.push(&low("big"), 1, "").is_none());
         assert!(turns.push(&low("small"), 1, "").is_some());
-        // A turn makes room.
+        // After a turn, the user's next request is accepted.
         while turns.pop().is_some_and(|(turn, _)| turn != "big") {}
         assert!(turns.push(&low("big"), 1, "").is_some());
         assert!(turns.push(&low("many"), 0, "").is_some());

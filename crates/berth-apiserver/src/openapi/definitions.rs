@@ -1,5 +1,6 @@
-//! The schemas in an OpenAPI document: published ones of built-in kinds, and those of custom resources dressed up as
-//! Kubernetes publishes them (with `apiVersion`, `kind`, `metadata`, their group, version and kind, and a list kind).
+//! The schemas in an OpenAPI document: the published definitions of built-in kinds, and the schemas
+//! of custom resources in the form in which Kubernetes publishes them (with `apiVersion`, `kind`,
+//! `metadata`, their group, version and kind, and a list kind).
 
 use std::collections::BTreeMap;
 
@@ -14,10 +15,10 @@ use crate::registry::{SchemaSource, VersionInfo};
 const QUANTITY: &str = "io.k8s.apimachinery.pkg.api.resource.Quantity";
 const INT_OR_STRING: &str = "io.k8s.apimachinery.pkg.util.intstr.IntOrString";
 const META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1";
-/// Definitions every version's paths refer to.
+/// Definitions to which the paths of every version refer.
 const COMMON: [&str; 5] = ["APIResourceList", "DeleteOptions", "Patch", "Status", "WatchEvent"];
 
-/// Definitions collected for one document, with everything they refer to.
+/// Definitions collected for one document, with all definitions to which they refer.
 pub(super) struct Definitions {
     style: Style,
     found: BTreeMap<String, Value>,
@@ -32,12 +33,12 @@ impl Definitions {
         definitions
     }
 
-    /// None yet, for a document that is about no kind.
+    /// No definitions, for a document that describes no kind.
     pub(super) fn empty(style: Style) -> Definitions {
         Definitions { style, found: BTreeMap::new() }
     }
 
-    /// Adds what requests for a version of a kind and its subresources carry.
+    /// Adds the definitions of a version of a kind, its list and its subresources.
     pub(super) fn add(&mut self, row: &ResourceInfo, version: &VersionInfo) {
         match &version.schema {
             SchemaSource::BuiltIn(_) => {
@@ -69,7 +70,7 @@ impl Definitions {
         }
     }
 
-    /// Adds a published definition and what it refers to.
+    /// Adds a published definition, and all definitions to which it refers.
     pub(super) fn add_published(&mut self, name: &str) {
         let mut wanted = vec![name.to_owned()];
         while let Some(name) = wanted.pop() {
@@ -99,7 +100,7 @@ impl Definitions {
     }
 }
 
-/// The name of the definition of a kind, built-in or custom.
+/// Name of the definition of a built-in kind or custom resource.
 pub(super) fn name_of(group: &str, version: &str, kind: &str) -> String {
     builtin::document()
         .definition_name(&GroupVersionKind::new(group, version, kind))
@@ -120,7 +121,7 @@ fn custom_name(group: &str, version: &str, kind: &str) -> String {
     format!("{}.{version}.{kind}", reversed.join("."))
 }
 
-/// A definition with what v3 says its fields are when nobody sets them.
+/// Adds the default values of fields, which only v3 documents have.
 fn with_defaults(name: &str, mut definition: Value) -> Value {
     for (field, schema) in definition.get_mut("properties").and_then(Value::as_object_mut).into_iter().flatten() {
         let (Some(default), Some(schema)) = (builtin::default_of(name, field), schema.as_object_mut()) else {
@@ -142,7 +143,8 @@ fn with_type(definition: &Value, types: Value) -> Value {
     types
 }
 
-/// A published schema in the wanted style; v3 puts references that have neighbours into `allOf`, where those count.
+/// Translates a published schema to a version of OpenAPI. In v3 a `$ref` hides the keys beside it,
+/// so such a reference is put into `allOf`.
 fn translate(schema: &Value, style: Style, refers_to: &mut Vec<String>) -> Value {
     let Some(schema) = schema.as_object() else { return schema.clone() };
     let mut out = Map::new();
@@ -187,7 +189,7 @@ fn described(style: Style, name: &str, description: &str) -> Value {
 }
 
 fn text_field(kind: &str, field: &str) -> Value {
-    // The published texts about these two fields are the same everywhere; take them from a kind that has them.
+    // The published descriptions of these two fields are the same in all kinds.
     let description = builtin::definition(kind)
         .and_then(|definition| definition.pointer(&format!("/properties/{field}/description")))
         .cloned()
@@ -210,10 +212,10 @@ fn custom_object(style: Style, row: &ResourceInfo, version: &VersionInfo, raw: V
     object["x-kubernetes-group-version-kind"] = kind_extension(row, version, &row.kind);
     let keeps_all = object.get("x-kubernetes-preserve-unknown-fields") == Some(&Value::Bool(true));
     if style == Style::V2 && keeps_all {
-        // Clients of v2 know nothing of the extension; that nothing is said is what lets them send anything.
+        // v2 clients do not know this extension. A schema without fields allows any field.
         meta::map_mut(&mut object).remove("x-kubernetes-preserve-unknown-fields");
     }
-    // Naming fields of a kind that keeps everything would forbid the rest.
+    // A kind that preserves unknown fields and names none gets no fields: they would forbid others.
     let names_fields = object.get("properties").is_some_and(Value::is_object);
     if names_fields || !keeps_all {
         if !names_fields {
@@ -256,8 +258,8 @@ fn custom_list(style: Style, row: &ResourceInfo, version: &VersionInfo, item: &s
     })
 }
 
-/// A custom resource's schema in the words OpenAPI v2 has. What v2 cannot say is left out, so that a client that checks
-/// objects against it accepts at least what the server accepts.
+/// Reduces a custom resource's schema to OpenAPI v2. Rules that v2 cannot express are omitted: a
+/// client that validates against the result accepts every object that the server accepts.
 fn reduce(schema: &Value) -> Value {
     let Some(schema) = schema.as_object() else { return schema.clone() };
     let is = |key: &str| schema.get(key).and_then(Value::as_bool).unwrap_or(false);

@@ -1,6 +1,6 @@
-//! The paths in an OpenAPI document: for every kind its collection, its objects and its subresources, with the
-//! parameters each verb takes. Clients look here for what the server supports (kubectl: field validation, dry run) and
-//! for the kind behind a resource (kubectl explain).
+//! The paths in an OpenAPI document: for every kind its collection, its objects and its
+//! subresources, with the parameters of each verb. Clients read from them which features the server
+//! supports (kubectl: field validation, dry run), and the kind of a resource (kubectl explain).
 
 use serde_json::{Map, Value, json};
 
@@ -15,59 +15,60 @@ const PATCH: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.Patch";
 const WATCH_EVENT: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.WatchEvent";
 const RESOURCES: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.APIResourceList";
 const DELETE_OPTIONS: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.DeleteOptions";
-/// What every kind takes as a patch.
+/// Media types of patches that every kind accepts.
 const PATCH_TYPES: [&str; 3] =
     ["application/apply-patch+yaml", "application/json-patch+json", "application/merge-patch+json"];
-/// What built-in kinds take as well. kubectl looks for it here before it computes such a patch.
+/// Media type of patches that built-in kinds also accept. kubectl checks that it is documented
+/// before it computes such a patch.
 const STRATEGIC_PATCH: &str = "application/strategic-merge-patch+json";
 
-/// Forms objects are answered in.
+/// Media types of objects in responses.
 pub(super) const MEDIA_TYPES: [&str; 2] = ["application/json", "application/yaml"];
 
-/// Name, type and meaning of a query parameter.
+/// Name, type and description of a query parameter.
 type Parameter = (&'static str, &'static str, &'static str);
 
 const DRY_RUN: Parameter =
-    ("dryRun", "string", "When \"All\", the request is checked and answered, but nothing is stored.");
+    ("dryRun", "string", "With \"All\", the request is validated and answered, but nothing is stored.");
 const LIST: [Parameter; 10] = [
     ("allowWatchBookmarks", "boolean", "Whether a watch may send bookmarks."),
-    ("continue", "string", "The token of an earlier, incomplete list."),
+    ("continue", "string", "Continue token of the previous page of a list."),
     ("fieldSelector", "string", "Restricts the objects by their fields."),
     ("labelSelector", "string", "Restricts the objects by their labels."),
-    ("limit", "integer", "The most objects to answer with."),
-    ("resourceVersion", "string", "The revision to list at or to watch from."),
+    ("limit", "integer", "Maximum number of objects in the response."),
+    ("resourceVersion", "string", "The resource version to list at or to watch from."),
     ("resourceVersionMatch", "string", "How resourceVersion applies to a list."),
-    ("sendInitialEvents", "boolean", "Whether a watch begins with the objects there are."),
-    ("timeoutSeconds", "integer", "When to end the answer."),
-    ("watch", "boolean", "Whether to answer with changes as they happen."),
+    ("sendInitialEvents", "boolean", "Whether a watch begins with the existing objects."),
+    ("timeoutSeconds", "integer", "Seconds after which the server ends the response."),
+    ("watch", "boolean", "Whether to stream changes instead of returning a list."),
 ];
 const WRITE: [Parameter; 3] = [
     DRY_RUN,
-    ("fieldManager", "string", "Who makes the change, for managedFields."),
+    ("fieldManager", "string", "Name of the manager of the changed fields in managedFields."),
     ("fieldValidation", "string", "What to do about unknown and duplicate fields: Ignore, Warn or Strict."),
 ];
-const FORCE: Parameter = ("force", "boolean", "Whether an apply takes over fields that others manage.");
+const FORCE: Parameter = ("force", "boolean", "Whether an apply takes over fields of other managers.");
 const DELETE: [Parameter; 4] = [
     DRY_RUN,
-    ("gracePeriodSeconds", "integer", "How long the object may take to end."),
-    ("orphanDependents", "boolean", "Replaced by propagationPolicy."),
-    ("propagationPolicy", "string", "What becomes of dependents: Orphan, Background or Foreground."),
+    ("gracePeriodSeconds", "integer", "Seconds before the object is deleted."),
+    ("orphanDependents", "boolean", "Deprecated: use propagationPolicy."),
+    ("propagationPolicy", "string", "How dependents are deleted: Orphan, Background or Foreground."),
 ];
 
-/// What an operation is about.
+/// The resource of an operation.
 struct Target<'a> {
     style: Style,
-    /// Group and version of the path: scales and evictions are kinds of another group.
+    /// Group and version of the path. Those of the kind may differ, as for scales and evictions.
     served: (&'a str, &'a str),
     group: &'a str,
     version: &'a str,
     kind: &'a str,
-    /// `NamespacedPod`: the end of operation ids.
+    /// Suffix of operation ids, such as `NamespacedPod`.
     id: String,
     patch_types: Vec<&'static str>,
 }
 
-/// The paths of one group and version.
+/// All paths of one group and version.
 pub(super) fn of(registry: &Registry, group: &str, version: &str, style: Style) -> Map<String, Value> {
     let mut paths = Map::new();
     let base = format!("/{}", root(group, version));
@@ -96,7 +97,7 @@ pub(super) fn of(registry: &Registry, group: &str, version: &str, style: Style) 
     paths
 }
 
-/// Discovery of one group and version.
+/// The discovery path of one group and version.
 fn resources(group: &str, version: &str, style: Style) -> Value {
     let group = group_id(group);
     let mut operation = json!({
@@ -168,7 +169,7 @@ fn add_kind(
     whole.insert("parameters".to_owned(), path_parameters(style, row.namespaced, false));
     paths.insert(collection.to_owned(), Value::Object(whole));
     if row.namespaced && has("list") {
-        let everywhere = target.called(format!("{}ForAllNamespaces", row.kind));
+        let everywhere = target.with_id(format!("{}ForAllNamespaces", row.kind));
         paths.insert(
             format!("{base}/{}", row.plural),
             json!({
@@ -199,12 +200,12 @@ fn add_kind(
     }
 }
 
-/// The paths that say of themselves that they watch, which clients had before `watch=true`. Custom resources never had
-/// them documented.
+/// Adds the `/watch/` paths, which preceded the parameter `watch=true`. Kubernetes documents them
+/// for built-in kinds only.
 fn add_watches(paths: &mut Map<String, Value>, row: &ResourceInfo, target: &Target<'_>, base: &str, collection: &str) {
     let below = collection.strip_prefix(base).unwrap_or(collection);
     let mut add = |path: String, action: &str, id: String, named: bool, namespaced: bool| {
-        let operation = target.called(id).operation(action, &[], None, WATCH_EVENT);
+        let operation = target.with_id(id).operation(action, &[], None, WATCH_EVENT);
         let mut parameters = path_parameters(target.style, namespaced, named);
         if let Value::Array(parameters) = &mut parameters {
             parameters.extend(LIST.iter().map(|it| parameter(target.style, "query", it, false)));
@@ -238,8 +239,8 @@ fn subresource(target: &Target<'_>, namespaced: bool, sub: &Subresource) -> Valu
 }
 
 impl<'a> Target<'a> {
-    /// The same under another name.
-    fn called(&self, id: String) -> Target<'a> {
+    /// The same target with another suffix of operation ids.
+    fn with_id(&self, id: String) -> Target<'a> {
         Target { id, patch_types: self.patch_types.clone(), ..*self }
     }
 
@@ -260,7 +261,7 @@ impl<'a> Target<'a> {
         operation
     }
 
-    /// What the operation does, in a line.
+    /// One-line description of the operation.
     fn description(&self, action: &str) -> String {
         let kind = self.kind;
         let subject = || match self.id.strip_prefix("Namespaced").unwrap_or(&self.id).strip_prefix(kind) {
@@ -337,12 +338,12 @@ impl<'a> Target<'a> {
     }
 }
 
-/// A successful answer with an object; `streams` are its forms besides the usual ones.
+/// A successful response with an object. `streams` are media types in addition to [`MEDIA_TYPES`].
 fn answer_with(style: Style, description: &str, definition: &str, streams: &[&'static str]) -> Value {
     answer(style, description, &reference(style, definition), MEDIA_TYPES.iter().chain(streams).copied())
 }
 
-/// A successful answer, in any of `forms`.
+/// A successful response, in any of the media types `forms`.
 pub(super) fn answer(
     style: Style,
     description: &str,
@@ -359,8 +360,8 @@ pub(super) fn answer(
     }
 }
 
-/// What an action is answered with when it succeeds: made things are 201 (a PUT or an apply may make one), and what is on
-/// its way is 202.
+/// Status codes of a successful action: 201 if an object was created (also by PUT or apply), 202
+/// if the action continues after the response.
 fn answers(action: &str) -> &'static [(&'static str, &'static str)] {
     match action {
         "post" => &[("200", "OK"), ("201", "Created"), ("202", "Accepted")],
@@ -370,8 +371,9 @@ fn answers(action: &str) -> &'static [(&'static str, &'static str)] {
     }
 }
 
-/// What a group is called in operation ids and tags: `kueueXK8sIo` for `kueue.x-k8s.io`, `rbacAuthorization` for
-/// `rbac.authorization.k8s.io`, `core` for the core group. Generated clients name their methods and modules after it.
+/// Name of a group in operation ids and tags: `kueueXK8sIo` for `kueue.x-k8s.io`,
+/// `rbacAuthorization` for `rbac.authorization.k8s.io`, `core` for the core group. Generated
+/// clients name their methods and modules after it.
 pub(super) fn group_id(group: &str) -> String {
     if group.is_empty() {
         return "core".to_owned();
@@ -405,7 +407,7 @@ fn path_parameters(style: Style, namespaced: bool, named: bool) -> Value {
     if namespaced {
         parameters.push(parameter(style, "path", &("namespace", "string", "Namespace of the object."), true));
     }
-    parameters.push(parameter(style, "query", &("pretty", "string", "Whether to indent the answer."), false));
+    parameters.push(parameter(style, "query", &("pretty", "string", "Whether to indent the response."), false));
     Value::Array(parameters)
 }
 
@@ -414,7 +416,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn operations_are_called_as_the_published_documents_call_them() {
+    fn operation_ids_are_those_of_the_published_documents() {
         let registry = Registry::builtin();
         let check = |group: &str, version: &str, expected: &[(&str, &str, &str)]| {
             let paths = of(&registry, group, version, Style::V3);

@@ -1,16 +1,18 @@
-//! The v2 document in protobuf (gnostic's `openapi.v2` messages, by their published field numbers): the only form of
-//! it that Go clients ask for. They need it for kinds whose v3 path tells them nothing, reviews for instance.
+//! The v2 document in protobuf: gnostic's `openapi.v2` messages, with their published field
+//! numbers. Go clients request v2 only in this encoding. They need it for kinds whose v3 paths
+//! lack the information, such as reviews.
 //!
-//! Written straight from the JSON document; what our documents never contain is not written.
+//! Encoded directly from the JSON document. Fields that our documents never have are not encoded.
 
 use serde_json::{Map, Value};
 
-/// What answers are labelled with.
+/// Content type of responses.
 pub(super) const CONTENT_TYPE: &str = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf";
-/// What clients ask for; they cannot themselves parse the older name, with its `@`, in an answer.
+/// Media types in requests. The older name, with `@`, is not used in responses: clients cannot
+/// parse it there.
 pub(super) const MEDIA_TYPES: [&str; 2] = ["application/com.github.proto-openapi.spec.v2@v1.0+protobuf", CONTENT_TYPE];
 
-/// A message being written.
+/// A protobuf message under construction.
 #[derive(Default)]
 struct Message(Vec<u8>);
 
@@ -33,7 +35,7 @@ impl Message {
         self.bytes(number, &message.0);
     }
 
-    /// A text field; one that is absent or empty is not written.
+    /// Writes a text field, unless it is absent or empty.
     fn text(&mut self, number: u32, object: &Map<String, Value>, key: &str) {
         if let Some(text) = object.get(key).and_then(Value::as_str).filter(|text| !text.is_empty()) {
             self.bytes(number, text.as_bytes());
@@ -67,7 +69,7 @@ impl Message {
         }
     }
 
-    /// Entries of a map: messages of name and value.
+    /// Writes the entries of a map as messages of name and value.
     fn entries<'a>(
         &mut self,
         number: u32,
@@ -87,7 +89,7 @@ impl Message {
     }
 }
 
-/// Any value, as YAML; JSON is YAML.
+/// An `Any` message. Its content is YAML, which JSON is too.
 fn any(value: &Value) -> Message {
     let mut message = Message::default();
     message.bytes(2, value.to_string().as_bytes());
@@ -99,7 +101,7 @@ fn object(value: &Value) -> &Map<String, Value> {
     value.as_object().unwrap_or_else(|| EMPTY.get_or_init(Map::new))
 }
 
-/// The document's bytes.
+/// Encodes a v2 document.
 pub(super) fn encode(document: &Value) -> Vec<u8> {
     let document = object(document);
     let mut out = Message::default();
@@ -178,7 +180,7 @@ fn parameters(out: &mut Message, number: u32, owner: &Map<String, Value>) {
             other.text(2, parameter, "in");
             other.text(3, parameter, "description");
             other.text(4, parameter, "name");
-            // Query parameters have one more field before their type.
+            // Messages of query parameters have one more field, which shifts the numbers.
             let shift = u32::from(is_query);
             other.text(5 + shift, parameter, "type");
             other.flag(19 + shift, parameter, "uniqueItems");

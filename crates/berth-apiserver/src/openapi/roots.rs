@@ -1,5 +1,6 @@
-//! What is documented outside of every group's version: the roots of discovery, the server's version, and where others learn how
-//! to verify tokens. Each is a document of its own in v3, named as its path.
+//! OpenAPI of paths that belong to no group's version: the roots of discovery, `/version`, and the
+//! OpenID paths for the verification of tokens. In v3 each path has its own document, named after
+//! the path.
 
 use serde_json::{Map, Value, json};
 
@@ -13,19 +14,19 @@ use crate::registry::Origin;
 const META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1";
 const VERSION: &str = "io.k8s.apimachinery.pkg.version.Info";
 
-/// One path that is only read.
+/// One read-only path.
 pub(super) struct Root {
-    /// Without slashes at its ends: `apis/batch`.
+    /// The path without leading and trailing slash: `apis/batch`.
     pub(super) name: String,
     tag: String,
     description: &'static str,
     operation: String,
-    /// The published definition of the answer; a text without one.
+    /// Published definition of the response; `None` for a text response.
     pub(super) definition: Option<String>,
     media_types: &'static [&'static str],
 }
 
-/// The roots there are, in no particular order; those about tokens where tokens are issued.
+/// All roots, in no particular order. With `issues_tokens`, these include the OpenID paths.
 pub(super) fn of(registry: &Registry, issues_tokens: bool) -> Vec<Root> {
     let discovery = |name: String, tag: String, description, operation: String, kind: &str| Root {
         name,
@@ -49,7 +50,7 @@ pub(super) fn of(registry: &Registry, issues_tokens: bool) -> Vec<Root> {
             media_types: &["application/json"],
         },
     ];
-    // Groups that are there by definitions alone have never been documented.
+    // Kubernetes does not document groups that consist of CustomResourceDefinitions only.
     let is_builtin =
         |group: &str| registry.rows().any(|row| row.group == group && !matches!(row.origin, Origin::Custom(_)));
     for (group, _) in groups(registry).into_iter().filter(|(group, _)| !group.is_empty() && is_builtin(group)) {
@@ -89,7 +90,7 @@ impl Root {
         format!("/{}/", self.name)
     }
 
-    /// What the path answers.
+    /// The path item.
     pub(super) fn item(&self, style: Style) -> Value {
         let mut operation = json!({
             "tags": [self.tag], "description": self.description, "operationId": self.operation,
@@ -107,7 +108,7 @@ impl Root {
         json!({"get": operation})
     }
 
-    /// The v3 document about this path.
+    /// The v3 document of this path.
     pub(super) fn document(&self) -> Vec<u8> {
         let mut schemas = Definitions::empty(Style::V3);
         if let Some(name) = &self.definition {

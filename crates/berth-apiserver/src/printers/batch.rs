@@ -1,4 +1,4 @@
-//! Jobs and cron jobs.
+//! Printers of Jobs and CronJobs.
 
 use jiff::Timestamp;
 use serde_json::{Value, json};

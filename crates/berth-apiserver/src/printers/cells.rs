@@ -1,4 +1,4 @@
-//! What cells are made of: fields read without fuss, ages, lists joined the way kubectl shows them.
+//! Helpers to build cells: access to fields, ages, and lists joined as kubectl shows them.
 
 use berth_apimachinery::meta;
 use berth_apimachinery::table::human_duration;
@@ -9,32 +9,32 @@ pub(super) const NONE: &str = "<none>";
 pub(super) const UNKNOWN: &str = "<unknown>";
 pub(super) const UNSET: &str = "<unset>";
 
-/// A text field, empty when absent. `path` is a JSON pointer.
+/// A string field; empty if absent. `path` is a JSON pointer.
 pub(super) fn text<'a>(object: &'a Value, path: &str) -> &'a str {
     object.pointer(path).and_then(Value::as_str).unwrap_or_default()
 }
 
-/// A text field, or something to show instead.
+/// A string field; `otherwise` if it is absent or empty.
 pub(super) fn text_or<'a>(object: &'a Value, path: &str, otherwise: &'a str) -> &'a str {
     Some(text(object, path)).filter(|text| !text.is_empty()).unwrap_or(otherwise)
 }
 
-/// A whole number, 0 when absent.
+/// An integer field; 0 if absent.
 pub(super) fn number(object: &Value, path: &str) -> i64 {
     object.pointer(path).and_then(Value::as_i64).unwrap_or(0)
 }
 
-/// A yes or no, no when absent.
+/// A boolean field; false if absent.
 pub(super) fn flag(object: &Value, path: &str) -> bool {
     object.pointer(path).and_then(Value::as_bool).unwrap_or(false)
 }
 
-/// The items of a list, none when absent.
+/// The items of a list; none if it is absent.
 pub(super) fn items<'a>(object: &'a Value, path: &str) -> impl DoubleEndedIterator<Item = &'a Value> + 'a {
     object.pointer(path).and_then(Value::as_array).into_iter().flatten()
 }
 
-/// How many entries a list or map has.
+/// Number of entries of a list or map.
 pub(super) fn count(object: &Value, path: &str) -> i64 {
     match object.pointer(path) {
         Some(Value::Array(list)) => list.len() as i64,
@@ -43,7 +43,7 @@ pub(super) fn count(object: &Value, path: &str) -> i64 {
     }
 }
 
-/// A number or text that may be either, or something to show instead.
+/// A field that is a number, string or boolean, as text; `otherwise` if it is absent.
 pub(super) fn either_or(object: &Value, path: &str, otherwise: &str) -> String {
     match object.pointer(path) {
         Some(Value::String(text)) => text.clone(),
@@ -57,7 +57,7 @@ pub(super) fn moment(object: &Value, path: &str) -> Option<Timestamp> {
     text(object, path).parse().ok()
 }
 
-/// Time since a timestamp field, `<unknown>` when absent.
+/// Time since a timestamp field; `<unknown>` if absent.
 pub(super) fn since(object: &Value, path: &str, now: Timestamp) -> String {
     moment(object, path).map_or_else(|| UNKNOWN.to_owned(), |then| span(then, now))
 }
@@ -71,7 +71,7 @@ pub(super) fn age(object: &Value, now: Timestamp) -> Value {
     since(object, "/metadata/creationTimestamp", now).into()
 }
 
-/// `a=1,b=2`, `<none>` when empty.
+/// Labels as `a=1,b=2`; `<none>` if empty.
 pub(super) fn labels(map: Option<&Value>) -> String {
     let map = map.and_then(Value::as_object);
     let mut pairs: Vec<(&str, &str)> =
@@ -81,7 +81,7 @@ pub(super) fn labels(map: Option<&Value>) -> String {
     joined(pairs, ",")
 }
 
-/// A LabelSelector as text; `<none>` when there is none or it is empty.
+/// A LabelSelector as text; `<none>` if it is absent or empty.
 pub(super) fn selector(selector: Option<&Value>) -> String {
     use berth_apimachinery::selector::LabelSelector;
     let Some(selector) = selector.filter(|value| !value.is_null()) else { return NONE.to_owned() };
@@ -92,7 +92,7 @@ pub(super) fn selector(selector: Option<&Value>) -> String {
     }
 }
 
-/// Joined, or `<none>` when there is nothing to join.
+/// The joined parts; `<none>` if there are none.
 pub(super) fn joined(parts: impl IntoIterator<Item = String>, separator: &str) -> String {
     let parts: Vec<String> = parts.into_iter().collect();
     if parts.is_empty() { NONE.to_owned() } else { parts.join(separator) }
@@ -108,7 +108,7 @@ pub(super) fn containers(object: &Value, spec: &str) -> (String, String) {
     (list("/name"), list("/image"))
 }
 
-/// Whether a condition of this type is true.
+/// Whether a condition of this type has the status True.
 pub(super) fn has_condition(object: &Value, kind: &str) -> bool {
     condition(object, kind).is_some_and(|condition| text(condition, "/status") == "True")
 }

@@ -1,4 +1,5 @@
-//! What belongs to the cluster: nodes, namespaces, events, leases, classes, certificates, admission, volumes.
+//! Printers of nodes, namespaces, events, leases, classes, certificate signing requests, admission
+//! configuration, devices and storage drivers.
 
 use berth_apimachinery::meta;
 use jiff::Timestamp;

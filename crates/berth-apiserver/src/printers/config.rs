@@ -1,4 +1,4 @@
-//! What configures: config maps, secrets, service accounts, quotas, volumes, role bindings.
+//! Printers of ConfigMaps, Secrets, ServiceAccounts, quotas, volumes and role bindings.
 
 use jiff::Timestamp;
 use serde_json::Value;
@@ -116,7 +116,7 @@ fn phase(object: &Value) -> Value {
 
 fn claim(object: &Value, now: Timestamp) -> Vec<Value> {
     let volume = text(object, "/spec/volumeName");
-    // Until it is bound a claim has neither capacity nor modes, only wishes.
+    // An unbound claim has neither capacity nor access modes, although it requests them.
     let (capacity, modes) = match volume {
         "" => ("", String::new()),
         _ => (text(object, "/status/capacity/storage"), access_modes(object, "/status/accessModes")),

@@ -1,4 +1,4 @@
-//! Services and what leads to them.
+//! Printers of Services, endpoints and ingresses.
 
 use jiff::Timestamp;
 use serde_json::Value;
@@ -7,7 +7,7 @@ use super::cells::{NONE, UNKNOWN, UNSET, age, items, joined, labels, number, sel
 use super::{AGE, Printer, printer};
 
 const S: &str = "string";
-/// Endpoints shown before `+ n more...`.
+/// Number of endpoints that are shown before `+ n more...`.
 const ENDPOINTS_SHOWN: usize = 3;
 
 pub(super) const PRINTERS: &[Printer] = &[
@@ -43,7 +43,7 @@ pub(super) const PRINTERS: &[Printer] = &[
     }),
 ];
 
-/// `services/default/kubernetes`
+/// The parent of an IPAddress, such as `services/default/kubernetes`.
 fn parent(object: &Value) -> String {
     let at = |field: &str| text(object, &format!("/spec/parentRef/{field}")).to_owned();
     if at("resource").is_empty() {

@@ -1,4 +1,4 @@
-//! Pods and pod templates.
+//! Printers of pods and pod templates.
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
@@ -67,7 +67,7 @@ fn readiness_gates(object: &Value) -> String {
     format!("{open}/{total}")
 }
 
-/// What the containers of a pod add up to.
+/// Summary of the containers of a pod.
 struct Summary {
     status: String,
     ready: usize,
@@ -88,17 +88,18 @@ impl Summary {
         if condition(pod, "PodScheduled").is_some_and(|it| text(it, "/reason") == "SchedulingGated") {
             summary.status = "SchedulingGated".to_owned();
         }
-        // Init containers that restart always are sidecars: they count like ordinary ones.
+        // Init containers with the restart policy Always are sidecars: they count like regular
+        // containers.
         let sidecars: Vec<&str> = items(pod, "/spec/initContainers")
             .filter(|container| text(container, "/restartPolicy") == "Always")
             .map(|container| text(container, "/name"))
             .collect();
         summary.containers += sidecars.len();
-        let sidecar_restarts = summary.look_at_init_containers(pod, &sidecars);
+        let sidecar_restarts = summary.add_init_containers(pod, &sidecars);
         if sidecar_restarts.is_none() || has_condition(pod, "Initialized") {
             let (restarts, last) = sidecar_restarts.unwrap_or_else(|| sum_restarts(pod, &sidecars));
             (summary.restarts, summary.last_restart) = (restarts, last);
-            summary.look_at_containers(pod);
+            summary.add_containers(pod);
         }
         if is_being_deleted(pod) {
             if text(pod, "/status/reason") == "NodeLost" {
@@ -110,8 +111,9 @@ impl Summary {
         summary
     }
 
-    /// Stops at the first init container that is not done. `None` when all are; otherwise the restarts of sidecars.
-    fn look_at_init_containers(&mut self, pod: &Value, sidecars: &[&str]) -> Option<(i64, Option<Timestamp>)> {
+    /// Adds init containers up to the first incomplete one. Returns the restarts of sidecars if
+    /// there is an incomplete one, else `None`.
+    fn add_init_containers(&mut self, pod: &Value, sidecars: &[&str]) -> Option<(i64, Option<Timestamp>)> {
         for (index, container) in items(pod, "/status/initContainerStatuses").enumerate() {
             self.count_restarts(container);
             let is_sidecar = sidecars.contains(&text(container, "/name"));
@@ -126,7 +128,7 @@ impl Summary {
             let waiting =
                 waiting.map(|state| text(state, "/reason")).filter(|it| !it.is_empty() && *it != "PodInitializing");
             self.status = match (terminated, waiting) {
-                (Some(state), _) => format!("Init:{}", why_terminated(state)),
+                (Some(state), _) => format!("Init:{}", termination_reason(state)),
                 (None, Some(reason)) => format!("Init:{reason}"),
                 (None, None) => format!("Init:{index}/{}", count(pod, "/spec/initContainers")),
             };
@@ -135,8 +137,8 @@ impl Summary {
         None
     }
 
-    fn look_at_containers(&mut self, pod: &Value) {
-        let mut some_runs = false;
+    fn add_containers(&mut self, pod: &Value) {
+        let mut any_running = false;
         for container in items(pod, "/status/containerStatuses").rev() {
             self.count_restarts(container);
             let state = |name: &str| container.pointer(&format!("/state/{name}"));
@@ -144,14 +146,14 @@ impl Summary {
             if let Some(reason) = waiting {
                 self.status = reason.to_owned();
             } else if let Some(terminated) = state("terminated") {
-                self.status = why_terminated(terminated);
+                self.status = termination_reason(terminated);
             } else if flag(container, "/ready") && state("running").is_some() {
-                some_runs = true;
+                any_running = true;
                 self.ready += 1;
             }
         }
-        // One container completed while another still runs: the pod is not done.
-        if self.status == "Completed" && some_runs {
+        // A pod with a completed and a running container is not complete.
+        if self.status == "Completed" && any_running {
             self.status = if has_condition(pod, "Ready") { "Running" } else { "NotReady" }.to_owned();
         }
     }
@@ -172,7 +174,7 @@ fn sum_restarts(pod: &Value, sidecars: &[&str]) -> (i64, Option<Timestamp>) {
     )
 }
 
-fn why_terminated(state: &Value) -> String {
+fn termination_reason(state: &Value) -> String {
     match (text(state, "/reason"), number(state, "/signal")) {
         ("", 0) => format!("ExitCode:{}", number(state, "/exitCode")),
         ("", signal) => format!("Signal:{signal}"),

@@ -1,4 +1,5 @@
-//! What keeps pods running: deployments, replica sets, stateful sets, daemon sets and what scales or guards them.
+//! Printers of Deployments, ReplicaSets, StatefulSets, DaemonSets, autoscalers and disruption
+//! budgets.
 
 use berth_apimachinery::meta;
 use jiff::Timestamp;
@@ -166,7 +167,8 @@ fn autoscaler(object: &Value, now: Timestamp) -> Vec<Value> {
     ]
 }
 
-/// `cpu: 12%/80%`, or plain amounts where the target is one.
+/// A metric with its current value and target: `cpu: 12%/80%`, or amounts if the target is an
+/// amount.
 fn target(metric: &Value, current: &Value) -> String {
     let kind = text(metric, "/type");
     let source = match kind {

@@ -1,5 +1,5 @@
-//! Protobuf to JSON. Go writes plain fields even when they are zero and leaves out pointers that are nil; JSON leaves out
-//! both, so zeros are dropped except where Go's JSON has them, too.
+//! Protobuf to JSON. Go encodes plain fields even when they are zero, and omits nil pointers. JSON
+//! omits both, so zero values are dropped unless Go's JSON has them.
 
 use base64::Engine;
 use serde_json::{Map, Number, Value, json};
@@ -7,23 +7,24 @@ use serde_json::{Map, Number, Value, json};
 use super::PREFIX;
 use super::table::{Field, Kind, Many, Message, table};
 
-/// Messages within messages; no built-in kind but schemas of definitions goes half as deep.
+/// Maximum nesting of messages. Of the built-in kinds only schemas in CustomResourceDefinitions
+/// need more than half of it.
 const DEPTH_MAX: usize = 96;
 
 /// Why a body could not be decoded.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeError {
-    /// It is not what it claims to be.
+    /// The body is not valid protobuf, or does not match the messages of its kind.
     #[error("the protobuf body is malformed: {0}")]
     Malformed(&'static str),
-    /// The envelope names a kind whose encoding is not known here.
+    /// The envelope names a kind that is not in the table.
     #[error("no protobuf encoding is known for {0}")]
     UnknownKind(String),
 }
 
 pub(super) const TRUNCATED: DecodeError = DecodeError::Malformed("it ends in the middle of a field");
 
-/// The object in a body, as JSON has it.
+/// Decodes the object in a body to JSON.
 pub fn to_json(body: &[u8]) -> Result<Value, DecodeError> {
     let envelope = body.strip_prefix(PREFIX).ok_or(DecodeError::Malformed("the prefix is missing"))?;
     let (mut api_version, mut kind, mut raw) = (String::new(), String::new(), &[][..]);
@@ -40,7 +41,7 @@ pub fn to_json(body: &[u8]) -> Result<Value, DecodeError> {
             }
             (2, Wire::Bytes(bytes)) => raw = bytes,
             (3, Wire::Bytes(encoding)) if !encoding.is_empty() => {
-                return Err(DecodeError::Malformed("its content is encoded once more"));
+                return Err(DecodeError::Malformed("the object has a content encoding"));
             }
             _ => {}
         }
@@ -130,7 +131,7 @@ fn read_message(
     for part in parts(bytes) {
         let (number, wire) = part?;
         match message.field(number) {
-            // A field newer than the table: as unknown as an unknown JSON field, but without a name to complain of.
+            // A field that is newer than the table is ignored. It has no name to report.
             None => {}
             Some(Field { name: "", kind: Kind::Message(inner), .. }) => {
                 if let Wire::Bytes(bytes) = wire {
@@ -152,7 +153,7 @@ fn read_field(field: &Field, wire: Wire<'_>, object: &mut Map<String, Value>, de
             }
         }
         Many::Map => {
-            let Wire::Bytes(entry) = wire else { return Err(DecodeError::Malformed("a map entry is no message")) };
+            let Wire::Bytes(entry) = wire else { return Err(DecodeError::Malformed("a map entry is not a message")) };
             let (key, value) = map_entry(entry, field.kind, depth)?;
             if let Value::Object(map) = object.entry(field.name).or_insert_with(|| json!({})) {
                 map.insert(key, value);
@@ -240,7 +241,7 @@ fn single(wire: Wire<'_>, kind: Kind, depth: usize) -> Result<Value, DecodeError
         Kind::Texts => texts(bytes, 1),
         Kind::Quantity => Ok(text(content(1))?.into()),
         Kind::IntOrString => Ok(if number(1) == 1 { text(content(3))?.into() } else { number(2).into() }),
-        // An empty message is Go's zero time: no time at all.
+        // An empty message is Go's zero time: no timestamp.
         Kind::Time | Kind::MicroTime if bytes.is_empty() => Ok(Value::Null),
         Kind::Time => time(number(1), 0, "%Y-%m-%dT%H:%M:%SZ"),
         Kind::MicroTime => time(number(1), number(2), "%Y-%m-%dT%H:%M:%S.%6fZ"),
@@ -291,7 +292,7 @@ fn texts(bytes: &[u8], number: u32) -> Result<Value, DecodeError> {
 }
 
 fn double(value: f64) -> Value {
-    // As JSON has it: whole numbers without a point.
+    // JSON has whole numbers without a decimal point.
     if value.fract() == 0.0 && value.abs() < 2f64.powi(53) {
         return (value as i64).into();
     }

@@ -1,8 +1,9 @@
-//! JSON to protobuf, as Kubernetes' own types write it: fields by number, plain fields when they are zero, too, pointers
-//! when they are set, maps in the order of their keys.
+//! JSON to protobuf, as Kubernetes' Go types encode it: fields in the order of their numbers, plain
+//! fields even when they are zero, pointers only when they are set, maps in the order of their
+//! keys.
 //!
-//! Costs one look at the object for each field its messages have, and one copy of each nested message
-//! when its length turns out to need more than the one byte kept free for it.
+//! The cost is one map lookup per field of each message, and one copy of a nested message whose
+//! length needs more than the one byte reserved for it.
 
 use std::borrow::Cow;
 use std::sync::LazyLock;
@@ -15,35 +16,35 @@ use serde_json::{Map, Value};
 use super::PREFIX;
 use super::table::{Field, Kind, Many, Message, table};
 
-/// Why an object could not be written.
+/// Why an object could not be encoded.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EncodeError {
-    /// Nothing is known of how the kind is written.
+    /// The kind is not in the table.
     #[error("no protobuf encoding is known for {kind} in {api_version:?}")]
     UnknownKind {
-        /// `apps/v1`.
+        /// Group and version, such as `apps/v1`.
         api_version: String,
-        /// `Deployment`.
+        /// Kind, such as `Deployment`.
         kind: String,
     },
-    /// A field has a value of another type than the kind's.
-    #[error("{path} cannot be written in protobuf: {expected} is expected")]
-    Misfit {
-        /// Where it is in the object.
+    /// A field has a value of the wrong type.
+    #[error("{path} cannot be encoded in protobuf: {expected} is expected")]
+    WrongType {
+        /// Path of the field in the object.
         path: String,
-        /// What would be accepted.
+        /// The expected type, with an article.
         expected: &'static str,
     },
 }
 
 impl EncodeError {
-    fn misfit(expected: &'static str) -> EncodeError {
-        EncodeError::Misfit { path: String::new(), expected }
+    fn wrong_type(expected: &'static str) -> EncodeError {
+        EncodeError::WrongType { path: String::new(), expected }
     }
 
-    /// Makes it about what is below `step`.
+    /// Prefixes the path with `step`.
     fn put_below(&mut self, step: &str) {
-        if let EncodeError::Misfit { path, .. } = self {
+        if let EncodeError::WrongType { path, .. } = self {
             let between = if path.is_empty() || path.starts_with('[') { "" } else { "." };
             *path = format!("{step}{between}{path}");
         }
@@ -52,15 +53,15 @@ impl EncodeError {
 
 type Result<T = ()> = std::result::Result<T, EncodeError>;
 
-/// What was left out of what was written: fields with values of other types than the kind's, each with its place. No more
-/// than [`NAMED_MAX`] of them.
+/// Fields that were omitted from an encoded object because their values have the wrong type, at
+/// most [`REPORTED_MAX`] of them.
 pub(crate) type LeftOut = Vec<EncodeError>;
 
-/// Most fields of an object that are named when they are left out.
-const NAMED_MAX: usize = 16;
+/// Maximum number of omitted fields to report for one object.
+const REPORTED_MAX: usize = 16;
 
-/// The output. A field with a value of the wrong type is left out, as if it were absent: one wrong
-/// value must not keep a client from a list of thousands.
+/// The output. A field with a value of the wrong type is encoded as if it were absent: one wrong
+/// value must not make a list of thousands of objects fail.
 #[derive(Default)]
 struct Out {
     bytes: Vec<u8>,
@@ -73,12 +74,12 @@ impl Out {
     }
 
     fn leave_out(&mut self, error: EncodeError) {
-        if self.left_out.len() < NAMED_MAX {
+        if self.left_out.len() < REPORTED_MAX {
             self.left_out.push(error);
         }
     }
 
-    /// Says of what was left out since there were `before` that it is below `step`.
+    /// Prefixes the paths of the omitted fields after the first `before` with `step`.
     fn put_below(&mut self, before: usize, step: impl std::fmt::Display) {
         if self.left_out.len() > before {
             let step = step.to_string();
@@ -103,36 +104,37 @@ impl std::ops::DerefMut for Out {
 
 static NOTHING: LazyLock<Map<String, Value>> = LazyLock::new(Map::new);
 
-/// The whole body of an answer: the prefix, and the envelope with an object that says its apiVersion and kind. A list of owners
-/// may be [packed].
+/// Encodes an object with apiVersion and kind as a complete response body: prefix and envelope. Its
+/// `managedFields` may be [packed].
 ///
 /// # Errors
-/// Nothing is known of the kind, or a field does not fit it.
+/// The kind is not in the table, or a field has a value of the wrong type.
 pub fn from_json(object: &Value) -> Result<Vec<u8>> {
-    let (body, left_out) = as_far_as_it_fits(object)?;
+    let (body, left_out) = from_json_lossy(object)?;
     left_out.into_iter().next().map_or(Ok(body), Err)
 }
 
-/// As above, without the fields that do not fit, which are returned beside it.
+/// As [`from_json`], but fields with values of the wrong type are omitted. Returns the body and the
+/// omitted fields.
 ///
 /// # Errors
-/// Nothing is known of the kind.
-pub(crate) fn as_far_as_it_fits(object: &Value) -> Result<(Vec<u8>, LeftOut)> {
+/// The kind is not in the table.
+pub(crate) fn from_json_lossy(object: &Value) -> Result<(Vec<u8>, LeftOut)> {
     let mut out = Out::default();
     put_object(&mut out, object)?;
     Ok((out.bytes, out.left_out))
 }
 
-/// Appends an object's whole body.
+/// Appends the complete body of an object.
 fn put_object(out: &mut Out, object: &Value) -> Result {
     let text = |field: &str| object.get(field).and_then(Value::as_str).unwrap_or_default();
     put_as(out, text("apiVersion"), text("kind"), object)
 }
 
-/// The same for an object of which is known what it is.
+/// As [`put_object`], with apiVersion and kind from the caller.
 fn put_as(out: &mut Out, api_version: &str, kind: &str, object: &Value) -> Result {
     let message = of_kind(api_version, kind)?;
-    let object = object.as_object().ok_or(EncodeError::misfit("an object"))?;
+    let object = object.as_object().ok_or(EncodeError::wrong_type("an object"))?;
     put_head(out, api_version, kind);
     nested(out, RAW, |out| {
         put_message(out, message, object);
@@ -148,12 +150,12 @@ fn of_kind(api_version: &str, kind: &str) -> Result<&'static Message> {
         .ok_or_else(|| EncodeError::UnknownKind { api_version: api_version.to_owned(), kind: kind.to_owned() })
 }
 
-/// The envelope's field that holds the object.
+/// Number of the envelope's field that holds the object.
 const RAW: u32 = 2;
-/// Its last fields, which say that the object is neither encoded once more nor of another media type.
+/// The last fields of the envelope: empty content encoding and content type.
 const TAIL: &[u8] = &[3 << 3 | 2, 0, 4 << 3 | 2, 0];
 
-/// The prefix, and the envelope up to the object.
+/// Appends the prefix, and the envelope up to the object.
 fn put_head(out: &mut Vec<u8>, api_version: &str, kind: &str) {
     out.extend_from_slice(PREFIX);
     let mut type_meta = Vec::with_capacity(api_version.len() + kind.len() + 4);
@@ -168,16 +170,17 @@ pub(crate) struct ListEncoder {
     head: Vec<u8>,
     items: &'static Field,
     item: &'static Message,
-    /// The list's metadata, and whether they come before the items (not so in v1beta1).
+    /// The encoded metadata of the list.
     metadata: Vec<u8>,
+    /// Whether the metadata precedes the items. In v1beta1 it follows them.
     metadata_first: bool,
 }
 
 impl ListEncoder {
-    /// An encoder of lists of that kind.
+    /// An encoder for lists of the given kind.
     ///
     /// # Errors
-    /// Nothing is known of the kind, or its metadata does not fit.
+    /// The kind is not in the table, or the metadata has a value of the wrong type.
     pub(crate) fn new(api_version: &str, list_kind: &str, metadata: &Value) -> Result<ListEncoder> {
         let unknown = || EncodeError::UnknownKind { api_version: api_version.to_owned(), kind: list_kind.to_owned() };
         let message = of_kind(api_version, list_kind)?;
@@ -196,12 +199,12 @@ impl ListEncoder {
         })
     }
 
-    /// Appends an item without the fields that do not fit the kind, and says which.
+    /// Appends an item. Fields with values of the wrong type are omitted and returned.
     ///
     /// # Errors
-    /// It is no object; nothing is appended.
+    /// The item is not an object; nothing is appended.
     pub(crate) fn put_item(&self, out: &mut Vec<u8>, object: &Value) -> Result<LeftOut> {
-        let map = object.as_object().ok_or(EncodeError::misfit("an object"))?;
+        let map = object.as_object().ok_or(EncodeError::wrong_type("an object"))?;
         let mut item = Out::onto(out);
         let put = nested(&mut item, self.items.number, |out| {
             put_message(out, self.item, map);
@@ -211,7 +214,7 @@ impl ListEncoder {
         put.map(|()| item.left_out)
     }
 
-    /// What comes before items that are `length` bytes long together.
+    /// The bytes before the items, which have `length` bytes in total.
     pub(crate) fn before(&self, length: usize) -> Vec<u8> {
         let mut out = self.head.clone();
         put_key(&mut out, RAW, BYTES);
@@ -222,18 +225,18 @@ impl ListEncoder {
         out
     }
 
-    /// What comes behind the items.
+    /// The bytes after the items.
     pub(crate) fn after(&self) -> Vec<u8> {
         let metadata: &[u8] = if self.metadata_first { &[] } else { &self.metadata };
         [metadata, TAIL].concat()
     }
 }
 
-/// Appends an event of a watch: its length in four bytes, and the event with the whole object, envelope and all, but for the
-/// fields that do not fit, which are told.
+/// Appends an event of a watch: its length in four bytes, and the event with the object in its
+/// envelope. Fields with values of the wrong type are omitted and returned.
 ///
 /// # Errors
-/// Nothing is known of the kind; nothing is appended.
+/// The kind is not in the table; nothing is appended.
 pub(crate) fn put_event(out: &mut Vec<u8>, event: &str, object: &Value) -> Result<LeftOut> {
     let start = out.len();
     let mut frame = Out::onto(out);
@@ -278,7 +281,8 @@ fn put_bytes(out: &mut Vec<u8>, number: u32, bytes: &[u8]) {
     out.extend_from_slice(bytes);
 }
 
-/// Writes what `content` writes as a field, with its length, for which one byte is kept free and usually is enough.
+/// Appends a length-delimited field with the bytes that `content` writes. One byte is reserved for
+/// the length, which is usually enough.
 fn nested(out: &mut Out, number: u32, content: impl FnOnce(&mut Out) -> Result) -> Result {
     put_key(out, number, BYTES);
     let start = out.len();
@@ -309,7 +313,7 @@ fn put_message(out: &mut Out, message: &Message, object: &Map<String, Value>) {
         out.leave_out(error);
         out.put_below(before, field.name);
         if field.many == Many::Value {
-            // What is absent always fits.
+            // An absent value is valid for every type.
             let _ = put_single(out, field.number, field.kind, None);
         }
     }
@@ -328,15 +332,15 @@ fn put_field(out: &mut Out, field: &Field, object: &Map<String, Value>) -> Resul
         (_, None) => Ok(()),
         (Many::Optional, Some(_)) => put_single(out, field.number, field.kind, value),
         (Many::List, Some(Value::Array(items))) => match value.and_then(packed::text_of) {
-            Some(text) if field.name == "managedFields" => put_owners(out, field, text),
+            Some(text) if field.name == "managedFields" => put_managed_fields(out, field, text),
             _ => put_items(out, field.number, field.kind, items),
         },
-        (Many::List, Some(_)) => Err(EncodeError::misfit("a list")),
+        (Many::List, Some(_)) => Err(EncodeError::wrong_type("a list")),
         (Many::Map, Some(Value::Object(map))) => {
             put_map(out, field, map);
             Ok(())
         }
-        (Many::Map, Some(_)) => Err(EncodeError::misfit("an object")),
+        (Many::Map, Some(_)) => Err(EncodeError::wrong_type("an object")),
     }
 }
 
@@ -352,12 +356,13 @@ fn put_items(out: &mut Out, number: u32, kind: Kind, items: &[Value]) -> Result 
     Ok(())
 }
 
-/// The entries of a packed list. What an entry owns goes out as the text it is, not read.
-fn put_owners(out: &mut Out, field: &Field, text: &str) -> Result {
-    let Kind::Message(place) = field.kind else { return Err(EncodeError::misfit("a list")) };
+/// Appends the entries of packed `managedFields`. The owned fields of an entry are copied as text,
+/// without parsing them.
+fn put_managed_fields(out: &mut Out, field: &Field, text: &str) -> Result {
+    let Kind::Message(place) = field.kind else { return Err(EncodeError::wrong_type("a list")) };
     let message = table().at(place);
     let entries: Vec<std::collections::BTreeMap<Cow<'_, str>, &RawValue>> =
-        serde_json::from_str(text).map_err(|_| EncodeError::misfit("a list of objects"))?;
+        serde_json::from_str(text).map_err(|_| EncodeError::wrong_type("a list of objects"))?;
     for entry in &entries {
         nested(out, field.number, |out| {
             for field in &message.fields {
@@ -366,7 +371,7 @@ fn put_owners(out: &mut Out, field: &Field, text: &str) -> Result {
                     (Kind::Raw, Some(text)) => put_raw(out, field.number, text.as_bytes()),
                     (_, Some(text)) => {
                         let value: Value =
-                            serde_json::from_str(text).map_err(|_| EncodeError::misfit("a JSON value"))?;
+                            serde_json::from_str(text).map_err(|_| EncodeError::wrong_type("a JSON value"))?;
                         put_single(out, field.number, field.kind, Some(&value))?;
                     }
                     (_, None) if field.many == Many::Value => put_single(out, field.number, field.kind, None)?,
@@ -386,13 +391,13 @@ fn put_raw(out: &mut Vec<u8>, number: u32, text: &[u8]) {
 }
 
 fn put_map(out: &mut Out, field: &Field, map: &Map<String, Value>) {
-    // `Map` is in the order of its keys' bytes, which is Go's.
+    // `Map` is ordered by the bytes of its keys, as maps that Go encodes.
     for (key, value) in map {
         let (start, before) = (out.len(), out.left_out.len());
         let entry = nested(out, field.number, |out| {
             put_bytes(out, 1, key.as_bytes());
             match (value, field.kind) {
-                // The one value that can be nil.
+                // Byte slices are the only values of maps that can be nil.
                 (Value::Null, Kind::Bytes) => Ok(()),
                 _ => put_single(out, 2, field.kind, Some(value)),
             }
@@ -406,7 +411,7 @@ fn put_map(out: &mut Out, field: &Field, map: &Map<String, Value>) {
     }
 }
 
-/// Writes a value; what is absent or null as Go's zero value.
+/// Appends a value. An absent or null value is encoded as Go's zero value.
 fn put_single(out: &mut Out, number: u32, kind: Kind, value: Option<&Value>) -> Result {
     let value = value.filter(|value| !value.is_null());
     match kind {
@@ -414,7 +419,7 @@ fn put_single(out: &mut Out, number: u32, kind: Kind, value: Option<&Value>) -> 
         Kind::Flag => put_integer(out, number, i64::from(flag(value)?)),
         Kind::Integer => put_integer(out, number, integer(value)?),
         Kind::Double => {
-            let double = value.map_or(Some(0.0), Value::as_f64).ok_or(EncodeError::misfit("a number"))?;
+            let double = value.map_or(Some(0.0), Value::as_f64).ok_or(EncodeError::wrong_type("a number"))?;
             put_key(out, number, DOUBLE);
             out.extend_from_slice(&double.to_le_bytes());
         }
@@ -467,7 +472,7 @@ fn put_single(out: &mut Out, number: u32, kind: Kind, value: Option<&Value>) -> 
         }
         Kind::SchemaOrFlag => {
             return nested(out, number, |out| {
-                // A schema allows what it allows.
+                // `allows` is true for a schema: the schema itself restricts the values.
                 let is_schema = value.is_some_and(Value::is_object);
                 put_integer(out, 1, i64::from(is_schema || flag(value)?));
                 if is_schema { put_single(out, 2, schema_kind()?, value) } else { Ok(()) }
@@ -481,7 +486,7 @@ fn put_single(out: &mut Out, number: u32, kind: Kind, value: Option<&Value>) -> 
         }
         Kind::Message(place) => {
             let object = match value {
-                Some(value) => value.as_object().ok_or(EncodeError::misfit("an object"))?,
+                Some(value) => value.as_object().ok_or(EncodeError::wrong_type("an object"))?,
                 None => &NOTHING,
             };
             return nested(out, number, |out| {
@@ -495,27 +500,31 @@ fn put_single(out: &mut Out, number: u32, kind: Kind, value: Option<&Value>) -> 
 
 fn schema_kind() -> Result<Kind> {
     let place = table().place("apiextensions.v1.JSONSchemaProps");
-    place.map(Kind::Message).ok_or(EncodeError::misfit("no schema"))
+    place.map(Kind::Message).ok_or(EncodeError::wrong_type("no schema"))
 }
 
 fn text(value: Option<&Value>) -> Result<&str> {
-    value.map_or(Some(""), Value::as_str).ok_or(EncodeError::misfit("a string"))
+    value.map_or(Some(""), Value::as_str).ok_or(EncodeError::wrong_type("a string"))
 }
 
 fn flag(value: Option<&Value>) -> Result<bool> {
-    value.map_or(Some(false), Value::as_bool).ok_or(EncodeError::misfit("true or false"))
+    value.map_or(Some(false), Value::as_bool).ok_or(EncodeError::wrong_type("true or false"))
 }
 
 fn integer(value: Option<&Value>) -> Result<i64> {
     let Some(value) = value else { return Ok(0) };
     let unsigned = || value.as_u64().map(|value| value as i64);
     let whole = || value.as_f64().filter(|value| value.fract() == 0.0 && value.abs() < 2f64.powi(63));
-    value.as_i64().or_else(unsigned).or_else(|| whole().map(|it| it as i64)).ok_or(EncodeError::misfit("an integer"))
+    value
+        .as_i64()
+        .or_else(unsigned)
+        .or_else(|| whole().map(|it| it as i64))
+        .ok_or(EncodeError::wrong_type("an integer"))
 }
 
 fn put_texts(out: &mut Vec<u8>, number: u32, list: Option<&Value>) -> Result {
     let items = list.map_or(Some(&[][..]), |list| list.as_array().map(Vec::as_slice));
-    for item in items.ok_or(EncodeError::misfit("a list"))? {
+    for item in items.ok_or(EncodeError::wrong_type("a list"))? {
         put_bytes(out, number, text(Some(item).filter(|item| !item.is_null()))?.as_bytes());
     }
     Ok(())
@@ -524,10 +533,10 @@ fn put_texts(out: &mut Vec<u8>, number: u32, list: Option<&Value>) -> Result {
 fn bytes(text: &str) -> Result<Vec<u8>> {
     let engine = &base64::engine::general_purpose::STANDARD;
     let decoded = engine.decode(text).or_else(|_| {
-        // Line ends are no part of it.
+        // Line breaks are ignored.
         engine.decode(text.replace(['\r', '\n'], ""))
     });
-    decoded.map_err(|_| EncodeError::misfit("base64"))
+    decoded.map_err(|_| EncodeError::wrong_type("base64"))
 }
 
 /// A point in time; `None` for Go's zero time.
@@ -536,10 +545,10 @@ fn time(value: Option<&Value>) -> Result<Option<jiff::Timestamp>> {
     if text.is_empty() || text == "0001-01-01T00:00:00Z" {
         return Ok(None);
     }
-    text.parse().map(Some).map_err(|_| EncodeError::misfit("a time as of RFC 3339"))
+    text.parse().map(Some).map_err(|_| EncodeError::wrong_type("an RFC 3339 timestamp"))
 }
 
-/// Seconds and nanoseconds since then; these are never negative.
+/// Seconds since the epoch, and nanoseconds, which are never negative.
 fn whole_seconds(time: jiff::Timestamp) -> (i64, i64) {
     let (seconds, nanos) = (time.as_second(), i64::from(time.subsec_nanosecond()));
     if nanos < 0 { (seconds - 1, nanos + 1_000_000_000) } else { (seconds, nanos) }

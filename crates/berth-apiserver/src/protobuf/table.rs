@@ -1,4 +1,4 @@
-//! The messages of Kubernetes' kinds, as [`PROTOBUF_FIELDS`] lists them.
+//! The protobuf messages of Kubernetes' kinds, parsed from [`PROTOBUF_FIELDS`].
 
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
@@ -8,19 +8,19 @@ use berth_apimachinery::builtin::PROTOBUF_FIELDS;
 /// One message.
 #[derive(Debug)]
 pub(super) struct Message {
-    /// `core.v1.Pod`.
+    /// Name, such as `core.v1.Pod`.
     pub(super) name: &'static str,
-    /// By number.
+    /// Fields, ordered by number.
     pub(super) fields: Vec<Field>,
 }
 
 impl Message {
-    /// The field of a number.
+    /// The field with a number.
     pub(super) fn field(&self, number: u32) -> Option<&Field> {
         self.fields.binary_search_by_key(&number, |field| field.number).ok().map(|at| &self.fields[at])
     }
 
-    /// The field of a name.
+    /// The field with a JSON name.
     pub(super) fn named(&self, name: &str) -> Option<&Field> {
         self.fields.iter().find(|field| field.name == name)
     }
@@ -30,28 +30,28 @@ impl Message {
 #[derive(Debug)]
 pub(super) struct Field {
     pub(super) number: u32,
-    /// What JSON calls it; empty for a message whose fields belong to the object around it.
+    /// Name in JSON. Empty for an embedded message, whose fields belong to the enclosing object.
     pub(super) name: &'static str,
     pub(super) many: Many,
     pub(super) kind: Kind,
-    /// Whether Go shows it in JSON when it is zero, too.
+    /// Whether Go's JSON has the field even when it is zero.
     pub(super) shown: bool,
 }
 
-/// How many values a field has, and which of them are written.
+/// Cardinality of a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Many {
-    /// One, which is written when it is zero, too.
+    /// One value, encoded even when it is zero.
     Value,
-    /// One or none, in Go a pointer: zero and none differ.
+    /// At most one value, a pointer in Go: zero and absent differ.
     Optional,
     /// A list.
     List,
-    /// A map from texts, written in the order of the keys.
+    /// A map with string keys, encoded in the order of the keys.
     Map,
 }
 
-/// What a value is.
+/// Type of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Text,
@@ -60,67 +60,68 @@ pub(super) enum Kind {
     Double,
     /// Base64 in JSON.
     Bytes,
-    /// A list of texts in a message of its own.
+    /// A message that holds a list of strings.
     Texts,
     Quantity,
     IntOrString,
     Time,
     MicroTime,
-    /// A message of nothing but the text of a JSON value.
+    /// A message that holds the text of a JSON value.
     Raw,
-    /// In definitions' schemas: one schema or several.
+    /// One schema or several, in schemas of CustomResourceDefinitions.
     SchemaOrArray,
-    /// A schema or a flag.
+    /// A schema or a boolean.
     SchemaOrFlag,
-    /// A schema or texts.
+    /// A schema or a list of strings.
     SchemaOrTexts,
-    /// The message at this place of the table.
+    /// The message at this index of the table.
     Message(usize),
 }
 
 /// All messages.
 #[derive(Debug)]
 pub(super) struct Table {
-    /// By name.
+    /// Messages, ordered by name.
     messages: Vec<Message>,
-    /// What the names of a group and version's messages begin with.
+    /// Prefix of message names, by group and version.
     prefixes: BTreeMap<&'static str, &'static str>,
 }
 
-/// The table, read on first use.
+/// The table, parsed on first use.
 pub(super) fn table() -> &'static Table {
     static TABLE: OnceLock<Table> = OnceLock::new();
     TABLE.get_or_init(|| Table::read(PROTOBUF_FIELDS))
 }
 
 impl Table {
-    /// The message at a place.
+    /// The message at an index.
     pub(super) fn at(&self, place: usize) -> &Message {
         &self.messages[place]
     }
 
-    /// The message of that name.
+    /// The message with a name.
     pub(super) fn named(&self, name: &str) -> Option<&Message> {
         self.place(name).map(|place| &self.messages[place])
     }
 
-    /// Where the message of that name is.
+    /// Index of the message with a name.
     pub(super) fn place(&self, name: &str) -> Option<usize> {
         self.messages.binary_search_by(|message| message.name.cmp(name)).ok()
     }
 
-    /// The message of a kind: of its group's, or one of those that every group has.
+    /// The message of a kind: that of its group, or one of `meta.v1`, which every group has.
     pub(super) fn of_kind(&self, api_version: &str, kind: &str) -> Option<&Message> {
         let own = self.prefixes.get(api_version).and_then(|prefix| self.named(&format!("{prefix}.{kind}")));
         own.or_else(|| {
-            // Options are sent under the group of what they are for; discovery in its oldest form says no version.
+            // Options are sent with the group of their resource. The oldest form of discovery has
+            // no version.
             let is_everywhere = kind.ends_with("Options") || matches!(api_version, "" | "v1");
             let meta = is_everywhere || api_version.starts_with("meta.k8s.io/");
             meta.then(|| self.named(&format!("meta.v1.{kind}"))).flatten()
         })
     }
 
-    /// All lists and objects that can be answered, with the group and version they are of.
+    /// All objects and lists that have metadata: their group and version, and their kind.
     #[cfg(test)]
     pub(super) fn kinds(&self) -> Vec<(&'static str, &'static str)> {
         let mut kinds = Vec::new();
@@ -135,7 +136,7 @@ impl Table {
         kinds
     }
 
-    /// Reads the table, which is ours: a test reads all of it.
+    /// Parses the table. It panics on errors, as the table is part of the program.
     fn read(text: &'static str) -> Table {
         let mut table = Table { messages: Vec::new(), prefixes: BTreeMap::new() };
         let mut unread = Vec::new();
@@ -160,7 +161,7 @@ impl Table {
         table
     }
 
-    /// Reads `7=env:*.EnvVar`, a field of a message of `package`.
+    /// Parses a field of a message in `package`, such as `7=env:*.EnvVar`.
     fn read_field(&self, package: &str, text: &'static str) -> Field {
         let parts = text.split_once('=').and_then(|(number, rest)| Some((number, rest.split_once(':')?)));
         let (number, (name, kind)) = parts.expect("a field is number=name:type");

@@ -1,8 +1,10 @@
-//! HorizontalPodAutoscalers have two versions: `autoscaling/v2`, which is stored, and `v1`, which knows one metric, the CPU
-//! of pods in percent of what they request. What v1 has no field for stands in annotations of its objects, spelled as v1
-//! clients know it, so that reading an object and writing it back loses nothing.
+//! Conversion of HorizontalPodAutoscalers between `autoscaling/v2`, which is stored, and `v1`. v1
+//! has a field for only one metric: the CPU usage of pods in percent of their requests. Objects of
+//! v1 have everything else in annotations, so that a client can read an object and write it back
+//! without a loss.
 //!
-//! Names of the annotations and the spelling of metrics in them are those of Kubernetes' `autoscaling/v1` API.
+//! Names of the annotations and the form of metrics in them are those of Kubernetes'
+//! `autoscaling/v1` API.
 
 use berth_apimachinery::meta;
 use serde_json::{Map, Value, json};
@@ -12,19 +14,19 @@ use crate::strategy::default_behavior;
 const V1: &str = "autoscaling/v1";
 const V2: &str = "autoscaling/v2";
 
-/// The metrics but the one v1 has a field for.
+/// Annotation with the metrics that have no field in v1.
 const METRICS: &str = "autoscaling.alpha.kubernetes.io/metrics";
 const BEHAVIOR: &str = "autoscaling.alpha.kubernetes.io/behavior";
 const CURRENT_METRICS: &str = "autoscaling.alpha.kubernetes.io/current-metrics";
 const CONDITIONS: &str = "autoscaling.alpha.kubernetes.io/conditions";
-/// All of them; none is ever stored.
+/// All annotations of the conversion. They are never stored.
 const ANNOTATIONS: [&str; 4] = [METRICS, BEHAVIOR, CURRENT_METRICS, CONDITIONS];
 
-/// What an autoscaler without any metric goes by, in percent.
+/// Target CPU utilization of an autoscaler without metrics, in percent.
 pub(crate) const CPU_PERCENT_DEFAULT: i64 = 80;
 
-/// The kind of a metric, its field, and its places in v2 and v1. A star is `target` in a specification and `current` in a
-/// status.
+/// Type of a metric, its field, and the paths of its values in v2 and v1. A star stands for
+/// `target` in a specification and for `current` in a status.
 type Source = (&'static str, &'static str, &'static [(&'static str, &'static str)]);
 
 const SOURCES: [Source; 5] = [
@@ -71,7 +73,7 @@ const SOURCES: [Source; 5] = [
     ),
 ];
 
-/// Whether a metric is a wanted one or a current one.
+/// Whether metrics are targets (specification) or current values (status).
 #[derive(Clone, Copy, PartialEq)]
 enum Side {
     Wanted,
@@ -86,7 +88,7 @@ impl Side {
         }
     }
 
-    /// v1's field for the CPU of pods.
+    /// Field of v1 for the CPU usage of pods.
     fn percent(self) -> &'static str {
         match self {
             Side::Wanted => "targetCPUUtilizationPercentage",
@@ -102,7 +104,8 @@ impl Side {
     }
 }
 
-/// An autoscaler in the version called `to`. One that is of that version already, or of none that is known, stays as it is.
+/// Converts an autoscaler to the version `to`. Objects of that version, or of an unknown version,
+/// are returned unchanged.
 pub fn convert(mut object: Value, to: &str) -> Value {
     match (meta::api_version(&object), to) {
         (V2, V1) => to_v1(&mut object),
@@ -122,7 +125,7 @@ fn to_v1(object: &mut Value) {
             spec.insert(Side::Wanted.percent().to_owned(), cpu.clone());
         }
         let others = metrics.iter().filter(|metric| !is_cpu(metric) || percent(metric, Side::Wanted).is_none());
-        annotations.push((METRICS, others.map(|metric| spelled_v1(metric, Side::Wanted)).collect()));
+        annotations.push((METRICS, others.map(|metric| metric_to_v1(metric, Side::Wanted)).collect()));
         annotations.push((BEHAVIOR, spec.remove("behavior").unwrap_or_default()));
     }
     if let Some(status) = object.get_mut("status").and_then(Value::as_object_mut) {
@@ -131,8 +134,8 @@ fn to_v1(object: &mut Value) {
         if let Some(cpu) = cpu {
             status.insert(Side::Current.percent().to_owned(), cpu.clone());
         }
-        // All of them: the percentage says nothing of the amount behind it.
-        annotations.push((CURRENT_METRICS, metrics.iter().map(|it| spelled_v1(it, Side::Current)).collect()));
+        // All metrics, CPU too: the field has the percentage only, without the amount.
+        annotations.push((CURRENT_METRICS, metrics.iter().map(|it| metric_to_v1(it, Side::Current)).collect()));
         annotations.push((CONDITIONS, status.remove("conditions").unwrap_or_default()));
     }
     for (name, value) in annotations {
@@ -149,7 +152,7 @@ fn to_v2(object: &mut Value) {
     if let Some(annotations) = object.pointer_mut("/metadata/annotations").and_then(Value::as_object_mut) {
         for name in ANNOTATIONS {
             if let Some(text) = annotations.remove(name) {
-                // What does not parse is as good as not there.
+                // An annotation that cannot be parsed is ignored.
                 kept.insert(
                     name.to_owned(),
                     serde_json::from_str(text.as_str().unwrap_or_default()).unwrap_or_default(),
@@ -163,7 +166,7 @@ fn to_v2(object: &mut Value) {
     let mut taken = |name: &str| kept.remove(name).unwrap_or_default();
     if let Some(spec) = object.get_mut("spec").and_then(Value::as_object_mut) {
         let mut metrics: Vec<Value> =
-            list(Some(taken(METRICS))).iter().filter_map(|metric| spelled_v2(metric, Side::Wanted)).collect();
+            list(Some(taken(METRICS))).iter().filter_map(|metric| metric_to_v2(metric, Side::Wanted)).collect();
         let cpu = spec.remove(Side::Wanted.percent()).filter(|cpu| !cpu.is_null());
         if let Some(cpu) = cpu.or_else(|| metrics.is_empty().then(|| CPU_PERCENT_DEFAULT.into())) {
             metrics.push(cpu_metric(cpu, Side::Wanted));
@@ -175,8 +178,10 @@ fn to_v2(object: &mut Value) {
         default_behavior(spec);
     }
     if let Some(status) = object.get_mut("status").and_then(Value::as_object_mut) {
-        let mut metrics: Vec<Value> =
-            list(Some(taken(CURRENT_METRICS))).iter().filter_map(|metric| spelled_v2(metric, Side::Current)).collect();
+        let mut metrics: Vec<Value> = list(Some(taken(CURRENT_METRICS)))
+            .iter()
+            .filter_map(|metric| metric_to_v2(metric, Side::Current))
+            .collect();
         let cpu = status.remove(Side::Current.percent()).filter(|cpu| !cpu.is_null());
         if let Some(cpu) = cpu.filter(|_| !metrics.iter().any(is_cpu)) {
             metrics.push(cpu_metric(cpu, Side::Current));
@@ -217,8 +222,8 @@ fn source(metric: &Value) -> Option<&'static Source> {
     SOURCES.iter().find(|(kind, ..)| metric["type"] == *kind)
 }
 
-/// A metric of v2 as v1's annotations have it.
-fn spelled_v1(metric: &Value, side: Side) -> Value {
+/// Converts a metric of v2 to the form in v1's annotations.
+fn metric_to_v1(metric: &Value, side: Side) -> Value {
     let Some((kind, field, places)) = source(metric) else { return metric.clone() };
     let mut fields = Map::new();
     for (new, old) in *places {
@@ -230,8 +235,8 @@ fn spelled_v1(metric: &Value, side: Side) -> Value {
     json!({"type": kind, *field: fields})
 }
 
-/// And back. `None` for what is no metric.
-fn spelled_v2(metric: &Value, side: Side) -> Option<Value> {
+/// Converts a metric in v1's annotations to v2; `None` if it is not a valid metric.
+fn metric_to_v2(metric: &Value, side: Side) -> Option<Value> {
     let (kind, field, places) = source(metric)?;
     let given = metric[*field].as_object()?;
     let mut source = json!({});
@@ -245,7 +250,7 @@ fn spelled_v2(metric: &Value, side: Side) -> Option<Value> {
     }
     let amount = &mut source[side.name()];
     meta::map_mut(amount);
-    // v1 had no way to leave an amount out.
+    // In v1 the amount is required: zero beside an average stands for an absent amount.
     if amount["value"] == "0" && !amount["averageValue"].is_null() {
         meta::map_mut(amount).remove("value");
     }
@@ -271,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn the_cpu_of_pods_is_a_field_of_its_own() {
+    fn v1_has_the_cpu_of_pods_in_a_field() {
         let cpu = json!({"type": "Resource", "resource": {"name": "cpu",
             "target": {"type": "Utilization", "averageUtilization": 60}}});
         let new = v2(json!({"maxReplicas": 3, "metrics": [cpu]}), json!({"currentReplicas": 1}));
@@ -282,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn what_v1_has_no_field_for_comes_back_from_annotations() {
+    fn metrics_behavior_and_conditions_round_trip_through_v1_annotations() {
         let named = json!({"name": "queue_depth", "selector": {"matchLabels": {"q": "a"}}});
         let metrics = json!([
             {"type": "Resource", "resource": {"name": "memory", "target": {"type": "AverageValue", "averageValue": "1Gi"}}},
@@ -319,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn without_any_metric_it_is_the_cpu_and_broken_annotations_are_none() {
+    fn without_metrics_cpu_is_the_default_and_invalid_annotations_are_ignored() {
         let old = json!({"apiVersion": V1, "kind": "HorizontalPodAutoscaler", "metadata": {"name": "a",
             "annotations": {METRICS: "{not json", BEHAVIOR: "[]", "mine": "stays"}}, "spec": {"maxReplicas": 3}});
         let new = convert(old, V2);

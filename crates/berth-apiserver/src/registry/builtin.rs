@@ -1,21 +1,21 @@
-//! The rows of the built-in kinds, facts as Kubernetes' discovery publishes them (release-1.36 line, the versions that
-//! are generally available). Left out on purpose: connections into containers (exec, attach, port-forward, proxy), which a
-//! simulated node has not.
+//! The rows of the built-in kinds, as Kubernetes' discovery publishes them: the generally available
+//! versions of release 1.36. Connections into containers (exec, attach, port-forward, proxy) are
+//! omitted, because simulated nodes have none.
 
 use std::sync::Arc;
 
 use super::{Origin, Registry, ResourceInfo, ScalePaths, SchemaSource, Subresource, VersionInfo};
 
-/// What the main resource answers.
+/// Verbs of the main resource.
 #[derive(Clone, Copy, PartialEq)]
 enum Verbs {
-    /// Everything.
+    /// All verbs.
     All,
-    /// Everything but deleting a collection.
+    /// All verbs except `deletecollection`.
     NoDeleteCollection,
-    /// Only create; the answer is computed, nothing is stored.
+    /// Only `create`. The response is computed; nothing is stored.
     Review,
-    /// Only reading; the answer is computed, nothing is stored.
+    /// Only `get` and `list`. The response is computed; nothing is stored.
     Report,
 }
 
@@ -23,11 +23,11 @@ const ALL: [&str; 8] = ["create", "delete", "deletecollection", "get", "list", "
 const NO_DELETE_COLLECTION: [&str; 7] = ["create", "delete", "get", "list", "patch", "update", "watch"];
 const READ_WRITE: [&str; 3] = ["get", "patch", "update"];
 
-/// One built-in kind; lists are separated by blanks.
+/// One built-in kind. Items of lists are separated by spaces.
 struct Row {
-    /// The version that is preferred and stored.
+    /// The preferred version, which is also the storage version.
     group_version: &'static str,
-    /// Versions served besides; `ResourceInfo::convert_builtin` converts.
+    /// Other served versions. `ResourceInfo::convert_builtin` converts them.
     older: &'static str,
     kind: &'static str,
     plural: &'static str,
@@ -37,7 +37,7 @@ struct Row {
     verbs: Verbs,
     subresources: &'static str,
     fields: &'static str,
-    /// Text of the `Warning` header for clients that use it.
+    /// Text of the `Warning` header in responses, for a deprecated kind.
     deprecation: Option<&'static str>,
 }
 
@@ -88,7 +88,7 @@ impl Row {
         self
     }
 
-    /// Fields a selector may name besides name and namespace, as in the object.
+    /// Sets the fields that selectors may use besides name and namespace, as paths in the object.
     const fn fields(mut self, fields: &'static str) -> Row {
         self.fields = fields;
         self
@@ -310,12 +310,13 @@ fn words(text: &str) -> Vec<String> {
     text.split_whitespace().map(str::to_owned).collect()
 }
 
-/// Where a row's objects are kept, when not under its own group and name: `events.k8s.io` shows the core group's events.
+/// Group and plural name under which a row's objects are stored. Events of `events.k8s.io` are
+/// stored as events of the core group.
 pub(super) fn storage_of(row: &ResourceInfo) -> (&str, &str) {
     if row.group == "events.k8s.io" && row.plural == "events" { ("", "events") } else { (&row.group, &row.plural) }
 }
 
-/// The built-in registry, made once.
+/// The built-in registry, created on first use.
 pub fn shared() -> Arc<Registry> {
     static SHARED: std::sync::OnceLock<Arc<Registry>> = std::sync::OnceLock::new();
     SHARED.get_or_init(|| Arc::new(Registry::builtin())).clone()

@@ -1,9 +1,10 @@
-//! Events are one kind under two groups: `v1` and `events.k8s.io/v1`. They are stored as the core group has them; this
-//! module renames the fields that differ. Renaming loses nothing: each side has a place for every field of the other.
+//! Events are one kind in two groups: `v1` and `events.k8s.io/v1`. They are stored in the form of
+//! the core group. This module renames the fields that differ. Each form has all fields of the
+//! other, so that no field is lost.
 
 use serde_json::Value;
 
-/// Field of a core event, and the same in `events.k8s.io/v1`.
+/// Names of a field in core events and in `events.k8s.io/v1`.
 const RENAMED: [(&str, &str); 7] = [
     ("involvedObject", "regarding"),
     ("message", "note"),
@@ -14,12 +15,12 @@ const RENAMED: [(&str, &str); 7] = [
     ("reportingComponent", "reportingController"),
 ];
 
-/// Makes an `events.k8s.io/v1` event a core event.
+/// Converts an `events.k8s.io/v1` event to a core event.
 pub fn to_core(event: &mut Value) {
     rename(event, "v1", RENAMED.map(|(core, new)| (new, core)));
 }
 
-/// Makes a core event an `events.k8s.io/v1` event.
+/// Converts a core event to an `events.k8s.io/v1` event.
 pub fn from_core(event: &mut Value) {
     rename(event, "events.k8s.io/v1", RENAMED);
 }
@@ -40,7 +41,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn an_event_survives_the_way_there_and_back() {
+    fn an_event_round_trips_between_both_groups() {
         let core = json!({"apiVersion": "v1", "kind": "Event", "metadata": {"name": "a"}, "count": 3, "message": "m",
             "involvedObject": {"kind": "Pod"}, "reason": "r", "reportingComponent": "c", "reportingInstance": "i"});
         let mut event = core.clone();

@@ -212,11 +212,11 @@ async fn commit_new(
         Ok(committed) => committed,
         Err(CommitError::Exists { key, .. }) => {
             let existing = call.server.store().get(&key).map(|record| record.value()).unwrap_or_default();
-            service_addresses::give_back(&call.server, &claimed).await;
+            service_addresses::release(&call.server, &claimed).await;
             return Err(taken(call, generated, name, &existing));
         }
         Err(error) => {
-            service_addresses::give_back(&call.server, &claimed).await;
+            service_addresses::release(&call.server, &claimed).await;
             return Err(commit_status(call, error).into());
         }
     };

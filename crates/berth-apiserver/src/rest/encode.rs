@@ -54,7 +54,7 @@ pub(crate) fn to_encoding(encoding: Encoding, value: &Value) -> Result<Bytes, St
             text.map(Bytes::from).map_err(|error| Status::internal(error.to_string()))
         }
         Encoding::Protobuf => {
-            let (body, left_out) = protobuf::as_far_as_it_fits(value).map_err(unwritten)?;
+            let (body, left_out) = protobuf::from_json_lossy(value).map_err(unwritten)?;
             report_left_out(value, &left_out);
             Ok(Bytes::from(body))
         }

@@ -258,7 +258,7 @@ async fn commit_change(
     let committed = match service_addresses::commit(&call.server, held.as_ref(), write).await {
         Ok(committed) => committed,
         Err(error) => {
-            service_addresses::give_back(&call.server, &claimed).await;
+            service_addresses::release(&call.server, &claimed).await;
             return match error {
                 // A conflict with a required revision is reported by the retry. A patch requires
                 // none, although its result carries one.

@@ -1,4 +1,5 @@
-//! IPAddresses and ServiceCIDRs: which addresses services have, and the ranges they are from.
+//! IPAddresses, which record the addresses of Services, and ServiceCIDRs, the ranges of such
+//! addresses.
 
 use berth_apimachinery::field::{Error, Path};
 use berth_apimachinery::names;
@@ -7,7 +8,7 @@ use serde_json::Value;
 
 use super::{Strategy, immutable};
 
-/// Addresses; each is called what it is.
+/// IPAddresses. The name of the object is the address.
 pub(crate) struct IpAddresses;
 
 impl Strategy for IpAddresses {
@@ -23,7 +24,7 @@ impl Strategy for IpAddresses {
             errors.push(Error::required(&path, ""));
             return errors;
         }
-        // The group of services is the empty text.
+        // The group of Services is the empty string.
         for (field, required, check) in [
             ("group", false, names::is_dns1123_subdomain as fn(&str) -> Vec<String>),
             ("resource", true, names::is_path_segment_name),
@@ -47,7 +48,7 @@ impl Strategy for IpAddresses {
     }
 }
 
-/// Ranges of addresses: one, or one of each family.
+/// ServiceCIDRs: one range, or one range of each address family.
 pub(crate) struct ServiceCidrs;
 
 impl Strategy for ServiceCidrs {
@@ -73,7 +74,7 @@ impl Strategy for ServiceCidrs {
         errors
     }
 
-    /// A range stays; a second family may be added.
+    /// Ranges are immutable, but a range of a second family may be added.
     fn validate_update(&self, new: &Value, old: &Value) -> Vec<Error> {
         let (before, after) = (cidrs(old), cidrs(new));
         if before.len() == 1 && after.len() == 2 && before[0] == after[0] {

@@ -1,5 +1,6 @@
-//! ValidatingAdmissionPolicies, MutatingAdmissionPolicies and their bindings: what must be there, expressions that must
-//! compile, and the warnings about expressions that cannot work for the kinds a policy is about.
+//! ValidatingAdmissionPolicies, MutatingAdmissionPolicies and their bindings: required fields,
+//! compilation of expressions, and type checking of expressions for the kinds that a policy
+//! matches.
 
 use std::collections::HashSet;
 
@@ -14,18 +15,19 @@ use serde_json::{Map, Value, json};
 use super::{Context, Strategy, set_default, spec_mut};
 use crate::registry::Registry;
 
-/// Kinds a policy is checked against, as upstream: more would make writing one slow.
+/// Maximum number of kinds for which a policy is type-checked, as upstream: more would make writes
+/// slow.
 const KINDS_MAX: usize = 10;
-/// Most match conditions of a policy.
+/// Maximum number of match conditions of a policy.
 pub(super) const CONDITIONS_MAX: usize = 64;
 
-/// Policies that refuse.
+/// ValidatingAdmissionPolicies.
 pub(crate) struct ValidatingPolicies;
-/// Policies that change.
+/// MutatingAdmissionPolicies.
 pub(crate) struct MutatingPolicies;
-/// Bindings of the former.
+/// ValidatingAdmissionPolicyBindings.
 pub(crate) struct ValidatingBindings;
-/// Bindings of the latter.
+/// MutatingAdmissionPolicyBindings.
 pub(crate) struct MutatingBindings;
 
 impl Strategy for ValidatingPolicies {
@@ -214,7 +216,7 @@ fn default_criteria(criteria: &mut Map<String, Value>) {
     }
 }
 
-/// What both kinds of policies have in common.
+/// Validates the fields that both kinds of policies have.
 fn validate_policy(object: &Value) -> Vec<Error> {
     let mut errors = Vec::new();
     let (spec, path) = (&object["spec"], Path::new("spec"));
@@ -245,7 +247,7 @@ fn validate_policy(object: &Value) -> Vec<Error> {
     errors
 }
 
-/// Names and expressions of a list, each of which is required, and each name there once.
+/// Validates a list of named expressions: name and expression are required, names are unique.
 pub(super) fn unique_names(value: &Value, path: &Path<'_>, check: NameCheck, errors: &mut Vec<Error>) {
     let mut seen: HashSet<&str> = HashSet::new();
     for (index, entry) in list(value) {
@@ -295,7 +297,7 @@ fn validate_criteria(criteria: &Value, path: &Path<'_>, errors: &mut Vec<Error>)
     }
 }
 
-/// What both kinds of bindings have in common.
+/// Validates the fields that both kinds of bindings have.
 fn validate_binding(object: &Value) -> Vec<Error> {
     let mut errors = Vec::new();
     let (spec, path) = (&object["spec"], Path::new("spec"));
@@ -320,7 +322,7 @@ fn validate_binding(object: &Value) -> Vec<Error> {
     errors
 }
 
-/// Says in the status what cannot work for the kinds the policy is about.
+/// Sets `status.typeChecking`: expressions that have type errors for the matched kinds.
 fn set_type_checking(object: &mut Value, registry: &Registry, generation: i64) {
     let kinds = kinds_of(&object["spec"]["matchConstraints"], registry);
     let warnings: Vec<Value> = typecheck::check(&object["spec"], &kinds, &Env::new(berth_cel::NEWEST))
@@ -336,7 +338,7 @@ fn set_type_checking(object: &mut Value, registry: &Registry, generation: i64) {
     status.insert("typeChecking".to_owned(), checking);
 }
 
-/// The kinds that rules name one by one; those that name all of something are about too many to check.
+/// The kinds that rules list explicitly. Rules with wildcards match too many kinds to check.
 fn kinds_of(constraints: &Value, registry: &Registry) -> Vec<typecheck::Kind> {
     let mut kinds: Vec<typecheck::Kind> = Vec::new();
     for (_, rule) in list(&constraints["resourceRules"]) {
@@ -356,7 +358,7 @@ fn kinds_of(constraints: &Value, registry: &Registry) -> Vec<typecheck::Kind> {
                     if !served || kinds.len() == KINDS_MAX || kinds.iter().any(|kind| kind.name == name) {
                         continue;
                     }
-                    // A definition's schema holds schemas that hold schemas: nothing could be declared for good.
+                    // The schema of CustomResourceDefinitions is recursive and has no finite type.
                     let schema = row.schema(version).filter(|_| group != crate::crd::GROUP);
                     let decl = schema.and_then(|schema| Decl::of_schema(&schema, true, "Object"));
                     kinds.push(typecheck::Kind { name, decl });

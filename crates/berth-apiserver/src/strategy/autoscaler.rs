@@ -1,4 +1,5 @@
-//! HorizontalPodAutoscalers: defaults and checks, of both versions. What v1 keeps in annotations is checked where v2 has it.
+//! HorizontalPodAutoscalers: defaults and validation of both versions. The contents of v1's
+//! annotations are validated as the fields of v2.
 
 use berth_apimachinery::field::{Error, Path};
 use berth_apimachinery::meta::{self, map_mut};
@@ -9,9 +10,10 @@ use super::{Context, Strategy, set_default, set_default_text, spec_mut};
 use crate::registry::autoscalers;
 
 const V2: &str = "autoscaling/v2";
-/// Kinds of metrics.
+/// Types of metrics.
 const KINDS: [&str; 5] = ["ContainerResource", "External", "Object", "Pods", "Resource"];
-/// Longest time rules of scaling look back, and longest period of a policy, in seconds.
+/// Maximum stabilization window of scaling rules, and maximum period of a scaling policy, in
+/// seconds.
 const WINDOW_SECONDS_MAX: i64 = 3600;
 const PERIOD_SECONDS_MAX: i64 = 1800;
 
@@ -35,7 +37,7 @@ impl Strategy for Autoscalers {
         let spec = spec_mut(autoscaler);
         set_default(spec, "minReplicas", 1);
         if !is_v2 {
-            // The default metric of v1 depends on annotations, so it comes with the conversion.
+            // The default metric of v1 depends on annotations, so the conversion sets it.
             return;
         }
         if spec.get("metrics").and_then(Value::as_array).is_none_or(Vec::is_empty) {
@@ -54,7 +56,7 @@ impl Strategy for Autoscalers {
     }
 }
 
-/// Rules of scaling that are given in part are completed.
+/// Sets the defaults of scaling rules.
 pub(crate) fn default_behavior(spec: &mut Map<String, Value>) {
     let Some(behavior) = spec.get_mut("behavior").and_then(Value::as_object_mut) else { return };
     let percent = json!({"type": "Percent", "value": 100, "periodSeconds": 15});
@@ -71,7 +73,8 @@ pub(crate) fn default_behavior(spec: &mut Map<String, Value>) {
     }
 }
 
-/// What is scaled is of a group, but for the one kind of the core group that can be.
+/// Validates the group of the scale target. Of the core group, only ReplicationControllers can be
+/// scaled.
 fn check_target_group(target: &Value, path: &Path<'_>, errors: &mut Vec<Error>) {
     let version = target["apiVersion"].as_str().unwrap_or_default();
     let at = path.child("apiVersion");
@@ -110,7 +113,7 @@ fn check_spec(spec: &Value, path: &Path<'_>, errors: &mut Vec<Error>) {
     }
 }
 
-/// What is scaled, or described by a metric.
+/// Validates a reference to the scale target, or to the object that a metric describes.
 fn check_reference(reference: &Value, path: &Path<'_>, errors: &mut Vec<Error>) {
     for field in ["kind", "name"] {
         let text = reference[field].as_str().unwrap_or_default();

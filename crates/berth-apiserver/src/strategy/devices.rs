@@ -1,4 +1,5 @@
-//! Devices and claims on them: defaults (resource.k8s.io/v1).
+//! ResourceClaims, ResourceClaimTemplates and ResourceSlices (resource.k8s.io/v1): defaults and
+//! validation.
 
 use std::collections::HashSet;
 
@@ -11,22 +12,22 @@ use super::pod_volumes::driver_name;
 use super::rules::{items, named, number, required, text};
 use super::{Context, Strategy, immutable, pod_placement, same, set_default, set_default_text, spec_mut};
 
-/// What a claim says when nothing is said, also inside templates.
+/// Sets the defaults of a claim, also inside templates.
 fn claim_spec(spec: &mut Map<String, Value>) {
     let requests = spec.get_mut("devices").and_then(|devices| devices.get_mut("requests"));
     for request in requests.and_then(Value::as_array_mut).into_iter().flatten() {
         if let Some(Value::Object(exactly)) = request.get_mut("exactly") {
-            wanted(exactly);
+            default_request(exactly);
         }
         let alternatives = request.get_mut("firstAvailable").and_then(Value::as_array_mut);
         for alternative in alternatives.into_iter().flatten() {
-            wanted(map_mut(alternative));
+            default_request(map_mut(alternative));
         }
     }
 }
 
-/// How many: one, unless all are wanted.
-fn wanted(request: &mut Map<String, Value>) {
+/// Sets the defaults of a device request: one device, unless its mode asks for all devices.
+fn default_request(request: &mut Map<String, Value>) {
     set_default_text(request, "allocationMode", "ExactCount");
     if request["allocationMode"] == "ExactCount" {
         set_default(request, "count", 1);
@@ -51,7 +52,7 @@ impl Strategy for Claims {
     }
 
     fn validate_update(&self, new: &Value, old: &Value) -> Vec<Error> {
-        fixed_spec(new, old)
+        immutable_spec(new, old)
     }
 }
 
@@ -65,19 +66,19 @@ impl Strategy for Templates {
     }
 
     fn validate_update(&self, new: &Value, old: &Value) -> Vec<Error> {
-        fixed_spec(new, old)
+        immutable_spec(new, old)
     }
 }
 
-/// An error unless the specification stays.
-fn fixed_spec(new: &Value, old: &Value) -> Vec<Error> {
+/// Returns an error if the specification changes.
+fn immutable_spec(new: &Value, old: &Value) -> Vec<Error> {
     if same(&new["spec"], &old["spec"]) {
         return Vec::new();
     }
     vec![Error::invalid(&Path::new("spec"), new["spec"].clone(), "field is immutable")]
 }
 
-/// Devices that nodes offer.
+/// ResourceSlices: the devices that nodes offer.
 pub(crate) struct Slices;
 
 impl Strategy for Slices {
@@ -131,13 +132,13 @@ impl Strategy for Slices {
     }
 }
 
-/// The longest name of a pool of devices.
+/// Maximum length of the name of a device pool.
 const POOL_NAME_MAX: usize = 253;
 const ONE_WAY: &str = "exactly one of `nodeName`, `nodeSelector`, `allNodes`, `perDeviceNodeSelection` is required";
-/// The ways to say which nodes reach the devices.
+/// Fields that select the nodes with access to the devices.
 const NODES: [&str; 4] = ["nodeName", "nodeSelector", "allNodes", "perDeviceNodeSelection"];
 
-/// Checks that the nodes are said in one way.
+/// Validates that exactly one field selects the nodes.
 fn check_nodes(spec: &Value, path: &Path<'_>, errors: &mut Vec<Error>) {
     if let Some(name) = spec["nodeName"].as_str() {
         let at = path.child("nodeName");
@@ -161,14 +162,14 @@ fn check_nodes(spec: &Value, path: &Path<'_>, errors: &mut Vec<Error>) {
             errors.push(Error::invalid(&path.child(field), false, "must be either unset or set to true"));
         }
     }
-    let is_said = |field: &&str| !matches!(&spec[*field], Value::Null | Value::Bool(false)) && spec[*field] != "";
-    let said: Vec<String> = NODES.iter().copied().filter(is_said).map(|field| format!("`{field}`")).collect();
-    match said.len() {
+    let is_set = |field: &&str| !matches!(&spec[*field], Value::Null | Value::Bool(false)) && spec[*field] != "";
+    let set: Vec<String> = NODES.iter().copied().filter(is_set).map(|field| format!("`{field}`")).collect();
+    match set.len() {
         0 => errors.push(Error::required(path, ONE_WAY)),
         1 => {}
         _ => {
             let detail = format!("{ONE_WAY}, but multiple fields are set");
-            errors.push(Error::invalid(path, format!("{{{}}}", said.join(", ")), detail));
+            errors.push(Error::invalid(path, format!("{{{}}}", set.join(", ")), detail));
         }
     }
 }

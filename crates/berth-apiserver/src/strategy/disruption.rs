@@ -1,4 +1,4 @@
-//! How many pods of an application may be away at once (policy/v1 PodDisruptionBudget).
+//! PodDisruptionBudgets (policy/v1): validation.
 
 use berth_apimachinery::field::{Error, Path};
 use berth_apimachinery::meta::map_mut;
@@ -7,13 +7,13 @@ use berth_apimachinery::validation::NameCheck;
 use serde_json::{Value, json};
 
 use super::rules::supported;
-use super::workloads::Share;
+use super::workloads::IntOrPercent;
 use super::{Context, Strategy, non_negative};
 
 pub(crate) struct DisruptionBudgets;
 
 impl Strategy for DisruptionBudgets {
-    /// Upstream asks nothing of their names.
+    /// As upstream, names are not validated.
     fn name_check(&self) -> NameCheck {
         |_| Vec::new()
     }
@@ -36,9 +36,9 @@ impl Strategy for DisruptionBudgets {
             errors.push(Error::invalid(&path, spec.clone(), detail));
         }
         for field in amounts.iter().filter(|field| !spec[**field].is_null()) {
-            let amount = Share { value: &spec[*field], path: path.child(field) };
+            let amount = IntOrPercent { value: &spec[*field], path: path.child(field) };
             amount.check(&mut errors);
-            amount.at_most_all(&mut errors);
+            amount.at_most_100_percent(&mut errors);
         }
         errors.extend(selector::validate_object(&spec["selector"], &path.child("selector")));
         supported(spec, "unhealthyPodEvictionPolicy", &["AlwaysAllow", "IfHealthyBudget"], &path, &mut errors);

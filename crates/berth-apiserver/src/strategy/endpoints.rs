@@ -1,4 +1,4 @@
-//! Where things listen.
+//! Endpoints and EndpointSlices: defaults and validation.
 
 use std::collections::HashSet;
 use std::net::IpAddr;
@@ -41,7 +41,7 @@ impl Strategy for Endpoints {
     }
 }
 
-/// Checks addresses that share their ports.
+/// Validates a subset: addresses with the same ports.
 fn check_subset(subset: &Value, path: &Path<'_>, errors: &mut Vec<Error>) {
     let lists = ["addresses", "notReadyAddresses"];
     if lists.iter().all(|list| items(&subset[*list]).is_empty()) {
@@ -52,12 +52,12 @@ fn check_subset(subset: &Value, path: &Path<'_>, errors: &mut Vec<Error>) {
         for (index, address) in items(&subset[kind]).iter().enumerate() {
             let at = list.index(index);
             let (ip, at) = (text(address, "ip"), at.child("ip"));
-            // Upstream runs two checks: whether the IP is well formed, and whether it is an IP at
-            // all.
+            // Upstream runs two checks: whether the text is an IP address in canonical form, and
+            // whether it is an IP address at all. A text that is no address fails both.
             let messages = names::is_ip(ip);
-            let is_none = messages.iter().any(|message| message.starts_with("must be a valid"));
+            let is_no_address = messages.iter().any(|message| message.starts_with("must be a valid"));
             errors.extend(messages.into_iter().map(|message| Error::invalid(&at, ip, message)));
-            if is_none {
+            if is_no_address {
                 errors.push(Error::invalid(&at, ip, "must be a valid IP address"));
             }
         }
@@ -101,7 +101,7 @@ impl Strategy for Slices {
     }
 }
 
-/// How many endpoints, addresses of one, ports, and zones of a hint a slice may have.
+/// Maximum numbers for a slice: endpoints, addresses per endpoint, ports, and hints per endpoint.
 const SLICE_ENDPOINTS_MAX: usize = 1000;
 const ADDRESSES_MAX: usize = 100;
 const SLICE_PORTS_MAX: usize = 20_000;
@@ -149,7 +149,7 @@ fn check_slice(slice: &Value) -> Vec<Error> {
     errors
 }
 
-/// Validates an endpoint: addresses of the slice's type, and its node.
+/// Validates an endpoint: addresses of the slice's type, node, host name and hints.
 fn check_endpoint(endpoint: &Value, kind: &str, path: &Path<'_>, errors: &mut Vec<Error>) {
     let (addresses, list) = (items(&endpoint["addresses"]), path.child("addresses"));
     if addresses.is_empty() {
@@ -193,8 +193,8 @@ fn check_endpoint(endpoint: &Value, kind: &str, path: &Path<'_>, errors: &mut Ve
     }
 }
 
-/// Checks an address of one family that leads to one machine. Unlike upstream one that leads back to this machine is fine:
-/// webhooks and aggregated servers of a cluster in one process are found by their endpoints, and listen there.
+/// Validates a unicast address of one family. Unlike upstream, loopback addresses are valid:
+/// webhooks and aggregated API servers of an embedded cluster listen there.
 fn check_address(address: &str, kind: &str, path: &Path<'_>, errors: &mut Vec<Error>) {
     named(address, names::is_ip, path, errors);
     let Ok(ip) = address.parse::<IpAddr>() else { return };
@@ -211,14 +211,14 @@ fn check_address(address: &str, kind: &str, path: &Path<'_>, errors: &mut Vec<Er
         IpAddr::V4(v4) => v4.octets()[..3] == [224, 0, 0],
         IpAddr::V6(v6) => v6.is_multicast() && v6.segments()[0] & 0xf == 2,
     };
-    let mut refuse = |detail: String| errors.push(Error::invalid(path, address, detail));
+    let mut reject = |detail: String| errors.push(Error::invalid(path, address, detail));
     if ip.is_unspecified() {
-        refuse(format!("may not be unspecified ({ip})"));
+        reject(format!("may not be unspecified ({ip})"));
     }
     if let Some(range) = range {
-        refuse(format!("may not be in the link-local range {range}"));
+        reject(format!("may not be in the link-local range {range}"));
     }
     if is_link_local_group {
-        refuse("may not be in the link-local multicast range (224.0.0.0/24, ff02::/10)".to_owned());
+        reject("may not be in the link-local multicast range (224.0.0.0/24, ff02::/10)".to_owned());
     }
 }

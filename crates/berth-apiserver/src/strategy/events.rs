@@ -1,5 +1,5 @@
 //! Events in both groups. Events of `events.k8s.io`, and core events with `eventTime`, must name
-//! their reporter and are immutable; older ones need few fields.
+//! their reporter and are immutable. Events without `eventTime` need few fields.
 
 use berth_apimachinery::field::{Error, Path};
 use berth_apimachinery::meta::{self, map_mut};
@@ -13,12 +13,13 @@ use super::{Strategy, same, set_default};
 const REPORTER_MAX: usize = 128;
 const WORD_MAX: usize = 128;
 const NOTE_MAX: usize = 1024;
-/// A series is of at least two events.
+/// Minimum number of events of a series.
 const SERIES_MIN: i64 = 2;
-/// Where events about what has no namespace are.
+/// Namespace of events about cluster-scoped objects.
 const CLUSTER_NAMESPACE: &str = "default";
 
-/// The two names of a field: in the core group, and in `events.k8s.io`. Messages have the core group's, but for the reporter.
+/// Names of fields, which differ between the core group and `events.k8s.io`. Error messages have
+/// the names of the core group, except for the reporter.
 #[derive(Clone, Copy)]
 struct Names {
     regarding: &'static str,
@@ -48,7 +49,7 @@ impl Strategy for Events {
         |_| Vec::new()
     }
 
-    /// Fields that are always written.
+    /// Sets the fields that stored events always have.
     fn default(&self, event: &mut Value) {
         let reporter = names_of(event).reporter;
         let map = map_mut(event);
@@ -77,13 +78,13 @@ impl Strategy for Events {
         let mut errors = Vec::new();
         let names = names_of(new);
         if old["eventTime"].is_null() {
-            // What says little may come to say more.
+            // An event without `eventTime` may get it and the other fields in an update.
             check_namespace(new, names, &mut errors);
             return errors;
         }
         check_namespace(new, names, &mut errors);
         check_report(new, names, &mut errors);
-        for (field, said) in [
+        for (field, shown) in [
             (names.regarding, "involvedObject"),
             ("reason", "reason"),
             (names.note, "message"),
@@ -95,14 +96,14 @@ impl Strategy for Events {
             ("reportingInstance", "reportingInstance"),
         ] {
             if !same(&new[field], &old[field]) {
-                errors.push(Error::invalid(&Path::new(said), new[field].clone(), "field is immutable"));
+                errors.push(Error::invalid(&Path::new(shown), new[field].clone(), "field is immutable"));
             }
         }
         errors
     }
 }
 
-/// An event is where what it is about is.
+/// Validates that an event is in the namespace of the object that it concerns.
 fn check_namespace(event: &Value, names: Names, errors: &mut Vec<Error>) {
     let about = text(&event[names.regarding], "namespace");
     let own = meta::namespace(event);
@@ -154,16 +155,16 @@ fn check_report(event: &Value, names: Names, errors: &mut Vec<Error>) {
         return;
     }
     check_type(event, errors);
-    for (field, said) in [
+    for (field, shown) in [
         ("deprecatedFirstTimestamp", "firstTimestamp"),
         ("deprecatedLastTimestamp", "lastTimestamp"),
         ("deprecatedCount", "count"),
         ("deprecatedSource", "source"),
     ] {
         let given = &event[field];
-        let is_nothing = given.is_null() || *given == 0 || given.as_object().is_some_and(serde_json::Map::is_empty);
-        if !is_nothing {
-            errors.push(Error::invalid(&Path::new(said), "", "needs to be unset"));
+        let is_unset = given.is_null() || *given == 0 || given.as_object().is_some_and(serde_json::Map::is_empty);
+        if !is_unset {
+            errors.push(Error::invalid(&Path::new(shown), "", "needs to be unset"));
         }
     }
 }

@@ -1,5 +1,5 @@
 //! FlowSchemas and PriorityLevelConfigurations: stored for clients that use them. They do not
-//! configure this server's fairness, which has rules of its own (`fairness`).
+//! configure this server's fair sharing, which has its own rules (`fairness`).
 
 use berth_apimachinery::field::{Error, Path};
 use berth_apimachinery::meta::{self, map_mut};
@@ -8,13 +8,13 @@ use serde_json::{Map, Value, json};
 
 use super::{Context, Strategy, set_default, spec_mut};
 
-/// The schema and the level for requests that never wait.
+/// Name of the schema and of the level for requests that never wait.
 const EXEMPT: &str = "exempt";
 const PRECEDENCE_DEFAULT: i64 = 1000;
 const PRECEDENCE_MAX: i64 = 10_000;
 const SHARES_DEFAULT: i64 = 30;
 const QUEUES_MAX: i64 = 10_000_000;
-/// Bits of a hash that hands are dealt by.
+/// Maximum entropy in bits of the hash that selects the queues of a hand (shuffle sharding).
 const HASH_BITS: i64 = 60;
 const VERBS: [&str; 9] = ["create", "delete", "deletecollection", "get", "list", "patch", "proxy", "update", "watch"];
 
@@ -138,7 +138,7 @@ fn list<'a>(value: &'a Value, field: &str) -> &'a [Value] {
     value[field].as_array().map(Vec::as_slice).unwrap_or_default()
 }
 
-/// Zero is the same as nothing.
+/// Sets a number that is absent or zero.
 fn default_number(map: &mut Map<String, Value>, field: &str, value: i64) {
     if map.get(field).and_then(Value::as_i64).unwrap_or(0) == 0 {
         map.insert(field.to_owned(), value.into());
@@ -249,8 +249,8 @@ fn check_verbs(rule: &Value, path: &Path<'_>, errors: &mut Vec<Error>) {
     }
 }
 
-/// Requires items, and a star to be the only one. Returns whether there are items without a star,
-/// to be validated one by one.
+/// Validates that a list has items, and that a star is the only item. Returns true if the caller
+/// must validate each item.
 fn check_alone(
     rule: &Value,
     path: &Path<'_>,
@@ -286,7 +286,7 @@ fn check_url(url: &str, path: &Path<'_>, errors: &mut Vec<Error>) {
     errors.push(Error::invalid(path, url, detail));
 }
 
-/// How much of the server a level has, lends and borrows.
+/// Validates the share of concurrency that a level has, lends and borrows.
 fn check_shares(level: &Value, path: &Path<'_>, errors: &mut Vec<Error>) {
     let number = |field: &str| level[field].as_i64();
     if let Some(shares) = number("nominalConcurrencyShares").filter(|shares| *shares < 0) {
@@ -339,7 +339,7 @@ fn check_queuing(queuing: &Value, path: &Path<'_>, errors: &mut Vec<Error>) {
     if hand > queues {
         errors.push(Error::invalid(&at, hand, format!("should not be greater than queues ({queues})")));
     } else {
-        // Every queue of a hand is one of all of them.
+        // Each queue of a hand is chosen among all queues.
         let bits = ((queues as f64).log2() * hand as f64).ceil() as i64;
         if bits > HASH_BITS {
             let detail = format!(

@@ -1,4 +1,5 @@
-//! Jobs: defaults, the generated selector and labels, and what may change in one that is suspended.
+//! Jobs: defaults, the generated selector and labels, and the fields that may change while a Job is
+//! suspended.
 
 use berth_apimachinery::field::{Error, Path};
 use berth_apimachinery::meta::{self, map_mut};
@@ -16,13 +17,14 @@ const NAME_LABEL: &str = "batch.kubernetes.io/job-name";
 const LEGACY_UID_LABEL: &str = "controller-uid";
 const LEGACY_NAME_LABEL: &str = "job-name";
 
-/// Longest name of an indexed Job: the index is appended to the pods' host names.
+/// Maximum parallelism of an indexed Job.
 const INDEXED_PARALLELISM_MAX: i64 = 100_000;
 
 pub(crate) struct Jobs;
 
 impl Strategy for Jobs {
-    /// As ever since batch/v1: kubectl says what it wants, others are surprised by pods that stay.
+    /// As upstream since batch/v1: without a propagation policy, the pods of a deleted Job remain.
+    /// kubectl always sends a policy.
     fn orphans_dependents(&self) -> bool {
         true
     }
@@ -35,7 +37,7 @@ impl Strategy for Jobs {
         let labels = meta::labels(job).cloned().unwrap_or_default();
         let spec = spec_mut(job);
         default_spec(spec);
-        // A job without labels takes those of its pods.
+        // A Job without labels gets those of its pod template.
         if labels.is_empty()
             && let Some(Value::Object(template)) =
                 spec.get("template").and_then(|template| template["metadata"].get("labels"))
@@ -70,7 +72,7 @@ impl Strategy for Jobs {
         let mut errors = validate_spec(&job["spec"], &Path::new("spec"));
         let is_indexed = job["spec"]["completionMode"] == "Indexed";
         if let Some(completions) = job["spec"]["completions"].as_i64().filter(|n| is_indexed && *n > 0) {
-            // Pods are called <job>-<index>; that must fit a host name.
+            // Host names of pods are <job>-<index>, which must be a valid DNS label.
             let longest = format!("{}-{}", meta::name(job), completions - 1);
             for message in names::is_dns1123_label(&longest) {
                 let detail = format!("will not able to create pod with invalid DNS label: {message}");
@@ -93,11 +95,11 @@ impl Strategy for Jobs {
             immutable(new, old, &["spec", field], &mut errors);
         }
         let mut template = new["spec"]["template"].clone();
-        // The scheduling fields of a suspended Job may change once no pod of an earlier start is
-        // left.
+        // The scheduling fields of a suspended Job may change once no pod of an earlier start
+        // remains.
         let is_idle = old["status"]["active"].as_i64().unwrap_or(0) == 0;
-        let stands = old["status"]["startTime"].is_null() || has_condition(old, "Suspended");
-        if old["spec"]["suspend"] == true && is_idle && stands {
+        let is_stopped = old["status"]["startTime"].is_null() || has_condition(old, "Suspended");
+        if old["spec"]["suspend"] == true && is_idle && is_stopped {
             for path in [
                 ["spec", "nodeSelector"],
                 ["spec", "affinity"],
@@ -142,13 +144,14 @@ impl Strategy for Jobs {
     }
 }
 
-/// Is a condition of the job true?
+/// Whether a condition of the Job is true.
 fn has_condition(job: &Value, kind: &str) -> bool {
     let mut conditions = job["status"]["conditions"].as_array().into_iter().flatten();
     conditions.any(|condition| condition["type"] == kind && condition["status"] == "True")
 }
 
-/// Resource requests of a suspended job's pods may be changed too.
+/// Copies the containers' resources from the old template, so that the comparison ignores them:
+/// they may change while a Job is suspended.
 fn adopt_requests(template: &mut Value, old: &Value) {
     for kind in ["containers", "initContainers"] {
         let old_list = old["spec"][kind].as_array();
@@ -166,10 +169,10 @@ fn adopt_requests(template: &mut Value, old: &Value) {
     }
 }
 
-/// Defaults of a JobSpec.
+/// Sets the defaults of a JobSpec.
 pub(crate) fn default_spec(spec: &mut Map<String, Value>) {
     let absent = |spec: &Map<String, Value>, field: &str| spec.get(field).is_none_or(Value::is_null);
-    // One pod, unless one of the two counts is given: then completions stay open.
+    // The default is one pod. If parallelism is set, completions remain unset.
     if absent(spec, "completions") && absent(spec, "parallelism") {
         spec.insert("completions".to_owned(), 1.into());
         spec.insert("parallelism".to_owned(), 1.into());
@@ -198,7 +201,7 @@ pub(crate) fn default_spec(spec: &mut Map<String, Value>) {
     }
 }
 
-/// Checks a JobSpec.
+/// Validates a JobSpec.
 pub(crate) fn validate_spec(spec: &Value, path: &Path<'_>) -> Vec<Error> {
     let mut errors = Vec::new();
     for field in [
@@ -244,7 +247,7 @@ pub(crate) fn validate_spec(spec: &Value, path: &Path<'_>) -> Vec<Error> {
     if !spec["successPolicy"].is_null() {
         job_policies::success_policy(spec, &path.child("successPolicy"), &mut errors);
     }
-    // Rules about failures look at pods that have failed.
+    // With a pod failure policy, a pod is replaced only once it has failed.
     let replacements: &[&str] =
         if spec["podFailurePolicy"].is_null() { &["Failed", "TerminatingOrFailed"] } else { &["Failed"] };
     supported(spec, "podReplacementPolicy", replacements, path, &mut errors);

@@ -1,6 +1,7 @@
-//! What a Job says about failures and success: rules over its pods' ends, and which indexes make it succeed.
+//! Failure and success policies of Jobs: validation.
 //!
-//! Source of the rules: Kubernetes' API reference of `batch/v1` JobSpec, and the answers of a kube-apiserver 1.36.
+//! Source of the rules: Kubernetes' API reference of `batch/v1` JobSpec, and the responses of
+//! kube-apiserver 1.36.
 
 use berth_apimachinery::field::{Error, Path};
 use berth_apimachinery::names;
@@ -12,8 +13,9 @@ const RULES_MAX: usize = 20;
 const PATTERNS_MAX: usize = 20;
 const EXIT_CODES_MAX: usize = 255;
 const INDEXES_LENGTH_MAX: usize = 64 * 1024;
-/// Most indexes that may fail, of a Job and of one with many completions, and from where on those are many.
+/// Maximum of `maxFailedIndexes`.
 const FAILED_INDEXES_MAX: i64 = 100_000;
+/// The same, and the maximum parallelism, with more completions than [`MANY_COMPLETIONS`].
 const FAILED_INDEXES_OF_MANY_MAX: i64 = 10_000;
 const PARALLELISM_OF_MANY_MAX: i64 = 10_000;
 const MANY_COMPLETIONS: i64 = 100_000;
@@ -22,7 +24,7 @@ const ACTIONS: [&str; 4] = ["Count", "FailIndex", "FailJob", "Ignore"];
 const OPERATORS: [&str; 2] = ["In", "NotIn"];
 const STATUSES: [&str; 3] = ["False", "True", "Unknown"];
 
-/// Checks how many indexes of a Job may fail.
+/// Validates `backoffLimitPerIndex` and `maxFailedIndexes`.
 pub(super) fn failed_indexes(spec: &Value, path: &Path<'_>, errors: &mut Vec<Error>) {
     let per_index = spec["backoffLimitPerIndex"].as_i64();
     let at = path.child("maxFailedIndexes");
@@ -67,7 +69,7 @@ pub(super) fn failed_indexes(spec: &Value, path: &Path<'_>, errors: &mut Vec<Err
     }
 }
 
-/// Required or not supported, of a text that is one of a few.
+/// Validates a required string with a fixed set of values.
 fn one_of(value: &str, known: &[&str], path: &Path<'_>, errors: &mut Vec<Error>) {
     if value.is_empty() {
         let quoted: Vec<String> = known.iter().map(|it| format!("{it:?}")).collect();
@@ -77,7 +79,7 @@ fn one_of(value: &str, known: &[&str], path: &Path<'_>, errors: &mut Vec<Error>)
     }
 }
 
-/// Checks `podFailurePolicy`.
+/// Validates `podFailurePolicy`.
 pub(super) fn pod_failure_policy(spec: &Value, path: &Path<'_>, errors: &mut Vec<Error>) {
     let pod = &spec["template"]["spec"];
     let containers: Vec<&str> =
@@ -155,14 +157,14 @@ fn exit_codes(codes: &Value, containers: &[&str], path: &Path<'_>, errors: &mut 
     }
 }
 
-/// Checks `successPolicy`.
+/// Validates `successPolicy`.
 pub(super) fn success_policy(spec: &Value, path: &Path<'_>, errors: &mut Vec<Error>) {
     if text(spec, "completionMode") != "Indexed" {
         let detail = "requires indexed completion mode";
         errors.push(Error::invalid(path, spec["successPolicy"].clone(), detail));
         return;
     }
-    // A missing `completions` is reported elsewhere.
+    // `validate_spec` reports missing completions.
     let Some(completions) = spec["completions"].as_i64() else { return };
     let list = path.child("rules");
     let rules = items(&spec["successPolicy"]["rules"]);
@@ -208,7 +210,8 @@ pub(super) fn success_policy(spec: &Value, path: &Path<'_>, errors: &mut Vec<Err
     }
 }
 
-/// How many indexes a text such as `0,2-5` names, all below `completions` and in order.
+/// Number of indexes in a list such as `0,2-5`. They must be in ascending order and below
+/// `completions`.
 fn count_indexes(indexes: &str, completions: i64) -> Result<i64, String> {
     let (mut total, mut last) = (0, None);
     for part in indexes.split(',').filter(|_| !indexes.is_empty()) {
@@ -251,7 +254,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn indexes_are_counted_in_order() {
+    fn only_ascending_indexes_below_completions_are_counted() {
         assert_eq!(count_indexes("0,2-4", 5), Ok(4));
         assert_eq!(count_indexes("", 5), Ok(0));
         assert_eq!(count_indexes("5", 5), Err("too large index: \"5\"".to_owned()));
@@ -262,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rule_about_failures_says_one_thing() {
+    fn each_rule_of_a_pod_failure_policy_needs_one_requirement() {
         let mut errors = Vec::new();
         let spec = json!({"template": {"spec": {"containers": [{"name": "c"}]}}, "podFailurePolicy": {"rules": [
             {"action": "FailJob", "onExitCodes": {"containerName": "c", "operator": "In", "values": [1, 2]}},

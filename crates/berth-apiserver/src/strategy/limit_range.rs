@@ -1,5 +1,6 @@
-//! LimitRanges and ResourceQuotas: defaults. A container's limit defaults to the maximum, its
-//! request to the default limit or else to the minimum. Quotas store amounts in the same form.
+//! LimitRanges and ResourceQuotas: defaults. In a LimitRange, the default limit of containers is
+//! the maximum unless it is set, and the default request is the default limit or else the minimum.
+//! Both kinds store amounts in canonical form.
 
 use berth_apimachinery::field::Error;
 use berth_apimachinery::meta;

@@ -1,4 +1,5 @@
-//! What a ResourceQuota and a LimitRange may say. The rules and their words are kube-apiserver's (asked of 1.36.3).
+//! Validation of ResourceQuotas and LimitRanges. The rules and messages are those of kube-apiserver
+//! 1.36.3.
 
 use std::collections::{BTreeSet, HashSet};
 
@@ -9,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::rules::ERRORS_MAX;
 
-/// Resources that quotas count by name, beside those with a domain or a prefix.
+/// Resources that quotas limit, besides those with a domain or a prefix.
 const QUOTA_RESOURCES: [&str; 19] = [
     "configmaps",
     "cpu",
@@ -31,7 +32,7 @@ const QUOTA_RESOURCES: [&str; 19] = [
     "services.loadbalancers",
     "services.nodeports",
 ];
-/// Those of them that are counted in whole ones.
+/// Resources of [`QUOTA_RESOURCES`] whose amounts must be whole numbers.
 const WHOLE_RESOURCES: [&str; 9] = [
     "configmaps",
     "persistentvolumeclaims",
@@ -43,11 +44,11 @@ const WHOLE_RESOURCES: [&str; 9] = [
     "services.loadbalancers",
     "services.nodeports",
 ];
-/// What the pods of a scope can be limited in; those of `BestEffort` in their number alone.
+/// Resources that a quota with a scope of pods can limit. With `BestEffort`, only `pods`.
 const POD_RESOURCES: [&str; 7] =
     ["cpu", "limits.cpu", "limits.memory", "memory", "pods", "requests.cpu", "requests.memory"];
 const CONTAINER_RESOURCES: [&str; 3] = ["cpu", "ephemeral-storage", "memory"];
-/// The longest list that is shown again and again.
+/// Maximum length in bytes of a list that error messages repeat.
 const SHOWN_MAX: usize = 4096;
 const CONFLICTING: [[&str; 2]; 2] = [["BestEffort", "NotBestEffort"], ["Terminating", "NotTerminating"]];
 
@@ -59,7 +60,7 @@ fn quantity(amount: &Value) -> Option<Quantity> {
     Quantity::from_json(amount).ok()
 }
 
-/// A name is qualified; without a domain it must be one of the known.
+/// Validates the name of a resource: it is qualified, and without a domain it is one of `known`.
 fn check_name(name: &str, known: &[&str], of: &str, path: &Path<'_>, errors: &mut Vec<Error>) {
     let problems = names::is_qualified_name(name);
     let is_qualified = problems.is_empty();
@@ -76,7 +77,7 @@ fn check_name(name: &str, known: &[&str], of: &str, path: &Path<'_>, errors: &mu
     errors.push(Error::invalid(path, name, format!("must be a standard resource for {of}")));
 }
 
-/// Checks a quota.
+/// Validates a ResourceQuota.
 pub(super) fn quota(quota: &Value) -> Vec<Error> {
     let mut errors = Vec::new();
     let (spec, path) = (&quota["spec"], Path::new("spec"));
@@ -95,15 +96,15 @@ pub(super) fn quota(quota: &Value) -> Vec<Error> {
     let scopes: Vec<&str> = spec["scopes"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
     let at = path.child("scopes");
     let shown = unless_long(spec["scopes"].clone());
-    // A repeated scope without errors needs no second check.
-    let mut fine: HashSet<&str> = HashSet::new();
+    // A repeated scope without errors is not checked again.
+    let mut valid: HashSet<&str> = HashSet::new();
     for scope in &scopes {
         let before = errors.len();
-        if before < ERRORS_MAX && !fine.contains(scope) {
+        if before < ERRORS_MAX && !valid.contains(scope) {
             check_scope(scope, spec, (&at, &shown), (&at, &shown), &mut errors);
         }
         if errors.len() == before {
-            fine.insert(scope);
+            valid.insert(scope);
         }
     }
     if conflict(&scopes) {
@@ -114,7 +115,7 @@ pub(super) fn quota(quota: &Value) -> Vec<Error> {
     errors
 }
 
-/// Checks a change of one.
+/// Validates an update of a ResourceQuota.
 pub(super) fn quota_update(new: &Value, old: &Value) -> Vec<Error> {
     let mut errors = quota(new);
     let scopes = |quota: &Value| -> BTreeSet<String> {
@@ -128,8 +129,9 @@ pub(super) fn quota_update(new: &Value, old: &Value) -> Vec<Error> {
     errors
 }
 
-/// Whether a scope exists, and fits every resource of the quota that has no domain. `name_path` and `fit_path` are where the
-/// one and the other is said, each with the value that is shown.
+/// Validates that a scope exists, and that it applies to every resource of the quota that has no
+/// domain. `name_path` and `fit_path` are the paths of these two errors; each comes with the value
+/// to show.
 fn check_scope(
     scope: &str,
     spec: &Value,
@@ -149,8 +151,8 @@ fn check_scope(
         errors.push(Error::invalid(name_path, name.clone(), "unsupported scope"));
         return;
     }
-    let room = ERRORS_MAX.saturating_sub(errors.len());
-    for _ in entries(&spec["hard"]).filter(|(name, _)| !fits(name)).take(room) {
+    let remaining = ERRORS_MAX.saturating_sub(errors.len());
+    for _ in entries(&spec["hard"]).filter(|(name, _)| !fits(name)).take(remaining) {
         errors.push(Error::invalid(fit_path, fit.clone(), "unsupported scope applied to resource"));
     }
 }
@@ -162,8 +164,8 @@ fn conflict(scopes: &[&str]) -> bool {
 fn check_selector(spec: &Value, path: &Path<'_>, errors: &mut Vec<Error>) {
     let expressions = spec["scopeSelector"]["matchExpressions"].as_array().map(Vec::as_slice).unwrap_or_default();
     let mut seen = Vec::new();
-    let mut fine: HashSet<&str> = HashSet::new();
-    // As Go shows it.
+    let mut valid: HashSet<&str> = HashSet::new();
+    // In Go's notation, as upstream.
     let shown = expressions
         .iter()
         .map(|it| json!({"ScopeName": it["scopeName"], "Operator": it["operator"], "Values": it["values"]}));
@@ -174,11 +176,11 @@ fn check_selector(spec: &Value, path: &Path<'_>, errors: &mut Vec<Error>) {
         seen.push(scope);
         let name_path = path.child("scopeName");
         let before = errors.len();
-        if before < ERRORS_MAX && !fine.contains(scope) {
+        if before < ERRORS_MAX && !valid.contains(scope) {
             check_scope(scope, spec, (&name_path, &expression["scopeName"]), (path, &shown), errors);
         }
         if errors.len() == before {
-            fine.insert(scope);
+            valid.insert(scope);
         }
         if !matches!(scope, "PriorityClass" | "VolumeAttributesClass") && is_known(scope) && operator != "Exists" {
             let detail = "must be 'Exists' when scope is any of ResourceQuotaScopeTerminating, \
@@ -205,7 +207,8 @@ fn check_selector(spec: &Value, path: &Path<'_>, errors: &mut Vec<Error>) {
     }
 }
 
-/// A list that each mistake in it shows again: nothing when it is long.
+/// The value to show in error messages for a list: null if the list is long, because every error
+/// repeats it.
 fn unless_long(list: Value) -> Value {
     if list.to_string().len() > SHOWN_MAX { Value::Null } else { list }
 }
@@ -214,7 +217,7 @@ fn is_known(scope: &str) -> bool {
     CONFLICTING.iter().flatten().any(|known| *known == scope) || scope == "CrossNamespacePodAffinity"
 }
 
-/// Checks a limit range, after its defaults.
+/// Validates a LimitRange, after its defaults are set.
 pub(super) fn limit_range(range: &Value) -> Vec<Error> {
     let mut errors = Vec::new();
     let path = Path::new("spec");
@@ -273,7 +276,7 @@ fn check_limit(kind: &str, limit: &Value, path: &Path<'_>, errors: &mut Vec<Erro
     }
 }
 
-/// The bounds of one resource fit each other.
+/// Validates that the bounds and defaults of one resource are consistent.
 fn check_bounds(kind: &str, name: &str, limit: &Value, path: &Path<'_>, errors: &mut Vec<Error>) {
     let get = |field: &str| {
         let amount = limit[field].get(name)?;
@@ -287,7 +290,7 @@ fn check_bounds(kind: &str, name: &str, limit: &Value, path: &Path<'_>, errors: 
         _ => false,
     };
     let text = |it: &Option<(String, Quantity)>| it.as_ref().map(|it| it.0.clone()).unwrap_or_default();
-    // Each pair that does not fit, where that is said, and with which of the two as the value.
+    // Pairs of a lower and an upper bound, the field of the error, and the value that it shows.
     let pairs = [
         (("min", &min), ("max", &max), "min", &min),
         (("min", &min), ("default request", &request), "defaultRequest", &request),
@@ -318,7 +321,7 @@ fn check_bounds(kind: &str, name: &str, limit: &Value, path: &Path<'_>, errors: 
             }
         }
     }
-    // What has a domain is not overcommitted.
+    // Extended resources (with a domain) cannot be overcommitted.
     let extended = name.contains('/') && !name.contains("kubernetes.io/");
     if extended
         && let (Some(default), Some(request)) = (&default, &request)

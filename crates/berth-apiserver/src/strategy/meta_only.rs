@@ -1,4 +1,4 @@
-//! Kinds with nothing, or next to nothing, particular about them.
+//! Kinds that need few rules or none.
 
 use std::collections::HashSet;
 
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::rules::{items, named, required, supported, text};
 use super::{Strategy, immutable, pod_placement, same};
 
-/// Custom resources: the schema says everything.
+/// Custom resources. Their schema has all rules.
 pub(crate) struct Custom;
 
 impl Strategy for Custom {
@@ -37,7 +37,7 @@ impl Strategy for WithGeneration {
     }
 }
 
-/// What runs containers in another way, by the name nodes know it by.
+/// RuntimeClasses.
 pub(crate) struct RuntimeClasses;
 
 impl Strategy for RuntimeClasses {
@@ -63,7 +63,8 @@ impl Strategy for RuntimeClasses {
     }
 }
 
-/// Nodes: the client that registers a node states its resources.
+/// Nodes. Their status is kept on create, because the client that registers a node sets its
+/// resources.
 pub(crate) struct Nodes;
 
 impl Strategy for Nodes {
@@ -76,7 +77,7 @@ impl Strategy for Nodes {
         check_taints(&node["spec"]["taints"], &mut errors);
         if let Some(range) = node["spec"]["podCIDR"].as_str().filter(|range| !range.is_empty()) {
             let at = Path::new("spec.podCIDRs[0]");
-            // Old spellings of a range are read as ever; only what is none is refused.
+            // Ranges in a non-canonical form are valid, as upstream.
             let messages = names::is_cidr(range).into_iter().filter(|message| message.starts_with("must be a valid"));
             errors.extend(messages.map(|message| Error::invalid(&at, range, message)));
         }
@@ -92,7 +93,7 @@ impl Strategy for Nodes {
     }
 }
 
-/// Checks what keeps pods off a node. Upstream's paths say that taints are metadata.
+/// Validates taints. Upstream's error paths have them below `metadata`.
 fn check_taints(taints: &Value, errors: &mut Vec<Error>) {
     let list = Path::new("metadata.taints");
     let mut seen: HashSet<(&str, &str)> = HashSet::new();
@@ -107,9 +108,9 @@ fn check_taints(taints: &Value, errors: &mut Vec<Error>) {
             supported(taint, "effect", &["NoSchedule", "PreferNoSchedule", "NoExecute"], &at, errors);
         }
         if !seen.insert((key, effect)) {
-            let mut twice = Error::duplicate(&at, taint.clone());
-            twice.detail = "taints must be unique by key and effect pair".to_owned();
-            errors.push(twice);
+            let mut duplicate = Error::duplicate(&at, taint.clone());
+            duplicate.detail = "taints must be unique by key and effect pair".to_owned();
+            errors.push(duplicate);
         }
     }
 }
@@ -136,7 +137,7 @@ impl Strategy for Leases {
     }
 }
 
-/// Roles and cluster roles; their names may be anything that fits a path.
+/// Roles and ClusterRoles. Their names may be any valid path segment.
 pub(crate) struct Roles;
 
 impl Strategy for Roles {
@@ -174,22 +175,22 @@ impl Strategy for Roles {
     }
 }
 
-/// What a rule must say: verbs, and either paths or resources of groups.
+/// Validates a rule: it needs verbs, and either non-resource URLs, or API groups and resources.
 fn check_rule(rule: &Value, is_namespaced: bool, path: &Path<'_>, errors: &mut Vec<Error>) {
     let is_empty = |field: &str| rule[field].as_array().is_none_or(Vec::is_empty);
     if is_empty("verbs") {
         errors.push(Error::required(&path.child("verbs"), "verbs must contain at least one value"));
     }
     if !is_empty("nonResourceURLs") {
-        let mut refuse = |detail: &str| {
+        let mut reject = |detail: &str| {
             let paths = rule["nonResourceURLs"].clone();
             errors.push(Error::invalid(&path.child("nonResourceURLs"), paths, detail));
         };
         if is_namespaced {
-            refuse("namespaced rules cannot apply to non-resource URLs");
+            reject("namespaced rules cannot apply to non-resource URLs");
         }
         if ["apiGroups", "resources", "resourceNames"].iter().any(|field| !is_empty(field)) {
-            refuse("rules cannot apply to both regular resources and non-resource URLs");
+            reject("rules cannot apply to both regular resources and non-resource URLs");
         }
         return;
     }
@@ -203,12 +204,12 @@ fn check_rule(rule: &Value, is_namespaced: bool, path: &Path<'_>, errors: &mut V
     }
 }
 
-/// The group of roles, and of users and groups that are given them.
+/// API group of roles, and of the subjects `User` and `Group`.
 const GROUP: &str = "rbac.authorization.k8s.io";
 /// Kinds of subjects that a role can be bound to.
 const SUBJECTS: [&str; 3] = ["ServiceAccount", "User", "Group"];
 
-/// Role bindings and cluster role bindings.
+/// RoleBindings and ClusterRoleBindings.
 pub(crate) struct Bindings;
 
 impl Strategy for Bindings {

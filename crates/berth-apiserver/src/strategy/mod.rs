@@ -1,6 +1,6 @@
 //! Rules of single kinds: defaults, immutable fields and validation. The request path is shared by
-//! all kinds and calls these hooks. Custom resources have one strategy, most built-in kinds share
-//! another, a few have their own.
+//! all kinds and calls these hooks. All custom resources share one strategy. Built-in kinds without
+//! rules share another, and the others have their own.
 
 mod addresses;
 mod admission_policy;
@@ -55,7 +55,7 @@ use crate::auth::tokens::Tokens;
 use crate::registry::{Origin, Registry, ResourceInfo};
 use crate::{Objects, UserInfo};
 
-/// What preparing an object may look at.
+/// The inputs of preparing an object, other than the object itself.
 pub(crate) struct Context<'a> {
     pub(crate) objects: &'a Objects,
     pub(crate) registry: &'a Registry,
@@ -65,9 +65,9 @@ pub(crate) struct Context<'a> {
     pub(crate) user: &'a UserInfo,
 }
 
-/// The particulars of a kind. Objects are of the version of the request.
+/// The rules of a kind. Objects are in the version of the request.
 pub(crate) trait Strategy: Send + Sync {
-    /// What names look like.
+    /// The validation of names.
     fn name_check(&self) -> NameCheck {
         names::is_dns1123_subdomain
     }
@@ -77,12 +77,12 @@ pub(crate) trait Strategy: Send + Sync {
         false
     }
 
-    /// Whether status given on create is dropped.
+    /// Whether a status sent on create is dropped.
     fn clears_status_on_create(&self) -> bool {
         true
     }
 
-    /// Whether PUT makes an object that does not exist.
+    /// Whether PUT creates an object that does not exist.
     fn creates_on_update(&self) -> bool {
         false
     }
@@ -91,46 +91,48 @@ pub(crate) trait Strategy: Send + Sync {
     /// values.
     fn default(&self, _object: &mut Value) {}
 
-    /// System fields of a new object; metadata is complete.
+    /// Sets the system fields of a new object. Its metadata is complete.
     fn prepare_create(&self, _object: &mut Value, _context: &Context<'_>) {}
 
-    /// Takes back what an update may not touch and no error is worth.
+    /// Reverts changes that an update may not make, where upstream ignores them instead of
+    /// rejecting the update.
     fn prepare_update(&self, _new: &mut Value, _old: &Value, _context: &Context<'_>) {}
 
-    /// The same for an update of the status.
+    /// As [`Strategy::prepare_update`], for an update of the status.
     fn prepare_status_update(&self, _new: &mut Value, _old: &Value, _now: jiff::Timestamp) {}
 
-    /// What the writer should know about an object that is otherwise fine; `old` is what it replaces.
+    /// Warnings about a valid object, for the client that writes it. `old` is the replaced object.
     fn warnings(&self, _new: &Value, _old: Option<&Value>) -> Vec<String> {
         Vec::new()
     }
 
-    /// Checks a new object.
+    /// Validates a new object.
     fn validate(&self, _object: &Value) -> Vec<Error> {
         Vec::new()
     }
 
-    /// Checks an update.
+    /// Validates an update.
     fn validate_update(&self, new: &Value, _old: &Value) -> Vec<Error> {
         self.validate(new)
     }
 
-    /// Checks an update of the status.
+    /// Validates an update of the status.
     fn validate_status_update(&self, _new: &Value, _old: &Value) -> Vec<Error> {
         Vec::new()
     }
 
-    /// Seconds between asking for deletion and removal.
+    /// Seconds between a request for deletion and the removal of the object.
     fn grace_period(&self, _object: &Value, _requested: Option<i64>) -> i64 {
         0
     }
 
-    /// Whether objects are given time to end: their last state says when they were to, be it at once.
+    /// Whether deletion is graceful. If so, the last state of an object has the grace period, even
+    /// if it is zero.
     fn is_graceful(&self) -> bool {
         false
     }
 
-    /// What deletion changes besides metadata.
+    /// Makes the changes of a deletion other than those of metadata.
     fn prepare_delete(&self, _object: &mut Value) {}
 
     /// Whether dependents are orphaned when a deletion names no propagation policy.
@@ -138,15 +140,14 @@ pub(crate) trait Strategy: Send + Sync {
         false
     }
 
-    /// Whether something other than metadata's finalizers keeps the object.
+    /// Whether something other than finalizers in the metadata delays the removal of the object.
     fn is_deletion_pending(&self, _object: &Value) -> bool {
         false
     }
 }
 
-/// Whether a replacement requires a `resourceVersion`. For other kinds a replacement without one
-/// overwrites any stored state. The set of kinds has historical reasons upstream (read off
-/// kube-apiserver 1.36).
+/// Whether a replacement requires a `resourceVersion`. For other kinds, a replacement without one
+/// overwrites any stored state. The kinds are those of kube-apiserver 1.36, for historical reasons.
 pub(crate) fn insists_on_revision(row: &ResourceInfo, custom: bool) -> bool {
     custom
         || match row.group.as_str() {
@@ -163,7 +164,8 @@ pub(crate) fn insists_on_revision(row: &ResourceInfo, custom: bool) -> bool {
         }
 }
 
-/// Whether DELETE answers with the removed object instead of a Status. Which kinds do is a matter of history upstream.
+/// Whether DELETE returns the removed object instead of a Status. The kinds are those of
+/// kube-apiserver, for historical reasons.
 pub(crate) fn returns_deleted_object(row: &ResourceInfo) -> bool {
     match row.group.as_str() {
         "" => matches!(
@@ -259,20 +261,20 @@ pub(crate) fn set_default(map: &mut Map<String, Value>, field: &str, value: impl
     }
 }
 
-/// Like [`set_default`], also when the field is an empty text.
+/// As [`set_default`], also if the field is the empty string.
 pub(crate) fn set_default_text(map: &mut Map<String, Value>, field: &str, value: &str) {
     if map.get(field).and_then(Value::as_str).unwrap_or_default().is_empty() {
         map.insert(field.to_owned(), value.into());
     }
 }
 
-/// `object.spec` as a map that exists.
+/// `object.spec` as a map; created if it is missing.
 pub(crate) fn spec_mut(object: &mut Value) -> &mut Map<String, Value> {
     let map = berth_apimachinery::meta::map_mut(object);
     berth_apimachinery::meta::map_mut(map.entry("spec").or_insert_with(|| json!({})))
 }
 
-/// An error unless `new` and `old` agree at a path below the object.
+/// Reports an error if `new` and `old` differ at a path below the object.
 pub(crate) fn immutable(new: &Value, old: &Value, path: &[&str], errors: &mut Vec<Error>) {
     let at = |object: &Value| path.iter().try_fold(object, |value, step| value.get(step)).cloned().unwrap_or_default();
     let (new, old) = (at(new), at(old));
@@ -281,7 +283,7 @@ pub(crate) fn immutable(new: &Value, old: &Value, path: &[&str], errors: &mut Ve
     }
 }
 
-/// An error when a number is below zero.
+/// Reports an error if a number is below zero.
 pub(crate) fn non_negative(value: &Value, path: &Path<'_>, errors: &mut Vec<Error>) {
     if let Some(number) = value.as_i64().filter(|number| *number < 0) {
         errors.push(Error::invalid(path, number, "must be greater than or equal to 0"));

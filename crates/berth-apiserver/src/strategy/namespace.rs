@@ -1,4 +1,4 @@
-//! Namespaces: a label with their own name, a finalizer of their own, phases.
+//! Namespaces: the label with their name, the finalizer in their specification, and their phase.
 
 use berth_apimachinery::validation::NameCheck;
 use berth_apimachinery::{meta, names};
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::{Context, Strategy, spec_mut};
 
-/// The label every namespace carries.
+/// Label of every namespace with its name.
 const NAME_LABEL: &str = "kubernetes.io/metadata.name";
 
 pub(crate) struct Namespaces;
@@ -34,7 +34,7 @@ impl Strategy for Namespaces {
     }
 
     fn prepare_update(&self, new: &mut Value, old: &Value, _context: &Context<'_>) {
-        // The finalizers of the specification change through `finalize` only.
+        // Only the subresource `finalize` changes the finalizers in the specification.
         meta::map_mut(new).insert("spec".to_owned(), old["spec"].clone());
     }
 

@@ -71,10 +71,10 @@ impl Strategy for Policies {
     }
 }
 
-/// What a policy can be about.
+/// Policy types: directions of traffic.
 const DIRECTIONS: [&str; 2] = ["Ingress", "Egress"];
 
-/// Checks what traffic a rule is about.
+/// Validates a port of a rule of a NetworkPolicy.
 fn check_policy_port(port: &Value, path: &Path<'_>, errors: &mut Vec<Error>) {
     supported(port, "protocol", &["TCP", "UDP", "SCTP"], path, errors);
     let (start, at, end_at) = (&port["port"], path.child("port"), path.child("endPort"));
@@ -128,7 +128,7 @@ fn check_peer(peer: &Value, path: &Path<'_>, errors: &mut Vec<Error>) {
     }
 }
 
-/// Checks a range of addresses and what of it is left out.
+/// Validates a range of addresses and the ranges excepted from it.
 fn check_block(block: &Value, path: &Path<'_>, errors: &mut Vec<Error>) {
     let (cidr, at) = (text(block, "cidr"), path.child("cidr"));
     if cidr.is_empty() {
@@ -149,7 +149,7 @@ fn check_block(block: &Value, path: &Path<'_>, errors: &mut Vec<Error>) {
     }
 }
 
-/// A range as an address and how many of its bits count.
+/// Parses a CIDR range to its address and prefix length.
 fn range(cidr: &str) -> Option<(IpAddr, u32)> {
     let (address, bits) = cidr.split_once('/')?;
     Some((address.parse().ok()?, bits.parse().ok()?))
@@ -164,7 +164,7 @@ fn is_strictly_inside(part: (IpAddr, u32), whole: (IpAddr, u32)) -> bool {
     part.1 > whole.1 && shared >= whole.1
 }
 
-/// The way to name a class before there was a field for it.
+/// Annotation with the class of an Ingress, older than the field.
 const CLASS_ANNOTATION: &str = "kubernetes.io/ingress.class";
 
 pub(crate) struct Ingresses;
@@ -255,22 +255,23 @@ fn check_ingress(spec: &Value) -> Vec<Error> {
     errors
 }
 
-/// Checks a host, whose first label may be a star.
+/// Validates a host. Its first label may be a star.
 fn check_host(host: &str, path: &Path<'_>, errors: &mut Vec<Error>) {
     let check = if host.contains('*') { names::is_wildcard_dns1123_subdomain } else { names::is_dns1123_subdomain };
     named(host, check, path, errors);
 }
 
-/// What a path may not have in it, and not at its end: other ways to write another path.
+/// Substrings and suffixes that a path must not have, because they make it equivalent to another
+/// path.
 const NOT_IN_PATHS: [&str; 5] = ["//", "/./", "/../", "%2f", "%2F"];
-const NOT_AT_THEIR_END: [&str; 2] = ["/..", "/."];
+const NOT_AT_END: [&str; 2] = ["/..", "/."];
 
-/// Checks which requests go where.
+/// Validates a path and its backend.
 fn check_path(entry: &Value, path: &Path<'_>, errors: &mut Vec<Error>) {
     let (given, at) = (text(entry, "path"), path.child("path"));
     match entry["pathType"].as_str() {
         None => {
-            // No further validation in this case.
+            // As upstream, the path and backend are not validated in this case.
             errors.push(Error::required(&path.child("pathType"), "pathType must be specified"));
             return;
         }
@@ -281,7 +282,7 @@ fn check_path(entry: &Value, path: &Path<'_>, errors: &mut Vec<Error>) {
             for part in NOT_IN_PATHS.iter().filter(|part| given.contains(**part)) {
                 errors.push(Error::invalid(&at, given, format!("must not contain '{part}'")));
             }
-            for end in NOT_AT_THEIR_END.iter().filter(|end| given.ends_with(**end)) {
+            for end in NOT_AT_END.iter().filter(|end| given.ends_with(**end)) {
                 errors.push(Error::invalid(&at, given, format!("cannot end with '{end}'")));
             }
         }
@@ -329,7 +330,7 @@ fn check_backend(backend: &Value, path: &Path<'_>, errors: &mut Vec<Error>) {
     }
 }
 
-/// Checks a reference to an object of any kind in the namespace.
+/// Validates a reference to an object of any kind.
 fn check_reference(reference: &Value, path: &Path<'_>, errors: &mut Vec<Error>) {
     if let Some(group) = reference["apiGroup"].as_str() {
         named(group, names::is_dns1123_subdomain, &path.child("apiGroup"), errors);
@@ -344,7 +345,7 @@ fn check_reference(reference: &Value, path: &Path<'_>, errors: &mut Vec<Error>) 
     }
 }
 
-/// The longest name of what serves ingresses.
+/// Maximum length of the name of an Ingress controller.
 const CONTROLLER_NAME_MAX: usize = 250;
 
 pub(crate) struct IngressClasses;
@@ -384,7 +385,8 @@ impl Strategy for IngressClasses {
     }
 }
 
-/// Checks the object that says more about a class: where it is has to fit its scope.
+/// Validates the reference to the parameters of a class. It has a namespace if and only if its
+/// scope is a namespace.
 fn check_parameters(parameters: &Value, path: &Path<'_>, errors: &mut Vec<Error>) {
     check_reference(parameters, path, errors);
     let namespace_at = path.child("namespace");

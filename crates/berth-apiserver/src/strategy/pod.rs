@@ -1,14 +1,14 @@
-//! Pods: created pending, changed hardly at all, deleted with patience.
+//! Pods: created with the phase Pending, almost immutable, deleted gracefully.
 
 use berth_apimachinery::field::{Error, Path};
 use berth_apimachinery::meta;
 use serde_json::{Value, json};
 
 use super::pod_defaults::{pod, qos_class};
-use super::pod_validation::{Of, pod_spec, pod_update};
+use super::pod_validation::{SpecOwner, pod_spec, pod_update};
 use super::{Context, Strategy, spec_mut};
 
-/// Set on a pod that stands for one of its node's own.
+/// Annotation of a mirror pod, which represents a static pod of its node.
 pub(crate) const MIRROR: &str = "kubernetes.io/config.mirror";
 
 pub(crate) struct Pods;
@@ -36,7 +36,7 @@ impl Strategy for Pods {
     fn validate(&self, object: &Value) -> Vec<Error> {
         let path = Path::new("spec");
         let name = object["metadata"]["name"].as_str().unwrap_or_default();
-        let mut errors = pod_spec(&object["spec"], Of::Pod(name), &path);
+        let mut errors = pod_spec(&object["spec"], SpecOwner::Pod(name), &path);
         if object["spec"]["ephemeralContainers"].as_array().is_some_and(|list| !list.is_empty()) {
             errors.push(Error::forbidden(&path.child("ephemeralContainers"), "cannot be set on create"));
         }
@@ -52,16 +52,16 @@ impl Strategy for Pods {
         let mut errors = Vec::new();
         if new["spec"] != old["spec"] {
             let name = meta::name(new);
-            errors.extend(pod_spec(&new["spec"], Of::Pod(name), &Path::new("spec")));
+            errors.extend(pod_spec(&new["spec"], SpecOwner::Pod(name), &Path::new("spec")));
             errors.extend(pod_update(new, old));
         }
-        let refused = match (meta::annotation(new, MIRROR), meta::annotation(old, MIRROR)) {
+        let rejected = match (meta::annotation(new, MIRROR), meta::annotation(old, MIRROR)) {
             (new, old) if new == old => None,
             (_, None) => Some("may not add mirror pod annotation"),
             _ => Some("may not remove or update mirror pod annotation"),
         };
         let path = Path::new("metadata.annotations");
-        errors.extend(refused.map(|detail| Error::forbidden(&path.key(MIRROR), detail)));
+        errors.extend(rejected.map(|detail| Error::forbidden(&path.key(MIRROR), detail)));
         errors
     }
 
@@ -69,8 +69,8 @@ impl Strategy for Pods {
         true
     }
 
-    /// Upstream's rule: the requested period, else the pod's own. Zero for pods that never got a
-    /// node or are finished.
+    /// As upstream: the requested period, or else that of the pod. Zero for pods that are not
+    /// assigned to a node or have finished.
     fn grace_period(&self, object: &Value, requested: Option<i64>) -> i64 {
         let spec = &object["spec"];
         let period = requested.or_else(|| spec["terminationGracePeriodSeconds"].as_i64()).unwrap_or(30);
@@ -78,7 +78,7 @@ impl Strategy for Pods {
         let finished = matches!(object["status"]["phase"].as_str(), Some("Failed" | "Succeeded"));
         match period {
             _ if unbound || finished => 0,
-            // Less than nothing is the shortest patience there is.
+            // A negative period means the minimum of one second.
             period if period < 0 => 1,
             period => period,
         }

@@ -1,4 +1,4 @@
-//! Containers: ports, environment, mounts, devices, probes, hooks and amounts.
+//! Containers: validation of ports, environment, mounts, devices, probes, hooks and resources.
 
 use std::collections::{HashMap, HashSet};
 
@@ -7,7 +7,7 @@ use berth_apimachinery::names;
 use berth_apimachinery::quantity::Quantity;
 use serde_json::{Map, Value};
 
-use super::pod_validation::Of;
+use super::pod_validation::SpecOwner;
 use super::pod_volumes::{ENVIRONMENT_FIELDS, field_ref, resource_ref};
 use super::rules::{items, named, no_backsteps, number, port, port_number, required, supported, text};
 use super::{non_negative, pod_security};
@@ -17,9 +17,9 @@ const PULL_POLICIES: [&str; 3] = ["Always", "IfNotPresent", "Never"];
 const MESSAGE_POLICIES: [&str; 2] = ["File", "FallbackToLogsOnError"];
 const PROPAGATIONS: [&str; 3] = ["Bidirectional", "HostToContainer", "None"];
 const RESTARTS: [&str; 3] = ["Always", "Never", "OnFailure"];
-/// Resources a container can be given, besides pages and what devices offer.
+/// Resources of containers, besides huge pages and extended resources.
 const STANDARD: [&str; 3] = ["cpu", "ephemeral-storage", "memory"];
-/// Names without a domain that mean something in a quota, a node or a claim.
+/// Names without a domain that quotas, nodes or claims use.
 const KNOWN: [&str; 16] = [
     "cpu",
     "ephemeral-storage",
@@ -39,23 +39,23 @@ const KNOWN: [&str; 16] = [
     "storage",
 ];
 const NON_OVERCOMMITTED: &str = "Limit must be set for non overcommitable resources";
-/// Sources of a variable, in the order of validation.
+/// Sources of an environment variable, in the order of validation.
 const FROM: [&str; 5] = ["fieldRef", "resourceFieldRef", "configMapKeyRef", "secretKeyRef", "fileKeyRef"];
 /// Handlers of a probe or a hook, in the order of validation.
 const HANDLERS: [&str; 5] = ["exec", "httpGet", "tcpSocket", "grpc", "sleep"];
 
-/// What of the pod the checks of its containers need.
+/// The parts of a pod that the validation of its containers needs.
 pub(super) struct Pod<'a> {
     spec: &'a Value,
-    of: Of<'a>,
-    /// Its volumes by name; of several of one name the first.
+    of: SpecOwner<'a>,
+    /// Volumes by name; the first one if several have the same name.
     volumes: HashMap<&'a str, &'a Value>,
-    /// Names of containers so far.
+    /// Names of the containers that were validated so far.
     names: HashSet<String>,
 }
 
 impl<'a> Pod<'a> {
-    pub(super) fn new(spec: &'a Value, of: Of<'a>) -> Self {
+    pub(super) fn new(spec: &'a Value, of: SpecOwner<'a>) -> Self {
         let mut volumes = HashMap::new();
         for volume in items(&spec["volumes"]) {
             volumes.entry(text(volume, "name")).or_insert(volume);
@@ -68,46 +68,47 @@ impl<'a> Pod<'a> {
         self.volumes.get(name).copied()
     }
 
-    /// Counts the container's name; an error when it was there.
-    fn claim_name(&mut self, name: &str, path: &Path<'_>, errors: &mut Vec<Error>) {
+    /// Records a container's name. Reports an error if another container has it.
+    fn add_name(&mut self, name: &str, path: &Path<'_>, errors: &mut Vec<Error>) {
         if !self.names.insert(name.to_owned()) {
             errors.push(Error::duplicate(&path.child("name"), name));
         }
     }
 
-    /// The image of a pod is what it says; what templates make of blanks is their makers' business.
+    /// Reports an error for whitespace around an image name. As upstream, templates are not
+    /// checked.
     fn check_image(&self, container: &Value, path: &Path<'_>, errors: &mut Vec<Error>) {
-        if let Of::Pod(_) = self.of {
+        if let SpecOwner::Pod(_) = self.of {
             padded_image(container, path, errors);
         }
     }
 }
 
-/// What each item of a list says in a field.
-fn said<'a>(list: &'a Value, field: &str) -> HashSet<&'a str> {
+/// The values of a field in the items of a list.
+fn values_of<'a>(list: &'a Value, field: &str) -> HashSet<&'a str> {
     items(list).iter().map(|item| text(item, field)).collect()
 }
 
-/// Checks one of the containers a pod is made of.
+/// Validates a regular container.
 pub(super) fn container(container: &Value, pod: &mut Pod<'_>, path: &Path<'_>, errors: &mut Vec<Error>) {
     common(container, pod, path, errors);
     if !text(container, "name").is_empty() {
-        pod.claim_name(text(container, "name"), path, errors);
+        pod.add_name(text(container, "name"), path, errors);
     }
     handlers(container, pod, path, errors);
     supported(container, "restartPolicy", &RESTARTS, path, errors);
     pod.check_image(container, path, errors);
 }
 
-/// Checks a container that runs before, or, if it always restarts, beside the others.
+/// Validates an init container. With `restartPolicy: Always` it is a sidecar.
 pub(super) fn init_container(container: &Value, pod: &mut Pod<'_>, path: &Path<'_>, errors: &mut Vec<Error>) {
     common(container, pod, path, errors);
     if container["restartPolicy"] == "Always" {
-        pod.claim_name(text(container, "name"), path, errors);
+        pod.add_name(text(container, "name"), path, errors);
         handlers(container, pod, path, errors);
     } else {
         supported(container, "restartPolicy", &RESTARTS, path, errors);
-        pod.claim_name(text(container, "name"), path, errors);
+        pod.add_name(text(container, "name"), path, errors);
         for field in ["lifecycle", "livenessProbe", "readinessProbe", "startupProbe"] {
             if !container[field].is_null() {
                 let detail = "may not be set for init containers without restartPolicy=Always";
@@ -118,14 +119,14 @@ pub(super) fn init_container(container: &Value, pod: &mut Pod<'_>, path: &Path<'
     pod.check_image(container, path, errors);
 }
 
-/// Checks a container added for a look around.
+/// Validates an ephemeral container.
 pub(super) fn ephemeral_container(container: &Value, pod: &mut Pod<'_>, path: &Path<'_>, errors: &mut Vec<Error>) {
     common(container, pod, path, errors);
-    pod.claim_name(text(container, "name"), path, errors);
+    pod.add_name(text(container, "name"), path, errors);
     pod.check_image(container, path, errors);
 }
 
-/// An error when there are blanks around the name of an image.
+/// Reports an error if there is whitespace around the name of an image.
 pub(super) fn padded_image(container: &Value, path: &Path<'_>, errors: &mut Vec<Error>) {
     let image = text(container, "image");
     if image.trim() != image {
@@ -180,7 +181,7 @@ fn ports(ports: &Value, path: &Path<'_>, errors: &mut Vec<Error>) {
     }
 }
 
-/// Checks that no two ports of the containers take the same one of the node.
+/// Validates that no two ports of the containers have the same host port.
 pub(super) fn host_ports(containers: &Value, path: &Path<'_>, errors: &mut Vec<Error>) {
     let mut taken: HashSet<String> = HashSet::new();
     for (index, container) in items(containers).iter().enumerate() {
@@ -268,11 +269,11 @@ fn environment_from(sources: &Value, path: &Path<'_>, errors: &mut Vec<Error>) {
     }
 }
 
-/// Checks where volumes appear. Upstream's paths of what belongs to a mount leave out which.
+/// Validates volume mounts. Upstream's error paths of some fields omit the index of the mount.
 fn mounts(container: &Value, pod: &Pod<'_>, path: &Path<'_>, errors: &mut Vec<Error>) {
     let list = path.child("volumeMounts");
     let devices = &container["volumeDevices"];
-    let (device_names, device_places) = (said(devices, "name"), said(devices, "devicePath"));
+    let (device_names, device_paths) = (values_of(devices, "name"), values_of(devices, "devicePath"));
     let mut places: HashSet<&str> = HashSet::new();
     for (index, mount) in items(&container["volumeMounts"]).iter().enumerate() {
         let at = list.index(index);
@@ -288,7 +289,7 @@ fn mounts(container: &Value, pod: &Pod<'_>, path: &Path<'_>, errors: &mut Vec<Er
         if device_names.contains(name) {
             errors.push(Error::invalid(&at.child("name"), name, "must not already exist in volumeDevices"));
         }
-        if device_places.contains(place) {
+        if device_paths.contains(place) {
             let detail = "must not already exist as a path in volumeDevices";
             errors.push(Error::invalid(&at.child("mountPath"), place, detail));
         }
@@ -335,7 +336,7 @@ fn recursive_read_only(mount: &Value, path: &Path<'_>, errors: &mut Vec<Error>) 
 
 fn devices(container: &Value, pod: &Pod<'_>, path: &Path<'_>, errors: &mut Vec<Error>) {
     let mounts = &container["volumeMounts"];
-    let (mount_names, mount_places) = (said(mounts, "name"), said(mounts, "mountPath"));
+    let (mount_names, mount_paths) = (values_of(mounts, "name"), values_of(mounts, "mountPath"));
     let (mut seen, mut places): (HashSet<&str>, HashSet<&str>) = (HashSet::new(), HashSet::new());
     for (index, device) in items(&container["volumeDevices"]).iter().enumerate() {
         let at = path.index(index);
@@ -365,7 +366,7 @@ fn devices(container: &Value, pod: &Pod<'_>, path: &Path<'_>, errors: &mut Vec<E
         if mount_names.contains(name) {
             errors.push(Error::invalid(&name_at, name, "must not already exist in volumeMounts"));
         }
-        if mount_places.contains(place) {
+        if mount_paths.contains(place) {
             let detail = "must not already exist as a path in volumeMounts";
             errors.push(Error::invalid(&place_at, place, detail));
         }
@@ -375,7 +376,7 @@ fn devices(container: &Value, pod: &Pod<'_>, path: &Path<'_>, errors: &mut Vec<E
     }
 }
 
-/// What is done to a running container: hooks and probes.
+/// Validates the hooks and probes of a container.
 fn handlers(container: &Value, pod: &Pod<'_>, path: &Path<'_>, errors: &mut Vec<Error>) {
     let lifecycle = path.child("lifecycle");
     let grace = pod.spec["terminationGracePeriodSeconds"].as_i64();
@@ -415,7 +416,8 @@ fn probe(probe: &Value, kind: &str, path: &Path<'_>, errors: &mut Vec<Error>) {
     }
 }
 
-/// Checks what a probe or a hook does, one thing. `grace` is the time a pod has to end, which a sleep must fit in.
+/// Validates the handler of a probe or hook, which must be exactly one. `grace` is the termination
+/// grace period of the pod, which limits a sleep.
 fn handler(handler: &Value, grace: Option<i64>, path: &Path<'_>, errors: &mut Vec<Error>) {
     let mut found = false;
     for kind in HANDLERS {
@@ -522,7 +524,7 @@ fn resources(resources: &Value, path: &Path<'_>, errors: &mut Vec<Error>) {
     }
 }
 
-/// Checks that a name is one of what a container can be given.
+/// Validates the name of a resource of a container.
 fn resource_name(name: &str, path: &Path<'_>, errors: &mut Vec<Error>) {
     let before = errors.len();
     named(name, names::is_qualified_name, path, errors);
@@ -539,7 +541,7 @@ fn resource_name(name: &str, path: &Path<'_>, errors: &mut Vec<Error>) {
     }
 }
 
-/// Checks an amount of a resource and answers it.
+/// Validates an amount of a resource and returns it.
 fn resource_amount(name: &str, amount: &Value, path: &Path<'_>, errors: &mut Vec<Error>) -> Option<Quantity> {
     let shown = amount.as_str().map_or_else(|| amount.to_string(), str::to_owned);
     let quantity = match Quantity::from_json(amount) {
@@ -567,7 +569,8 @@ fn is_pages(name: &str) -> bool {
     name.starts_with("hugepages-")
 }
 
-/// Resources named `domain/name` outside kubernetes.io are counted in whole devices and never overcommitted.
+/// Whether a resource is extended: named `domain/name`, with a domain outside kubernetes.io. Such
+/// resources are counted in whole units and never overcommitted.
 pub(crate) fn is_extended(name: &str) -> bool {
     name.split_once('/').is_some_and(|(domain, _)| !(domain == "kubernetes.io" || domain.ends_with(".kubernetes.io")))
 }

@@ -1,11 +1,11 @@
-//! Defaults of pods and pod templates, as stored pods have them (core/v1 API defaults).
+//! Defaults of pods and pod templates, as in the core/v1 API.
 
 use berth_apimachinery::meta::map_mut;
 use serde_json::{Map, Value, json};
 
 use super::{set_default, set_default_text, storage};
 
-/// Fills in a PodSpec.
+/// Sets the defaults of a PodSpec.
 pub(crate) fn pod_spec(spec: &mut Map<String, Value>) {
     set_default_text(spec, "restartPolicy", "Always");
     set_default_text(spec, "dnsPolicy", "ClusterFirst");
@@ -22,11 +22,11 @@ pub(crate) fn pod_spec(spec: &mut Map<String, Value>) {
     }
 }
 
-/// A pod of its own also gets `enableServiceLinks`, the old name of its service account and, on the host's network, the host's
-/// ports; a template leaves those open, as its pods get them.
+/// Sets the defaults of a pod. Unlike a template, a pod also gets `enableServiceLinks`, the old
+/// field of its service account and, on the host network, host ports.
 pub(crate) fn pod(spec: &mut Map<String, Value>) {
     pod_spec(spec);
-    // Written before it had to be positive, a negative time still means the shortest.
+    // Older clients could set a negative period, which means the minimum of one second.
     if spec["terminationGracePeriodSeconds"].as_i64().is_some_and(|seconds| seconds < 0) {
         spec.insert("terminationGracePeriodSeconds".to_owned(), 1.into());
     }
@@ -39,7 +39,7 @@ pub(crate) fn pod(spec: &mut Map<String, Value>) {
     service_account(spec);
 }
 
-/// `serviceAccount` is the old name of `serviceAccountName`; both are kept.
+/// Sets both `serviceAccountName` and its old name, `serviceAccount`, if one of them is set.
 pub(crate) fn service_account(spec: &mut Map<String, Value>) {
     let text = |field: &str| spec.get(field).and_then(Value::as_str).filter(|text| !text.is_empty()).map(str::to_owned);
     let name = text("serviceAccountName").or_else(|| text("serviceAccount"));
@@ -49,7 +49,7 @@ pub(crate) fn service_account(spec: &mut Map<String, Value>) {
     }
 }
 
-/// On the host's network a container's port is the host's.
+/// Sets host ports to the container ports, as a pod on the host network requires.
 fn host_ports(container: &mut Value) {
     for port in container.get_mut("ports").and_then(Value::as_array_mut).into_iter().flatten() {
         let number = port["containerPort"].clone();
@@ -86,7 +86,7 @@ fn container(container: &mut Map<String, Value>) {
             for (field, value) in
                 [("timeoutSeconds", 1), ("periodSeconds", 10), ("successThreshold", 1), ("failureThreshold", 3)]
             {
-                // Nothing and zero are the same here.
+                // Zero means unset in these fields.
                 if probe.get(field).and_then(Value::as_i64).unwrap_or_default() == 0 {
                     probe.insert(field.to_owned(), value.into());
                 }
@@ -100,7 +100,7 @@ fn container(container: &mut Map<String, Value>) {
         }
     }
     let Some(Value::Object(resources)) = container.get_mut("resources") else { return };
-    // What is limited is also requested, unless said otherwise.
+    // The default request of a resource is its limit.
     let limits = resources.get("limits").and_then(Value::as_object).cloned().unwrap_or_default();
     if !limits.is_empty() {
         let requests = map_mut(resources.entry("requests").or_insert_with(|| json!({})));
@@ -111,7 +111,7 @@ fn container(container: &mut Map<String, Value>) {
     amounts(resources);
 }
 
-/// The amounts of a resource requirement.
+/// Converts the amounts of resource requirements to canonical form.
 pub(super) fn amounts(resources: &mut Map<String, Value>) {
     for list in ["limits", "requests"] {
         for amount in resources.get_mut(list).and_then(Value::as_object_mut).into_iter().flat_map(Map::values_mut) {
@@ -125,7 +125,7 @@ fn http_get(get: &mut Map<String, Value>) {
     set_default_text(get, "scheme", "HTTP");
 }
 
-/// Quantities are stored in canonical form, as decoding upstream makes them.
+/// Converts a quantity to canonical form, as decoding does upstream.
 pub(super) fn canonical(amount: &mut Value) {
     let text = match amount {
         Value::String(text) => text.clone(),
@@ -164,7 +164,7 @@ fn volume(volume: &mut Map<String, Value>) {
     }
 }
 
-/// Defaults of downward API volumes.
+/// Sets the defaults of a downward API volume.
 fn downward(source: Option<&mut Value>) {
     let items = source.and_then(|source| source.get_mut("items")).and_then(Value::as_array_mut);
     for item in items.into_iter().flatten() {
@@ -174,12 +174,12 @@ fn downward(source: Option<&mut Value>) {
     }
 }
 
-/// Whether an image has the tag `latest`, or none. What is no reference to an image has neither.
+/// Whether an image reference has the tag `latest` or no tag. False for an invalid reference.
 fn is_latest(image: &str) -> bool {
     let (name, digest) = image.split_once('@').map_or((image, None), |(name, digest)| (name, Some(digest)));
     let (start, last) = name.rsplit_once('/').map_or((None, name), |(start, last)| (Some(start), last));
     let (last, tag) = last.split_once(':').map_or((last, None), |(last, tag)| (last, Some(tag)));
-    // What is said by its digest alone has no tag.
+    // A reference with a digest and no tag does not default to `latest`.
     if tag.map_or(digest.is_some(), |tag| tag != "latest") || !digest.is_none_or(is_digest) {
         return false;
     }
@@ -191,7 +191,7 @@ fn is_latest(image: &str) -> bool {
     name.len() <= IMAGE_NAME_MAX && path.iter().all(|step| is_path_step(step))
 }
 
-/// `sha256:` and such, and what it comes to.
+/// Whether a text is a digest, such as `sha256:` followed by the hash.
 fn is_digest(digest: &str) -> bool {
     let Some((algorithm, hash)) = digest.split_once(':') else { return false };
     let length = match algorithm {
@@ -203,10 +203,11 @@ fn is_digest(digest: &str) -> bool {
     hash.len() == length && hash.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
 }
 
-/// The longest name of an image.
+/// Maximum length of an image name.
 const IMAGE_NAME_MAX: usize = 255;
 
-/// Lower-case letters and digits, with separators between them.
+/// Whether a path component of an image name is valid: lower-case letters and digits with
+/// separators between them.
 fn is_path_step(step: &str) -> bool {
     let alphanumeric = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
     let bytes = step.as_bytes();
@@ -217,7 +218,7 @@ fn is_path_step(step: &str) -> bool {
             .all(|between| matches!(between, "" | "." | "_" | "__") || between.bytes().all(|byte| byte == b'-'))
 }
 
-/// The quality-of-service class that requests and limits make.
+/// The quality-of-service class of a pod, which follows from its requests and limits.
 pub(crate) fn qos_class(spec: &Value) -> &'static str {
     let containers: Vec<&Value> =
         ["containers", "initContainers"].iter().flat_map(|kind| spec[*kind].as_array().into_iter().flatten()).collect();

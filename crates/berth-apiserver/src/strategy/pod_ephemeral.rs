@@ -1,5 +1,5 @@
-//! Containers added to a pod that runs (`pods/ephemeralcontainers`, what `kubectl debug` writes): they come and stay as
-//! they are, and nothing else changes.
+//! Writes of `pods/ephemeralcontainers` (`kubectl debug`), which add containers to a running pod.
+//! They cannot change or remove existing ephemeral containers, and ignore all other changes.
 
 use std::collections::HashMap;
 
@@ -8,15 +8,15 @@ use berth_apimachinery::meta::{self, map_mut};
 use serde_json::Value;
 
 use super::pod::MIRROR;
-use super::pod_validation::{Of, pod_spec};
+use super::pod_validation::{SpecOwner, pod_spec};
 use super::rules::{items, text};
 use super::same;
 
 const LIST: &str = "ephemeralContainers";
-/// Metadata such a write leaves alone.
+/// Metadata that such a write does not change.
 const METADATA: [&str; 4] = ["annotations", "finalizers", "labels", "ownerReferences"];
 
-/// Takes back all that is not about these containers.
+/// Reverts all changes except those of ephemeral containers.
 pub(crate) fn keep(new: &mut Value, old: &Value) {
     for field in METADATA {
         put(&mut new["metadata"], field, old["metadata"].get(field).cloned());
@@ -34,16 +34,16 @@ fn put(object: &mut Value, field: &str, value: Option<Value>) {
     };
 }
 
-/// Checks that containers were only added.
+/// Validates that containers were only added.
 pub(crate) fn validate(new: &Value, old: &Value) -> Vec<Error> {
     let spec = Path::new("spec");
-    let mut errors = pod_spec(&new["spec"], Of::Pod(meta::name(new)), &spec);
+    let mut errors = pod_spec(&new["spec"], SpecOwner::Pod(meta::name(new)), &spec);
     if !old["metadata"]["annotations"][MIRROR].is_null() && !same(&new["spec"], &old["spec"]) {
         errors.push(Error::forbidden(&Path::root(), "static pods do not support ephemeral containers"));
     }
     let path = spec.child(LIST);
     let given = items(&new["spec"][LIST]);
-    // Of several of one name the first counts.
+    // If several containers have the same name, the first one is compared.
     let mut by_name: HashMap<&str, &Value> = HashMap::new();
     for container in given {
         by_name.entry(text(container, "name")).or_insert(container);

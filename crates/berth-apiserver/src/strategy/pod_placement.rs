@@ -1,4 +1,5 @@
-//! Where pods may run: affinity, tolerations, spreading, gates.
+//! Validation of the scheduling fields of pods: affinity, tolerations, topology spread constraints
+//! and gates.
 
 use std::collections::{HashMap, HashSet};
 
@@ -12,7 +13,7 @@ const REQUIRED: &str = "requiredDuringSchedulingIgnoredDuringExecution";
 const PREFERRED: &str = "preferredDuringSchedulingIgnoredDuringExecution";
 const NO_SELECTOR: &str = "must not be specified when labelSelector is not set";
 
-/// Checks a pod's affinity.
+/// Validates a pod's affinity.
 pub(super) fn affinity(affinity: &Value, path: &Path<'_>, errors: &mut Vec<Error>) {
     let (nodes, at) = (&affinity["nodeAffinity"], path.child("nodeAffinity"));
     if !nodes[REQUIRED].is_null() {
@@ -46,7 +47,7 @@ fn weight(term: &Value, path: &Path<'_>, errors: &mut Vec<Error>) {
     }
 }
 
-/// Checks a choice of nodes, of which at least one term must be met.
+/// Validates a node selector, which needs at least one term.
 pub(super) fn node_selector(selector: &Value, path: &Path<'_>, errors: &mut Vec<Error>) {
     let at = path.child("nodeSelectorTerms");
     let terms = items(&selector["nodeSelectorTerms"]);
@@ -90,7 +91,7 @@ fn label_requirement(requirement: &Value, path: &Path<'_>, errors: &mut Vec<Erro
     }
 }
 
-/// The one field a node can be chosen by is its name.
+/// Validates a requirement on a field. The only supported field of nodes is the name.
 fn field_requirement(requirement: &Value, path: &Path<'_>, errors: &mut Vec<Error>) {
     let (values, at) = (items(&requirement["values"]), path.child("values"));
     match text(requirement, "operator") {
@@ -136,7 +137,7 @@ fn pod_term(term: &Value, path: &Path<'_>, errors: &mut Vec<Error>) {
     errors.extend(validation::validate_label_key(key, &at));
 }
 
-/// Checks a pod's tolerations.
+/// Validates a pod's tolerations.
 pub(super) fn tolerations(tolerations: &Value, path: &Path<'_>, errors: &mut Vec<Error>) {
     for (index, toleration) in items(tolerations).iter().enumerate() {
         let at = path.index(index);
@@ -167,7 +168,7 @@ pub(super) fn tolerations(tolerations: &Value, path: &Path<'_>, errors: &mut Vec
     }
 }
 
-/// Checks what a pod waits for before it counts as ready and before it is scheduled.
+/// Validates readiness gates and scheduling gates.
 pub(super) fn gates(spec: &Value, path: &Path<'_>, errors: &mut Vec<Error>) {
     let readiness = path.child("readinessGates");
     for (index, gate) in items(&spec["readinessGates"]).iter().enumerate() {
@@ -185,7 +186,7 @@ pub(super) fn gates(spec: &Value, path: &Path<'_>, errors: &mut Vec<Error>) {
     }
 }
 
-/// Checks how pods are spread.
+/// Validates topology spread constraints.
 pub(super) fn spread(constraints: &Value, path: &Path<'_>, errors: &mut Vec<Error>) {
     let constraints = items(constraints);
     fn pair(constraint: &Value) -> (&str, &str) {
@@ -227,7 +228,7 @@ pub(super) fn spread(constraints: &Value, path: &Path<'_>, errors: &mut Vec<Erro
     }
 }
 
-/// Keys whose values are taken from the pod's own labels complete a selector.
+/// Validates `matchLabelKeys`, which extend the label selector with values of the pod's own labels.
 fn label_keys(constraint: &Value, path: &Path<'_>, errors: &mut Vec<Error>) {
     let keys = items(&constraint["matchLabelKeys"]);
     if !keys.is_empty() && constraint["labelSelector"].is_null() {

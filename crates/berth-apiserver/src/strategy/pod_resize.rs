@@ -1,22 +1,23 @@
-//! Resizing a pod where it runs (`pods/resize`): CPU and memory of its containers change, nothing else does.
+//! Resizing a running pod (`pods/resize`): only CPU and memory of its containers change.
 
 use berth_apimachinery::field::{Error, Path};
 use berth_apimachinery::meta::{self, map_mut};
 use serde_json::Value;
 
 use super::pod_defaults::qos_class;
-use super::pod_validation::{Of, pod_spec};
+use super::pod_validation::{SpecOwner, pod_spec};
 use super::same;
 
-/// What a resize may change in a container.
+/// Fields of a container that a resize may change.
 const FIELDS: [&str; 2] = ["resources", "resizePolicy"];
-/// The resources it may change.
+/// Resources that a resize may change.
 const RESOURCES: [&str; 2] = ["cpu", "memory"];
 const LISTS: [&str; 2] = ["containers", "initContainers"];
-/// Metadata it leaves alone.
+/// Metadata that a resize does not change.
 const METADATA: [&str; 4] = ["annotations", "finalizers", "labels", "ownerReferences"];
 
-/// Takes back what a resize does not write. Containers that come, go or change places are left to be refused.
+/// Reverts all changes that are not part of a resize. Added, removed, renamed and reordered
+/// containers are kept, so that validation rejects them.
 pub(crate) fn keep(new: &mut Value, old: &Value) {
     for field in METADATA {
         put(&mut new["metadata"], field, old["metadata"].get(field));
@@ -48,10 +49,10 @@ fn put(object: &mut Value, field: &str, value: Option<&Value>) {
     };
 }
 
-/// Checks what a resize changes.
+/// Validates a resize.
 pub(crate) fn validate(new: &Value, old: &Value) -> Vec<Error> {
     let path = Path::new("spec");
-    let mut errors = pod_spec(&new["spec"], Of::Pod(meta::name(new)), &path);
+    let mut errors = pod_spec(&new["spec"], SpecOwner::Pod(meta::name(new)), &path);
     for list in LISTS {
         let at = path.child(list);
         let containers = |pod: &Value| pod["spec"][list].as_array().cloned().unwrap_or_default();

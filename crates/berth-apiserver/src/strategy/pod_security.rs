@@ -1,4 +1,4 @@
-//! What pods and their containers run as, and what of the host they share.
+//! Validation of security contexts, and of the host namespaces and DNS configuration of pods.
 
 use std::collections::HashSet;
 
@@ -8,13 +8,14 @@ use serde_json::{Value, json};
 use super::rules::{id, items, local_path, named, number, supported, text};
 
 const PROFILES: [&str; 3] = ["Localhost", "RuntimeDefault", "Unconfined"];
-/// Kernel settings (exact or up to the star) that belong to the host when a pod shares this part of it.
+/// Sysctls (exact, or with a prefix before the star) of the host namespace that a field of the pod
+/// shares.
 const SHARED_SYSCTLS: [(&str, &[&str]); 2] =
     [("hostNetwork", &["net.*"]), ("hostIPC", &["kernel.shm*", "kernel.msg*", "kernel.sem", "fs.mqueue.*"])];
-/// What a kernel setting is called, as the message shows it.
+/// Pattern of sysctl names, for error messages.
 const NAME_PATTERN: &str = r"^([a-z0-9]([-_a-z0-9]*[a-z0-9])?[\./])*[a-z0-9]([-_a-z0-9]*[a-z0-9])?$";
 
-/// Checks a pod's security context together with what of the host the pod shares.
+/// Validates a pod's security context and its use of host namespaces.
 pub(super) fn pod(spec: &Value, is_pod: bool, path: &Path<'_>, errors: &mut Vec<Error>) {
     let context = &spec["securityContext"];
     if spec["hostNetwork"] == true {
@@ -42,7 +43,8 @@ pub(super) fn pod(spec: &Value, is_pod: bool, path: &Path<'_>, errors: &mut Vec<
     supported(context, "supplementalGroupsPolicy", &["Merge", "Strict"], &path, errors);
 }
 
-/// On the host's network a container's port is the host's. A template may leave it open.
+/// Validates that host ports on the host network equal the container ports. Templates may omit
+/// them.
 fn host_ports(container: &Value, is_pod: bool, path: &Path<'_>, errors: &mut Vec<Error>) {
     let ports = path.child("ports");
     for (index, port) in items(&container["ports"]).iter().enumerate() {
@@ -82,7 +84,8 @@ fn sysctls(spec: &Value, path: &Path<'_>, errors: &mut Vec<Error>) {
     }
 }
 
-/// Parts between dots or slashes that start and end with a letter or digit.
+/// Whether a text is a sysctl name: its parts between dots or slashes start and end with a letter
+/// or digit.
 fn is_sysctl(name: &str) -> bool {
     let alphanumeric = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
     name.len() <= 253
@@ -146,7 +149,7 @@ fn supported_if_set(profile: &Value, path: &Path<'_>, errors: &mut Vec<Error>) {
     }
 }
 
-/// Checks a container's security context.
+/// Validates a container's security context.
 pub(super) fn container(context: &Value, host_users: bool, path: &Path<'_>, errors: &mut Vec<Error>) {
     for field in ["runAsUser", "runAsGroup"] {
         id(&context[field], &path.child(field), errors);
@@ -172,7 +175,7 @@ pub(super) fn container(context: &Value, host_users: bool, path: &Path<'_>, erro
     apparmor(&context["appArmorProfile"], &path.child("appArmorProfile"), errors);
 }
 
-/// Checks the way a pod resolves names.
+/// Validates the DNS policy and DNS configuration of a pod.
 pub(super) fn dns(spec: &Value, path: &Path<'_>, errors: &mut Vec<Error>) {
     let (at, config) = (path.child("dnsConfig"), &spec["dnsConfig"]);
     let servers = items(&config["nameservers"]);
@@ -193,7 +196,7 @@ pub(super) fn dns(spec: &Value, path: &Path<'_>, errors: &mut Vec<Error>) {
     }
     for (index, server) in servers.iter().enumerate() {
         let messages = berth_apimachinery::names::is_ip(server.as_str().unwrap_or_default());
-        // Old spellings of an address are read as ever; only what is none is refused.
+        // Addresses in a non-canonical form are valid, as upstream.
         for message in messages.into_iter().filter(|message| message.starts_with("must be a valid")) {
             errors.push(Error::invalid(&servers_at.index(index), server.as_str().unwrap_or_default(), message));
         }
@@ -210,7 +213,7 @@ pub(super) fn dns(spec: &Value, path: &Path<'_>, errors: &mut Vec<Error>) {
     }
     for (index, search) in searches.iter().enumerate() {
         let name = search.as_str().unwrap_or_default();
-        // The root, and names that end in it, are as good.
+        // The root domain, and names with a trailing dot, are valid.
         let name = if name == "." { continue } else { name.strip_suffix('.').unwrap_or(name) };
         let check = berth_apimachinery::names::is_dns1123_subdomain_with_underscore;
         named(name, check, &searches_at.index(index), errors);

@@ -1,4 +1,4 @@
-//! Validation of pods and pod templates: the required and the immutable fields, in upstream's words.
+//! Validation of pods and pod templates: required and immutable fields, with upstream's messages.
 
 use std::collections::HashSet;
 
@@ -13,7 +13,7 @@ use super::{pod_placement, pod_security, pod_volumes, same_as};
 const RESTART_POLICIES: [&str; 3] = ["Always", "OnFailure", "Never"];
 const DNS_POLICIES: [&str; 4] = ["ClusterFirstWithHostNet", "ClusterFirst", "Default", "None"];
 const NOT_FOR_EPHEMERAL: &str = "cannot be set for an Ephemeral Container";
-/// What a container that was not there from the start cannot have.
+/// Fields that an ephemeral container cannot have.
 const NOT_EPHEMERAL: [&str; 8] = [
     "ports",
     "livenessProbe",
@@ -27,22 +27,22 @@ const NOT_EPHEMERAL: [&str; 8] = [
 
 /// The owner of a PodSpec.
 #[derive(Clone, Copy)]
-pub(crate) enum Of<'a> {
-    /// That of pods to come, which may leave some things open.
+pub(crate) enum SpecOwner<'a> {
+    /// A pod template, in which some required fields may be unset.
     Template,
-    /// That of the pod of this name.
+    /// The pod with this name.
     Pod(&'a str),
 }
 
-/// Checks a PodTemplateSpec.
+/// Validates a PodTemplateSpec.
 pub(crate) fn pod_template(template: &Value, path: &Path<'_>) -> Vec<Error> {
     let mut errors = Vec::new();
-    // Upstream's paths of these leave out that they are metadata.
+    // Upstream's error paths of labels and annotations omit `metadata`.
     let metadata = &template["metadata"];
     errors.extend(validation::validate_labels(&metadata["labels"], &path.child("labels")));
     errors.extend(validation::validate_annotations(&metadata["annotations"], &path.child("annotations")));
     let spec = path.child("spec");
-    errors.extend(pod_spec(&template["spec"], Of::Template, &spec));
+    errors.extend(pod_spec(&template["spec"], SpecOwner::Template, &spec));
     if !items(&template["spec"]["ephemeralContainers"]).is_empty() {
         let detail = "ephemeral containers not allowed in pod template";
         errors.push(Error::forbidden(&spec.child("ephemeralContainers"), detail));
@@ -50,8 +50,8 @@ pub(crate) fn pod_template(template: &Value, path: &Path<'_>) -> Vec<Error> {
     errors
 }
 
-/// Checks a PodSpec.
-pub(crate) fn pod_spec(spec: &Value, of: Of<'_>, path: &Path<'_>) -> Vec<Error> {
+/// Validates a PodSpec.
+pub(crate) fn pod_spec(spec: &Value, of: SpecOwner<'_>, path: &Path<'_>) -> Vec<Error> {
     let mut errors = Vec::new();
     pod_volumes::volumes(&spec["volumes"], of, &path.child("volumes"), &mut errors);
     resource_claims(&spec["resourceClaims"], &path.child("resourceClaims"), &mut errors);
@@ -64,7 +64,7 @@ pub(crate) fn pod_spec(spec: &Value, of: Of<'_>, path: &Path<'_>) -> Vec<Error> 
     }
     supported(spec, "dnsPolicy", &DNS_POLICIES, path, &mut errors);
     errors.extend(validation::validate_labels(&spec["nodeSelector"], &path.child("nodeSelector")));
-    pod_security::pod(spec, matches!(of, Of::Pod(_)), path, &mut errors);
+    pod_security::pod(spec, matches!(of, SpecOwner::Pod(_)), path, &mut errors);
     pod_placement::affinity(&spec["affinity"], &path.child("affinity"), &mut errors);
     pod_security::dns(spec, path, &mut errors);
     pod_placement::gates(spec, path, &mut errors);
@@ -111,7 +111,7 @@ pub(crate) fn pod_spec(spec: &Value, of: Of<'_>, path: &Path<'_>) -> Vec<Error> 
     errors
 }
 
-fn containers(spec: &Value, of: Of<'_>, path: &Path<'_>, errors: &mut Vec<Error>) {
+fn containers(spec: &Value, of: SpecOwner<'_>, path: &Path<'_>, errors: &mut Vec<Error>) {
     let mut pod = Pod::new(spec, of);
     let main = items(&spec["containers"]);
     if main.is_empty() {
@@ -134,7 +134,7 @@ fn containers(spec: &Value, of: Of<'_>, path: &Path<'_>, errors: &mut Vec<Error>
     }
 }
 
-/// Devices a pod names to share among its containers.
+/// Validates the resource claims of a pod.
 fn resource_claims(claims: &Value, path: &Path<'_>, errors: &mut Vec<Error>) {
     let mut seen: HashSet<&str> = HashSet::new();
     for (index, claim) in items(claims).iter().enumerate() {
@@ -169,7 +169,7 @@ fn host_aliases(aliases: &Value, path: &Path<'_>, errors: &mut Vec<Error>) {
     for (index, alias) in items(aliases).iter().enumerate() {
         let at = path.index(index);
         let ip = text(alias, "ip");
-        // Old spellings of an address are read as ever; only what is none is refused.
+        // Addresses in a non-canonical form are valid, as upstream.
         for message in names::is_ip(ip).into_iter().filter(|message| message.starts_with("must be a valid")) {
             errors.push(Error::invalid(&at.child("ip"), ip, message));
         }
@@ -208,8 +208,9 @@ fn check_ephemeral(container: &Value, others: &HashSet<&str>, path: &Path<'_>, e
     }
 }
 
-/// Checks what an update changes in a pod's specification: images, deadlines that come nearer, added tolerations; while it is
-/// gated also narrower node selection and fewer gates.
+/// Validates an update of a pod's specification. It may change images, shorten the deadline and add
+/// tolerations. While the pod has scheduling gates, it may also remove gates and narrow the node
+/// selection.
 pub(crate) fn pod_update(new: &Value, old: &Value) -> Vec<Error> {
     let mut errors = Vec::new();
     let path = Path::new("spec");
@@ -224,7 +225,7 @@ pub(crate) fn pod_update(new: &Value, old: &Value) -> Vec<Error> {
             errors.push(Error::forbidden(&at.child("name"), detail));
         }
     }
-    // The time a pod stays may be changed.
+    // All fields except `tolerationSeconds`, which may change.
     fn tolerated(toleration: &Value) -> [&str; 4] {
         ["key", "operator", "value", "effect"].map(|field| text(toleration, field))
     }
@@ -240,22 +241,22 @@ pub(crate) fn pod_update(new: &Value, old: &Value) -> Vec<Error> {
             return errors;
         }
     }
-    // Everything that may differ is made equal; what is left must be.
-    let mut munged = new_spec.clone();
-    let fields = munged.as_object_mut();
+    // Revert all allowed changes in a copy. The rest must equal the old specification.
+    let mut reverted = new_spec.clone();
+    let fields = reverted.as_object_mut();
     let Some(fields) = fields else { return errors };
     deadline_update(&new_spec["activeDeadlineSeconds"], &old_spec["activeDeadlineSeconds"], &path, &mut errors);
-    let mut free = vec!["activeDeadlineSeconds", "tolerations", "schedulingGates"];
+    let mut mutable = vec!["activeDeadlineSeconds", "tolerations", "schedulingGates"];
     let period = |spec: &Value| spec["terminationGracePeriodSeconds"].as_i64();
     if period(old_spec).is_some_and(|seconds| seconds < 0) && period(new_spec) == Some(1) {
-        free.push("terminationGracePeriodSeconds");
+        mutable.push("terminationGracePeriodSeconds");
     }
     if gated {
-        free.push("nodeSelector");
+        mutable.push("nodeSelector");
         check_narrower(new_spec, old_spec, &path, &mut errors);
         adopt_node_affinity(fields, &old_spec["affinity"]);
     }
-    for field in free {
+    for field in mutable {
         match old_spec.get(field) {
             Some(value) => fields.insert(field.to_owned(), value.clone()),
             None => fields.remove(field),
@@ -270,14 +271,14 @@ pub(crate) fn pod_update(new: &Value, old: &Value) -> Vec<Error> {
             }
         }
     }
-    if !same_as("io.k8s.api.core.v1.PodSpec", &munged, old_spec) {
+    if !same_as("io.k8s.api.core.v1.PodSpec", &reverted, old_spec) {
         let detail = "pod updates may not change fields other than `spec.containers[*].image`,`spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to existing tolerations),`spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was previously negative)";
         errors.push(Error::forbidden(&path, detail));
     }
     errors
 }
 
-/// A pod may be given a deadline, or an earlier one; never a later one or none.
+/// Validates that a deadline is set or shortened, not extended or removed.
 fn deadline_update(new: &Value, old: &Value, path: &Path<'_>, errors: &mut Vec<Error>) {
     let path = path.child("activeDeadlineSeconds");
     match (new.as_i64(), old.as_i64()) {
@@ -294,7 +295,7 @@ fn deadline_update(new: &Value, old: &Value, path: &Path<'_>, errors: &mut Vec<E
     }
 }
 
-/// A gated pod's node selector may only grow.
+/// Validates that the node selection of a gated pod only becomes narrower.
 fn check_narrower(new: &Value, old: &Value, path: &Path<'_>, errors: &mut Vec<Error>) {
     let grown = old["nodeSelector"]
         .as_object()
@@ -331,7 +332,8 @@ fn check_narrower(new: &Value, old: &Value, path: &Path<'_>, errors: &mut Vec<Er
 
 const REQUIRED: &str = "requiredDuringSchedulingIgnoredDuringExecution";
 
-/// Gives a specification the node affinity of another affinity, and no affinity when neither says anything else.
+/// Replaces the node affinity of a specification with that of `old`. Removes an affinity that is
+/// empty afterwards, unless `old` is an object.
 fn adopt_node_affinity(spec: &mut Map<String, Value>, old: &Value) {
     let mut affinity = match spec.remove("affinity") {
         Some(Value::Object(affinity)) => affinity,

@@ -1,4 +1,4 @@
-//! Volumes of pods: one source each, and what each source needs.
+//! Validation of volumes: each has exactly one source, with the required fields of that source.
 
 use std::collections::HashSet;
 
@@ -7,11 +7,11 @@ use berth_apimachinery::quantity::Quantity;
 use berth_apimachinery::{names, validation};
 use serde_json::Value;
 
-use super::pod_validation::Of;
+use super::pod_validation::SpecOwner;
 use super::rules::{items, local_path, named, no_backsteps, number, required, supported, text};
 use super::storage;
 
-/// Sources of which nothing but the presence of some texts is checked.
+/// Sources with required string fields, and these fields.
 const NEEDS: [(&str, &[&str]); 17] = [
     ("awsElasticBlockStore", &["volumeID"]),
     ("gitRepo", &["repository"]),
@@ -31,7 +31,7 @@ const NEEDS: [(&str, &[&str]); 17] = [
     ("nfs", &["server", "path"]),
     ("hostPath", &["path"]),
 ];
-/// The volume sources, in the order of validation.
+/// Sources of pod volumes, in the order of validation.
 const SOURCES: [&str; 30] = [
     "emptyDir",
     "hostPath",
@@ -64,7 +64,7 @@ const SOURCES: [&str; 30] = [
     "ephemeral",
     "image",
 ];
-/// The sources of PersistentVolumes, in the order of validation.
+/// Sources of PersistentVolumes, in the order of validation.
 pub(super) const PERSISTENT: [&str; 22] = [
     "hostPath",
     "gcePersistentDisk",
@@ -89,7 +89,7 @@ pub(super) const PERSISTENT: [&str; 22] = [
     "storageos",
     "csi",
 ];
-/// The secrets a storage driver may be handed.
+/// References to secrets for a CSI driver.
 const CSI_SECRETS: [&str; 4] =
     ["controllerPublishSecretRef", "controllerExpandSecretRef", "nodePublishSecretRef", "nodeExpandSecretRef"];
 /// Types of a host path.
@@ -108,8 +108,8 @@ const RESOURCES: [&str; 6] = [
     "requests.memory",
 ];
 
-/// Checks the volumes of a pod.
-pub(super) fn volumes(volumes: &Value, of: Of<'_>, path: &Path<'_>, errors: &mut Vec<Error>) {
+/// Validates the volumes of a pod.
+pub(super) fn volumes(volumes: &Value, of: SpecOwner<'_>, path: &Path<'_>, errors: &mut Vec<Error>) {
     let mut seen: HashSet<&str> = HashSet::new();
     for (index, volume) in items(volumes).iter().enumerate() {
         let at = path.index(index);
@@ -119,11 +119,11 @@ pub(super) fn volumes(volumes: &Value, of: Of<'_>, path: &Path<'_>, errors: &mut
             errors.push(Error::required(&name_at, ""));
             continue;
         }
-        if let Of::Pod(pod) = of
+        if let SpecOwner::Pod(pod) = of
             && !volume["ephemeral"].is_null()
             && !pod.is_empty()
         {
-            // The claim made for it is called after both.
+            // The claim for an ephemeral volume is named after the pod and the volume.
             let claim = format!("{pod}-{name}");
             for message in names::is_dns1123_subdomain(&claim) {
                 let detail = format!("PVC name {}: {message}", berth_apimachinery::field::quote(&claim));
@@ -137,8 +137,8 @@ pub(super) fn volumes(volumes: &Value, of: Of<'_>, path: &Path<'_>, errors: &mut
     }
 }
 
-/// Checks that a volume comes from one place.
-fn source(volume: &Value, of: Of<'_>, path: &Path<'_>, errors: &mut Vec<Error>) {
+/// Validates the source of a volume. It must be exactly one.
+fn source(volume: &Value, of: SpecOwner<'_>, path: &Path<'_>, errors: &mut Vec<Error>) {
     let mut found = false;
     for kind in SOURCES {
         let source = &volume[kind];
@@ -152,8 +152,8 @@ fn source(volume: &Value, of: Of<'_>, path: &Path<'_>, errors: &mut Vec<Error>) 
         }
         found = true;
         self::kind(kind, source, path, errors);
-        // Only pods must have it: a template may leave it open until its pods are created.
-        if let ("image", Of::Pod(_)) = (kind, of) {
+        // The reference to an image is optional in a template.
+        if let ("image", SpecOwner::Pod(_)) = (kind, of) {
             required(source, "reference", &at, errors);
         }
     }
@@ -162,7 +162,7 @@ fn source(volume: &Value, of: Of<'_>, path: &Path<'_>, errors: &mut Vec<Error>) 
     }
 }
 
-/// Checks what a volume of the cluster is made of.
+/// Validates the source of a PersistentVolume.
 pub(super) fn persistent(spec: &Value, path: &Path<'_>, errors: &mut Vec<Error>) {
     let mut found = false;
     for kind in PERSISTENT {
@@ -218,7 +218,7 @@ fn kind(kind: &str, source: &Value, path: &Path<'_>, errors: &mut Vec<Error>) {
             }
         }
         "hostPath" => host_path(source, &at, errors),
-        // Upstream's own words for this one place.
+        // As upstream, the error path has `persistentDisk` here.
         "gcePersistentDisk" => {
             required(source, "pdName", &path.child("persistentDisk"), errors);
         }
@@ -266,13 +266,13 @@ fn listed(source: &Value, field: &str, path: &Path<'_>, errors: &mut Vec<Error>)
     }
 }
 
-/// A path on a node; whether there is one was looked at.
+/// Validates a host path. The caller has checked that the path is set.
 pub(super) fn host_path(source: &Value, path: &Path<'_>, errors: &mut Vec<Error>) {
     no_backsteps(text(source, "path"), &path.child("path"), errors);
     supported(source, "type", &HOST_PATH_TYPES, path, errors);
 }
 
-/// A path on a file server.
+/// Validates an NFS volume.
 pub(super) fn nfs(source: &Value, path: &Path<'_>, errors: &mut Vec<Error>) {
     if !text(source, "path").starts_with('/') {
         errors.push(Error::invalid(&path.child("path"), text(source, "path"), "must be an absolute path"));
@@ -302,7 +302,7 @@ fn csi(source: &Value, path: &Path<'_>, errors: &mut Vec<Error>) {
     }
 }
 
-/// The name of a storage driver that was given one.
+/// Validates the name of a storage driver. An empty name is not reported.
 pub(super) fn driver_name(name: &str, path: &Path<'_>, errors: &mut Vec<Error>) {
     if name.is_empty() {
         return;
@@ -314,7 +314,7 @@ pub(super) fn driver_name(name: &str, path: &Path<'_>, errors: &mut Vec<Error>) 
     errors.extend(names::is_dns1123_subdomain(&lower).into_iter().map(|message| Error::invalid(path, name, message)));
 }
 
-/// Keys and the files they become.
+/// Validates the projection of keys to files.
 fn files(source: &Value, path: &Path<'_>, errors: &mut Vec<Error>) {
     mode(&source["defaultMode"], &path.child("defaultMode"), errors);
     let list = path.child("items");
@@ -357,7 +357,7 @@ fn downward(item: &Value, path: &Path<'_>, errors: &mut Vec<Error>) {
     mode(&item["mode"], &path.child("mode"), errors);
 }
 
-/// Checks which of a pod's fields is meant, of those that `known` lists.
+/// Validates a reference to a field of the pod, which must be one of `known`.
 pub(super) fn field_ref(field: &Value, known: &[&str], path: &Path<'_>, errors: &mut Vec<Error>) {
     if !required(field, "apiVersion", path, errors) || !required(field, "fieldPath", path, errors) {
         return;
@@ -409,7 +409,7 @@ pub(super) const ENVIRONMENT_FIELDS: [&str; 9] = [
 const SELECTABLE: [&str; 5] =
     ["spec.restartPolicy", "spec.schedulerName", "spec.hostNetwork", "status.phase", "status.nominatedNodeName"];
 
-/// Checks which of a container's amounts is meant and in which unit.
+/// Validates a reference to a resource of a container, and its divisor.
 pub(super) fn resource_ref(field: &Value, in_volume: bool, path: &Path<'_>, errors: &mut Vec<Error>) {
     if in_volume && text(field, "containerName").is_empty() {
         errors.push(Error::required(&path.child("containerName"), ""));
@@ -444,7 +444,8 @@ pub(super) fn resource_ref(field: &Value, in_volume: bool, path: &Path<'_>, erro
     errors.push(Error::invalid(&path.child("divisor"), name, detail));
 }
 
-/// Several sources in one folder. Within one, no two files are at one path; between them the later wins.
+/// Validates a projected volume: several sources in one directory. Within a source, paths are
+/// unique. Between sources, the later one wins.
 fn projected(volume: &Value, path: &Path<'_>, errors: &mut Vec<Error>) {
     mode(&volume["defaultMode"], &path.child("defaultMode"), errors);
     let list = path.child("sources");
@@ -502,7 +503,7 @@ fn projected(volume: &Value, path: &Path<'_>, errors: &mut Vec<Error>) {
     }
 }
 
-/// A volume with a claim of its own.
+/// Validates an ephemeral volume, which has its own claim.
 fn ephemeral(source: &Value, path: &Path<'_>, errors: &mut Vec<Error>) {
     let (template, at) = (&source["volumeClaimTemplate"], path.child("volumeClaimTemplate"));
     if template.is_null() {

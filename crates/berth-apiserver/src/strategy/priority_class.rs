@@ -1,4 +1,4 @@
-//! PriorityClasses: a number behind a name, which never changes.
+//! PriorityClasses: defaults and validation. The value of a class is immutable.
 
 use berth_apimachinery::field::{Error, Path};
 use berth_apimachinery::meta;
@@ -6,10 +6,10 @@ use serde_json::Value;
 
 use super::{Strategy, set_default, set_default_text};
 
-/// Largest value users may give; above are the system's own classes.
+/// Maximum value of a user-defined class. System classes are above.
 const USER_VALUE_MAX: i64 = 1_000_000_000;
 
-/// Names and values of the classes every cluster has.
+/// Names, values and descriptions of the system classes.
 pub(crate) const SYSTEM: [(&str, i64, &str); 2] = [
     (
         "system-cluster-critical",
@@ -34,7 +34,7 @@ impl Strategy for PriorityClasses {
         let map = meta::map_mut(class);
         set_default(map, "value", 0);
         set_default_text(map, "preemptionPolicy", "PreemptLowerPriority");
-        // False is what Go leaves out.
+        // Go omits false.
         if map.get("globalDefault") == Some(&Value::Bool(false)) {
             map.remove("globalDefault");
         }

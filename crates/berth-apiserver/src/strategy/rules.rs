@@ -1,25 +1,26 @@
-//! Checks shared by many kinds: a field is set, is one of a list, is a name, is within bounds.
+//! Validation rules shared by many kinds: a field is set, is one of a list, is a name, is within
+//! bounds.
 
 use berth_apimachinery::field::{Error, Path};
 use berth_apimachinery::names;
 use berth_apimachinery::validation::NameCheck;
 use serde_json::Value;
 
-/// Maximum number of validation errors to report at once: more than a user reads, of a body that
-/// may have a million.
+/// Maximum number of validation errors in a response. A body may have a million errors, which no
+/// user reads.
 pub(crate) const ERRORS_MAX: usize = 1000;
 
-/// A text field, empty when absent.
+/// A string field; empty if absent.
 pub(super) fn text<'a>(value: &'a Value, field: &str) -> &'a str {
     value[field].as_str().unwrap_or_default()
 }
 
-/// The items of a list, none when it is absent.
+/// The items of a list; none if it is absent.
 pub(super) fn items(value: &Value) -> &[Value] {
     value.as_array().map(Vec::as_slice).unwrap_or_default()
 }
 
-/// A field as decoded: absent and null are zero.
+/// A number field; zero if it is absent or null.
 pub(super) fn number(value: &Value, field: &str) -> i64 {
     value[field].as_i64().unwrap_or_default()
 }
@@ -33,7 +34,7 @@ pub(super) fn required(value: &Value, field: &str, path: &Path<'_>, errors: &mut
     !missing
 }
 
-/// Errors for each message of a check of names.
+/// Reports an error for each message of a name check.
 pub(super) fn named(name: &str, check: NameCheck, path: &Path<'_>, errors: &mut Vec<Error>) {
     errors.extend(check(name).into_iter().map(|message| Error::invalid(path, name, message)));
 }
@@ -52,12 +53,12 @@ pub(super) fn id(value: &Value, path: &Path<'_>, errors: &mut Vec<Error>) {
     }
 }
 
-/// Errors when a number is not that of a port.
+/// Reports an error if a number is not a port number.
 pub(super) fn port_number(port: i64, path: &Path<'_>, errors: &mut Vec<Error>) {
     errors.extend(names::is_port_number(port).into_iter().map(|message| Error::invalid(path, port, message)));
 }
 
-/// Errors when a value is neither a port's number nor its name.
+/// Reports errors if a value is neither a port number nor a port name.
 pub(super) fn port(port: &Value, path: &Path<'_>, errors: &mut Vec<Error>) {
     match port.as_str() {
         Some(name) => named(name, names::is_port_name, path, errors),
@@ -65,7 +66,7 @@ pub(super) fn port(port: &Value, path: &Path<'_>, errors: &mut Vec<Error>) {
     }
 }
 
-/// Errors when a path leads out of the folder it is below.
+/// Reports errors if a path is absolute or contains `..`.
 pub(super) fn local_path(target: &str, path: &Path<'_>, errors: &mut Vec<Error>) {
     if target.starts_with('/') {
         errors.push(Error::invalid(path, target, "must be a relative path"));
@@ -73,7 +74,7 @@ pub(super) fn local_path(target: &str, path: &Path<'_>, errors: &mut Vec<Error>)
     no_backsteps(target, path, errors);
 }
 
-/// An error when a path goes up.
+/// Reports an error if a path contains `..`.
 pub(super) fn no_backsteps(target: &str, path: &Path<'_>, errors: &mut Vec<Error>) {
     if target.split('/').any(|step| step == "..") {
         errors.push(Error::invalid(path, target, "must not contain '..'"));

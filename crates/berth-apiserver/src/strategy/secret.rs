@@ -1,4 +1,4 @@
-//! Secrets and ConfigMaps: data under keys, which may be frozen.
+//! Secrets and ConfigMaps: defaults and validation. Their data may be marked immutable.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 use super::{Context, Strategy, immutable, same, set_default_text};
 use crate::auth::tokens;
 
-/// Bytes of data an object may hold.
+/// Maximum size of an object's data in bytes.
 const DATA_BYTES_MAX: usize = 1024 * 1024;
 
 pub(crate) struct Secrets;
@@ -18,7 +18,7 @@ impl Strategy for Secrets {
     fn default(&self, secret: &mut Value) {
         let map = meta::map_mut(secret);
         set_default_text(map, "type", "Opaque");
-        // What is written as text is kept as data.
+        // `stringData` is write-only and becomes part of `data`.
         if let Some(Value::Object(texts)) = map.remove("stringData")
             && !texts.is_empty()
         {
@@ -69,12 +69,12 @@ impl Strategy for Secrets {
     fn validate_update(&self, new: &Value, old: &Value) -> Vec<Error> {
         let mut errors = self.validate(new);
         immutable(new, old, &["type"], &mut errors);
-        check_frozen(new, old, &["data"], &mut errors);
+        check_immutable(new, old, &["data"], &mut errors);
         errors
     }
 }
 
-/// Checks that a secret of a known type has what its readers look for.
+/// Validates that a secret of a known type has the keys of that type.
 fn check_type(secret: &Value, path: &Path<'_>, errors: &mut Vec<Error>) {
     let data = &secret["data"];
     let is_missing = |key: &&str| data[*key].is_null();
@@ -83,7 +83,7 @@ fn check_type(secret: &Value, path: &Path<'_>, errors: &mut Vec<Error>) {
             let missing = ["tls.crt", "tls.key"].into_iter().filter(is_missing);
             errors.extend(missing.map(|key| Error::required(&path.key(key), "")));
         }
-        // One of both is enough.
+        // One of the two keys is enough.
         "kubernetes.io/basic-auth" if ["username", "password"].iter().all(&is_missing) => {
             errors.extend(["username", "password"].map(|key| Error::required(&path.key(key), "")));
         }
@@ -137,7 +137,7 @@ impl Strategy for ConfigMaps {
 
     fn validate_update(&self, new: &Value, old: &Value) -> Vec<Error> {
         let mut errors = self.validate(new);
-        check_frozen(new, old, &["data", "binaryData"], &mut errors);
+        check_immutable(new, old, &["data", "binaryData"], &mut errors);
         errors
     }
 }
@@ -148,8 +148,8 @@ fn check_key(key: &str, path: &Path<'_>, errors: &mut Vec<Error>) {
     }
 }
 
-/// An immutable object keeps its data and stays immutable.
-fn check_frozen(new: &Value, old: &Value, fields: &[&str], errors: &mut Vec<Error>) {
+/// Validates that an immutable object keeps its data and remains immutable.
+fn check_immutable(new: &Value, old: &Value, fields: &[&str], errors: &mut Vec<Error>) {
     if old["immutable"] != true {
         return;
     }

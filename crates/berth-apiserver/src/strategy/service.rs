@@ -1,5 +1,5 @@
-//! Services: type, ports, and a cluster IP, which clients expect although this network does not
-//! route it. The cluster has one address family, IPv4.
+//! Services: type, ports and a cluster IP. Clients expect a cluster IP, although the simulated
+//! network does not route it. The cluster has one address family, IPv4.
 
 use std::collections::BTreeSet;
 
@@ -14,7 +14,8 @@ use crate::{Objects, service_ports};
 use super::rules::{self, items, named, supported, text};
 use super::{Context, Strategy, set_default, set_default_text, spec_mut};
 
-/// Where addresses are from: what `kubeadm` clusters use. The first ten are left for the system.
+/// Range of cluster IPs, as in `kubeadm` clusters. The first ten addresses are reserved for the
+/// system.
 pub(crate) const RANGE: &str = "10.96.0.0/16";
 const FAMILY_POLICIES: [&str; 3] = ["PreferDualStack", "RequireDualStack", "SingleStack"];
 const TYPES: [&str; 4] = ["ClusterIP", "ExternalName", "LoadBalancer", "NodePort"];
@@ -69,13 +70,13 @@ impl Strategy for Services {
 
     fn prepare_update(&self, new: &mut Value, old: &Value, context: &Context<'_>) {
         service_ports::keep(new, old);
-        let is_reached = |service: &Value| service["spec"].as_object().is_some_and(is_external);
-        let (had_balancer, had_policy) = (old["spec"]["type"] == "LoadBalancer", is_reached(old));
-        let (has_balancer, has_policy) = (new["spec"]["type"] == "LoadBalancer", is_reached(new));
+        let is_reachable = |service: &Value| service["spec"].as_object().is_some_and(is_external);
+        let (had_balancer, had_policy) = (old["spec"]["type"] == "LoadBalancer", is_reachable(old));
+        let (has_balancer, has_policy) = (new["spec"]["type"] == "LoadBalancer", is_reachable(new));
         let spec = spec_mut(new);
         let is_external_name = spec.get("type").is_some_and(|kind| kind == "ExternalName");
-        // Fields that only the former type had are removed; values that the client sets are
-        // rejected.
+        // Fields that the new type does not have are removed if they are unchanged. Validation
+        // rejects changed values.
         let mut gone: Vec<&str> = Vec::new();
         if had_balancer && !has_balancer {
             gone.extend(["allocateLoadBalancerNodePorts", "loadBalancerClass"]);
@@ -94,7 +95,7 @@ impl Strategy for Services {
         if is_external_name {
             return;
         }
-        // What is not given is what was assigned.
+        // Addresses that the update omits are copied from the old Service.
         for field in ["clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy"] {
             if spec.get(field).is_none_or(|given| given.is_null() || given == "")
                 && let Some(value) = old["spec"].get(field)
@@ -171,7 +172,7 @@ impl Strategy for Services {
             errors.push(Error::required(&path.child("externalName"), ""));
         }
         check_ports(ports, &list, kind, &mut errors);
-        check_reach(service, &path, &mut errors);
+        check_traffic(service, &path, &mut errors);
         check_node_ports(service, &path, &mut errors);
         check_families(spec, &path, &mut errors);
         errors
@@ -206,11 +207,11 @@ impl Strategy for Services {
 }
 
 const AFFINITIES: [&str; 2] = ["ClientIP", "None"];
-/// The longest time a client is sent to the same pod, in seconds: a day.
+/// Maximum duration of session affinity, in seconds: a day.
 const AFFINITY_SECONDS_MAX: i64 = 86_400;
 const DISTRIBUTIONS: [&str; 3] = ["PreferClose", "PreferSameZone", "PreferSameNode"];
 
-/// What is accepted, and better not used.
+/// Warnings about deprecated or ineffective fields.
 fn warnings(spec: &Value) -> Vec<String> {
     let mut warnings = Vec::new();
     let is_headless = spec["clusterIP"] == "None";
@@ -229,7 +230,8 @@ fn warnings(spec: &Value) -> Vec<String> {
     warnings
 }
 
-/// Checks of each port what it carries, where it leads, and that there is one of its kind.
+/// Validates the ports: protocol, target port and application protocol of each, and that protocol
+/// and number are unique.
 fn check_ports(ports: &[Value], path: &Path<'_>, kind: &str, errors: &mut Vec<Error>) {
     let mut seen: BTreeSet<(&str, i64)> = BTreeSet::new();
     for (index, port) in ports.iter().enumerate() {
@@ -248,8 +250,9 @@ fn check_ports(ports: &[Value], path: &Path<'_>, kind: &str, errors: &mut Vec<Er
     }
 }
 
-/// Validates traffic policies: which clients' traffic reaches which pods.
-fn check_reach(service: &Value, path: &Path<'_>, errors: &mut Vec<Error>) {
+/// Validates the selector, session affinity, external addresses, internal traffic policy and load
+/// balancer fields.
+fn check_traffic(service: &Value, path: &Path<'_>, errors: &mut Vec<Error>) {
     let spec = &service["spec"];
     let is_balancer = spec["type"] == "LoadBalancer";
     errors.extend(validation::validate_labels(&spec["selector"], &path.child("selector")));
@@ -273,7 +276,7 @@ fn check_reach(service: &Value, path: &Path<'_>, errors: &mut Vec<Error>) {
     }
     supported(spec, "trafficDistribution", &DISTRIBUTIONS, path, errors);
     let ranges = items(&spec["loadBalancerSourceRanges"]);
-    // Upstream spells this path with a capital.
+    // Upstream's error path has a capital letter here.
     let list = path.child("LoadBalancerSourceRanges");
     if !ranges.is_empty() && !is_balancer {
         errors.push(Error::forbidden(&list, "may only be used when `type` is 'LoadBalancer'"));
@@ -292,7 +295,8 @@ fn check_reach(service: &Value, path: &Path<'_>, errors: &mut Vec<Error>) {
     }
 }
 
-/// Whether it can be reached from outside, so that it matters which nodes pass traffic on.
+/// Whether a Service is reachable from outside the cluster, so that it has an external traffic
+/// policy.
 fn is_external(spec: &Map<String, Value>) -> bool {
     match spec.get("type").and_then(Value::as_str) {
         Some("NodePort" | "LoadBalancer") => true,
@@ -303,7 +307,7 @@ fn is_external(spec: &Map<String, Value>) -> bool {
     }
 }
 
-/// What only Services have that can be reached from outside.
+/// Validates the fields of Services that are reachable from outside.
 fn check_node_ports(service: &Value, path: &Path, errors: &mut Vec<Error>) {
     let spec = &service["spec"];
     let kind = spec["type"].as_str().unwrap_or_default();
@@ -348,7 +352,7 @@ fn is_without_addresses(spec: &Map<String, Value>) -> bool {
     spec.get("clusterIP").is_some_and(|address| address == "None") && !is_set("selector")
 }
 
-/// The families of a Service's addresses, where it does not say.
+/// Sets the defaults of the address families of a Service.
 fn set_families(spec: &mut Map<String, Value>) {
     let both = is_without_addresses(spec);
     set_default_text(spec, "ipFamilyPolicy", if both { "RequireDualStack" } else { "SingleStack" });
@@ -367,9 +371,9 @@ fn set_families(spec: &mut Map<String, Value>) {
 fn check_families(spec: &Value, path: &Path, errors: &mut Vec<Error>) {
     let (policy, families) = (path.child("ipFamilyPolicy"), path.child("ipFamilies"));
     let given = spec["ipFamilies"].as_array().map(Vec::as_slice).unwrap_or_default();
-    let said = spec["ipFamilyPolicy"].as_str().unwrap_or_default();
+    let given_policy = spec["ipFamilyPolicy"].as_str().unwrap_or_default();
     if spec["type"] == "ExternalName" {
-        for (at, is_set) in [(&families, !given.is_empty()), (&policy, !said.is_empty())] {
+        for (at, is_set) in [(&families, !given.is_empty()), (&policy, !given_policy.is_empty())] {
             if is_set {
                 errors.push(Error::forbidden(at, "may not be set for ExternalName services"));
             }
@@ -378,8 +382,8 @@ fn check_families(spec: &Value, path: &Path, errors: &mut Vec<Error>) {
     }
     let before = errors.len();
     let mut seen: BTreeSet<&str> = BTreeSet::new();
-    if !said.is_empty() && !FAMILY_POLICIES.contains(&said) {
-        errors.push(Error::not_supported(&policy, said, &FAMILY_POLICIES));
+    if !given_policy.is_empty() && !FAMILY_POLICIES.contains(&given_policy) {
+        errors.push(Error::not_supported(&policy, given_policy, &FAMILY_POLICIES));
     }
     for (index, family) in given.iter().enumerate() {
         let (at, text) = (families.index(index), family.as_str().unwrap_or_default());
@@ -392,9 +396,9 @@ fn check_families(spec: &Value, path: &Path, errors: &mut Vec<Error>) {
     if errors.len() > before {
         return;
     }
-    if given.len() > 1 && said == "SingleStack" {
+    if given.len() > 1 && given_policy == "SingleStack" {
         let detail = "must be 'RequireDualStack' or 'PreferDualStack' when multiple IP families are specified";
-        errors.push(Error::invalid(&policy, said, detail));
+        errors.push(Error::invalid(&policy, given_policy, detail));
         return;
     }
     if spec.as_object().is_some_and(is_without_addresses) {
@@ -403,13 +407,13 @@ fn check_families(spec: &Value, path: &Path, errors: &mut Vec<Error>) {
     for (index, _) in given.iter().enumerate().filter(|(_, family)| *family == "IPv6") {
         errors.push(Error::invalid(&families.index(index), "IPv6", "not configured on this cluster"));
     }
-    if said == "RequireDualStack" {
+    if given_policy == "RequireDualStack" {
         let detail = "this cluster is not configured for dual-stack services";
-        errors.push(Error::invalid(&policy, said, detail));
+        errors.push(Error::invalid(&policy, given_policy, detail));
     }
 }
 
-/// Gives a Service an address that has none.
+/// Assigns a cluster IP to a Service without one.
 fn assign_address(spec: &mut Map<String, Value>, objects: &Objects) {
     if spec.get("clusterIP").and_then(Value::as_str).unwrap_or_default().is_empty() {
         let listed = spec.get("clusterIPs").and_then(|list| list.get(0)).cloned();

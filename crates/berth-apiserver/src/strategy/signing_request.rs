@@ -1,7 +1,8 @@
 //! Certificate signing requests. The server sets the requesting user, the request itself is
 //! immutable, and approvers and signers write different parts of the status.
 //!
-//! Source of the behaviour: Kubernetes documentation, "Certificates and Certificate Signing Requests", and its API reference.
+//! Source of the behaviour: Kubernetes documentation, "Certificates and Certificate Signing
+//! Requests", and its API reference.
 
 use std::collections::HashSet;
 
@@ -20,16 +21,17 @@ use super::{Context, Strategy, same, spec_mut};
 
 const APPROVED: &str = "Approved";
 const DENIED: &str = "Denied";
-/// Conditions that are there or not, and never go again.
+/// Conditions whose only status is True, and that are never removed.
 const FINAL: [&str; 3] = [APPROVED, DENIED, "Failed"];
-/// What the name of a signer was before it had to be said.
+/// Default signer name of older API versions, which is rejected.
 const LEGACY_SIGNER: &str = "kubernetes.io/legacy-unknown";
-/// Seconds a certificate is good at least.
+/// Minimum validity of a certificate, in seconds.
 const MIN_SECONDS: i64 = 600;
-/// Longest domain of a signer, and longest name of one: two subdomains, a label, a dot and a slash.
+/// Maximum lengths of the domain of a signer name and of the whole name: two subdomains, a label, a
+/// dot and a slash.
 const DOMAIN_MAX: usize = 253;
 const SIGNER_MAX: usize = DOMAIN_MAX + 1 + (DOMAIN_MAX + 63 + 1);
-/// What a certificate may be for.
+/// Key usages of certificates.
 const USAGES: [&str; 23] = [
     "any",
     "cert sign",
@@ -111,15 +113,15 @@ impl Strategy for SigningRequests {
     }
 
     fn validate_update(&self, new: &Value, old: &Value) -> Vec<Error> {
-        check_update(new, old, May::Nothing)
+        check_update(new, old, Change::Neither)
     }
 
     fn validate_status_update(&self, new: &Value, old: &Value) -> Vec<Error> {
-        check_update(new, old, May::Sign)
+        check_update(new, old, Change::Certificate)
     }
 }
 
-/// Takes back all that is no condition: approving is nothing else.
+/// Reverts all changes except those of conditions, which are the only ones that an approval makes.
 pub(crate) fn keep(new: &mut Value, old: &Value, now: jiff::Timestamp) {
     keep_field(new, old, "spec");
     let conditions = new["status"].get("conditions").cloned();
@@ -130,14 +132,14 @@ pub(crate) fn keep(new: &mut Value, old: &Value, now: jiff::Timestamp) {
     set_times(new, old, now);
 }
 
-/// Checks what approving or denying changes.
+/// Validates an approval or denial.
 pub(crate) fn validate_approval(new: &Value, old: &Value) -> Vec<Error> {
-    check_update(new, old, May::Approve)
+    check_update(new, old, Change::Approval)
 }
 
-/// The organizations in the subject of a request (base64 of PEM): the groups of the certificate's
-/// holder. The error says why the request is invalid, or that an organization has an unsupported
-/// encoding, which the signer might support.
+/// The organizations in the subject of a request (base64 of PEM). They are the groups of the
+/// certificate's user. The error is the reason why the request is invalid, or that an organization
+/// has an unsupported encoding, which the signer might support.
 pub(crate) fn organizations(request: &Value) -> Result<Vec<String>, String> {
     let pem = request_pem(request)?;
     let parsed = parse(&pem)?;
@@ -171,7 +173,7 @@ fn of_type<'a>(object: &'a Value, kind: &str) -> Vec<&'a Value> {
     items(&object["status"]["conditions"]).iter().filter(|condition| text(condition, "type") == kind).collect()
 }
 
-/// Says of conditions when they came where their writer does not.
+/// Sets the timestamps of conditions that the client left unset.
 fn set_times(new: &mut Value, old: &Value, now: jiff::Timestamp) {
     let now = json!(now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string());
     for condition in conditions_mut(new) {
@@ -182,47 +184,48 @@ fn set_times(new: &mut Value, old: &Value, now: jiff::Timestamp) {
             map.insert("lastUpdateTime".to_owned(), now.clone());
         }
         if no_transition {
-            let is_it = |other: &&Value| ["type", "status"].iter().all(|field| other.get(*field) == map.get(*field));
-            let known = items(&old["status"]["conditions"]).iter().find(is_it);
+            let is_same = |other: &&Value| ["type", "status"].iter().all(|field| other.get(*field) == map.get(*field));
+            let known = items(&old["status"]["conditions"]).iter().find(is_same);
             let since = known.and_then(|known| known.get("lastTransitionTime")).filter(|time| !time.is_null());
             map.insert("lastTransitionTime".to_owned(), since.unwrap_or(&now).clone());
         }
     }
 }
 
-/// What a write may set.
+/// Part of the status that a write may change.
 #[derive(Clone, Copy, PartialEq)]
-enum May {
-    Nothing,
-    Approve,
-    Sign,
+enum Change {
+    Neither,
+    /// The conditions Approved and Denied.
+    Approval,
+    Certificate,
 }
 
-fn check_update(new: &Value, old: &Value, may: May) -> Vec<Error> {
+fn check_update(new: &Value, old: &Value, allowed: Change) -> Vec<Error> {
     let mut errors = Vec::new();
     check_spec(&new["spec"], &mut errors);
     check_conditions(new, &mut errors);
     let conditions = Path::new("status.conditions");
     for kind in FINAL {
         let (after, before) = (of_type(new, kind), of_type(old, kind));
-        let mut refuse = |what: &str| {
+        let mut reject = |what: &str| {
             let detail = format!("updates may not {what} a condition of type {}", quote(kind));
             errors.push(Error::forbidden(&conditions, detail));
         };
         if after.len() < before.len() {
-            refuse("remove");
-        } else if may != May::Approve && kind != "Failed" {
+            reject("remove");
+        } else if allowed != Change::Approval && kind != "Failed" {
             if after.len() > before.len() {
-                refuse("add");
+                reject("add");
             } else if !after.iter().zip(&before).all(|(after, before)| same(after, before)) {
-                refuse("modify");
+                reject("modify");
             }
         }
     }
     let certificate = Path::new("status.certificate");
     let (after, before) = (text(&new["status"], "certificate"), text(&old["status"], "certificate"));
     if after != before {
-        if may != May::Sign {
+        if allowed != Change::Certificate {
             errors.push(Error::forbidden(&certificate, "updates may not set certificate content"));
         } else if !before.is_empty() {
             errors.push(Error::forbidden(&certificate, "updates may not modify existing certificate content"));
@@ -267,7 +270,7 @@ fn check_spec(spec: &Value, errors: &mut Vec<Error>) {
     }
 }
 
-/// The name of a signer: a domain, a slash, and names separated by dots.
+/// Validates the name of a signer: a domain, a slash, and labels separated by dots.
 fn check_signer(signer: &str, path: &Path<'_>, errors: &mut Vec<Error>) {
     if signer.is_empty() {
         errors.push(Error::required(path, ""));
@@ -282,7 +285,7 @@ fn check_signer(signer: &str, path: &Path<'_>, errors: &mut Vec<Error>) {
         errors.push(Error::too_long(path, DOMAIN_MAX as i64));
     }
     let mut check = |part: &str, check: NameCheck| {
-        // One bad label says enough.
+        // Only the first invalid label is reported.
         let wrong = part.split('.').map(|label| (label, check(label))).find(|(_, messages)| !messages.is_empty());
         if let Some((label, messages)) = wrong {
             let details = messages.iter().map(|message| format!("validating label {}: {message}", quote(label)));
@@ -332,7 +335,7 @@ fn check_conditions(object: &Value, errors: &mut Vec<Error>) {
     }
 }
 
-/// Bytes are base64 in JSON.
+/// Decodes a base64 field.
 fn bytes(value: &str) -> Result<Vec<u8>, String> {
     STANDARD.decode(value).map_err(|error| format!("must be base64 of PEM: {error}"))
 }
@@ -352,17 +355,17 @@ fn parse(pem: &Pem) -> Result<X509CertificationRequest<'_>, String> {
     }
 }
 
-/// A request must be one, signed with the key it is about.
+/// Validates a certificate request, and its signature by its own key.
 fn check_request(request: &Value) -> Result<(), String> {
     let pem = request_pem(request)?;
     parse(&pem)?.verify_signature().map_err(|error| {
         format!(
-            "must be signed with the key it is about (RSA of 2048 bits or more, ECDSA on P-256 or P-384, or Ed25519): {error}"
+            "must be signed with its own key (RSA of 2048 bits or more, ECDSA on P-256 or P-384, or Ed25519): {error}"
         )
     })
 }
 
-/// Certificates in PEM, nothing else; none is none.
+/// Validates that the field is empty or consists of PEM certificates only.
 fn check_certificate(certificate: &str) -> Result<(), String> {
     if certificate.is_empty() {
         return Ok(());

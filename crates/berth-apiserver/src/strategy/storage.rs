@@ -1,5 +1,5 @@
-//! Volumes, claims, storage classes and drivers: defaults and immutable fields. No controller
-//! binds claims here; they stay pending as in a cluster without a provisioner.
+//! Volumes, claims, storage classes and drivers: defaults and validation. No controller binds
+//! claims: they stay pending, as in a cluster without a provisioner.
 
 use std::collections::HashSet;
 
@@ -16,7 +16,7 @@ use super::{
     Context, Strategy, immutable, pod_placement, pod_volumes, same, same_as, set_default, set_default_text, spec_mut,
 };
 
-/// What a claim says when nothing is said, also inside templates.
+/// Sets the defaults of a claim, also inside templates.
 pub(super) fn claim_spec(spec: &mut Map<String, Value>) {
     set_default_text(spec, "volumeMode", "Filesystem");
     if let Some(Value::Object(resources)) = spec.get_mut("resources") {
@@ -24,9 +24,9 @@ pub(super) fn claim_spec(spec: &mut Map<String, Value>) {
     }
 }
 
-/// What a claim is filled from is said in both fields, whichever of them was used; a source of the core group says so. Claims in
-/// templates keep what was written.
-fn fill_from(spec: &mut Map<String, Value>) {
+/// Copies the data source of a claim to both of its fields, whichever of them is set. Sources
+/// without a group get the core group. Claims in templates are not changed.
+fn default_data_source(spec: &mut Map<String, Value>) {
     let is_local = spec.get("dataSourceRef").is_none_or(|source| source["namespace"].is_null());
     let given = |spec: &Map<String, Value>, field: &str| spec.get(field).filter(|source| source.is_object()).cloned();
     let (mut old, mut new) = (given(spec, "dataSource"), given(spec, "dataSourceRef"));
@@ -47,11 +47,11 @@ fn fill_from(spec: &mut Map<String, Value>) {
     }
 }
 
-/// How volumes can be used, as messages list it.
+/// Access modes, in the order of error messages.
 const ACCESS_MODES: [&str; 4] = ["ReadOnlyMany", "ReadWriteMany", "ReadWriteOnce", "ReadWriteOncePod"];
 const VOLUME_MODES: [&str; 2] = ["Block", "Filesystem"];
 
-/// Checks how a volume is to be used.
+/// Validates access modes.
 fn check_access(modes: &Value, path: &Path<'_>, errors: &mut Vec<Error>) {
     let modes = items(modes);
     for mode in modes {
@@ -65,7 +65,7 @@ fn check_access(modes: &Value, path: &Path<'_>, errors: &mut Vec<Error>) {
     }
 }
 
-/// Checks that a size is more than nothing.
+/// Validates that a size is greater than zero.
 fn check_size(size: &Value, path: &Path<'_>, errors: &mut Vec<Error>) {
     let quantity = if size.is_null() { Quantity::parse("0") } else { Quantity::from_json(size) };
     if let Ok(quantity) = quantity
@@ -161,7 +161,7 @@ impl Strategy for Claims {
     fn default(&self, claim: &mut Value) {
         let spec = spec_mut(claim);
         claim_spec(spec);
-        fill_from(spec);
+        default_data_source(spec);
     }
 
     fn prepare_create(&self, claim: &mut Value, _context: &Context<'_>) {
@@ -255,7 +255,7 @@ impl Strategy for Volumes {
         errors
     }
 
-    /// What it is made of stays.
+    /// The source of a volume is immutable.
     fn validate_update(&self, new: &Value, old: &Value) -> Vec<Error> {
         let mut errors = self.validate(new);
         let source = |volume: &Value| {
@@ -268,7 +268,7 @@ impl Strategy for Volumes {
             Value::Object(source)
         };
         let (mut given, before) = (source(new), source(old));
-        // The secret for making it larger may be said later.
+        // The secret for expansion may be added later.
         if before["csi"].is_object() && before["csi"]["controllerExpandSecretRef"].is_null() && given["csi"].is_object()
         {
             put(&mut given["csi"], "controllerExpandSecretRef", None);
@@ -299,7 +299,7 @@ fn put(object: &mut Value, field: &str, value: Option<&Value>) {
     };
 }
 
-/// An error unless a volume is used in the same form. Upstream's path leaves out where the field is.
+/// Reports an error if the volume mode changes. Upstream's error path omits `spec`.
 fn volume_mode(new: &Value, old: &Value, errors: &mut Vec<Error>) {
     let (given, before) = (&new["spec"]["volumeMode"], &old["spec"]["volumeMode"]);
     if given != before {
@@ -342,7 +342,7 @@ impl Strategy for Classes {
     }
 }
 
-/// How many parameters a class may have, and how long keys and values may be together.
+/// Maximum number of parameters of a class, and maximum total length of their keys and values.
 const PARAMETERS_MAX: usize = 512;
 const PARAMETERS_BYTES_MAX: usize = 256 * 1024;
 
@@ -362,7 +362,7 @@ fn check_parameters(parameters: &Value, path: &Path<'_>, errors: &mut Vec<Error>
     }
 }
 
-/// Checks where volumes may be: alternatives, each of them labels of nodes and their values.
+/// Validates allowed topologies: alternative terms, each with node labels and their values.
 fn check_topologies(terms: &Value, path: &Path<'_>, errors: &mut Vec<Error>) {
     let mut seen: Vec<Value> = Vec::new();
     for (index, term) in items(terms).iter().enumerate() {
@@ -386,12 +386,12 @@ fn check_topologies(terms: &Value, path: &Path<'_>, errors: &mut Vec<Error>) {
                 errors.push(Error::duplicate(&key_at, key));
             }
         }
-        // A term that says nothing is the same as none.
-        let said = term["matchLabelExpressions"].clone();
-        if items(&said).is_empty() || seen.contains(&said) {
+        // As upstream, an empty term is reported as a duplicate.
+        let expressions = term["matchLabelExpressions"].clone();
+        if items(&expressions).is_empty() || seen.contains(&expressions) {
             errors.push(Error::duplicate(&list, ""));
         }
-        seen.push(said);
+        seen.push(expressions);
     }
 }
 
@@ -402,7 +402,7 @@ fn check_provisioner(class: &Value, field: &str, errors: &mut Vec<Error>) {
     }
 }
 
-/// VolumeAttributesClasses: parameters for the modification of volumes.
+/// VolumeAttributesClasses: mutable parameters of volumes.
 pub(crate) struct AttributesClasses;
 
 impl Strategy for AttributesClasses {
@@ -432,10 +432,10 @@ impl Strategy for AttributesClasses {
     }
 }
 
-/// The longest id a driver may give a node.
+/// Maximum length of a node's id at a driver.
 const NODE_ID_MAX: usize = 256;
 
-/// The drivers a node has.
+/// CSINodes: the drivers of a node.
 pub(crate) struct NodeDrivers;
 
 impl Strategy for NodeDrivers {
@@ -491,7 +491,7 @@ impl Strategy for Drivers {
 
     fn validate_update(&self, new: &Value, old: &Value) -> Vec<Error> {
         let mut errors = self.validate(new);
-        // Upstream's name of the field in this message.
+        // Upstream's error path has `attachedRequired` here.
         if new["spec"]["attachRequired"] != old["spec"]["attachRequired"] {
             let path = Path::new("spec");
             let value = new["spec"]["attachRequired"].clone();
@@ -502,7 +502,7 @@ impl Strategy for Drivers {
     }
 }
 
-/// How much a driver can still make of one class for some nodes.
+/// CSIStorageCapacities: free capacity of a driver for one class and some nodes.
 pub(crate) struct Capacities;
 
 impl Strategy for Capacities {

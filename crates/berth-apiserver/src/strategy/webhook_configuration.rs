@@ -1,4 +1,4 @@
-//! MutatingWebhookConfiguration and ValidatingWebhookConfiguration: defaults and checks.
+//! MutatingWebhookConfiguration and ValidatingWebhookConfiguration: defaults and validation.
 
 use std::collections::{HashMap, HashSet};
 
@@ -72,7 +72,7 @@ fn validate(configuration: &Value, old: Option<&Value>) -> Vec<Error> {
         if !seen.insert(name) {
             errors.push(Error::duplicate(&at.child("name"), name));
         }
-        // A bundle that was bad before a check existed may stay.
+        // An unchanged bundle is not validated: it may have been stored before this check existed.
         let before = bundles.get(name).map(Vec::as_slice).unwrap_or_default();
         let unchanged = before.contains(&&webhook["clientConfig"]["caBundle"]);
         let config_path = at.child("clientConfig");
@@ -120,7 +120,7 @@ fn check_webhook(webhook: &Value, path: &Path<'_>, errors: &mut Vec<Error>) {
     }
 }
 
-/// Conditions are named, each name once, and their expressions compile.
+/// Validates match conditions: names are set and unique, and expressions compile.
 fn check_conditions(conditions: &Value, path: &Path<'_>, errors: &mut Vec<Error>) {
     let given = conditions.as_array().map_or(0, Vec::len);
     if given > CONDITIONS_MAX {
@@ -128,7 +128,7 @@ fn check_conditions(conditions: &Value, path: &Path<'_>, errors: &mut Vec<Error>
     }
     unique_names(conditions, path, names::is_qualified_name, errors);
     for problem in check::problems(&json!({"matchConditions": conditions}), &Env::new(berth_cel::NEWEST)) {
-        // The problem's field is as in a policy: `spec.matchConditions[0].expression`.
+        // The field of the problem has the path in a policy: `spec.matchConditions[0].expression`.
         let index = problem.field.split(['[', ']']).nth(1).and_then(|index| index.parse().ok()).unwrap_or_default();
         let item = path.index(index);
         errors.push(Error::invalid(&item.child("expression"), problem.expression, problem.error));

@@ -1,4 +1,5 @@
-//! Deployments, ReplicaSets, StatefulSets, DaemonSets, CronJobs: defaults and the few rules their controllers rely on.
+//! Deployments, ReplicaSets, StatefulSets, DaemonSets, CronJobs and related kinds: defaults and
+//! validation.
 
 use std::collections::BTreeSet;
 
@@ -22,26 +23,32 @@ fn default_template(spec: &mut Map<String, Value>) {
     pod_defaults::service_account(pod);
 }
 
-/// What the kinds that keep pods running call themselves where they check selector and template.
-struct Keeper {
-    /// In the message about a selector that takes everything.
+/// Validation of selector and template, with the texts of one kind.
+struct SelectorRules {
+    /// Name of the kind in the error about an empty selector.
     noun: &'static str,
-    /// In the message about pods that end by themselves.
+    /// Name of the kind in the error about pods with a deadline.
     kind: &'static str,
-    /// What a selector that cannot be read is said to be; nothing when that is not said.
+    /// Text of the error about an invalid selector; `None` if it is not reported.
     invalid: Option<&'static str>,
-    /// Whether there must be a selector.
+    /// Whether the selector is required.
     needs_selector: bool,
 }
 
-const REPLICA_SET: Keeper =
-    Keeper { noun: "deployment", kind: "ReplicaSet", invalid: Some("invalid label selector"), needs_selector: true };
-const STATEFUL_SET: Keeper =
-    Keeper { noun: "statefulset", kind: "StatefulSet", invalid: Some(""), needs_selector: true };
-const DAEMON_SET: Keeper = Keeper { noun: "daemonset", kind: "DaemonSet", invalid: None, needs_selector: false };
+const REPLICA_SET: SelectorRules = SelectorRules {
+    noun: "deployment",
+    kind: "ReplicaSet",
+    invalid: Some("invalid label selector"),
+    needs_selector: true,
+};
+const STATEFUL_SET: SelectorRules =
+    SelectorRules { noun: "statefulset", kind: "StatefulSet", invalid: Some(""), needs_selector: true };
+const DAEMON_SET: SelectorRules =
+    SelectorRules { noun: "daemonset", kind: "DaemonSet", invalid: None, needs_selector: false };
 
-impl Keeper {
-    /// Checks that the selector says something and the template's pods are what it says.
+impl SelectorRules {
+    /// Validates that the selector is not empty and matches the labels of the template, and
+    /// validates the template.
     fn check(&self, spec: &Value, template: &Value, errors: &mut Vec<Error>) {
         let path = Path::new("spec");
         let at = path.child("selector");
@@ -79,7 +86,7 @@ impl Keeper {
     }
 }
 
-/// A selector without what it leaves empty, as messages show it.
+/// A selector without its empty parts, as error messages show it.
 fn shown_selector(selector: &Value) -> Value {
     let is_empty = |part: &Value| {
         part.is_null() || part.as_object().is_some_and(Map::is_empty) || part.as_array().is_some_and(Vec::is_empty)
@@ -94,7 +101,7 @@ fn labels_differ(template: &Value, errors: &mut Vec<Error>) {
     errors.push(Error::invalid(&Path::new("spec.template.metadata.labels"), labels, detail));
 }
 
-/// Pods that are kept running are not meant to end.
+/// Validates that the pods of a template run until they are deleted.
 fn check_endless(template: &Value, kind: &str, errors: &mut Vec<Error>) {
     let path = Path::new("spec.template.spec");
     let policy = template["spec"]["restartPolicy"].as_str().unwrap_or_default();
@@ -107,13 +114,13 @@ fn check_endless(template: &Value, kind: &str, errors: &mut Vec<Error>) {
     }
 }
 
-/// How many pods a rollout may add to or take from those wanted: a number or a share.
-pub(super) struct Share<'a> {
+/// A number of pods that is absolute or a percentage, such as `maxSurge`.
+pub(super) struct IntOrPercent<'a> {
     pub(super) value: &'a Value,
     pub(super) path: Path<'a>,
 }
 
-impl Share<'_> {
+impl IntOrPercent<'_> {
     pub(super) fn check(&self, errors: &mut Vec<Error>) {
         match self.value.as_str() {
             Some(share) => {
@@ -124,7 +131,7 @@ impl Share<'_> {
         }
     }
 
-    /// The number before the percent sign, if any; zero when it is no number.
+    /// The number, or the number before the percent sign; zero if it is invalid.
     fn number(&self) -> i64 {
         match self.value.as_str() {
             Some(_) => self.percent().unwrap_or_default(),
@@ -136,7 +143,7 @@ impl Share<'_> {
         self.value.as_str().and_then(|share| share.strip_suffix('%')).and_then(|share| share.parse().ok())
     }
 
-    pub(super) fn at_most_all(&self, errors: &mut Vec<Error>) {
+    pub(super) fn at_most_100_percent(&self, errors: &mut Vec<Error>) {
         if self.percent().is_some_and(|percent| percent > 100) {
             errors.push(Error::invalid(&self.path, self.value.clone(), "must not be greater than 100%"));
         }
@@ -150,7 +157,7 @@ fn check_numbers(spec: &Value, fields: &[&str], errors: &mut Vec<Error>) {
     }
 }
 
-/// What a controller's template was at some time: never another.
+/// ControllerRevisions: immutable snapshots of a controller's template.
 pub(crate) struct ControllerRevisions;
 
 impl Strategy for ControllerRevisions {
@@ -165,7 +172,6 @@ impl Strategy for ControllerRevisions {
 
     fn validate_update(&self, new: &Value, old: &Value) -> Vec<Error> {
         let mut errors = self.validate(new);
-        // What its bytes mean only the controller knows that wrote them.
         if new["data"] != old["data"] {
             errors.push(Error::invalid(&Path::new("data"), new["data"].clone(), "field is immutable"));
         }
@@ -204,7 +210,7 @@ impl Strategy for ReplicationControllers {
         true
     }
 
-    /// Selector and labels are those of the template unless something else is said.
+    /// The default selector and labels are the labels of the template.
     fn default(&self, object: &mut Value) {
         let labels = object.pointer("/spec/template/metadata/labels").filter(|labels| labels.is_object()).cloned();
         let has_labels = meta::labels(object).is_some_and(|labels| !labels.is_empty());
@@ -294,7 +300,8 @@ impl Strategy for Deployments {
             }
             "Recreate" => {}
             "RollingUpdate" => {
-                let share = |field| Share { value: &strategy["rollingUpdate"][field], path: rolling_at.child(field) };
+                let share =
+                    |field| IntOrPercent { value: &strategy["rollingUpdate"][field], path: rolling_at.child(field) };
                 let (unavailable, surge) = (share("maxUnavailable"), share("maxSurge"));
                 unavailable.check(&mut errors);
                 surge.check(&mut errors);
@@ -302,7 +309,7 @@ impl Strategy for Deployments {
                     let detail = "may not be 0 when `maxSurge` is 0";
                     errors.push(Error::invalid(&unavailable.path, unavailable.value.clone(), detail));
                 }
-                unavailable.at_most_all(&mut errors);
+                unavailable.at_most_100_percent(&mut errors);
             }
             _ => errors.push(Error::not_supported(&path, strategy.clone(), &["Recreate", "RollingUpdate"])),
         }
@@ -357,7 +364,7 @@ impl Strategy for ReplicaSets {
 
 pub(crate) struct StatefulSets;
 
-/// What of a StatefulSet may change.
+/// Fields of a StatefulSet's specification that may change.
 const STATEFUL_SET_FIELDS: [&str; 7] = [
     "replicas",
     "ordinals",
@@ -368,7 +375,7 @@ const STATEFUL_SET_FIELDS: [&str; 7] = [
     "minReadySeconds",
 ];
 
-/// The template with a volume for each claim, which is what the pods get.
+/// The template with a volume for each claim template, as in the pods.
 fn with_claims(spec: &Value) -> Value {
     let claims = items(&spec["volumeClaimTemplates"]);
     let mut template = spec["template"].clone();
@@ -488,7 +495,8 @@ impl Strategy for StatefulSets {
     }
 }
 
-/// Where a DaemonSet says how often its template has changed, for programs from before revisions.
+/// Annotation of a DaemonSet with the number of template changes, for clients older than
+/// ControllerRevisions.
 const TEMPLATE_GENERATION: &str = "deprecated.daemonset.template.generation";
 
 fn note_generation(object: &mut Value, generation: i64) {
@@ -523,7 +531,7 @@ impl Strategy for DaemonSets {
         map_mut(object).insert("status".to_owned(), status);
     }
 
-    /// The count goes up with the template, whatever a writer says.
+    /// Increases the count if the template changes. A value from the client is ignored.
     fn prepare_update(&self, new: &mut Value, old: &Value, _context: &Context<'_>) {
         let noted = &old["metadata"]["annotations"][TEMPLATE_GENERATION];
         let before = noted.as_str().and_then(|text| text.parse::<i64>().ok()).unwrap_or_default();
@@ -543,7 +551,8 @@ impl Strategy for DaemonSets {
         match text(strategy, "type") {
             "OnDelete" => {}
             "RollingUpdate" => {
-                let share = |field| Share { value: &strategy["rollingUpdate"][field], path: rolling_at.child(field) };
+                let share =
+                    |field| IntOrPercent { value: &strategy["rollingUpdate"][field], path: rolling_at.child(field) };
                 let (unavailable, surge) = (share("maxUnavailable"), share("maxSurge"));
                 unavailable.check(&mut errors);
                 surge.check(&mut errors);
@@ -553,8 +562,8 @@ impl Strategy for DaemonSets {
                 } else if unavailable.number() == 0 && surge.number() == 0 {
                     errors.push(Error::required(&unavailable.path, "cannot be 0 when maxSurge is 0"));
                 }
-                unavailable.at_most_all(&mut errors);
-                surge.at_most_all(&mut errors);
+                unavailable.at_most_100_percent(&mut errors);
+                surge.at_most_100_percent(&mut errors);
             }
             _ => errors.push(Error::not_supported(&strategy_at, strategy.clone(), &["RollingUpdate", "OnDelete"])),
         }
@@ -571,7 +580,7 @@ impl Strategy for DaemonSets {
 
 pub(crate) struct CronJobs;
 
-/// A schedule has five parts, unless it is one of the words that begin with `@`.
+/// Validates that a schedule has five fields or begins with `@`.
 fn check_schedule(schedule: &str, path: &Path<'_>, errors: &mut Vec<Error>) {
     let parts: Vec<&str> = schedule.split_whitespace().collect();
     if !schedule.is_empty() && !schedule.starts_with('@') && parts.len() != 5 {
@@ -580,7 +589,7 @@ fn check_schedule(schedule: &str, path: &Path<'_>, errors: &mut Vec<Error>) {
     }
 }
 
-/// A time zone is one of the IANA database, in its own spelling.
+/// Validates that a time zone is in the IANA database, with the same case.
 fn check_time_zone(zone: &str, path: &Path<'_>, errors: &mut Vec<Error>) {
     if zone.is_empty() {
         errors.push(Error::invalid(path, zone, "timeZone must be nil or non-empty string"));
@@ -603,7 +612,7 @@ impl Strategy for CronJobs {
         set_default(spec, "suspend", false);
         set_default(spec, "successfulJobsHistoryLimit", 3);
         set_default(spec, "failedJobsHistoryLimit", 1);
-        // Pods of the jobs get their defaults here; the jobs' own come with each job.
+        // Only the pod template gets its defaults here. The Job's defaults are set on each Job.
         let template = map_mut(spec.entry("jobTemplate").or_insert_with(|| json!({})));
         let job = map_mut(template.entry("spec").or_insert_with(|| json!({})));
         default_template(job);

@@ -23,8 +23,8 @@ use crate::pki::{Identity, Pki};
 /// The serving certificates of a listener and the authorities it trusts.
 #[derive(Clone, Debug)]
 pub struct Certificates {
-    /// Trusted authorities of client certificates: concatenated PEM. An intermediate authority is
-    /// enough.
+    /// Trusted authorities of client certificates, as concatenated PEM certificates. An
+    /// intermediate authority needs no root beside it.
     pub client_authorities_pem: String,
     /// Serving certificate, followed by any intermediates.
     pub serving: Identity,
@@ -32,17 +32,17 @@ pub struct Certificates {
     pub own: Option<Identity>,
 }
 
-/// Server name (SNI) under which the server always serves a certificate of its own authority.
+/// Server name (SNI) for which the server always presents a certificate of its own authority.
 pub const OWN_NAME: &str = "berth-apiserver";
 
 impl Certificates {
-    /// Trusts the cluster's own authority, and serves `serving`.
+    /// Certificates that trust the cluster's own authority for clients, and serve with `serving`.
     pub fn of(pki: &Pki, serving: Identity) -> Certificates {
         Certificates { client_authorities_pem: pki.authority_pem().to_owned(), serving, own: None }
     }
 }
 
-/// Certificates ready for use.
+/// TLS configuration and client verifier made from [`Certificates`].
 pub(super) struct Trust {
     /// TLS configuration of new connections.
     pub(super) config: Arc<ServerConfig>,
@@ -51,13 +51,13 @@ pub(super) struct Trust {
 
 /// The client certificate of a connection.
 #[derive(Clone)]
-pub(super) enum Shown {
-    /// No certificate.
-    Nothing,
+pub(super) enum ClientCertificate {
+    /// No certificate, or one that names no user.
+    Absent,
     /// A trusted certificate, with its expiry (seconds since 1970).
-    Believed { user: UserInfo, until: i64 },
+    Trusted { user: UserInfo, until: i64 },
     /// An untrusted or expired certificate.
-    Strange,
+    Untrusted,
 }
 
 impl Trust {
@@ -73,37 +73,40 @@ impl Trust {
         let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider.clone())
             .build()
             .map_err(|error| format!("client authorities: {error}"))?;
-        let shown = Serving {
+        let serving = ServingKeys {
             usual: certified(&certificates.serving, &provider)?,
             own: certificates.own.as_ref().map(|own| certified(own, &provider)).transpose()?,
         };
         let mut config = ServerConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
             .map_err(|error| error.to_string())?
-            .with_client_cert_verifier(Arc::new(HasTheKey(verifier.clone())))
-            .with_cert_resolver(Arc::new(shown));
+            .with_client_cert_verifier(Arc::new(ProofOfKey(verifier.clone())))
+            .with_cert_resolver(Arc::new(serving));
         config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
         Ok(Trust { config: Arc::new(config), verifier })
     }
 
-    /// Authenticates a client by its certificate chain, the client's own certificate first.
-    pub(super) fn client(&self, shown: Option<&[CertificateDer<'_>]>, now: jiff::Timestamp) -> Shown {
-        let Some((leaf, between)) = shown.and_then(<[_]>::split_first) else { return Shown::Nothing };
+    /// Verifies the certificate chain of a client, which begins with the client's own certificate.
+    pub(super) fn client(&self, chain: Option<&[CertificateDer<'_>]>, now: jiff::Timestamp) -> ClientCertificate {
+        let Some((leaf, intermediates)) = chain.and_then(<[_]>::split_first) else {
+            return ClientCertificate::Absent;
+        };
         let seconds = u64::try_from(now.as_second()).unwrap_or_default();
         let now = UnixTime::since_unix_epoch(Duration::from_secs(seconds));
-        if let Err(error) = self.verifier.verify_client_cert(leaf, between, now) {
-            tracing::debug!(%error, "client certificate");
-            return Shown::Strange;
+        if let Err(error) = self.verifier.verify_client_cert(leaf, intermediates, now) {
+            tracing::debug!(%error, "untrusted client certificate");
+            return ClientCertificate::Untrusted;
         }
-        match (x509_user(leaf), end(leaf)) {
-            (Some(user), Some(until)) => Shown::Believed { user, until },
+        match (x509_user(leaf), expiry(leaf)) {
+            (Some(user), Some(until)) => ClientCertificate::Trusted { user, until },
             // A certificate without a common name names no user.
-            _ => Shown::Nothing,
+            _ => ClientCertificate::Absent,
         }
     }
 }
 
-fn end(leaf: &[u8]) -> Option<i64> {
+/// Expiry of a certificate, in seconds since 1970.
+fn expiry(leaf: &[u8]) -> Option<i64> {
     use x509_parser::prelude::FromDer;
     let (_, certificate) = x509_parser::prelude::X509Certificate::from_der(leaf).ok()?;
     Some(certificate.validity().not_after.timestamp())
@@ -127,23 +130,24 @@ fn certified(identity: &Identity, provider: &CryptoProvider) -> Result<Arc<Certi
 
 /// Chooses the serving certificate by the requested server name.
 #[derive(Debug)]
-struct Serving {
+struct ServingKeys {
     usual: Arc<CertifiedKey>,
     own: Option<Arc<CertifiedKey>>,
 }
 
-impl ResolvesServerCert for Serving {
+impl ResolvesServerCert for ServingKeys {
     fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
         let own = self.own.as_ref().filter(|_| hello.server_name() == Some(OWN_NAME));
         Some(own.unwrap_or(&self.usual).clone())
     }
 }
 
-/// Accepts clients without a certificate, and those that have their certificate's key.
+/// Accepts clients without a certificate, and clients that prove that they have the key of their
+/// certificate.
 #[derive(Debug)]
-struct HasTheKey(Arc<dyn ClientCertVerifier>);
+struct ProofOfKey(Arc<dyn ClientCertVerifier>);
 
-impl ClientCertVerifier for HasTheKey {
+impl ClientCertVerifier for ProofOfKey {
     fn client_auth_mandatory(&self) -> bool {
         false
     }
@@ -167,7 +171,7 @@ impl ClientCertVerifier for HasTheKey {
         certificate: &CertificateDer<'_>,
         signature: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        answerable(self.0.verify_tls12_signature(message, certificate, signature), certificate)
+        accept_unparsable(self.0.verify_tls12_signature(message, certificate, signature), certificate)
     }
 
     fn verify_tls13_signature(
@@ -176,7 +180,7 @@ impl ClientCertVerifier for HasTheKey {
         certificate: &CertificateDer<'_>,
         signature: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        answerable(self.0.verify_tls13_signature(message, certificate, signature), certificate)
+        accept_unparsable(self.0.verify_tls13_signature(message, certificate, signature), certificate)
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
@@ -184,15 +188,15 @@ impl ClientCertVerifier for HasTheKey {
     }
 }
 
-/// Accepts the handshake if the key's signature is valid. A certificate that cannot be parsed
-/// (X.509 version 1, say) has no key to verify. It is accepted here: such a certificate
-/// authenticates no user, whoever signed it, because [`Trust::client`] cannot parse it either. The
-/// client then gets an error response instead of a closed connection.
-fn answerable(
-    proven: Result<HandshakeSignatureValid, Error>,
+/// Accepts the handshake if the signature is valid, or if the certificate cannot be parsed (X.509
+/// version 1, for example), so that the signature cannot be verified. [`Trust::client`] cannot
+/// parse such a certificate either, so that it authenticates no user, whoever signed it. The client
+/// gets an error response instead of a closed connection.
+fn accept_unparsable(
+    verified: Result<HandshakeSignatureValid, Error>,
     certificate: &CertificateDer<'_>,
 ) -> Result<HandshakeSignatureValid, Error> {
-    match proven {
+    match verified {
         Err(Error::InvalidCertificate(_)) if ParsedCertificate::try_from(certificate).is_err() => {
             Ok(HandshakeSignatureValid::assertion())
         }
@@ -208,7 +212,7 @@ mod tests {
 
     use super::*;
 
-    /// A certificate of X.509 version 1, which webpki does not read.
+    /// A certificate of X.509 version 1, which webpki cannot parse.
     const VERSION_1: &str = "\
 -----BEGIN CERTIFICATE-----
 MIIBGTCBvwIUC3Fu/fLW/mopYXh6DaNBFKgCE7QwCgYIKoZIzj0EAwIwDjEMMAoG
@@ -221,9 +225,9 @@ fgn0RaUtMAoGCCqGSM49BAMCA0kAMEYCIQDQNlpiK+c5vEZ6rQlUbhqk5Rj57mhq
 ";
 
     #[derive(Debug)]
-    struct Shows(Arc<CertifiedKey>);
+    struct FixedKey(Arc<CertifiedKey>);
 
-    impl ResolvesClientCert for Shows {
+    impl ResolvesClientCert for FixedKey {
         fn resolve(&self, _: &[&[u8]], _: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
             Some(self.0.clone())
         }
@@ -233,24 +237,26 @@ fgn0RaUtMAoGCCqGSM49BAMCA0kAMEYCIQDQNlpiK+c5vEZ6rQlUbhqk5Rj57mhq
         }
     }
 
-    /// Long past: certificates of then do not hold by the system's clock, which must not matter.
+    /// A time long past. By the system's clock, certificates of that time have expired; this must
+    /// not matter.
     fn now() -> jiff::Timestamp {
         "2020-02-03T12:00:00Z".parse().expect("a timestamp")
     }
 
-    /// The client's clock: it stands.
+    /// The clock of the client, which always returns [`now`].
     #[derive(Debug)]
-    struct Stands;
+    struct FixedTime;
 
-    impl TimeProvider for Stands {
+    impl TimeProvider for FixedTime {
         fn current_time(&self) -> Option<UnixTime> {
             let seconds = u64::try_from(now().as_second()).ok()?;
             Some(UnixTime::since_unix_epoch(Duration::from_secs(seconds)))
         }
     }
 
-    /// What the server says of a client that shows this certificate and signs with this key.
-    fn shown(certificate_pem: &str, key_pem: &str, pki: &Pki) -> Result<Shown, Error> {
+    /// The server's verdict on a client that presents this certificate and signs with this key. An
+    /// error means that the handshake failed.
+    fn verify(certificate_pem: &str, key_pem: &str, pki: &Pki) -> Result<ClientCertificate, Error> {
         let serving = pki.serving(&[]).expect("signed");
         let trust = Trust::new(&Certificates::of(pki, serving)).expect("usable");
         let provider = Arc::new(rustls::crypto::ring::default_provider());
@@ -260,12 +266,12 @@ fgn0RaUtMAoGCCqGSM49BAMCA0kAMEYCIQDQNlpiK+c5vEZ6rQlUbhqk5Rj57mhq
         }
         let key = PrivateKeyDer::from_pem_slice(key_pem.as_bytes()).expect("a key");
         let key = provider.key_provider.load_private_key(key).expect("a usable key");
-        let shows = Shows(Arc::new(CertifiedKey::new(chain(certificate_pem).expect("certificates"), key)));
-        let config = ClientConfig::builder_with_details(provider, Arc::new(Stands))
+        let fixed_key = FixedKey(Arc::new(CertifiedKey::new(chain(certificate_pem).expect("certificates"), key)));
+        let config = ClientConfig::builder_with_details(provider, Arc::new(FixedTime))
             .with_safe_default_protocol_versions()
             .expect("versions")
             .with_root_certificates(roots)
-            .with_client_cert_resolver(Arc::new(shows));
+            .with_client_cert_resolver(Arc::new(fixed_key));
         let name = "localhost".try_into().expect("a name");
         let mut client = ClientConnection::new(Arc::new(config), name).expect("a client");
         let mut server = ServerConnection::new(trust.config.clone()).expect("a server");
@@ -290,9 +296,10 @@ fgn0RaUtMAoGCCqGSM49BAMCA0kAMEYCIQDQNlpiK+c5vEZ6rQlUbhqk5Rj57mhq
     fn an_unreadable_client_certificate_is_untrusted_but_does_not_close_the_connection() {
         let pki = Pki::ephemeral(now()).expect("made");
         let (own, other) = (pki.client("jane", None).expect("signed"), pki.client("joe", None).expect("signed"));
-        assert!(matches!(shown(VERSION_1, &other.key_pem, &pki), Ok(Shown::Strange)));
-        // One that can be read is only good with its own key.
-        assert!(matches!(shown(&own.certificate_pem, &own.key_pem, &pki), Ok(Shown::Believed { .. })));
-        assert!(shown(&own.certificate_pem, &other.key_pem, &pki).is_err());
+        assert!(matches!(verify(VERSION_1, &other.key_pem, &pki), Ok(ClientCertificate::Untrusted)));
+        // A certificate that can be parsed requires a signature of its own key.
+        let trusted = verify(&own.certificate_pem, &own.key_pem, &pki);
+        assert!(matches!(trusted, Ok(ClientCertificate::Trusted { .. })));
+        assert!(verify(&own.certificate_pem, &other.key_pem, &pki).is_err());
     }
 }

@@ -42,7 +42,7 @@ impl Endpoint {
         body: &Value,
         timeout: Duration,
     ) -> Result<Value, String> {
-        completion::note_question();
+        completion::note_external_call();
         let call = self.exchange(objects, query, body);
         match tokio::time::timeout(timeout, call).await {
             Ok(answer) => answer,

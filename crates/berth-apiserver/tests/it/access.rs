@@ -1,5 +1,5 @@
-//! Nobody gets in without saying who they are: every route there is, from the table of kinds itself; and roles decide as
-//! a second, naive reading of the RBAC documentation does.
+//! Authentication and authorization: every route rejects unauthenticated clients, and RBAC agrees
+//! with a second, naive implementation of its documentation.
 
 use berth_apiserver::auth::authn::Authenticator;
 use berth_apiserver::auth::rbac::{self, Policies};
@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 use crate::harness::{read, server};
 
-/// Every path the table of kinds serves, with every method, and the paths that are about no kind.
+/// Every path of the registry with every method, and the paths that belong to no kind.
 fn routes(registry: &Registry) -> Vec<(Method, String)> {
     let mut paths: Vec<String> = [
         "/",
@@ -58,26 +58,26 @@ fn routes(registry: &Registry) -> Vec<(Method, String)> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn no_route_answers_strangers_but_version_and_health() {
+async fn only_version_and_health_are_served_to_unauthenticated_clients() {
     let server = server();
     let authenticator = Authenticator::new(BTreeMap::new(), server.api.tokens());
     let routes = routes(&server.api.registry());
     assert!(routes.len() > 1000, "{}", routes.len());
     for (method, path) in &routes {
-        let refused = authenticator.authenticate(None, path, &mut HeaderMap::new()).expect_err(path);
-        assert_eq!(refused.code, 401, "{method} {path}");
+        let rejected = authenticator.authenticate(None, path, &mut HeaderMap::new()).expect_err(path);
+        assert_eq!(rejected.code, 401, "{method} {path}");
     }
-    // Were the door left open, the rooms are locked too: anonymous users and those without any role are refused.
-    for user in [UserInfo::anonymous(), UserInfo::new("nobody", &[])] {
+    // Even without authentication, authorization rejects anonymous users and users without a role.
+    for user in [UserInfo::anonymous(), UserInfo::new("without-role", &[])] {
         for (method, path) in &routes {
             let public = ["/", "/api", "/apis", "/openapi", "/healthz", "/version"];
-            let is_discovery = method == Method::GET && user.name == "nobody" && {
+            let is_discovery = method == Method::GET && user.name == "without-role" && {
                 let root = path.split('/').filter(|part| !part.is_empty()).count() <= 3 && !path.contains("namespaces");
                 root || public.iter().any(|it| path == it || path.starts_with("/openapi"))
             };
-            // Asking about oneself is everybody's right.
-            let about_oneself = path.contains("/selfsubject") && user.name == "nobody";
-            if is_discovery || about_oneself {
+            // All authenticated users may review their own access.
+            let is_self_review = path.contains("/selfsubject") && user.name == "without-role";
+            if is_discovery || is_self_review {
                 continue;
             }
             let request = Request::builder().method(method).uri(path.as_str()).body(Full::new(Bytes::new())).unwrap();
@@ -87,7 +87,7 @@ async fn no_route_answers_strangers_but_version_and_health() {
     }
 }
 
-/// Roles and bindings of one random world.
+/// Random roles and bindings.
 #[derive(Default)]
 struct World {
     roles: Vec<Arc<Value>>,
@@ -102,10 +102,10 @@ fn field<'a>(value: &'a Value, name: &str) -> &'a str {
 
 impl Policies for World {
     fn role(&self, namespace: &str, name: &str) -> Option<Arc<Value>> {
-        let is_it = |role: &&Arc<Value>| {
+        let is_wanted = |role: &&Arc<Value>| {
             field(&role["metadata"], "namespace") == namespace && field(&role["metadata"], "name") == name
         };
-        self.roles.iter().find(is_it).cloned()
+        self.roles.iter().find(is_wanted).cloned()
     }
 
     fn cluster_role(&self, name: &str) -> Option<Arc<Value>> {
@@ -192,7 +192,7 @@ fn world(random: &mut SmallRng) -> World {
     world
 }
 
-/// The documentation, read a second time: no code shared with the server's.
+/// A second implementation of the documentation, which shares no code with that of the server.
 mod reference {
     use super::*;
 
@@ -245,7 +245,7 @@ mod reference {
         let Some(role) = (if kind == "Role" { world.role(namespace, name) } else { world.cluster_role(name) }) else {
             return Vec::new();
         };
-        // A role that aggregates has the rules of all it selects, and of all those select.
+        // An aggregated role has the rules of all roles that it selects, directly or indirectly.
         let (mut all, mut seen, mut open) = (Vec::new(), Vec::new(), vec![role]);
         while let Some(role) = open.pop() {
             if seen.contains(&role) {
@@ -282,7 +282,7 @@ mod reference {
 }
 
 #[test]
-fn random_roles_decide_as_the_documentation_says() {
+fn random_roles_allow_what_the_documentation_says() {
     let mut random = SmallRng::seed_from_u64(7);
     let (mut allowed, mut asked_in_all) = (0, 0);
     for _ in 0..100 {
@@ -324,6 +324,6 @@ fn random_roles_decide_as_the_documentation_says() {
         }
     }
     assert_eq!(asked_in_all, 10_000);
-    // The worlds say yes often enough that the comparison means something.
+    // Enough requests are allowed to make the comparison meaningful.
     assert!(allowed > 250, "{allowed}");
 }

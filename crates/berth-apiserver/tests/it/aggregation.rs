@@ -1,7 +1,7 @@
-//! Groups that programs elsewhere serve, over real sockets: who is believed, what is sent on, and how it shows when nobody
-//! answers.
+//! Groups of aggregated API servers, over real sockets: authentication, forwarded requests, and
+//! discovery while a server is unavailable.
 //!
-//! A port is needed because certificates are part of what is tested.
+//! The tests need a port because they test certificates.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,14 +28,15 @@ fn pki() -> Pki {
     Pki::ephemeral(jiff::Timestamp::now()).expect("keys")
 }
 
-/// An aggregated API server that answers with what it was asked, and lets nobody in but the front proxy.
-struct Program {
+/// An aggregated API server that accepts only the front proxy, and returns the request that it
+/// received.
+struct AggregatedServer {
     port: u16,
     ca_bundle: String,
 }
 
-impl Program {
-    async fn start(front_proxy_pem: &str) -> Program {
+impl AggregatedServer {
+    async fn start(front_proxy_pem: &str) -> AggregatedServer {
         let own = pki();
         let identity = own.serving(&["echo.team-a.svc".to_owned()]).expect("a certificate");
         let provider = Arc::new(rustls::crypto::ring::default_provider());
@@ -66,7 +67,7 @@ impl Program {
                 });
             }
         });
-        Program { port, ca_bundle: STANDARD.encode(own.authority_pem()) }
+        AggregatedServer { port, ca_bundle: STANDARD.encode(own.authority_pem()) }
     }
 }
 
@@ -102,7 +103,7 @@ const SERVICES: &str = "/apis/apiregistration.k8s.io/v1/apiservices";
 const NAME: &str = "v1.echo.example.com";
 
 impl Server {
-    /// The condition once it has this reason.
+    /// Waits until the condition Available has this reason, and returns the condition.
     async fn available(&self, reason: &str) -> Value {
         for _ in 0..400 {
             let object = self.get(&format!("{SERVICES}/{NAME}")).await.expect(200);
@@ -130,7 +131,7 @@ impl Server {
 async fn requests_for_an_aggregated_group_are_forwarded_while_its_server_is_available() {
     let pki = pki();
     let proxy = pki.front_proxy().expect("a certificate");
-    let program = Program::start(&proxy.authority_pem).await;
+    let aggregated = AggregatedServer::start(&proxy.authority_pem).await;
     let now = "2026-01-01T00:00:00Z".parse().unwrap();
     let mut config = Config::new(Arc::new(MemoryStore::new()), Arc::new(move || now));
     config.front_proxy = Some(proxy.clone());
@@ -143,13 +144,13 @@ async fn requests_for_an_aggregated_group_are_forwarded_while_its_server_is_avai
     assert_eq!(published["data"]["requestheader-allowed-names"], "[\"front-proxy-client\"]");
 
     let spec = json!({"group": "echo.example.com", "version": "v1", "groupPriorityMinimum": 100, "versionPriority": 10,
-        "caBundle": program.ca_bundle, "service": {"namespace": "team-a", "name": "echo"}});
+        "caBundle": aggregated.ca_bundle, "service": {"namespace": "team-a", "name": "echo"}});
     let made = server.post(SERVICES, api_service(NAME, spec)).await.expect(201);
     assert_eq!(made["spec"]["service"]["port"], 443);
     assert_eq!(server.available("ServiceNotFound").await["status"], "False");
     const SHOUT: &str = "/apis/echo.example.com/v1/namespaces/default/shouts/one";
-    let refused = server.get(SHOUT).await.expect(503);
-    assert!(refused["message"].as_str().unwrap().contains("service/echo in \"team-a\" is not present"), "{refused}");
+    let rejected = server.get(SHOUT).await.expect(503);
+    assert!(rejected["message"].as_str().unwrap().contains("service/echo in \"team-a\" is not present"), "{rejected}");
 
     server.post("/api/v1/namespaces", json!({"metadata": {"name": "team-a"}})).await.expect(201);
     let service = json!({"metadata": {"name": "echo"}, "spec": {"ports": [{"port": 443}]}});
@@ -157,11 +158,11 @@ async fn requests_for_an_aggregated_group_are_forwarded_while_its_server_is_avai
     server.available("MissingEndpoints").await;
     const SLICES: &str = "/apis/discovery.k8s.io/v1/namespaces/team-a/endpointslices";
     let slice = json!({"metadata": {"name": "echo-1", "labels": {"kubernetes.io/service-name": "echo"}},
-        "addressType": "IPv4", "endpoints": [{"addresses": ["127.0.0.1"]}], "ports": [{"port": program.port}]});
+        "addressType": "IPv4", "endpoints": [{"addresses": ["127.0.0.1"]}], "ports": [{"port": aggregated.port}]});
     server.post(SLICES, slice).await.expect(201);
     assert_eq!(server.available("Passed").await["status"], "True");
 
-    // Who asks is authorized here, and told to the program by headers nobody else can set.
+    // The user is authorized here, and forwarded in headers that the client cannot set.
     let ann = UserInfo::new("ann", &["team-a"]);
     assert_eq!(server.ask_as(ann.clone(), Method::GET, SHOUT, "").await.code, 403);
     let role = json!({"metadata": {"name": "shouter"},
@@ -177,14 +178,15 @@ async fn requests_for_an_aggregated_group_are_forwarded_while_its_server_is_avai
     let collection = SHOUT.trim_end_matches("/one");
     let seen = server.ask_as(ann.clone(), Method::POST, collection, "{\"loud\":true}").await.expect(200);
     assert_eq!((&seen["method"], &seen["body"]), (&json!("POST"), &json!("{\"loud\":true}")));
-    // Its kinds in protobuf are its business; whether somebody may ask comes before how.
+    // Protobuf bodies of aggregated kinds are forwarded undecoded. Authorization comes before the
+    // check of the media type.
     const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
     let shout = "k8s\0\n\u{1c}\n\u{13}echo.example.com/v1\u{12}\u{5}Shout";
     let seen = server.send_as(ann.clone(), Method::POST, collection, PROTOBUF, shout).await.expect(200);
     assert_eq!((&seen["body"], &seen["content-type"]), (&json!(shout), &json!([PROTOBUF])));
     server.send_as(ann, Method::PUT, SHOUT, PROTOBUF, shout).await.expect(403);
 
-    // Discovery shows it among the others, in every form.
+    // Every form of discovery lists the group.
     let groups = server.get("/apis").await.expect(200);
     let group = groups["groups"].as_array().unwrap().iter().find(|it| it["name"] == "echo.example.com").cloned();
     assert_eq!(group.expect("listed")["preferredVersion"]["version"], "v1");
@@ -201,13 +203,13 @@ async fn requests_for_an_aggregated_group_are_forwarded_while_its_server_is_avai
     let version = discovered().await;
     assert_eq!((&version["freshness"], &version["resources"][0]["resource"]), (&json!("Current"), &json!("shouts")));
     assert_eq!(version["resources"][0]["subresources"][0]["responseKind"]["group"], "autoscaling");
-    // What is of another type than it should is none: clients would read nothing of the whole document.
+    // Fields of the wrong type are dropped: with them, clients could not decode the document.
     let kind = json!({"group": "echo.example.com", "version": "v1", "kind": ""});
     let whispers = json!({"resource": "whispers", "responseKind": kind, "scope": "Namespaced", "singularResource": "",
         "verbs": ["get"], "subresources": []});
     assert_eq!(version["resources"][1], whispers);
 
-    // Its endpoints go: known at once, and told.
+    // Without endpoints, the server is reported as unavailable at once.
     server.delete(&format!("{SLICES}/echo-1"), Value::Null).await.expect(200);
     server.available("MissingEndpoints").await;
     server.get(SHOUT).await.expect(503);
@@ -243,10 +245,10 @@ async fn api_services_need_a_valid_group_service_and_ca_bundle() {
         ("v.", json!({"group": "", "version": "v"}), "spec.group"),
     ];
     for (name, more, field) in cases {
-        let refused = server.post(SERVICES, api_service(name, spec(more.clone()))).await;
-        assert_eq!(refused.code, 422, "{more}: {:#}", refused.body);
-        let refused = refused.body;
-        let causes = refused["details"]["causes"].as_array().unwrap().clone();
-        assert!(causes.iter().any(|cause| cause["field"] == field), "{more}: {refused:#}");
+        let rejected = server.post(SERVICES, api_service(name, spec(more.clone()))).await;
+        assert_eq!(rejected.code, 422, "{more}: {:#}", rejected.body);
+        let rejected = rejected.body;
+        let causes = rejected["details"]["causes"].as_array().unwrap().clone();
+        assert!(causes.iter().any(|cause| cause["field"] == field), "{more}: {rejected:#}");
     }
 }

@@ -1,4 +1,4 @@
-//! The audit log of a server: what is in it, and what is not.
+//! The contents of a server's audit log.
 
 use std::sync::{Arc, Mutex};
 
@@ -71,7 +71,7 @@ async fn audit_events_name_users_impersonation_and_outcomes() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_policies_find_is_noted() {
+async fn audit_annotations_and_failures_of_policies_are_recorded() {
     let memory = Arc::new(Memory::default());
     let mut config = config();
     let policy = json!({"omitStages": ["RequestReceived"], "rules": [{"level": "Metadata"}]});
@@ -83,7 +83,7 @@ async fn what_policies_find_is_noted() {
         "matchConstraints": {"resourceRules": [{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"],
             "resources": ["configmaps"]}]},
         "validations": [{"expression": "has(object.data)", "message": "empty maps are of no use"}],
-        "auditAnnotations": [{"key": "who", "valueExpression": "request.userInfo.username"}],
+        "auditAnnotations": [{"key": "user", "valueExpression": "request.userInfo.username"}],
     });
     let policies = format!("{admission}/validatingadmissionpolicies");
     server.post(&policies, json!({"metadata": {"name": "p"}, "spec": spec})).await.expect(201);
@@ -94,7 +94,7 @@ async fn what_policies_find_is_noted() {
 
     server.post("/api/v1/namespaces/default/configmaps", json!({"metadata": {"name": "m"}})).await.expect(201);
     let event = memory.0.lock().unwrap().remove(0);
-    assert_eq!(event["annotations"]["p/who"], "tester");
+    assert_eq!(event["annotations"]["p/user"], "tester");
     let failures = event["annotations"]["validation.policy.admission.k8s.io/validation_failure"].as_str().unwrap();
     let failures: Value = serde_json::from_str(failures).unwrap();
     let expected = json!([{"message": "empty maps are of no use", "policy": "p", "binding": "b", "expressionIndex": 0,
@@ -103,8 +103,8 @@ async fn what_policies_find_is_noted() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn reading_changes_nothing_about_the_next_object() {
-    let born_after = async |reads: usize| {
+async fn reads_do_not_change_the_generated_name_and_uid_of_the_next_object() {
+    let created_after = async |reads: usize| {
         let mut config = config();
         let policy = Arc::new(Policy::from_value(&json!({"rules": [{"level": "Metadata"}]})).expect("a policy"));
         let memory = Arc::new(Memory::default());
@@ -114,11 +114,11 @@ async fn reading_changes_nothing_about_the_next_object() {
             server.get("/api/v1/namespaces").await.expect(200);
         }
         let maps = "/api/v1/namespaces/default/configmaps";
-        let born = server.post(maps, json!({"metadata": {"generateName": "m-"}})).await.expect(201);
+        let created = server.post(maps, json!({"metadata": {"generateName": "m-"}})).await.expect(201);
         let ids: std::collections::BTreeSet<String> =
             memory.0.lock().unwrap().iter().map(|event| event["auditID"].to_string()).collect();
-        assert_eq!(ids.len(), reads + 1, "each request has an id of its own");
-        born
+        assert_eq!(ids.len(), reads + 1, "each request has its own id");
+        created
     };
-    assert_eq!(born_after(0).await["metadata"], born_after(3).await["metadata"]);
+    assert_eq!(created_after(0).await["metadata"], created_after(3).await["metadata"]);
 }

@@ -1,4 +1,5 @@
-//! What nobody gets by a way round: objects made by those who may only change them, rights given away by those who lack them.
+//! Privilege escalation: users who may update but not create, and users who grant permissions that
+//! they do not have.
 
 use berth_apiserver::UserInfo;
 use http::Method;
@@ -19,7 +20,7 @@ fn rule(groups: &str, resources: &str, names: &[&str], verbs: &[&str]) -> Value 
     rule
 }
 
-/// A user who may do what the rules say, everywhere.
+/// A user with these rules in all namespaces.
 async fn user(server: &Server, name: &str, rules: Value) -> UserInfo {
     let role = json!({"metadata": {"name": name}, "rules": rules});
     server.post(&format!("{RBAC}/clusterroles"), role).await.expect(201);
@@ -31,7 +32,7 @@ async fn user(server: &Server, name: &str, rules: Value) -> UserInfo {
 }
 
 #[track_caller]
-fn refused(answer: Answer, text: &str) {
+fn rejected(answer: Answer, text: &str) {
     let answer = answer.expect(403);
     assert!(answer["message"].as_str().unwrap().contains(text), "{answer:#}");
 }
@@ -58,9 +59,10 @@ async fn a_user_without_create_permission_cannot_create_by_update() {
     };
     let why = "configmaps \"new\" is forbidden: User \"editor\" cannot create resource \"configmaps\" in API group \"\" \
                in the namespace \"default\"";
-    refused(apply("new").await, why);
+    rejected(apply("new").await, why);
     server.get(&format!("{maps}/new")).await.expect(404);
-    // The question is about that object: a rule with its name allows it, and what is there is only changed.
+    // The check has the name of the object: a rule with this name allows the create. An existing
+    // object is only updated.
     apply("mine").await.expect(201);
     server.post(maps, map("new")).await.expect(201);
     apply("new").await.expect(200);
@@ -68,14 +70,14 @@ async fn a_user_without_create_permission_cannot_create_by_update() {
     let lease = json!({"metadata": {"name": "l"}, "spec": {"holderIdentity": "me"}});
     let put = async |lease: &Value| server.request_as(&editor, Method::PUT, &format!("{leases}/l"), JSON, lease).await;
     let why = "User \"editor\" cannot create resource \"leases\" in API group \"coordination.k8s.io\"";
-    refused(put(&lease).await, why);
+    rejected(put(&lease).await, why);
     server.get(&format!("{leases}/l")).await.expect(404);
     let made = server.put(&format!("{leases}/l"), lease.clone()).await.expect(201);
     put(&made).await.expect(200);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_label_on_a_role_is_a_grant() {
+async fn an_update_of_a_roles_labels_requires_its_permissions() {
     let server = server();
     let roles = format!("{RBAC}/clusterroles");
     let secrets = json!([rule("", "secrets", &[], &["*"])]);
@@ -91,15 +93,16 @@ async fn a_label_on_a_role_is_a_grant() {
     };
     let label = json!({"metadata": {"labels": {"to-view": "true"}}});
     let granting = "is attempting to grant RBAC permissions not currently held";
-    refused(patch(&clerk, "wide", label.clone()).await, granting);
-    refused(patch(&clerk, "wide", json!({"metadata": {"annotations": {"a": "b"}}})).await, granting);
-    // What lets the garbage collector do its work is nobody's grant, and neither is what changes nothing.
+    rejected(patch(&clerk, "wide", label.clone()).await, granting);
+    rejected(patch(&clerk, "wide", json!({"metadata": {"annotations": {"a": "b"}}})).await, granting);
+    // Changes of finalizers and owner references (garbage collection) grant nothing. Neither do
+    // updates without a change.
     patch(&clerk, "wide", json!({})).await.expect(200);
     let owner = json!([{"apiVersion": "v1", "kind": "ConfigMap", "name": "o", "uid": "1"}]);
     patch(&clerk, "wide", json!({"metadata": {"finalizers": null, "ownerReferences": owner}})).await.expect(200);
-    // To take a selection away takes as much as to make one.
+    // Removing an aggregation rule requires the same permission as adding one.
     let freed = json!({"aggregationRule": null});
-    refused(
+    rejected(
         patch(&clerk, "aggregated", freed.clone()).await,
         "must have cluster-admin privileges to use the aggregationRule",
     );
@@ -113,7 +116,7 @@ async fn a_label_on_a_role_is_a_grant() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_label_on_a_binding_is_a_grant() {
+async fn an_update_of_a_bindings_labels_requires_its_permissions() {
     let server = server();
     let bindings = format!("{RBAC}/clusterrolebindings");
     user(&server, "keeper", json!([rule("", "secrets", &[], &["*"])])).await;
@@ -122,6 +125,6 @@ async fn a_label_on_a_binding_is_a_grant() {
     let patch = async |patch: Value| {
         server.request_as(&clerk, Method::PATCH, &format!("{bindings}/keeper"), MERGE, &patch).await
     };
-    refused(patch(json!({"metadata": {"labels": {"a": "b"}}})).await, "RBAC permissions not currently held");
+    rejected(patch(json!({"metadata": {"labels": {"a": "b"}}})).await, "RBAC permissions not currently held");
     patch(json!({"metadata": {"finalizers": ["example.com/keep"]}})).await.expect(200);
 }

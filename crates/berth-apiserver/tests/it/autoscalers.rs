@@ -1,4 +1,4 @@
-//! HorizontalPodAutoscalers in both of their versions.
+//! HorizontalPodAutoscalers in both versions.
 
 use serde_json::{Value, json};
 
@@ -28,7 +28,7 @@ async fn get(server: &Server, collection: &str) -> Value {
 }
 
 #[tokio::test(start_paused = true)]
-async fn each_version_shows_what_was_written_in_the_other() {
+async fn each_version_shows_objects_written_in_the_other_version() {
     let server = server();
     let created = server.post(V2, new()).await.expect(201);
     assert_eq!(created["spec"]["minReplicas"], 1);
@@ -42,7 +42,7 @@ async fn each_version_shows_what_was_written_in_the_other() {
     assert_eq!(list["apiVersion"], "autoscaling/v1");
     assert_eq!(list["items"][0]["spec"], shown["spec"]);
 
-    // Written back as it was read, with another percentage, it keeps what this version has no field for.
+    // A v1 client that reads the object and writes it back keeps the fields that only v2 has.
     let mut changed = shown;
     changed["spec"]["targetCPUUtilizationPercentage"] = 70.into();
     let answer = server.put(&format!("{V1}/a"), changed).await.expect(200);
@@ -58,21 +58,21 @@ async fn each_version_shows_what_was_written_in_the_other() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_specification_and_a_status_in_annotations_are_written_apart() {
+async fn v1_writes_of_specification_and_status_keep_the_annotations_of_the_other() {
     let server = server();
     server.post(V2, new()).await.expect(201);
     let status = json!({"status": {"currentReplicas": 2, "desiredReplicas": 2,
         "conditions": [{"type": "AbleToScale", "status": "True"}]}});
     server.patch(&format!("{V2}/a/status"), "merge-patch", status).await.expect(200);
     assert!(get(&server, V1).await["metadata"]["annotations"][CONDITIONS].as_str().unwrap().contains("AbleToScale"));
-    // A client that knows nothing of the annotations replaces the whole object: the status stays.
+    // A client that does not know the annotations replaces the whole object: the status is kept.
     let replaced = server.put(&format!("{V1}/a"), old()).await.expect(200);
     assert!(replaced["metadata"]["annotations"][CONDITIONS].is_string());
     assert_eq!(replaced["spec"]["targetCPUUtilizationPercentage"], 80);
     let stored = get(&server, V2).await;
     assert_eq!(stored["status"]["conditions"][0]["type"], "AbleToScale");
     assert_eq!(stored["spec"]["metrics"].as_array().unwrap().len(), 1);
-    // And its status, where the specification stays.
+    // It replaces the status: the specification is kept.
     server.put(&format!("{V2}/a"), new()).await.expect(200);
     let mut whole = old();
     whole["status"] = json!({"currentReplicas": 3, "desiredReplicas": 3, "currentCPUUtilizationPercentage": 12});
@@ -85,14 +85,14 @@ async fn a_specification_and_a_status_in_annotations_are_written_apart() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn owners_are_named_with_the_version_they_wrote_in() {
+async fn field_managers_are_recorded_with_the_version_that_they_wrote() {
     let server = server();
     let applied = server.patch(&format!("{V2}/a?fieldManager=new"), "apply", new()).await.expect(201);
     assert_eq!(applied["metadata"]["managedFields"][0]["apiVersion"], "autoscaling/v2");
     let mut other = old();
     other["spec"] = json!({"maxReplicas": 9});
-    let refused = server.patch(&format!("{V1}/a?fieldManager=old"), "apply", other.clone()).await.expect(409);
-    assert_eq!(refused["details"]["causes"][0]["field"], ".spec.maxReplicas");
+    let rejected = server.patch(&format!("{V1}/a?fieldManager=old"), "apply", other.clone()).await.expect(409);
+    assert_eq!(rejected["details"]["causes"][0]["field"], ".spec.maxReplicas");
     let forced = server.patch(&format!("{V1}/a?fieldManager=old&force=true"), "apply", other).await.expect(200);
     assert_eq!(forced["spec"]["maxReplicas"], 9);
     let entries: Vec<(&str, &str)> = forced["metadata"]["managedFields"]
@@ -102,7 +102,7 @@ async fn owners_are_named_with_the_version_they_wrote_in() {
         .map(|entry| (entry["manager"].as_str().unwrap(), entry["apiVersion"].as_str().unwrap()))
         .collect();
     assert_eq!(entries, [("new", "autoscaling/v2"), ("old", "autoscaling/v1")]);
-    // Whoever set a metric in the new version owns it there.
+    // A manager that changes a metric in v1 takes it over from its owner in v2.
     let patch = json!({"spec": {"targetCPUUtilizationPercentage": 75}});
     let patched = server.patch(&format!("{V1}/a?fieldManager=third"), "merge-patch", patch).await.expect(200);
     let owned = |manager: &str, field: &str| {
@@ -115,7 +115,7 @@ async fn owners_are_named_with_the_version_they_wrote_in() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn both_versions_are_found_checked_watched_and_printed() {
+async fn both_versions_are_discovered_validated_watched_and_printed() {
     let server = server();
     let group = server.get("/apis/autoscaling").await.expect(200);
     assert_eq!(group["preferredVersion"]["version"], "v2");
@@ -130,9 +130,9 @@ async fn both_versions_are_found_checked_watched_and_printed() {
     let mut wrong = old();
     wrong["spec"]["minReplicas"] = 7.into();
     wrong["metadata"]["annotations"] = json!({METRICS: "[{\"type\":\"Pods\",\"pods\":{\"metricName\":\"\"}}]"});
-    let refused = server.post(V1, wrong).await.expect(422);
+    let rejected = server.post(V1, wrong).await.expect(422);
     let fields: Vec<&str> =
-        refused["details"]["causes"].as_array().unwrap().iter().map(|it| it["field"].as_str().unwrap()).collect();
+        rejected["details"]["causes"].as_array().unwrap().iter().map(|it| it["field"].as_str().unwrap()).collect();
     let expected = ["spec.maxReplicas", "spec.metrics[0].pods.metric.name", "spec.metrics[0].pods.target.averageValue"];
     assert_eq!(fields, expected);
 

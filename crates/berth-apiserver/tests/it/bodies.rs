@@ -1,4 +1,4 @@
-//! Bodies that are no good: nested too deep, or never there.
+//! Invalid request bodies: nested too deeply, or never received.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -14,7 +14,7 @@ use crate::harness::{read, server};
 const MAPS: &str = "/api/v1/namespaces/default/configmaps";
 
 #[tokio::test(start_paused = true)]
-async fn what_is_nested_too_deep_is_refused() {
+async fn a_body_that_is_nested_too_deeply_is_rejected() {
     let server = server();
     server.post(MAPS, serde_json::json!({"metadata": {"name": "a"}})).await.expect(201);
     for depth in [200, 10_000, 400_000] {
@@ -31,8 +31,8 @@ async fn what_is_nested_too_deep_is_refused() {
             ] {
                 let body = format!("{{\"apiVersion\": \"v1\", \"kind\": \"ConfigMap\", \"data\": {deep}}}");
                 let answer = read(server.raw(method, &uri, &[("content-type", media)], body).await).await;
-                let refused = answer.expect(400);
-                assert_eq!(refused["reason"], "BadRequest");
+                let rejected = answer.expect(400);
+                assert_eq!(rejected["reason"], "BadRequest");
             }
         }
         let answer = read(server.raw(Method::POST, MAPS, &[("content-type", "application/yaml")], blocks).await).await;
@@ -41,7 +41,7 @@ async fn what_is_nested_too_deep_is_refused() {
     server.get(MAPS).await.expect(200);
 }
 
-/// A body of which nothing ever comes.
+/// A body that never yields data.
 struct Silent;
 
 impl http_body::Body for Silent {
@@ -54,7 +54,7 @@ impl http_body::Body for Silent {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_body_that_does_not_come_is_not_waited_for_for_ever() {
+async fn a_body_that_never_arrives_times_out() {
     let server = server();
     let start = tokio::time::Instant::now();
     let request = Request::builder().method(Method::POST).uri(MAPS).body(Silent).unwrap();

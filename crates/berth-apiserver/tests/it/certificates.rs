@@ -1,4 +1,4 @@
-//! Certificate signing requests: who asks, who approves, who signs.
+//! Certificate signing requests: creating, approving and signing.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -16,7 +16,7 @@ const RBAC: &str = "/apis/rbac.authorization.k8s.io/v1";
 const JSON: &str = "application/json";
 const SIGNER: &str = "example.com/servers";
 
-/// A request of a new key, as the API has it.
+/// A certificate request of a new key, as base64 of PEM.
 fn request(organization: impl Into<DnValue>) -> String {
     let mut params = CertificateParams::default();
     params.distinguished_name.push(DnType::CommonName, "ann");
@@ -30,7 +30,7 @@ fn wanted(name: &str) -> Value {
         "spec": {"request": request("team-a"), "signerName": SIGNER, "usages": ["digital signature", "client auth"]}})
 }
 
-/// A user who may write all parts of requests, and do `verb` for the signers of these names.
+/// A user who may write all parts of requests, and has `verb` for these signers.
 async fn user(server: &Server, name: &str, verb: &str, signers: &[&str]) -> UserInfo {
     let all = json!([
         "certificatesigningrequests",
@@ -60,7 +60,7 @@ async fn put(server: &Server, user: &UserInfo, name: &str, subresource: &str, ob
 }
 
 #[track_caller]
-fn refused(answer: Answer, code: u16, text: &str) {
+fn rejected(answer: Answer, code: u16, text: &str) {
     let answer = answer.expect(code);
     assert!(answer["message"].as_str().unwrap().contains(text), "{text}: {answer:#}");
 }
@@ -70,7 +70,7 @@ fn conditions(list: &[(&str, &str)]) -> Value {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_request_is_its_senders_and_stays_what_it_was() {
+async fn a_request_names_its_user_and_is_immutable() {
     let server = server();
     let ann = user(&server, "ann", "approve", &[]).await;
     let mut object = wanted("r");
@@ -97,7 +97,7 @@ async fn a_request_is_its_senders_and_stays_what_it_was() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_request_must_be_one() {
+async fn invalid_certificate_requests_are_rejected() {
     let server = server();
     let try_with = async |field: &str, value: Value| {
         let mut object = wanted("r");
@@ -107,10 +107,10 @@ async fn a_request_must_be_one() {
     try_with("expirationSeconds", json!(600)).await.expect(201);
     let seconds =
         "spec.expirationSeconds: Invalid value: 599: may not specify a duration less than 600 seconds (10 minutes)";
-    refused(try_with("expirationSeconds", json!(599)).await, 422, seconds);
-    refused(try_with("usages", json!([])).await, 422, "spec.usages: Required value");
-    refused(try_with("usages", json!(["fun"])).await, 422, "spec.usages[0]: Unsupported value: \"fun\"");
-    refused(try_with("usages", json!(["any", "any"])).await, 422, "spec.usages[1]: Duplicate value: \"any\"");
+    rejected(try_with("expirationSeconds", json!(599)).await, 422, seconds);
+    rejected(try_with("usages", json!([])).await, 422, "spec.usages: Required value");
+    rejected(try_with("usages", json!(["fun"])).await, 422, "spec.usages[0]: Unsupported value: \"fun\"");
+    rejected(try_with("usages", json!(["any", "any"])).await, 422, "spec.usages[1]: Duplicate value: \"any\"");
     for (signer, why) in [
         (Value::Null, "spec.signerName: Required value"),
         (json!("servers"), "must be a fully qualified domain and path of the form 'example.com/signer-name'"),
@@ -120,11 +120,11 @@ async fn a_request_must_be_one() {
         (json!("example.com/"), "validating label \"\": a lowercase RFC 1123 subdomain"),
         (json!("kubernetes.io/legacy-unknown"), "the legacy signerName is not allowed via this API version"),
     ] {
-        refused(try_with("signerName", signer).await, 422, why);
+        rejected(try_with("signerName", signer).await, 422, why);
     }
     let pem = |text: &str| json!(STANDARD.encode(text));
     let sent = String::from_utf8(STANDARD.decode(request("team-a")).unwrap()).unwrap();
-    // The last bytes are the signature's.
+    // The last bytes belong to the signature.
     let (start, end) = sent.trim_end().rsplit_once("\n-----END").unwrap();
     let (start, last) = start.split_at(start.len() - 8);
     let forged = format!("{start}{}\n-----END{end}\n", if last.starts_with('A') { "BBBBBBBB" } else { "AAAAAAAA" });
@@ -134,18 +134,18 @@ async fn a_request_must_be_one() {
         (pem("-----BEGIN CERTIFICATE REQUEST-----\nAAAA\n-----END CERTIFICATE REQUEST-----\n"), "must be a PKCS#10"),
         (pem(&forged), "spec.request: Invalid value"),
     ] {
-        refused(try_with("request", request).await, 422, why);
+        rejected(try_with("request", request).await, 422, why);
     }
-    // Who may sign in to the API server as what is not for everybody to wish.
+    // No request for this signer may ask for the group system:masters.
     let mut object = wanted("r");
     object["spec"]["signerName"] = "kubernetes.io/kube-apiserver-client".into();
     server.post(&format!("{REQUESTS}?dryRun=All"), object.clone()).await.expect(201);
     object["spec"]["request"] = request("system:masters").into();
     let why = "use of kubernetes.io/kube-apiserver-client signer with system:masters group is not allowed";
-    refused(server.post(REQUESTS, object.clone()).await, 403, why);
+    rejected(server.post(REQUESTS, object.clone()).await, 403, why);
     object["spec"]["signerName"] = SIGNER.into();
     server.post(REQUESTS, object.clone()).await.expect(201);
-    // In an encoding that is not read here, but perhaps by who signs.
+    // Encodings that this server does not support, but that the signer may support.
     object["spec"]["signerName"] = "kubernetes.io/kube-apiserver-client".into();
     let masters = "system:masters";
     let encodings = [
@@ -156,19 +156,19 @@ async fn a_request_must_be_one() {
     for encoded in encodings {
         object["spec"]["request"] = request(encoded).into();
         let why = "failed to parse CSR: an organization of the subject must be a UTF8String";
-        refused(server.post(REQUESTS, object.clone()).await, 403, why);
+        rejected(server.post(REQUESTS, object.clone()).await, 403, why);
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_request_from_before_the_rules_can_be_labelled_and_go() {
+async fn an_invalid_stored_request_can_be_labelled_and_deleted() {
     let store = std::sync::Arc::new(MemoryStore::new());
     let server = Server { api: ApiServer::new(config_on(store.clone())) };
     let mut object = wanted("r");
     object["metadata"]["finalizers"] = json!(["example.com/f"]);
     server.post(REQUESTS, object).await.expect(201);
     let key = "/certificates.k8s.io/certificatesigningrequests/r";
-    let record = store.get(key).expect("it is stored");
+    let record = store.get(key).expect("stored");
     let mut value = record.value().as_ref().clone();
     value["spec"]["request"] = "aGk=".into();
     value["spec"]["usages"] = json!(["fun"]);
@@ -179,17 +179,17 @@ async fn a_request_from_before_the_rules_can_be_labelled_and_go() {
     let labelled = json!({"metadata": {"labels": {"a": "b"}}});
     let labelled = server.patch(&uri, "merge-patch", labelled).await.expect(200);
     assert_eq!((&labelled["spec"]["request"], &labelled["metadata"]["labels"]["a"]), (&json!("aGk="), &json!("b")));
-    // What is new of it is held to the rules.
+    // Changed parts must be valid.
     let condition =
         json!({"status": {"conditions": conditions(&[("Approved", "True"), ("Denied", "True"), ("", "True")])}});
-    refused(server.patch(&format!("{uri}/approval"), "merge-patch", condition).await, 422, "type: Required value");
+    rejected(server.patch(&format!("{uri}/approval"), "merge-patch", condition).await, 422, "type: Required value");
     server.delete(&uri, Value::Null).await.expect(200);
     server.patch(&uri, "merge-patch", json!({"metadata": {"finalizers": []}})).await.expect(200);
     server.get(&uri).await.expect(404);
 }
 
 #[tokio::test(start_paused = true)]
-async fn approving_takes_the_right_to_and_is_nothing_else() {
+async fn approving_requires_permission_for_the_signer_and_changes_only_conditions() {
     let server = server();
     let clerk = user(&server, "clerk", "approve", &["example.com/clients", "*"]).await;
     let signer = user(&server, "signer", "sign", &[SIGNER]).await;
@@ -203,13 +203,13 @@ async fn approving_takes_the_right_to_and_is_nothing_else() {
     };
     let mut approved = with(&[("Approved", "True")]);
     let why = "user not permitted to approve requests with signerName \"example.com/servers\"";
-    refused(put(&server, &clerk, "r", "/approval", &approved).await, 403, why);
-    refused(put(&server, &signer, "r", "/approval", &approved).await, 403, why);
+    rejected(put(&server, &clerk, "r", "/approval", &approved).await, 403, why);
+    rejected(put(&server, &signer, "r", "/approval", &approved).await, 403, why);
     let why = "status.conditions[0].status: Unsupported value: \"False\": supported values: \"True\"";
-    refused(put(&server, &approver, "r", "/approval", &with(&[("Approved", "False")])).await, 422, why);
+    rejected(put(&server, &approver, "r", "/approval", &with(&[("Approved", "False")])).await, 422, why);
     let both = with(&[("Approved", "True"), ("Denied", "True")]);
     let why = "Approved and Denied conditions are mutually exclusive";
-    refused(put(&server, &approver, "r", "/approval", &both).await, 422, why);
+    rejected(put(&server, &approver, "r", "/approval", &both).await, 422, why);
 
     approved["spec"]["usages"] = json!(["any"]);
     approved["status"]["certificate"] = "eA==".into();
@@ -223,16 +223,16 @@ async fn approving_takes_the_right_to_and_is_nothing_else() {
     assert_eq!(server.get(&format!("{REQUESTS}/r")).await.expect(200)["status"], stored["status"]);
 
     let why = "status.conditions: Forbidden: updates may not remove a condition of type \"Approved\"";
-    refused(put(&server, &approver, "r", "/approval", &with(&[])).await, 422, why);
-    refused(put(&server, &approver, "r", "/approval", &with(&[("Denied", "True")])).await, 422, why);
-    // The time of the decision stays its own.
+    rejected(put(&server, &approver, "r", "/approval", &with(&[])).await, 422, why);
+    rejected(put(&server, &approver, "r", "/approval", &with(&[("Denied", "True")])).await, 422, why);
+    // The timestamp of the decision does not change.
     tokio::time::advance(std::time::Duration::from_secs(60)).await;
     let again = put(&server, &approver, "r", "/approval", &with(&[("Approved", "True")])).await.expect(200);
     assert_eq!(again["status"]["conditions"][0]["lastTransitionTime"], start);
 }
 
 #[tokio::test(start_paused = true)]
-async fn signing_takes_the_right_to_and_approves_nothing() {
+async fn signing_requires_permission_for_the_signer_and_cannot_approve() {
     let server = server();
     let approver = user(&server, "approver", "approve", &[SIGNER]).await;
     let signer = user(&server, "signer", "sign", &["example.com/*"]).await;
@@ -247,12 +247,12 @@ async fn signing_takes_the_right_to_and_approves_nothing() {
     let certificate = STANDARD.encode(pki.authority_pem());
     let signed = with(json!({"certificate": certificate}));
     let why = "user not permitted to sign requests with signerName \"example.com/servers\"";
-    refused(put(&server, &approver, "r", "/status", &signed).await, 403, why);
+    rejected(put(&server, &approver, "r", "/status", &signed).await, 403, why);
     let approved = with(json!({"conditions": conditions(&[("Approved", "True")])}));
     let why = "updates may not add a condition of type \"Approved\"";
-    refused(put(&server, &signer, "r", "/status", &approved).await, 422, why);
+    rejected(put(&server, &signer, "r", "/status", &approved).await, 422, why);
     put(&server, &approver, "r", "/approval", &approved).await.expect(200);
-    refused(put(&server, &signer, "r", "/status", &signed).await, 422, "updates may not remove a condition");
+    rejected(put(&server, &signer, "r", "/status", &signed).await, 422, "updates may not remove a condition");
 
     let with_both = |certificate: &str| {
         let mut both = approved.clone();
@@ -262,17 +262,18 @@ async fn signing_takes_the_right_to_and_approves_nothing() {
     };
     let junk = STANDARD.encode("-----BEGIN PUBLIC KEY-----\nAAAA\n-----END PUBLIC KEY-----\n");
     let why = "only CERTIFICATE PEM blocks are allowed, found \"PUBLIC KEY\"";
-    refused(put(&server, &signer, "r", "/status", &with_both(&junk)).await, 422, why);
+    rejected(put(&server, &signer, "r", "/status", &with_both(&junk)).await, 422, why);
     let none = STANDARD.encode("certificate");
     let why = "must contain at least one CERTIFICATE PEM block";
-    refused(put(&server, &signer, "r", "/status", &with_both(&none)).await, 422, why);
+    rejected(put(&server, &signer, "r", "/status", &with_both(&none)).await, 422, why);
     let stored = put(&server, &signer, "r", "/status", &with_both(&certificate)).await.expect(200);
     assert_eq!(stored["status"]["certificate"], certificate);
-    assert_eq!(stored["status"]["conditions"][0]["reason"], "Test", "a decision is its maker's");
+    assert_eq!(stored["status"]["conditions"][0]["reason"], "Test", "the signer cannot change the decision");
     let other = STANDARD.encode(Pki::ephemeral("2026-01-01T00:00:00Z".parse().unwrap()).expect("keys").authority_pem());
     let why = "updates may not modify existing certificate content";
-    refused(put(&server, &signer, "r", "/status", &with_both(&other)).await, 422, why);
-    // Who changes neither certificate nor conditions needs no signer's right.
+    rejected(put(&server, &signer, "r", "/status", &with_both(&other)).await, 422, why);
+    // A status update that changes neither certificate nor conditions needs no permission for the
+    // signer.
     let unchanged = server.get(&format!("{REQUESTS}/r")).await.expect(200);
     put(&server, &approver, "r", "/status", &unchanged).await.expect(200);
 }

@@ -1,4 +1,4 @@
-//! A real client library, wired to the server without a socket.
+//! The client library kube, connected to the server without a socket.
 
 use std::pin::pin;
 
@@ -30,7 +30,7 @@ async fn a_kube_client_works_in_process() {
     assert!(matches!(missing, kube::Error::Api(status) if status.code == 404));
 }
 
-/// What a client that does without `managedFields` is sent is what every other client is sent, less those.
+/// A client without `managedFields` receives the same objects as other clients, without this field.
 #[tokio::test(start_paused = true)]
 async fn a_lean_client_gets_everything_but_managed_fields() {
     let server = server();
@@ -51,7 +51,7 @@ async fn a_lean_client_gets_everything_but_managed_fields() {
         Some(Ok(WatchEvent::Added(seen))) => assert_eq!(seen, expected),
         other => panic!("{other:?}"),
     }
-    // Writing back what was read takes nothing from anybody.
+    // Writing the object back does not remove field managers.
     let before = whole.get("a").await.unwrap().metadata.managed_fields;
     lean.replace("a", &PostParams::default(), &expected).await.unwrap();
     assert_eq!(whole.get("a").await.unwrap().metadata.managed_fields, before);

@@ -1,4 +1,5 @@
-//! Kinds that are kept for those who read and write them: flow control, addresses of services.
+//! Kinds that the server stores for clients but does not act on (flow control and others), and
+//! addresses of Services.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -10,7 +11,7 @@ use rand::{Rng, SeedableRng};
 use serde_json::{Value, json};
 
 use crate::harness::{Answer, Server, config_on, server};
-use crate::meddled::{Meddled, Meddler};
+use crate::intercepted_store::{CommitInterceptor, InterceptedStore};
 
 const FLOW_CONTROL: &str = "/apis/flowcontrol.apiserver.k8s.io/v1";
 const NETWORKING: &str = "/apis/networking.k8s.io/v1";
@@ -21,10 +22,10 @@ fn renamed(mut object: Value) -> Value {
     object
 }
 
-/// Fields an answer complains of.
+/// The fields that a rejection names.
 fn fields(answer: Answer) -> Vec<String> {
-    let refused = answer.expect(422);
-    let causes = refused["details"]["causes"].as_array().unwrap();
+    let rejected = answer.expect(422);
+    let causes = rejected["details"]["causes"].as_array().unwrap();
     causes.iter().map(|cause| cause["field"].as_str().unwrap().to_owned()).collect()
 }
 
@@ -34,7 +35,7 @@ fn level(spec: Value) -> Value {
 }
 
 #[tokio::test(start_paused = true)]
-async fn priority_levels_have_their_defaults_and_limits() {
+async fn priority_levels_are_defaulted_and_validated() {
     let server = server();
     let levels = format!("{FLOW_CONTROL}/prioritylevelconfigurations");
     let limited = |queuing: Value| json!({"type": "Limited", "limited": {"limitResponse": {"type": "Queue", "queuing": queuing}}});
@@ -115,7 +116,7 @@ async fn flow_schemas_need_valid_subjects_and_rules() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn addresses_and_their_ranges_stay_what_they_are() {
+async fn ip_addresses_and_service_cidrs_are_immutable() {
     let server = server();
     let addresses = format!("{NETWORKING}/ipaddresses");
     let address = |name: &str| {
@@ -153,7 +154,7 @@ async fn addresses_and_their_ranges_stay_what_they_are() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn every_service_has_an_address_of_its_own() {
+async fn every_service_has_its_own_address() {
     let server = server();
     let addresses = format!("{NETWORKING}/ipaddresses");
     let services = "/api/v1/namespaces/default/services";
@@ -169,9 +170,9 @@ async fn every_service_has_an_address_of_its_own() {
     assert_eq!(found["metadata"]["labels"]["ipaddress.kubernetes.io/ip-family"], "IPv4");
 
     let taken = service("second", json!({"clusterIP": address}));
-    let refused = server.post(services, taken).await.expect(422);
-    assert!(refused["message"].as_str().unwrap().contains("provided IP is already allocated"), "{refused}");
-    // An address that somebody keeps with an object of his own is not given away.
+    let rejected = server.post(services, taken).await.expect(422);
+    assert!(rejected["message"].as_str().unwrap().contains("provided IP is already allocated"), "{rejected}");
+    // An address with an IPAddress of another owner is not assigned.
     let next = "10.96.0.12";
     let kept = json!({"apiVersion": "networking.k8s.io/v1", "kind": "IPAddress", "metadata": {"name": next},
         "spec": {"parentRef": {"resource": "gateways", "group": "example.com", "name": "g"}}});
@@ -211,7 +212,7 @@ async fn component_statuses_of_scheduler_and_controllers_are_unknown() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn revisions_and_drivers_stay_what_they_are() {
+async fn controller_revisions_and_csi_drivers_have_immutable_fields() {
     let server = server();
     let revisions = "/apis/apps/v1/namespaces/default/controllerrevisions";
     let empty = server.post(revisions, json!({"metadata": {"name": "r"}, "revision": -1})).await;
@@ -229,21 +230,21 @@ async fn revisions_and_drivers_stay_what_they_are() {
     let mut driver = server.put(&format!("{drivers}/d"), driver).await.expect(200);
     driver["spec"]["attachRequired"] = false.into();
     driver["spec"]["volumeLifecycleModes"] = json!(["Ephemeral"]);
-    let refused = fields(server.put(&format!("{drivers}/d"), driver).await);
-    assert_eq!(refused, ["spec.attachedRequired", "spec.volumeLifecycleModes"]);
+    let rejected = fields(server.put(&format!("{drivers}/d"), driver).await);
+    assert_eq!(rejected, ["spec.attachedRequired", "spec.volumeLifecycleModes"]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn flow_schemas_say_whether_their_level_is_there() {
+async fn the_dangling_condition_reports_whether_the_priority_level_exists() {
     let server = server();
-    server.api.ready().await.expect("it starts");
+    server.api.ready().await.expect("started");
     let (schemas, levels) =
         (format!("{FLOW_CONTROL}/flowschemas"), format!("{FLOW_CONTROL}/prioritylevelconfigurations"));
     let schema = json!({"metadata": {"name": "a"}, "spec": {"priorityLevelConfiguration": {"name": "mine"}}});
     let made = server.post(&schemas, schema).await.expect(201);
-    assert!(made["status"]["conditions"].is_null(), "it is looked at afterwards");
+    assert!(made["status"]["conditions"].is_null(), "the condition is written after the create");
     let path = format!("{schemas}/a");
-    let told = async || {
+    let dangling = async || {
         let schema = server.get(&path).await.expect(200);
         let condition = schema["status"]["conditions"][0].clone();
         assert_eq!(condition["type"], "Dangling");
@@ -251,7 +252,7 @@ async fn flow_schemas_say_whether_their_level_is_there() {
     };
     const REFERENCES: &str = "This FlowSchema references the PriorityLevelConfiguration object named";
     let missing = format!("{REFERENCES} \"mine\" but there is no such object");
-    let (status, reason, message, schema) = told().await;
+    let (status, reason, message, schema) = dangling().await;
     assert_eq!((status, reason, message), (json!("True"), json!("NotFound"), json!(missing)));
     assert_eq!(schema["metadata"]["generation"], 1);
     let owner = &schema["metadata"]["managedFields"][0];
@@ -265,25 +266,25 @@ async fn flow_schemas_say_whether_their_level_is_there() {
     let spec = json!({"type": "Limited", "limited": {"limitResponse": {"type": "Reject"}}});
     server.post(&levels, json!({"metadata": {"name": "mine"}, "spec": spec})).await.expect(201);
     let found = format!("{REFERENCES} \"mine\" and it exists");
-    let (status, reason, message, schema) = told().await;
+    let (status, reason, message, schema) = dangling().await;
     assert_eq!((status, reason, message), (json!("False"), json!("Found"), json!(found)));
     assert_eq!(schema["metadata"]["managedFields"].as_array().map(Vec::len), Some(2));
     let other = json!({"spec": {"priorityLevelConfiguration": {"name": "exempt"}}});
     server.patch(&path, "merge-patch", other).await.expect(200);
-    assert_eq!(told().await.2, format!("{REFERENCES} \"exempt\" and it exists"));
+    assert_eq!(dangling().await.2, format!("{REFERENCES} \"exempt\" and it exists"));
     let back = json!({"spec": {"priorityLevelConfiguration": {"name": "mine"}}});
     server.patch(&path, "merge-patch", back).await.expect(200);
     server.delete(&format!("{levels}/mine"), Value::Null).await.expect(200);
-    assert_eq!(told().await.2, missing);
-    // Whoever takes it away does not see it gone.
+    assert_eq!(dangling().await.2, missing);
+    // A removed condition is restored.
     server.patch(&format!("{path}/status"), "merge-patch", json!({"status": null})).await.expect(200);
-    assert_eq!(told().await.2, missing);
+    assert_eq!(dangling().await.2, missing);
 }
 
-/// A store whose answers take their time, each another.
-struct Sluggish(Mutex<SmallRng>);
+/// Delays each commit by a random time.
+struct DelayedCommits(Mutex<SmallRng>);
 
-impl Meddler for Sluggish {
+impl CommitInterceptor for DelayedCommits {
     fn commit(&self, store: &MemoryStore, user: &str, write: Write) -> CommitFuture {
         let pause = self.0.lock().unwrap().random_range(0..6);
         let answer = store.commit_for(user, write);
@@ -297,7 +298,7 @@ impl Meddler for Sluggish {
 #[tokio::test(start_paused = true)]
 async fn concurrent_updates_of_a_flow_schema_end_with_the_right_dangling_condition() {
     for seed in 0..20 {
-        let store = Meddled::by(Sluggish(Mutex::new(SmallRng::seed_from_u64(seed))));
+        let store = InterceptedStore::new(DelayedCommits(Mutex::new(SmallRng::seed_from_u64(seed))));
         let server = Arc::new(Server { api: ApiServer::new(config_on(store)) });
         let subject = json!({"kind": "User", "user": {"name": "u"}});
         let paths = json!({"verbs": ["get"], "nonResourceURLs": ["*"]});
@@ -326,7 +327,7 @@ async fn concurrent_updates_of_a_flow_schema_end_with_the_right_dangling_conditi
         tokio::time::sleep(Duration::from_secs(1)).await;
         let exists = server.get(&format!("{levels}/a")).await.code == 200;
         let schema = server.get(&format!("{schemas}/s")).await.expect(200);
-        let dangling = schema["status"]["conditions"][0]["status"].as_str();
-        assert_eq!(dangling, Some(if exists { "False" } else { "True" }), "seed {seed}: {}", schema["status"]);
+        let status = schema["status"]["conditions"][0]["status"].as_str();
+        assert_eq!(status, Some(if exists { "False" } else { "True" }), "seed {seed}: {}", schema["status"]);
     }
 }

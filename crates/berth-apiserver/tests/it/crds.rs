@@ -44,7 +44,7 @@ fn boat(name: &str, spec: Value) -> Value {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_definition_makes_a_kind() {
+async fn a_definition_creates_a_kind() {
     let server = harbor().await;
     let created = server.post(BOATS, boat("a", json!({"length": 5, "color": "red"}))).await;
     assert_eq!(created.warnings, ["299 - \"unknown field \\\"spec.color\\\"\""]);
@@ -60,18 +60,18 @@ async fn a_definition_makes_a_kind() {
 #[tokio::test(start_paused = true)]
 async fn schema_and_rules_refuse_with_their_paths() {
     let server = harbor().await;
-    let refused = server.post(BOATS, boat("a", json!({"length": 0}))).await.expect(422);
+    let rejected = server.post(BOATS, boat("a", json!({"length": 0}))).await.expect(422);
     assert_eq!(
-        refused["message"],
+        rejected["message"],
         "Boat.harbor.dev \"a\" is invalid: spec.length: Invalid value: 0: spec.length in body should be greater than or equal to 1"
     );
-    let refused = server.post(BOATS, boat("a", json!({}))).await.expect(422);
-    assert_eq!(refused["details"]["causes"][0]["reason"], "FieldValueRequired");
-    let refused = server.post(BOATS, boat("a", json!({"length": 2, "crew": 3}))).await.expect(422);
-    assert_eq!(refused["message"], "Boat.harbor.dev \"a\" is invalid: spec: Invalid value: too many people");
+    let rejected = server.post(BOATS, boat("a", json!({}))).await.expect(422);
+    assert_eq!(rejected["details"]["causes"][0]["reason"], "FieldValueRequired");
+    let rejected = server.post(BOATS, boat("a", json!({"length": 2, "crew": 3}))).await.expect(422);
+    assert_eq!(rejected["message"], "Boat.harbor.dev \"a\" is invalid: spec: Invalid value: too many people");
     server.post(BOATS, boat("a", json!({"length": 2}))).await.expect(201);
-    let refused = server.patch(&format!("{BOATS}/a"), "merge-patch", json!({"spec": {"name": "x"}})).await.expect(422);
-    assert!(refused["message"].as_str().unwrap().ends_with("name is immutable"), "{refused}");
+    let rejected = server.patch(&format!("{BOATS}/a"), "merge-patch", json!({"spec": {"name": "x"}})).await.expect(422);
+    assert!(rejected["message"].as_str().unwrap().ends_with("name is immutable"), "{rejected}");
     let strict = server
         .post(&format!("{BOATS}?fieldValidation=Strict"), boat("b", json!({"length": 2, "sail": 1})))
         .await
@@ -96,7 +96,7 @@ async fn status_and_scale_are_subresources() {
     assert!(updated["metadata"].get("labels").is_none());
     assert_eq!(updated["metadata"]["generation"], 1);
     let mut scale = server.get(&format!("{BOATS}/a/scale")).await.expect(200);
-    // A scale may leave out of which revision it is, though a boat may not.
+    // The revision is optional in a Scale, although it is required in a Boat.
     scale["metadata"].as_object_mut().unwrap().remove("resourceVersion");
     server.put(&format!("{BOATS}/a/scale"), scale.clone()).await.expect(200);
     scale["metadata"]["resourceVersion"] = "1".into();
@@ -110,20 +110,20 @@ async fn status_and_scale_are_subresources() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_scale_that_cannot_be_read_changes_nothing() {
+async fn an_invalid_scale_changes_nothing() {
     let server = harbor().await;
     server.post(BOATS, boat("a", json!({"length": 5, "crew": 3}))).await.expect(201);
     let url = format!("{BOATS}/a/scale");
     let why = "json: cannot unmarshal string into Go struct field ScaleSpec.spec.replicas of type int32";
     let mut scale = server.get(&url).await.expect(200);
     scale["spec"]["replicas"] = "4".into();
-    let refused = server.put(&url, scale.clone()).await.expect(400);
-    assert_eq!(refused["message"], format!("Scale in version \"v1\" cannot be handled as a Scale: {why}"));
-    let refused = server.patch(&url, "merge-patch", json!({"spec": {"replicas": "4"}})).await.expect(422);
-    assert_eq!(refused["details"]["causes"][0]["message"], format!("Invalid value: {why}"));
+    let rejected = server.put(&url, scale.clone()).await.expect(400);
+    assert_eq!(rejected["message"], format!("Scale in version \"v1\" cannot be handled as a Scale: {why}"));
+    let rejected = server.patch(&url, "merge-patch", json!({"spec": {"replicas": "4"}})).await.expect(422);
+    assert_eq!(rejected["details"]["causes"][0]["message"], format!("Invalid value: {why}"));
     scale["spec"] = json!({"replicas": 4, "replica": 1});
-    let refused = server.put(&format!("{url}?fieldValidation=Strict"), scale.clone()).await.expect(400);
-    assert!(refused["message"].as_str().unwrap().contains("unknown field \"spec.replica\""), "{refused}");
+    let rejected = server.put(&format!("{url}?fieldValidation=Strict"), scale.clone()).await.expect(400);
+    assert!(rejected["message"].as_str().unwrap().contains("unknown field \"spec.replica\""), "{rejected}");
     assert_eq!(server.get(&format!("{BOATS}/a")).await.expect(200)["spec"]["crew"], 3);
     server.put(&url, scale).await.expect(200);
     assert_eq!(server.get(&format!("{BOATS}/a")).await.expect(200)["spec"]["crew"], 4);
@@ -161,7 +161,7 @@ async fn defaults_added_later_show_in_old_objects() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_definition_takes_its_objects_along() {
+async fn the_deletion_of_a_definition_deletes_its_objects() {
     let server = harbor().await;
     let mut held = boat("held", json!({"length": 5}));
     held["metadata"]["finalizers"] = json!(["harbor.dev/anchor"]);
@@ -169,7 +169,7 @@ async fn a_definition_takes_its_objects_along() {
     server.post(BOATS, boat("a", json!({"length": 5}))).await.expect(201);
     server.delete(&format!("{CRDS}/boats.harbor.dev"), json!(null)).await.expect(200);
     server.get(&format!("{BOATS}/a")).await.expect(404);
-    // One object is held; so is its kind.
+    // One object has a finalizer, so the definition remains.
     let definition = server.get(&format!("{CRDS}/boats.harbor.dev")).await.expect(200);
     assert!(definition["metadata"]["deletionTimestamp"].is_string());
     server.patch(&format!("{BOATS}/held"), "merge-patch", json!({"metadata": {"finalizers": null}})).await.expect(200);
@@ -178,24 +178,24 @@ async fn a_definition_takes_its_objects_along() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_wrong_definition_is_refused() {
+async fn an_invalid_definition_is_rejected() {
     let server = server();
     let mut wrong = definition();
     wrong["metadata"]["name"] = json!("ships.harbor.dev");
-    let refused = server.post(CRDS, wrong).await.expect(422);
+    let rejected = server.post(CRDS, wrong).await.expect(422);
     assert_eq!(
-        refused["details"]["causes"][0]["message"],
+        rejected["details"]["causes"][0]["message"],
         "Invalid value: \"ships.harbor.dev\": must be spec.names.plural+\".\"+spec.group"
     );
     let mut shapeless = definition();
     let schema = &mut shapeless["spec"]["versions"][0]["schema"]["openAPIV3Schema"];
     schema["properties"]["spec"]["properties"]["length"].as_object_mut().unwrap().remove("type");
-    let refused = server.post(CRDS, shapeless).await.expect(422);
-    assert_eq!(refused["details"]["causes"][0]["reason"], "FieldValueRequired");
+    let rejected = server.post(CRDS, shapeless).await.expect(422);
+    assert_eq!(rejected["details"]["causes"][0]["reason"], "FieldValueRequired");
 }
 
 #[tokio::test(start_paused = true)]
-async fn kinds_come_back_after_a_restart() {
+async fn kinds_are_served_again_after_a_restart() {
     let config = crate::harness::config();
     let (store, clock) = (config.store.clone(), config.clock.clone());
     let first = Server { api: berth_apiserver::ApiServer::new(config) };
@@ -206,14 +206,14 @@ async fn kinds_come_back_after_a_restart() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn labels_that_are_no_texts_are_refused() {
+async fn labels_that_are_not_strings_are_rejected() {
     let server = harbor().await;
     let mut odd = boat("a", json!({"length": 5}));
     odd["metadata"]["labels"] = json!({"x": 1});
-    let refused = server.post(BOATS, odd).await.expect(400);
+    let rejected = server.post(BOATS, odd).await.expect(400);
     assert!(
-        refused["message"].as_str().unwrap().starts_with("Boat in version \"v1\" cannot be handled as a Boat"),
-        "{refused}"
+        rejected["message"].as_str().unwrap().starts_with("Boat in version \"v1\" cannot be handled as a Boat"),
+        "{rejected}"
     );
 }
 
@@ -235,7 +235,7 @@ async fn applied_configurations_are_defaulted_and_owned() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_definitions_of_the_operators_around_are_accepted() {
+async fn the_definitions_of_common_operators_are_accepted() {
     let Some(folder) = berth_testing::shared("kubernetes/crds") else { return };
     let mut folders = vec![folder];
     let server = server();
@@ -258,25 +258,25 @@ async fn the_definitions_of_the_operators_around_are_accepted() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_a_new_rule_forbids_may_stay_as_it_was_with_a_warning() {
+async fn an_unchanged_value_that_a_new_rule_forbids_is_kept_with_a_warning() {
     let server = harbor().await;
     server.post(BOATS, boat("a", json!({"length": 5, "crew": 1}))).await.expect(201);
     let mut stricter = definition();
     let properties =
         &mut stricter["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"];
-    properties["crew"]["x-kubernetes-validations"] = json!([{"rule": "self >= 2", "message": "nobody sails alone"}]);
+    properties["crew"]["x-kubernetes-validations"] = json!([{"rule": "self >= 2", "message": "the crew is too small"}]);
     let name = "boats.harbor.dev";
     let spec = json!({"spec": stricter["spec"]});
     server.patch(&format!("{CRDS}/{name}"), "merge-patch", spec).await.expect(200);
     let kept = server.patch(&format!("{BOATS}/a"), "merge-patch", json!({"spec": {"length": 6}})).await;
-    assert!(kept.warnings.iter().any(|warning| warning.contains("nobody sails alone")), "{:?}", kept.warnings);
+    assert!(kept.warnings.iter().any(|warning| warning.contains("the crew is too small")), "{:?}", kept.warnings);
     kept.expect(200);
-    let refused = server.patch(&format!("{BOATS}/a"), "merge-patch", json!({"spec": {"crew": 0}})).await.expect(422);
-    assert_eq!(refused["details"]["causes"][0]["field"], "spec.crew");
+    let rejected = server.patch(&format!("{BOATS}/a"), "merge-patch", json!({"spec": {"crew": 0}})).await.expect(422);
+    assert_eq!(rejected["details"]["causes"][0]["field"], "spec.crew");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_member_of_another_type_is_refused_by_name() {
+async fn a_field_of_the_wrong_type_is_rejected_with_its_path() {
     let server = server();
     let start = "CustomResourceDefinition in version \"v1\" cannot be handled as a CustomResourceDefinition: ";
     for (path, value, why) in [
@@ -299,14 +299,14 @@ async fn a_member_of_another_type_is_refused_by_name() {
         ),
     ] {
         let mut odd = definition();
-        *odd.pointer_mut(path).expect("it is there") = value;
-        let refused = server.post(CRDS, odd).await.expect(400);
-        assert_eq!(refused["message"], format!("{start}{why}"));
+        *odd.pointer_mut(path).expect("present") = value;
+        let rejected = server.post(CRDS, odd).await.expect(400);
+        assert_eq!(rejected["message"], format!("{start}{why}"));
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn selectable_fields_have_no_brackets_but_where_they_had_them() {
+async fn selectable_fields_with_brackets_are_rejected_unless_they_are_already_stored() {
     let store = std::sync::Arc::new(MemoryStore::new());
     let server = Server { api: ApiServer::new(config_on(store.clone())) };
     let selecting = |path: &str| {
@@ -315,15 +315,15 @@ async fn selectable_fields_have_no_brackets_but_where_they_had_them() {
         definition["spec"]["versions"][0]["selectableFields"] = json!([{"jsonPath": path}]);
         definition
     };
-    let refused = server.post(CRDS, selecting(".spec['name']")).await.expect(422);
+    let rejected = server.post(CRDS, selecting(".spec['name']")).await.expect(422);
     assert_eq!(
-        refused["details"]["causes"][0],
+        rejected["details"]["causes"][0],
         json!({"reason": "FieldValueInvalid", "field": "spec.selectableFields[0].jsonPath",
             "message": "Invalid value: \".spec['name']\": is an invalid path: array notation is not allowed"})
     );
     server.post(CRDS, selecting(".spec.name")).await.expect(201);
     let key = "/apiextensions.k8s.io/customresourcedefinitions/boats.harbor.dev";
-    let record = store.get(key).expect("it is stored");
+    let record = store.get(key).expect("stored");
     let mut value = record.value().as_ref().clone();
     value["spec"]["versions"][0]["selectableFields"] = json!([{"jsonPath": ".spec['name']"}]);
     let write = Write::Update { key: key.to_owned(), expected: record.revision, value };

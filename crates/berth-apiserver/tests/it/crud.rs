@@ -14,9 +14,9 @@ async fn an_object_is_created_read_changed_and_deleted() {
     assert_eq!(created["metadata"]["uid"].as_str().unwrap().len(), 36);
     let version = created["metadata"]["resourceVersion"].as_str().unwrap().to_owned();
 
-    let refused = server.post(MAPS, map).await.expect(409);
-    assert_eq!(refused["reason"], "AlreadyExists");
-    assert_eq!(refused["message"], "configmaps \"a\" already exists");
+    let rejected = server.post(MAPS, map).await.expect(409);
+    assert_eq!(rejected["reason"], "AlreadyExists");
+    assert_eq!(rejected["message"], "configmaps \"a\" already exists");
 
     let read = server.get(&format!("{MAPS}/a")).await.expect(200);
     assert_eq!(read, created);
@@ -51,7 +51,7 @@ async fn a_write_that_changes_nothing_keeps_the_revision() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn lists_come_in_pages_of_one_revision() {
+async fn all_pages_of_a_list_have_the_same_revision() {
     let server = server();
     for name in ["a", "b", "c", "d", "e"] {
         let map = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "labels": {"odd": (name < "c").to_string()}}});
@@ -60,7 +60,7 @@ async fn lists_come_in_pages_of_one_revision() {
     let first = server.get(&format!("{MAPS}?limit=2")).await.expect(200);
     assert_eq!(first["kind"], "ConfigMapList");
     assert_eq!(first["metadata"]["remainingItemCount"], 3);
-    // What happens in between is not seen by later pages.
+    // Later pages do not show changes after the first page.
     server.delete(&format!("{MAPS}/c"), json!(null)).await.expect(200);
     let token = first["metadata"]["continue"].as_str().unwrap();
     let second = server.get(&format!("{MAPS}?limit=2&continue={token}")).await.expect(200);
@@ -73,11 +73,11 @@ async fn lists_come_in_pages_of_one_revision() {
     assert_eq!(odd["items"].as_array().unwrap().len(), 2);
     let one = server.get(&format!("{MAPS}?fieldSelector=metadata.name%3De")).await.expect(200);
     assert_eq!(one["items"].as_array().unwrap().len(), 1);
-    let refused = server.get(&format!("{MAPS}?fieldSelector=data.k%3De")).await.expect(400);
+    let rejected = server.get(&format!("{MAPS}?fieldSelector=data.k%3De")).await.expect(400);
     let expected = r#""data.k" is not a known field selector: only "metadata.name", "metadata.namespace""#;
-    assert_eq!(refused["message"], expected);
-    let refused = server.get("/api/v1/pods?fieldSelector=data.k%3De").await.expect(400);
-    assert_eq!(refused["message"], "field label not supported: data.k");
+    assert_eq!(rejected["message"], expected);
+    let rejected = server.get("/api/v1/pods?fieldSelector=data.k%3De").await.expect(400);
+    assert_eq!(rejected["message"], "field label not supported: data.k");
 }
 
 #[tokio::test(start_paused = true)]
@@ -93,7 +93,7 @@ async fn names_are_generated_from_the_seed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn bad_requests_say_what_is_wrong() {
+async fn rejections_report_the_reason() {
     let server = server();
     let not_json = server.raw(http::Method::POST, MAPS, &[("content-type", "application/json")], "{\"a\": ").await;
     assert_eq!(not_json.status(), 400);
@@ -116,7 +116,7 @@ async fn bad_requests_say_what_is_wrong() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn unknown_fields_warn_or_fail_or_pass() {
+async fn unknown_fields_are_rejected_reported_or_ignored() {
     let server = server();
     let job = |name: &str| {
         json!({"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name}, "spec": {"paralellism": 2,
@@ -136,16 +136,16 @@ async fn unknown_fields_warn_or_fail_or_pass() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn dry_runs_leave_no_trace() {
+async fn a_dry_run_stores_nothing() {
     let server = server();
     let map = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}});
     server.post(&format!("{MAPS}?dryRun=All"), map).await.expect(201);
     server.get(&format!("{MAPS}/a")).await.expect(404);
 }
 
-/// What a deletion that is only tried answers with: recorded from kube-apiserver 1.36.
+/// The expected responses were recorded from kube-apiserver 1.36.
 #[tokio::test(start_paused = true)]
-async fn deletions_that_are_only_tried_say_what_would_become_of_the_object() {
+async fn dry_runs_of_deletions_return_the_object_as_it_would_be() {
     let server = server();
     let pods = "/api/v1/namespaces/default/pods";
     let pod = |name: &str, node: Value, finalizers: Value| {
@@ -200,24 +200,24 @@ async fn deletions_that_are_only_tried_say_what_would_become_of_the_object() {
         options["dryRun"] = json!(["All"]);
         let answer = server.delete(&path, options.clone()).await.expect(200);
         let metadata = &answer["metadata"];
-        let said = ["deletionTimestamp", "deletionGracePeriodSeconds", "generation", "finalizers"];
-        let said: Vec<_> = said.iter().map(|field| metadata[*field].clone()).collect();
+        let fields = ["deletionTimestamp", "deletionGracePeriodSeconds", "generation", "finalizers"];
+        let values: Vec<_> = fields.iter().map(|field| metadata[*field].clone()).collect();
         match expected {
             Value::Null => assert_eq!(answer["status"], "Success"),
-            expected => assert_eq!(Value::from(said), expected, "{path} {options}"),
+            expected => assert_eq!(Value::from(values), expected, "{path} {options}"),
         }
     }
     let tried = server.delete(&format!("{MAPS}?dryRun=All"), Value::Null).await.expect(200);
     assert_eq!(tried["items"].as_array().map(Vec::len), Some(2));
-    assert_eq!(server.api.store_handle().revision(), before, "something was written, and announced");
-    // In earnest a pod's last state says the same.
+    assert_eq!(server.api.store_handle().revision(), before, "a dry run was stored");
+    // A real deletion returns the same state.
     let gone = server.delete(&format!("{pods}/unbound"), Value::Null).await.expect(200);
     assert_eq!((&gone["metadata"]["deletionTimestamp"], &gone["metadata"]["generation"]), (&json!(now), &json!(2)));
     server.get(&format!("{pods}/unbound")).await.expect(404);
 }
 
 #[tokio::test(start_paused = true)]
-async fn finalizers_hold_an_object_until_they_are_gone() {
+async fn an_object_with_finalizers_is_deleted_when_they_are_removed() {
     let server = server();
     let map = json!({"apiVersion": "v1", "kind": "ConfigMap",
         "metadata": {"name": "a", "finalizers": ["berth.dev/hold"]}});
@@ -231,7 +231,7 @@ async fn finalizers_hold_an_object_until_they_are_gone() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_namespace_stays_until_it_is_finalized() {
+async fn a_namespace_is_deleted_when_it_is_finalized() {
     let server = server();
     let space = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "team"}});
     let created = server.post("/api/v1/namespaces", space).await.expect(201);
@@ -240,8 +240,8 @@ async fn a_namespace_stays_until_it_is_finalized() {
     let going = server.delete("/api/v1/namespaces/team", json!(null)).await.expect(200);
     assert_eq!(going["status"]["phase"], "Terminating");
     let map = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}});
-    let refused = server.post("/api/v1/namespaces/team/configmaps", map).await.expect(403);
-    assert_eq!(refused["details"]["causes"][0]["reason"], "NamespaceTerminating");
+    let rejected = server.post("/api/v1/namespaces/team/configmaps", map).await.expect(403);
+    assert_eq!(rejected["details"]["causes"][0]["reason"], "NamespaceTerminating");
     let mut empty = going;
     empty["spec"]["finalizers"] = json!([]);
     server.put("/api/v1/namespaces/team/finalize", empty).await.expect(200);
@@ -260,7 +260,7 @@ async fn kubectl_gets_tables() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_selection_is_deleted_at_once() {
+async fn a_collection_is_deleted_by_label_selector() {
     let server = server();
     for name in ["a", "b", "c"] {
         let map =
@@ -273,21 +273,21 @@ async fn a_selection_is_deleted_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn priority_classes_keep_their_value() {
+async fn the_value_of_a_priority_class_is_immutable() {
     let server = server();
     let classes = "/apis/scheduling.k8s.io/v1/priorityclasses";
     let class = json!({"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": "high"}, "value": 1000});
     let created = server.post(classes, class).await.expect(201);
     assert_eq!(created["preemptionPolicy"], "PreemptLowerPriority");
-    let refused = server.patch(&format!("{classes}/high"), "merge-patch", json!({"value": 2000})).await.expect(422);
+    let rejected = server.patch(&format!("{classes}/high"), "merge-patch", json!({"value": 2000})).await.expect(422);
     assert_eq!(
-        refused["message"],
+        rejected["message"],
         "PriorityClass.scheduling.k8s.io \"high\" is invalid: value: Forbidden: may not be changed in an update."
     );
 }
 
 #[tokio::test(start_paused = true)]
-async fn events_are_one_kind_under_two_groups() {
+async fn events_are_served_in_two_groups() {
     let server = server();
     let event = json!({"apiVersion": "events.k8s.io/v1", "kind": "Event", "metadata": {"name": "e"},
         "regarding": {"kind": "Pod", "name": "p", "namespace": "default"}, "note": "hello", "reason": "Greeting",
@@ -301,7 +301,7 @@ async fn events_are_one_kind_under_two_groups() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn input_of_the_wrong_shape_is_refused_and_nothing_breaks() {
+async fn malformed_objects_are_rejected_without_a_panic() {
     let server = server();
     let shapes = [
         json!("text"),
@@ -341,13 +341,13 @@ async fn input_of_the_wrong_shape_is_refused_and_nothing_breaks() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn list_options_that_contradict_each_other_are_refused() {
+async fn contradictory_list_options_are_rejected() {
     let server = server();
     for query in
         ["resourceVersionMatch=Exact", "resourceVersion=0&resourceVersionMatch=Exact", "sendInitialEvents=true"]
     {
-        let refused = server.get(&format!("/api/v1/namespaces?{query}")).await.expect(422);
-        assert_eq!((&refused["reason"], &refused["details"]["kind"]), (&"Invalid".into(), &"ListOptions".into()));
+        let rejected = server.get(&format!("/api/v1/namespaces?{query}")).await.expect(422);
+        assert_eq!((&rejected["reason"], &rejected["details"]["kind"]), (&"Invalid".into(), &"ListOptions".into()));
     }
     server.get("/api/v1/namespaces?resourceVersion=0&resourceVersionMatch=NotOlderThan").await.expect(200);
 }

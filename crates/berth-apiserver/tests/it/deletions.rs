@@ -1,4 +1,4 @@
-//! How deletions are asked for, and where lists and deletions of many go on.
+//! Options of deletions, and continuation of lists and of deletions of collections.
 
 use berth_apiserver::protobuf::{MEDIA_TYPE, to_json};
 use berth_store::Store;
@@ -22,7 +22,7 @@ fn names(list: &Value) -> Vec<&str> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_body_of_a_deletion_says_everything_or_the_query_does() {
+async fn options_of_a_deletion_come_from_the_body_or_else_from_the_query() {
     let server = server();
     let spec = json!({"nodeName": "n", "containers": [{"name": "c", "image": "i"}]});
     let pods = "/api/v1/namespaces/default/pods";
@@ -30,7 +30,11 @@ async fn the_body_of_a_deletion_says_everything_or_the_query_does() {
         server.post(pods, json!({"metadata": {"name": name}, "spec": spec})).await.expect(201);
     }
     let going = server.delete(&format!("{pods}/by-body?gracePeriodSeconds=7"), json!({"kind": "DeleteOptions"})).await;
-    assert_eq!(going.expect(200)["metadata"]["deletionGracePeriodSeconds"], 30, "the body leaves it to the pod");
+    assert_eq!(
+        going.expect(200)["metadata"]["deletionGracePeriodSeconds"],
+        30,
+        "the query is ignored, so the pod's period applies"
+    );
     let going = server.delete(&format!("{pods}/by-query?gracePeriodSeconds=7"), Value::Null).await;
     assert_eq!(going.expect(200)["metadata"]["deletionGracePeriodSeconds"], 7);
 
@@ -47,25 +51,25 @@ async fn the_body_of_a_deletion_says_everything_or_the_query_does() {
         (json!({"preconditions": {"uid": 1}}), "preconditions.uid"),
         (json!([]), "<nil>"),
     ] {
-        let refused = server.delete(&map, body.clone()).await.expect(400);
-        let message = refused["message"].as_str().unwrap();
+        let rejected = server.delete(&map, body.clone()).await.expect(400);
+        let message = rejected["message"].as_str().unwrap();
         assert!(message.contains(&format!("cannot be handled as a DeleteOptions: {path}: Invalid value")), "{message}");
     }
-    // What is meant for something else deletes nothing, not even a collection.
+    // A body of another kind is rejected, also for a collection.
     let other = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a"}});
     for path in [map.as_str(), MAPS] {
-        let refused = server.delete(path, other.clone()).await.expect(400);
+        let rejected = server.delete(path, other.clone()).await.expect(400);
         let message = "the kind in the data (Pod) does not match the expected kind (DeleteOptions)";
-        assert_eq!(refused["message"], message);
+        assert_eq!(rejected["message"], message);
     }
     server.get(&map).await.expect(200);
-    // An empty one is one that no object has.
+    // No object has an empty uid or revision, so these preconditions fail.
     for field in ["uid", "resourceVersion"] {
         server.delete(&map, json!({"preconditions": { field: "" }})).await.expect(409);
     }
     server.delete(&map, json!({"dryRun": ["All"]})).await.expect(200);
     server.get(&map).await.expect(200);
-    // A body that does not say so is no dry run.
+    // With a body, `dryRun` in the query is ignored.
     server.delete(&format!("{map}?dryRun=All"), json!({"gracePeriodSeconds": null})).await.expect(200);
     server.get(&map).await.expect(404);
 }
@@ -88,13 +92,13 @@ async fn a_list_of_a_compacted_revision_can_continue_at_the_current_one() {
     let second = server.get(&page(&token(&expired))).await.expect(200);
     assert_eq!(names(&second), ["bb", "d"]);
     assert_eq!(second["metadata"]["resourceVersion"], store.revision().to_string());
-    // What has no place to go on from is told nothing of one.
+    // Without a continue token in the request, the error has none.
     let forgotten = server.get(&format!("{MAPS}?resourceVersion=1&resourceVersionMatch=Exact")).await.expect(410);
     assert_eq!(forgotten["metadata"], json!({}));
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_deletion_of_some_says_where_the_others_are() {
+async fn a_limited_deletion_of_a_collection_returns_a_continue_token() {
     let server = server();
     make(&server, &["a", "b", "c"]).await;
     let some = format!("{MAPS}?labelSelector=made&limit=2");
@@ -106,7 +110,7 @@ async fn a_deletion_of_some_says_where_the_others_are() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_deletion_of_some_answers_in_the_form_that_is_asked_for() {
+async fn the_deletion_of_a_collection_returns_the_requested_media_type() {
     let server = server();
     let schema = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
     let definition = json!({"metadata": {"name": "things.example.com"},
@@ -125,7 +129,7 @@ async fn a_deletion_of_some_answers_in_the_form_that_is_asked_for() {
     };
     let metadata = "as=PartialObjectMetadataList;g=meta.k8s.io;v=v1";
     let answer = delete(&format!("{MEDIA_TYPE};{metadata}")).await;
-    let answer = to_json(&answer).expect("it is protobuf");
+    let answer = to_json(&answer).expect("protobuf");
     assert_eq!((names(&answer), &answer["kind"]), (vec!["a"], &json!("PartialObjectMetadataList")));
     let answer: Value = serde_json::from_slice(&delete(&format!("application/json;{metadata}")).await).unwrap();
     let item = &answer["items"][0];
@@ -146,16 +150,16 @@ async fn the_end_of_initial_events_is_sent_to_clients_that_allow_bookmarks() {
             "{MAPS}?watch=true&labelSelector=made&sendInitialEvents=true&timeoutSeconds=5&resourceVersionMatch={more}"
         )
     };
-    let mut told = server.watch(&watch("NotOlderThan&allowWatchBookmarks=true")).await;
-    assert_eq!(told.brief().await, "ADDED a");
-    let (kind, bookmark) = told.next().await.expect("a bookmark");
+    let mut with_bookmarks = server.watch(&watch("NotOlderThan&allowWatchBookmarks=true")).await;
+    assert_eq!(with_bookmarks.brief().await, "ADDED a");
+    let (kind, bookmark) = with_bookmarks.next().await.expect("a bookmark");
     assert_eq!(
         (kind.as_str(), &bookmark["metadata"]["annotations"]["k8s.io/initial-events-end"]),
         ("BOOKMARK", &json!("true"))
     );
-    let mut silent = server.watch(&watch("NotOlderThan")).await;
-    assert_eq!(silent.brief().await, "ADDED a");
-    assert_eq!(silent.next().await, None, "nothing more until it ends");
-    let refused = server.get(&watch("Exact")).await.expect(422);
-    assert_eq!(refused["details"]["causes"].as_array().unwrap().len(), 2, "{refused}");
+    let mut without_bookmarks = server.watch(&watch("NotOlderThan")).await;
+    assert_eq!(without_bookmarks.brief().await, "ADDED a");
+    assert_eq!(without_bookmarks.next().await, None, "no event before the watch ends");
+    let rejected = server.get(&watch("Exact")).await.expect(422);
+    assert_eq!(rejected["details"]["causes"].as_array().unwrap().len(), 2, "{rejected}");
 }

@@ -1,6 +1,6 @@
-//! What one user's flood over the listener leaves to another, counted in writes and not in time.
+//! Fair sharing among users over the listener. The order of writes is tested, not times.
 //!
-//! A port is needed because the turns are the listener's.
+//! The tests need a port because only requests over the listener take turns.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -20,7 +20,7 @@ use tokio::net::TcpStream;
 
 use crate::harness::Server;
 
-/// A connection that carries many requests at once.
+/// An HTTP/2 connection, which carries many requests at once.
 async fn multiplexed(address: SocketAddr, pki: &Pki) -> SendRequest<String> {
     let mut roots = rustls::RootCertStore::empty();
     roots.add(CertificateDer::from_pem_slice(pki.authority_pem().as_bytes()).expect("PEM")).expect("an authority");
@@ -40,7 +40,7 @@ async fn multiplexed(address: SocketAddr, pki: &Pki) -> SendRequest<String> {
     sender
 }
 
-/// Creates a config map with a token; the revision that was stored as.
+/// Creates a ConfigMap as the user of a token. Returns its revision.
 async fn create(mut connection: SendRequest<String>, token: &'static str, name: String) -> u64 {
     let body = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}}).to_string();
     let request = http::Request::post("https://localhost/api/v1/namespaces/default/configmaps")
@@ -56,14 +56,14 @@ async fn create(mut connection: SendRequest<String>, token: &'static str, name: 
 }
 
 #[tokio::test]
-async fn a_users_flood_is_not_written_before_anothers_request() {
+async fn a_flood_of_one_user_does_not_delay_the_write_of_another_user() {
     const CONNECTIONS: usize = 5;
     const FLOOD: usize = 1000;
     let (listener, pki, now) = crate::wire::on_a_free_port().await;
     let address = listener.address();
     let server = ApiServer::new(Config::new(Arc::new(MemoryStore::new()), Arc::new(move || now)));
     server.ready().await.expect("stored");
-    // Masters need not share.
+    // Users outside system:masters, as its members do not share.
     let tokens = ["flood", "tenant"].map(|name| (name.to_owned(), UserInfo::new(name, &["tenants"])));
     let group = json!({"apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": "tenants"});
     let role = json!({"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "edit"});
@@ -74,7 +74,7 @@ async fn a_users_flood_is_not_written_before_anothers_request() {
     let store = server.store_handle();
     let serve = tokio::spawn(listener.serve(server, authenticator, std::future::pending()));
 
-    // The tenant sends one request when all of the flood is on its way.
+    // The tenant sends one request after all requests of the flood were sent.
     let tenant = multiplexed(address, &pki).await;
     let (mut flood, sent) = (tokio::task::JoinSet::new(), Arc::new(AtomicUsize::new(0)));
     for connection in 0..CONNECTIONS {
@@ -95,16 +95,16 @@ async fn a_users_flood_is_not_written_before_anothers_request() {
     let revisions = flood.join_all().await;
     let left = revisions.iter().filter(|flood| **flood > sending).count();
     let before = revisions.iter().filter(|flood| **flood > sending && **flood < revision).count();
-    assert!(left > FLOOD / 2, "there was no flood any more");
-    assert!(before < left / 4, "{before} of {left} writes of another user came first");
+    assert!(left > FLOOD / 2, "most of the flood was written before the tenant's request");
+    assert!(before < left / 4, "{before} of {left} writes of the flood came before the tenant's");
     serve.abort();
 }
 
-/// Answers with what the server says to an access review, asked for before the answer is there.
+/// An extension that sends an access review to the server itself and returns its status.
 #[derive(Default)]
-struct Asks(OnceLock<ApiServer>);
+struct ReviewExtension(OnceLock<ApiServer>);
 
-impl Extension for Asks {
+impl Extension for ReviewExtension {
     fn group(&self) -> &str {
         "asks.example.com"
     }
@@ -119,8 +119,8 @@ impl Extension for Asks {
 
     fn get<'a>(&'a self, asked: Asked<'a>) -> Answer<'a> {
         Box::pin(async move {
-            let server = Server { api: self.0.get().expect("it is there").clone() };
-            // As a client does that has a connection in another task.
+            let server = Server { api: self.0.get().expect("set by the test").clone() };
+            // As for a client with a connection in another task.
             tokio::task::yield_now().await;
             let attributes = json!({"verb": "list", "resource": "pods", "namespace": asked.info.namespace});
             let review = json!({"spec": {"user": asked.user.name, "groups": asked.user.groups, "resourceAttributes": attributes}});
@@ -131,10 +131,10 @@ impl Extension for Asks {
 }
 
 #[tokio::test]
-async fn an_answer_that_asks_the_server_itself_holds_no_lane_meanwhile() {
+async fn an_extension_that_calls_the_server_itself_holds_no_lane_meanwhile() {
     let (listener, pki, now) = crate::wire::on_a_free_port().await;
     let address = listener.address();
-    let asks = Arc::new(Asks::default());
+    let asks = Arc::new(ReviewExtension::default());
     let mut config = Config::new(Arc::new(MemoryStore::new()), Arc::new(move || now));
     config.extensions = vec![asks.clone()];
     let server = ApiServer::new(config);
@@ -148,7 +148,7 @@ async fn an_answer_that_asks_the_server_itself_holds_no_lane_meanwhile() {
     harness.post("/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", binding).await.expect(201);
     let authenticator = Arc::new(Authenticator::new(tokens.into(), None));
     let serve = tokio::spawn(listener.serve(server, authenticator, std::future::pending()));
-    // Far more at once than there are lanes: one that kept its lane would wait for itself.
+    // Far more requests than lanes: requests that kept their lanes would wait for each other.
     let connection = multiplexed(address, &pki).await;
     let mut answers = tokio::task::JoinSet::new();
     for number in 0..100 {

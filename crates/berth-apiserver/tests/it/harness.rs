@@ -1,4 +1,4 @@
-//! A server in memory with a clock that follows tokio's (paused) time, and short ways to ask it.
+//! An in-memory server whose clock follows tokio's (paused) time, and helpers to send requests.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ pub struct Server {
     pub api: ApiServer,
 }
 
-/// An answer, read to the end.
+/// A completely read response.
 #[derive(Debug)]
 pub struct Answer {
     pub code: u16,
@@ -68,7 +68,7 @@ impl Server {
         read(self.raw(method, uri, &[("content-type", content_type)], bytes).await).await
     }
 
-    /// The same question by somebody who may not do everything.
+    /// Sends a request as a user other than the administrator.
     pub async fn request_as(
         &self,
         user: &UserInfo,
@@ -111,7 +111,7 @@ impl Server {
         read(self.raw(Method::GET, uri, &[("accept", accept)], Bytes::new()).await).await
     }
 
-    /// Starts a watch; its lines are read with [`Watch::next`].
+    /// Starts a watch. Its events are read with [`Watch::next`].
     pub async fn watch(&self, uri: &str) -> Watch {
         let response = self.raw(Method::GET, uri, &[], Bytes::new()).await;
         assert_eq!(response.status(), StatusCode::OK);

@@ -1,4 +1,4 @@
-//! `/healthz`, `/livez`, `/readyz` as probes and people ask for them.
+//! `/healthz`, `/livez` and `/readyz`, for probes and for users.
 
 use std::sync::Mutex;
 
@@ -9,7 +9,7 @@ use http::Method;
 use http_body_util::BodyExt;
 
 use crate::harness::{Server, config_on, server};
-use crate::meddled::{Meddled, Meddler};
+use crate::intercepted_store::{CommitInterceptor, InterceptedStore};
 
 async fn ask(server: &Server, uri: &str) -> (u16, String) {
     let response = server.raw(Method::GET, uri, &[], Bytes::new()).await;
@@ -21,10 +21,10 @@ async fn ask(server: &Server, uri: &str) -> (u16, String) {
 #[tokio::test(start_paused = true)]
 async fn verbose_health_lists_every_check() {
     let server = server();
-    // Not ready while not everything is there; then every check is told. Alive all the same.
+    // The server is not ready before bootstrap is complete, and lists every check. It is alive.
     let (code, text) = ask(&server, "/readyz").await;
-    let told = "[+]ping ok\n[+]etcd ok\n[-]poststarthook/rbac/bootstrap-roles failed: not finished\n";
-    assert_eq!((code, text), (500, format!("{told}readyz check failed\n")));
+    let expected = "[+]ping ok\n[+]etcd ok\n[-]poststarthook/rbac/bootstrap-roles failed: not finished\n";
+    assert_eq!((code, text), (500, format!("{expected}readyz check failed\n")));
     assert_eq!(ask(&server, "/readyz/poststarthook/rbac/bootstrap-roles").await.0, 500);
     assert_eq!(ask(&server, "/livez").await.0, 200);
     server.api.ready().await.expect("stored");
@@ -43,11 +43,11 @@ async fn verbose_health_lists_every_check() {
     assert!(text.contains("\"/readyz/poststarthook/rbac/bootstrap-roles\""), "{text}");
 }
 
-/// A store that says that it can not write.
+/// A store that reports that it cannot write.
 #[derive(Default)]
-struct Troubled(Mutex<Option<Trouble>>);
+struct FailingStore(Mutex<Option<Trouble>>);
 
-impl Meddler for Troubled {
+impl CommitInterceptor for FailingStore {
     fn commit(&self, store: &MemoryStore, user: &str, write: Write) -> CommitFuture {
         store.commit_for(user, write)
     }
@@ -58,13 +58,13 @@ impl Meddler for Troubled {
 }
 
 #[tokio::test(start_paused = true)]
-async fn where_nothing_can_be_written_it_is_not_ready_and_alive_unless_a_restart_helps() {
-    let store = Meddled::by(Troubled::default());
+async fn a_server_that_cannot_write_is_not_ready_but_alive_unless_a_restart_helps() {
+    let store = InterceptedStore::new(FailingStore::default());
     let server = Server { api: ApiServer::new(config_on(store.clone())) };
     server.api.ready().await.expect("stored");
     let set = |restart_helps: Option<bool>| {
-        let trouble = |restart_helps| Trouble { reason: "the disk is tired".to_owned(), restart_helps };
-        *store.meddler.0.lock().unwrap() = restart_helps.map(trouble);
+        let trouble = |restart_helps| Trouble { reason: "the disk has failed".to_owned(), restart_helps };
+        *store.interceptor.0.lock().unwrap() = restart_helps.map(trouble);
     };
     for (restart_helps, alive, ready) in
         [(None, 200, 200), (Some(false), 200, 500), (Some(true), 500, 500), (None, 200, 200)]
@@ -74,10 +74,10 @@ async fn where_nothing_can_be_written_it_is_not_ready_and_alive_unless_a_restart
         for probe in ["/readyz", "/healthz", "/readyz/etcd"] {
             let (code, text) = ask(&server, probe).await;
             assert_eq!(code, ready, "{probe}, {restart_helps:?}");
-            assert_eq!(text.contains("the store cannot write: the disk is tired"), ready == 500, "{text}");
+            assert_eq!(text.contains("the store cannot write: the disk has failed"), ready == 500, "{text}");
         }
         let status = server.get("/api/v1/componentstatuses/etcd-0").await.expect(200);
         let message = status["conditions"][0]["message"].as_str().unwrap();
-        assert_eq!(message.contains("the disk is tired"), ready == 500, "{message}");
+        assert_eq!(message.contains("the disk has failed"), ready == 500, "{message}");
     }
 }

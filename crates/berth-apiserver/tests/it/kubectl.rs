@@ -1,6 +1,7 @@
-//! The real kubectl against the real listener: what a person types, over TLS on a loopback port.
+//! kubectl against the listener, over TLS on a loopback port.
 //!
-//! A port is needed because the point is what kubectl makes of our bytes. Skipped where there is no kubectl.
+//! The tests need a port because kubectl is another process. They are skipped if kubectl is not
+//! installed.
 
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -13,14 +14,14 @@ use berth_apiserver::tls::{Certificates, Listener};
 use berth_apiserver::{ApiServer, Config};
 use berth_store::MemoryStore;
 
-/// A server on a port, and kubectl pointed at it.
+/// A kubeconfig for a server on a port.
 struct Fixture {
     directory: tempfile::TempDir,
     kubeconfig: PathBuf,
 }
 
 impl Fixture {
-    /// Runs kubectl with `stdin`, returns whether it succeeded and what it printed.
+    /// Runs kubectl with `stdin`. Returns whether it succeeded, and its output.
     fn run(&self, arguments: &str, stdin: &str) -> (bool, String, String) {
         use std::io::Write;
         let mut child = Command::new("kubectl")
@@ -34,14 +35,14 @@ impl Fixture {
             .stderr(Stdio::piped())
             .spawn()
             .expect("kubectl starts");
-        // kubectl may end without reading; what it then says is what counts.
+        // kubectl may end without reading its input. The output is checked, not this error.
         let _ = child.stdin.take().expect("piped").write_all(stdin.as_bytes());
         let output = child.wait_with_output().expect("kubectl ends");
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         (output.status.success(), text(&output.stdout), text(&output.stderr))
     }
 
-    /// Runs kubectl, which must succeed and print all of `expected`.
+    /// Runs kubectl. It must succeed and print all of `expected`.
     #[track_caller]
     fn check(&self, arguments: &str, stdin: &str, expected: &[&str]) -> String {
         let (succeeded, out, err) = self.run(arguments, stdin);
@@ -52,16 +53,16 @@ impl Fixture {
         out
     }
 
-    /// Runs kubectl, which must fail and say `expected`.
+    /// Runs kubectl. It must fail with the error `expected`.
     #[track_caller]
-    fn refuse(&self, arguments: &str, stdin: &str, expected: &str) {
+    fn check_rejected(&self, arguments: &str, stdin: &str, expected: &str) {
         let (succeeded, out, err) = self.run(arguments, stdin);
         assert!(!succeeded, "kubectl {arguments} succeeded\n{out}");
-        assert!(err.contains(expected), "kubectl {arguments} does not say {expected:?}:\n{out}\n{err}");
+        assert!(err.contains(expected), "kubectl {arguments} does not report {expected:?}:\n{out}\n{err}");
     }
 }
 
-/// Starts a server and hands it to `test` on another thread; `None` where there is no kubectl.
+/// Starts a server and runs `test` on another thread. Does nothing if kubectl is not installed.
 fn with_kubectl(test: impl FnOnce(&Fixture) + Send + 'static) {
     if !berth_testing::has_kubectl() {
         return;
@@ -104,7 +105,7 @@ fn with_kubectl(test: impl FnOnce(&Fixture) + Send + 'static) {
 }
 
 #[test]
-fn a_newcomer_finds_their_way_around() {
+fn discovery_explain_and_auth_commands_work() {
     with_kubectl(|kubectl| {
         kubectl.check("version", "", &["Server Version: v1.36.0+berth"]);
         kubectl.check("api-resources", "", &["configmaps", "batch/v1", "customresourcedefinitions"]);
@@ -121,7 +122,7 @@ fn a_newcomer_finds_their_way_around() {
 }
 
 #[test]
-fn a_config_map_lives_through_kubectl() {
+fn a_config_map_is_applied_patched_and_deleted() {
     with_kubectl(|kubectl| {
         let manifest = |value: &str| {
             format!(
@@ -133,7 +134,11 @@ fn a_config_map_lives_through_kubectl() {
             &manifest("fast"),
             &["configmap/settings created (server dry run)"],
         );
-        kubectl.refuse("get cm settings", "", "Error from server (NotFound): configmaps \"settings\" not found");
+        kubectl.check_rejected(
+            "get cm settings",
+            "",
+            "Error from server (NotFound): configmaps \"settings\" not found",
+        );
         kubectl.check("apply -f -", &manifest("fast"), &["configmap/settings created"]);
         kubectl.check("apply -f -", &manifest("fast"), &["configmap/settings unchanged"]);
         let (same, out, err) = kubectl.run("diff -f -", &manifest("slow"));
@@ -146,7 +151,7 @@ fn a_config_map_lives_through_kubectl() {
         kubectl.check("label cm settings tier=one", "", &["labeled"]);
         kubectl.check("patch cm settings --type=merge -p {\"data\":{\"mode\":\"off\"}}", "", &["patched"]);
         kubectl.check("apply --server-side --force-conflicts -f -", &manifest("server"), &["serverside-applied"]);
-        kubectl.refuse(
+        kubectl.check_rejected(
             "apply -f -",
             "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: settings\nbogus: 1\n",
             "unknown field \"bogus\"",
@@ -156,7 +161,7 @@ fn a_config_map_lives_through_kubectl() {
 }
 
 #[test]
-fn lists_of_a_pod_merge_by_their_keys() {
+fn a_job_is_applied_patched_and_described() {
     with_kubectl(|kubectl| {
         let manifest = |image: &str| {
             format!(
@@ -175,7 +180,7 @@ fn lists_of_a_pod_merge_by_their_keys() {
 }
 
 #[test]
-fn roles_decide_what_others_may_do() {
+fn role_bindings_and_service_account_tokens_work() {
     with_kubectl(|kubectl| {
         kubectl.check("create ns team-a", "", &["namespace/team-a created"]);
         kubectl.check("create rolebinding dev -n team-a --clusterrole=edit --user=alice", "", &["created"]);
@@ -183,7 +188,7 @@ fn roles_decide_what_others_may_do() {
         let (allowed, out, _) = kubectl.run("auth can-i create jobs -n default --as alice", "");
         assert!(!allowed && out.contains("no"), "{out}");
         kubectl.check("get jobs -n team-a --as alice", "", &[]);
-        kubectl.refuse(
+        kubectl.check_rejected(
             "get nodes --as alice",
             "",
             "Error from server (Forbidden): nodes is forbidden: User \"alice\" cannot list resource \"nodes\" in API group \"\" at the cluster scope",
@@ -245,9 +250,13 @@ spec:
         kubectl.check("get wd", "", &["NAME   SIZE\nw      3\n"]);
         kubectl.check("get wd -o wide", "", &["NAME   SIZE   COLOR\nw      3      red\n"]);
         kubectl.check("explain widget.spec.size", "", &["FIELD: size <integer>", "How large it is."]);
-        kubectl.refuse("apply -f -", &widget("size: 0"), "spec.size in body should be greater than or equal to 1");
-        kubectl.refuse("apply -f -", &widget("sise: 1"), "unknown field \"spec.sise\"");
+        kubectl.check_rejected(
+            "apply -f -",
+            &widget("size: 0"),
+            "spec.size in body should be greater than or equal to 1",
+        );
+        kubectl.check_rejected("apply -f -", &widget("sise: 1"), "unknown field \"spec.sise\"");
         kubectl.check("delete crd widgets.shop.example.com --timeout=20s", "", &["deleted"]);
-        kubectl.refuse("get wd", "", "the server could not find the requested resource");
+        kubectl.check_rejected("get wd", "", "the server could not find the requested resource");
     });
 }

@@ -1,4 +1,4 @@
-//! What happens at the limits: a disk that is full, readers that do not read.
+//! Behaviour at limits: a full disk, many warnings, stalled watches.
 
 use std::sync::Arc;
 
@@ -15,9 +15,9 @@ fn map(name: &str, bytes: usize) -> Value {
     json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": {"k": "x".repeat(bytes)}})
 }
 
-// Real time: the writer is a thread of its own, which paused time would not wait for.
+// Real time: paused time would not wait for the store's writer thread.
 #[tokio::test]
-async fn a_full_disk_refuses_writes_keeps_reads_and_recovers() {
+async fn a_full_disk_rejects_writes_keeps_reads_and_recovers() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("store.db");
     let open = |bytes_max| {
@@ -26,44 +26,44 @@ async fn a_full_disk_refuses_writes_keeps_reads_and_recovers() {
         let now = "2026-01-01T00:00:00Z".parse().unwrap();
         Server { api: ApiServer::new(Config::new(store, Arc::new(move || now))) }
     };
-    // A megabyte: room for what every cluster has, and for some of what follows.
+    // A megabyte holds the objects of every cluster and some ConfigMaps.
     let server = open(Some(1024 * 1024));
     server.api.ready().await.unwrap();
     let mut stored = 0;
-    let refused = loop {
+    let rejected = loop {
         let answer = server.post(MAPS, map(&format!("m{stored}"), 50_000)).await;
         if answer.code != 201 {
             break answer;
         }
         stored += 1;
-        assert!(stored < 100, "the disk is never full");
+        assert!(stored < 100, "the disk did not become full");
     };
     assert!(stored > 0);
-    assert_eq!((refused.code, &refused.body["reason"]), (503, &json!("ServiceUnavailable")));
-    let message = refused.body["message"].as_str().unwrap();
+    assert_eq!((rejected.code, &rejected.body["reason"]), (503, &json!("ServiceUnavailable")));
+    let message = rejected.body["message"].as_str().unwrap();
     assert!(message.contains("the store cannot write") && message.contains("full"), "{message}");
 
-    // What was refused is not there, what was accepted is, and a refused change has changed nothing.
+    // Rejected objects are not stored, accepted ones are, and a rejected update changed nothing.
     let list = server.get(MAPS).await.expect(200);
     assert_eq!(list["items"].as_array().unwrap().len(), stored);
     let patch = json!({"data": {"more": "y".repeat(50_000)}});
     assert_eq!(server.patch(&format!("{MAPS}/m0"), "merge-patch", patch.clone()).await.code, 503);
     assert_eq!(server.get(&format!("{MAPS}/m0")).await.expect(200)["data"]["more"], Value::Null);
 
-    // Probes say so, and a new process would change nothing.
+    // The server is not ready. It is alive, as a restart would not help.
     let ready = server.raw(http::Method::GET, "/readyz", &[], "").await;
     assert_eq!(ready.status(), 500);
-    let said = ready.into_body().collect().await.unwrap().to_bytes();
-    assert!(String::from_utf8_lossy(&said).contains("the store cannot write"), "{said:?}");
+    let body = ready.into_body().collect().await.unwrap().to_bytes();
+    assert!(String::from_utf8_lossy(&body).contains("the store cannot write"), "{body:?}");
     assert_eq!(server.raw(http::Method::GET, "/livez", &[], "").await.status(), 200);
-    // Deletions are taken, and nothing else.
+    // Only deletions are accepted.
     stored -= 1;
     let last = format!("{MAPS}/m{stored}");
     server.delete(&last, Value::Null).await.expect(200);
     assert_eq!(server.patch(&format!("{MAPS}/m0"), "merge-patch", json!({"data": {"a": "b"}})).await.code, 503);
     assert_eq!(server.get(&last).await.code, 404);
 
-    // The same file on a disk with room again.
+    // The same file on a disk that has space again.
     drop(server);
     let server = open(None);
     server.api.ready().await.unwrap();
@@ -73,7 +73,7 @@ async fn a_full_disk_refuses_writes_keeps_reads_and_recovers() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn there_are_no_more_warnings_than_clients_take() {
+async fn the_number_and_length_of_warnings_are_limited() {
     let server = server();
     let post = async |fields: Vec<String>| {
         let mut object = json!({"metadata": {"generateName": "m-"}});
@@ -87,7 +87,7 @@ async fn there_are_no_more_warnings_than_clients_take() {
     let many = post((0..3000).map(|index| format!("f{index:04}")).collect()).await;
     assert_eq!((many.len(), many[0].as_str()), (64, "299 - \"unknown field \\\"f0000\\\"\""));
     assert!(many[63].ends_with(" more warnings are left out\""), "{many:?}");
-    // What is long stays whole as long as there is little of it, and is cut where there is much.
+    // Long warnings are complete if there are few, and truncated if there are many.
     let long = |index: usize| format!("{index:02}{}", "x".repeat(1000));
     let whole = post((0..4).map(long).collect()).await;
     assert!(whole.len() == 4 && whole.iter().all(|text| text.len() > 1000), "{whole:?}");
@@ -104,7 +104,7 @@ async fn a_watcher_that_does_not_read_is_dropped_and_resumes() {
     let first = server.post(MAPS, map("first", 1)).await.expect(201);
     let seen: u64 = first["metadata"]["resourceVersion"].as_str().unwrap().parse().unwrap();
     let mut slow = server.raw(http::Method::GET, &format!("{MAPS}?watch=true&resourceVersion={seen}"), &[], "").await;
-    // More changes than the server keeps for somebody who does not read.
+    // More changes than the server buffers for a client that does not read.
     const CHANGES: usize = 300;
     for change in 0..CHANGES {
         server
@@ -112,7 +112,7 @@ async fn a_watcher_that_does_not_read_is_dropped_and_resumes() {
             .await
             .expect(200);
     }
-    // The stream ends; what came of it is whole and in order.
+    // The stream ends. The events before its end are complete and in order.
     let mut lines = Vec::new();
     while let Some(frame) = slow.body_mut().frame().await {
         lines.extend_from_slice(&frame.unwrap().into_data().unwrap());
@@ -122,7 +122,7 @@ async fn a_watcher_that_does_not_read_is_dropped_and_resumes() {
         .filter(|line| !line.is_empty())
         .map(|line| serde_json::from_slice(line).unwrap())
         .collect();
-    assert!(events.len() < CHANGES, "nobody was dropped");
+    assert!(events.len() < CHANGES, "the watch was not dropped");
     let version =
         |event: &Value| event["object"]["metadata"]["resourceVersion"].as_str().unwrap().parse::<u64>().unwrap();
     let mut last = seen;
@@ -130,7 +130,7 @@ async fn a_watcher_that_does_not_read_is_dropped_and_resumes() {
         assert_eq!(version(event), last + 1);
         last += 1;
     }
-    // From there on it goes on without a gap.
+    // A new watch resumes there without a gap.
     let mut resumed = server.watch(&format!("{MAPS}?watch=true&resourceVersion={last}")).await;
     for expected in last + 1..=seen + CHANGES as u64 {
         let (kind, object) = resumed.next().await.unwrap();

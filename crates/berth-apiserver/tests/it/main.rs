@@ -1,4 +1,5 @@
-//! The API server through its public face: requests in, responses out, no sockets, paused time.
+//! Integration tests of the API server through its public API. Most run in process, without sockets
+//! and with paused time.
 
 mod access;
 mod aggregation;
@@ -12,18 +13,17 @@ mod configuration_kinds;
 mod crds;
 mod crud;
 mod deletions;
+mod disconnects;
 mod fair_share;
-mod hang_ups;
 mod harness;
 mod health;
+mod intercepted_store;
 mod kubectl;
 mod limits;
-mod meddled;
 mod node_ports;
 mod older_objects;
 mod owners;
 mod patches;
-mod patience;
 mod pods;
 mod policies;
 mod protobuf;
@@ -33,6 +33,7 @@ mod races;
 mod round_trips;
 mod strictness;
 mod subresources;
+mod time_limits;
 mod tokens;
 mod updates;
 mod validation;

@@ -1,4 +1,5 @@
-//! Ports of Services on nodes, and the families of their addresses: recorded answers of kube-apiserver 1.36.
+//! Node ports and address families of Services. The expected responses were recorded from
+//! kube-apiserver 1.36.
 
 use serde_json::{Value, json};
 
@@ -17,8 +18,8 @@ async fn made(server: &Server, name: &str, spec: Value) -> Value {
     server.post(SERVICES, service(name, spec)).await.expect(201)["spec"].clone()
 }
 
-async fn refused(server: &Server, code: u16, spec: Value) -> String {
-    let answer = server.post(SERVICES, service("refused", spec)).await.expect(code);
+async fn rejected(server: &Server, code: u16, spec: Value) -> String {
+    let answer = server.post(SERVICES, service("rejected", spec)).await.expect(code);
     answer["message"].as_str().unwrap().to_owned()
 }
 
@@ -32,7 +33,7 @@ fn node_ports(spec: &Value) -> Vec<i64> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_port_on_the_nodes_is_drawn_kept_and_given_back() {
+async fn a_node_port_is_assigned_kept_and_released() {
     let server = server();
     let first = node_ports(&made(&server, "a", json!({"type": "NodePort"})).await);
     let second = node_ports(&made(&server, "b", json!({"type": "LoadBalancer"})).await);
@@ -40,14 +41,15 @@ async fn a_port_on_the_nodes_is_drawn_kept_and_given_back() {
     assert!(first.iter().chain(&second).all(|port| (30_000..=32_767).contains(port)));
     let none = made(&server, "c", json!({"type": "LoadBalancer", "allocateLoadBalancerNodePorts": false})).await;
     assert!(node_ports(&none).is_empty());
-    // Whoever leaves it out keeps it, by the port's name.
+    // An update that omits the node port keeps it, by the name of the port.
     let mut whole = server.get(&format!("{SERVICES}/a")).await.expect(200);
     whole["spec"]["ports"] = json!([{"port": 81}]);
     let put = server.put(&format!("{SERVICES}/a"), whole).await.expect(200);
     assert_eq!((node_ports(&put["spec"]), &put["spec"]["ports"][0]["port"]), (first.clone(), &json!(81)));
     let other = changed(&server, "a", json!({"ports": [{"port": 81, "nodePort": 30090}]})).await;
     assert_eq!(node_ports(&other), [30090]);
-    // The one before is free again, and so is that of a Service that is inside only, or gone.
+    // The previous port is free again, and so are the ports of a Service that became a ClusterIP
+    // Service or was deleted.
     let again = made(&server, "d", json!({"type": "NodePort", "ports": [{"port": 80, "nodePort": first[0]}]})).await;
     assert_eq!(node_ports(&again), first);
     let inside = changed(&server, "a", json!({"type": "ClusterIP"})).await;
@@ -55,7 +57,7 @@ async fn a_port_on_the_nodes_is_drawn_kept_and_given_back() {
     made(&server, "e", json!({"type": "NodePort", "ports": [{"port": 80, "nodePort": 30090}]})).await;
     server.delete(&format!("{SERVICES}/e"), Value::Null).await.expect(200);
     made(&server, "e", json!({"type": "NodePort", "ports": [{"port": 80, "nodePort": 30090}]})).await;
-    // Ports that go with the type may go at once; new ones may not come.
+    // A change to ClusterIP may also remove ports, but not add node ports.
     let ports = json!([{"name": "a", "port": 80}, {"name": "b", "port": 81}]);
     let two = made(&server, "two", json!({"type": "NodePort", "ports": ports})).await;
     let kept = json!([two["ports"][0]]);
@@ -63,21 +65,21 @@ async fn a_port_on_the_nodes_is_drawn_kept_and_given_back() {
     server.patch(&format!("{SERVICES}/two"), "merge-patch", json!({"spec": other})).await.expect(422);
     let inside = changed(&server, "two", json!({"type": "ClusterIP", "ports": kept})).await;
     assert_eq!((node_ports(&inside), inside["ports"].as_array().unwrap().len()), (vec![], 1));
-    // Addresses of others' make it reachable, too.
+    // External IPs also make a Service reachable from outside.
     let reached = changed(&server, "two", json!({"externalIPs": ["1.2.3.4"]})).await;
     assert_eq!(reached["externalTrafficPolicy"], "Cluster");
-    // A dry run takes nothing.
+    // A dry run reserves no port.
     let dry = server.post(&format!("{SERVICES}?dryRun=All"), service("f", json!({"type": "NodePort"}))).await;
     let would = node_ports(&dry.expect(201)["spec"]);
     assert_eq!(node_ports(&made(&server, "f", json!({"type": "NodePort"})).await), would);
-    // Only what was drawn is not owned.
+    // No manager owns assigned values.
     let stored = server.get(&format!("{SERVICES}/f")).await.expect(200);
     let owned = stored["metadata"]["managedFields"].to_string();
     assert!(!owned.contains("nodePort") && !owned.contains("ipFamilies"), "{owned}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_service_may_have_a_port_for_two_protocols_and_no_two_services_one() {
+async fn a_service_may_share_a_node_port_between_protocols_but_two_services_may_not() {
     let server = server();
     let of = |one: Value, other: Value| {
         let mut ports = json!([{"name": "a"}, {"name": "b", "protocol": "UDP"}]);
@@ -95,25 +97,25 @@ async fn one_service_may_have_a_port_for_two_protocols_and_no_two_services_one()
     assert_eq!(node_ports(&made(&server, "d", of(json!([53, 30101]), json!([53, 30102]))).await), [30101, 30102]);
     let taken = |index: usize, port: i64| {
         format!(
-            "Service \"refused\" is invalid: spec.ports[{index}].nodePort: Invalid value: {port}: \
+            "Service \"rejected\" is invalid: spec.ports[{index}].nodePort: Invalid value: {port}: \
              provided port is already allocated"
         )
     };
-    assert_eq!(refused(&server, 422, of(json!([53, 30099]), json!([54, 30099]))).await, taken(1, 30099));
+    assert_eq!(rejected(&server, 422, of(json!([53, 30099]), json!([54, 30099]))).await, taken(1, 30099));
     let udp = json!({"type": "NodePort", "ports": [{"port": 80, "protocol": "UDP", "nodePort": 30100}]});
-    assert_eq!(refused(&server, 422, udp.clone()).await, taken(0, 30100));
+    assert_eq!(rejected(&server, 422, udp.clone()).await, taken(0, 30100));
     let path = format!("{SERVICES}?dryRun=All");
-    let dry = server.post(&path, service("refused", udp)).await.expect(422);
+    let dry = server.post(&path, service("rejected", udp)).await.expect(422);
     assert_eq!(dry["message"], taken(0, 30100));
     for port in [80, 70_000, -1] {
         let message = format!(
-            "Service \"refused\" is invalid: spec.ports[0].nodePort: Invalid value: {port}: provided port is not in \
+            "Service \"rejected\" is invalid: spec.ports[0].nodePort: Invalid value: {port}: provided port is not in \
              the valid range. The range of valid ports is 30000-32767"
         );
         let spec = json!({"type": "NodePort", "ports": [{"port": 80, "nodePort": port}]});
-        assert_eq!(refused(&server, 422, spec).await, message);
+        assert_eq!(rejected(&server, 422, spec).await, message);
     }
-    // An update shares only what is asked for.
+    // An update shares a node port only if the client requests it.
     made(&server, "e", json!({"ports": [{"name": "a", "port": 53}, {"name": "b", "port": 53, "protocol": "UDP"}]}))
         .await;
     let drawn = node_ports(&changed(&server, "e", json!({"type": "NodePort"})).await);
@@ -123,7 +125,7 @@ async fn one_service_may_have_a_port_for_two_protocols_and_no_two_services_one()
 }
 
 #[tokio::test(start_paused = true)]
-async fn of_many_at_once_each_gets_a_port_of_its_own() {
+async fn concurrent_creates_get_different_node_ports() {
     let server = server();
     let creates = (0..30).map(|n| server.post(SERVICES, service(&format!("s{n}"), json!({"type": "NodePort"}))));
     let answers = futures::future::join_all(creates).await;
@@ -138,7 +140,7 @@ async fn of_many_at_once_each_gets_a_port_of_its_own() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_balancer_that_keeps_to_the_node_has_a_port_for_its_health() {
+async fn a_load_balancer_with_local_traffic_policy_gets_a_health_check_port() {
     let server = server();
     let local = json!({"type": "LoadBalancer", "externalTrafficPolicy": "Local"});
     let spec = made(&server, "a", local.clone()).await;
@@ -160,10 +162,10 @@ async fn a_balancer_that_keeps_to_the_node_has_a_port_for_its_health() {
     assert_eq!(made(&server, "b", asked.clone()).await["healthCheckNodePort"], 30111);
     let message = "Internal error occurred: failed to allocate requested HealthCheck NodePort 30111: provided port is \
                    already allocated";
-    assert_eq!(refused(&server, 500, asked).await, message);
-    let message = "Service \"refused\" is invalid: spec.healthCheckNodePort: Invalid value: 30112: may only be set when \
+    assert_eq!(rejected(&server, 500, asked).await, message);
+    let message = "Service \"rejected\" is invalid: spec.healthCheckNodePort: Invalid value: 30112: may only be set when \
                    `type` is 'LoadBalancer' and `externalTrafficPolicy` is 'Local'";
-    assert_eq!(refused(&server, 422, json!({"type": "LoadBalancer", "healthCheckNodePort": 30112})).await, message);
+    assert_eq!(rejected(&server, 422, json!({"type": "LoadBalancer", "healthCheckNodePort": 30112})).await, message);
     let named = json!({"type": "NodePort"});
     let node = changed(&server, "b", named).await;
     assert_eq!((&node["healthCheckNodePort"], &node["allocateLoadBalancerNodePorts"]), (&json!(null), &json!(null)));
@@ -171,7 +173,7 @@ async fn a_balancer_that_keeps_to_the_node_has_a_port_for_its_health() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_only_some_types_have_is_refused_of_others() {
+async fn fields_of_other_service_types_are_rejected() {
     let server = server();
     for (spec, message) in [
         (
@@ -195,12 +197,12 @@ async fn what_only_some_types_have_is_refused_of_others() {
             "spec.externalTrafficPolicy: Unsupported value: \"Foo\": supported values: \"Cluster\", \"Local\"",
         ),
     ] {
-        assert_eq!(refused(&server, 422, spec).await, format!("Service \"refused\" is invalid: {message}"));
+        assert_eq!(rejected(&server, 422, spec).await, format!("Service \"rejected\" is invalid: {message}"));
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_cluster_has_one_family_of_addresses() {
+async fn the_cluster_has_only_ipv4_addresses() {
     let server = server();
     const NOT_DUAL: &str = "spec.ipFamilyPolicy: Invalid value: \"RequireDualStack\": this cluster is not configured for \
                             dual-stack services";
@@ -227,7 +229,7 @@ async fn the_cluster_has_one_family_of_addresses() {
             "spec.ipFamilies: Forbidden: may not be set for ExternalName services",
         ),
     ] {
-        assert_eq!(refused(&server, 422, spec).await, format!("Service \"refused\" is invalid: {message}"));
+        assert_eq!(rejected(&server, 422, spec).await, format!("Service \"rejected\" is invalid: {message}"));
     }
     let headless =
         |policy: Value, families: Value| json!({"clusterIP": "None", "ipFamilyPolicy": policy, "ipFamilies": families});
@@ -237,7 +239,7 @@ async fn the_cluster_has_one_family_of_addresses() {
         (json!({}), "SingleStack", json!(["IPv4"])),
         (json!({"ipFamilyPolicy": "PreferDualStack"}), "PreferDualStack", json!(["IPv4"])),
         (selecting, "SingleStack", json!(["IPv4"])),
-        // Who says where it leads may name addresses of either family.
+        // Headless Services without a selector may have addresses of either family.
         (headless(json!(null), json!(null)), "RequireDualStack", json!(["IPv4", "IPv6"])),
         (headless(json!(null), json!(["IPv6"])), "RequireDualStack", json!(["IPv6", "IPv4"])),
         (headless(json!("SingleStack"), json!(null)), "SingleStack", json!(["IPv4"])),

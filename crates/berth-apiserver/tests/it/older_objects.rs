@@ -1,4 +1,4 @@
-//! Objects that were stored before the server had some of its defaults.
+//! Objects that were stored before the server had some of its defaults and rules.
 
 use berth_apiserver::ApiServer;
 use berth_store::{MemoryStore, Store, Write};
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::harness::{Server, config_on};
 
-/// What pods and templates had none of once.
+/// Default values that older servers did not set in pods and templates.
 const LATER: [(&str, &str); 5] = [
     ("/containers/0/lifecycle/preStop/httpGet", "scheme"),
     ("/containers/0/livenessProbe/grpc", "service"),
@@ -31,20 +31,21 @@ fn pod_spec() -> Value {
     })
 }
 
-/// Stores what is at a URL as an older server did.
+/// Rewrites a stored object as an older server would have stored it. `spec` is the path of the pod
+/// specification.
 async fn age(server: &Server, store: &MemoryStore, key: &str, spec: &str) {
-    let record = store.get(key).expect("it is stored");
+    let record = store.get(key).expect("stored");
     let mut value = record.value().as_ref().clone();
     for (path, field) in LATER {
-        let holder = value.pointer_mut(&format!("{spec}{path}")).and_then(Value::as_object_mut).expect("it is there");
-        assert!(holder.remove(field).is_some(), "{field} is no default");
+        let holder = value.pointer_mut(&format!("{spec}{path}")).and_then(Value::as_object_mut).expect("present");
+        assert!(holder.remove(field).is_some(), "{field} has no default");
     }
     let write = Write::Update { key: key.to_owned(), expected: record.revision, value };
     server.api.store_handle().commit(write).await.expect("stored");
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_older_than_a_default_can_be_changed_and_the_default_is_nobodys_change() {
+async fn an_object_without_a_later_default_can_be_updated_and_no_manager_owns_the_default() {
     let store = std::sync::Arc::new(MemoryStore::new());
     let server = Server { api: ApiServer::new(config_on(store.clone())) };
     let jobs = "/apis/batch/v1/namespaces/default/jobs";
@@ -68,7 +69,7 @@ async fn what_is_older_than_a_default_can_be_changed_and_the_default_is_nobodys_
     let labelled = server.patch(&format!("{pods}/p?fieldManager=other"), "merge-patch", labelled).await.expect(200);
     assert_eq!(labelled["metadata"]["generation"], 1);
     let owners = labelled["metadata"]["managedFields"].as_array().expect("a list");
-    let other = owners.iter().find(|owner| owner["manager"] == "other").expect("it wrote");
+    let other = owners.iter().find(|owner| owner["manager"] == "other").expect("an entry");
     assert_eq!(other["fieldsV1"], json!({"f:metadata": {"f:labels": {".": {}, "f:a": {}}}}));
     for change in [json!({"spec": {"schedulingGates": []}}), json!({"metadata": {"finalizers": []}})] {
         age(&server, &store, key, "/spec").await;
@@ -77,7 +78,7 @@ async fn what_is_older_than_a_default_can_be_changed_and_the_default_is_nobodys_
 }
 
 #[tokio::test(start_paused = true)]
-async fn policies_see_what_is_older_than_a_default_with_it() {
+async fn policies_see_older_objects_with_the_later_defaults() {
     let store = std::sync::Arc::new(MemoryStore::new());
     let server = Server { api: ApiServer::new(config_on(store.clone())) };
     let group = "/apis/admissionregistration.k8s.io/v1";
@@ -103,24 +104,24 @@ async fn policies_see_what_is_older_than_a_default_with_it() {
     server.delete(&path, json!({"gracePeriodSeconds": 0})).await.expect(200);
 }
 
-/// Changes what is stored behind the server's back, as if it had been stored when there were fewer rules.
-async fn meddle(server: &Server, key: &str, change: impl FnOnce(&mut Value)) {
+/// Changes a stored object without validation, as if it had been stored before some rules existed.
+async fn rewrite_stored(server: &Server, key: &str, change: impl FnOnce(&mut Value)) {
     let store = server.api.store_handle();
-    let record = store.get(key).expect("it is stored");
+    let record = store.get(key).expect("stored");
     let mut value = record.value().as_ref().clone();
     change(&mut value);
     let write = Write::Update { key: key.to_owned(), expected: record.revision, value };
     store.commit(write).await.expect("stored");
 }
 
-/// What a refusal is about.
-fn causes(refused: &Value) -> Vec<&str> {
-    let causes = refused["details"]["causes"].as_array().expect("causes");
+/// The fields that a rejection names.
+fn causes(rejected: &Value) -> Vec<&str> {
+    let causes = rejected["details"]["causes"].as_array().expect("causes");
     causes.iter().map(|cause| cause["field"].as_str().expect("a text")).collect()
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_balancer_that_is_older_than_its_health_check_gets_a_port_for_it() {
+async fn a_stored_load_balancer_without_health_check_port_gets_one_on_update() {
     let server = crate::harness::server();
     let services = "/api/v1/namespaces/default/services";
     let spec = json!({"type": "LoadBalancer", "externalTrafficPolicy": "Local", "ports": [{"port": 80}]});
@@ -128,33 +129,35 @@ async fn a_balancer_that_is_older_than_its_health_check_gets_a_port_for_it() {
     let (path, key) = (format!("{services}/s"), "/core/services/default/s");
     let forget = |service: &mut Value| drop(service["spec"].as_object_mut().unwrap().remove("healthCheckNodePort"));
     let label = json!({"metadata": {"labels": {"a": "b"}}});
-    meddle(&server, key, forget).await;
+    rewrite_stored(&server, key, forget).await;
     let changed = server.patch(&path, "merge-patch", label.clone()).await.expect(200);
     let port = changed["spec"]["healthCheckNodePort"].as_i64().expect("a port");
     assert!((30_000..=32_767).contains(&port));
-    // Who asks for one, gets that; and after that it stays.
-    meddle(&server, key, forget).await;
+    // A requested port is used, and is immutable from then on.
+    rewrite_stored(&server, key, forget).await;
     let wanted = json!({"spec": {"healthCheckNodePort": 31_234}});
     let changed = server.patch(&path, "merge-patch", wanted).await.expect(200);
     assert_eq!(changed["spec"]["healthCheckNodePort"], 31_234);
     let other = json!({"spec": {"healthCheckNodePort": 31_235}});
-    let refused = server.patch(&path, "merge-patch", other).await.expect(422);
-    assert_eq!(causes(&refused), ["spec.healthCheckNodePort"]);
+    let rejected = server.patch(&path, "merge-patch", other).await.expect(422);
+    assert_eq!(causes(&rejected), ["spec.healthCheckNodePort"]);
     let changed = server.patch(&path, "merge-patch", json!({"spec": {"healthCheckNodePort": null}})).await.expect(200);
     assert_eq!(changed["spec"]["healthCheckNodePort"], 31_234);
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_older_than_a_rule_can_be_changed_and_made_no_worse() {
+async fn an_object_that_violates_a_later_rule_can_be_updated_without_new_violations() {
     let server = crate::harness::server();
     let services = "/api/v1/namespaces/default/services";
     let metadata = json!({"name": "s", "finalizers": ["example.com/f"]});
     server.post(services, json!({"metadata": metadata, "spec": {"ports": [{"port": 80}]}})).await.expect(201);
     let path = format!("{services}/s");
-    meddle(&server, "/core/services/default/s", |service| service["spec"]["ports"][0]["name"] = "Not_A_Name".into())
-        .await;
-    let refused = server.patch(&path, "merge-patch", json!({"spec": {"type": "Any"}})).await.expect(422);
-    assert_eq!(causes(&refused), ["spec.type"], "what was wrong before is not told again");
+    rewrite_stored(&server, "/core/services/default/s", |service| {
+        service["spec"]["ports"][0]["name"] = "Not_A_Name".into()
+    })
+    .await;
+    let rejected = server.patch(&path, "merge-patch", json!({"spec": {"type": "Any"}})).await.expect(422);
+    assert_eq!(causes(&rejected), ["spec.type"], "earlier violations are not reported");
     server.patch(&path, "merge-patch", json!({"spec": {"sessionAffinity": "ClientIP"}})).await.expect(200);
     server.delete(&path, Value::Null).await.expect(200);
     server.patch(&path, "merge-patch", json!({"metadata": {"finalizers": null}})).await.expect(200);
@@ -165,38 +168,43 @@ async fn what_is_older_than_a_rule_can_be_changed_and_made_no_worse() {
     server.post(jobs, job).await.expect(201);
     let path = format!("{jobs}/j");
     let spoil = |job: &mut Value| job["spec"]["template"]["spec"]["containers"][0]["image"] = "".into();
-    meddle(&server, "/batch/jobs/default/j", spoil).await;
+    rewrite_stored(&server, "/batch/jobs/default/j", spoil).await;
     server.patch(&path, "merge-patch", json!({"spec": {"suspend": false}})).await.expect(200);
     let worse = json!({"spec": {"parallelism": -1, "completions": 2}});
-    let refused = server.patch(&path, "merge-patch", worse).await.expect(422);
-    assert_eq!(causes(&refused), ["spec.parallelism", "spec.completions"]);
+    let rejected = server.patch(&path, "merge-patch", worse).await.expect(422);
+    assert_eq!(causes(&rejected), ["spec.parallelism", "spec.completions"]);
     let mut whole = server.get(&path).await.expect(200);
     whole["spec"]["template"]["spec"]["containers"][0]["name"] = "D".into();
-    let refused = server.put(&path, whole).await.expect(422);
-    assert_eq!(causes(&refused), ["spec.template.spec.containers[0].name", "spec.template"]);
+    let rejected = server.put(&path, whole).await.expect(422);
+    assert_eq!(causes(&rejected), ["spec.template.spec.containers[0].name", "spec.template"]);
 
     let sets = "/apis/apps/v1/namespaces/default/statefulsets";
     let labels = json!({"app": "a"});
     let template = json!({"metadata": {"labels": labels}, "spec": {"containers": [{"name": "c", "image": "i"}]}});
     let spec = json!({"selector": {"matchLabels": labels}, "template": template});
     server.post(sets, json!({"metadata": {"name": "s"}, "spec": spec})).await.expect(201);
-    meddle(&server, "/apps/statefulsets/default/s", |set| set["spec"]["podManagementPolicy"] = "Any".into()).await;
+    rewrite_stored(&server, "/apps/statefulsets/default/s", |set| set["spec"]["podManagementPolicy"] = "Any".into())
+        .await;
     let path = format!("{sets}/s");
     server.patch(&path, "merge-patch", json!({"spec": {"replicas": 3}})).await.expect(200);
     server.patch(&format!("{path}/scale"), "merge-patch", json!({"spec": {"replicas": 4}})).await.expect(200);
     let mended = json!({"spec": {"podManagementPolicy": "Parallel"}});
-    assert_eq!(causes(&server.patch(&path, "merge-patch", mended).await.expect(422)), ["spec"], "that never changes");
+    assert_eq!(
+        causes(&server.patch(&path, "merge-patch", mended).await.expect(422)),
+        ["spec"],
+        "the field is immutable"
+    );
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_pod_that_is_older_than_a_rule_can_be_resized_and_looked_into() {
+async fn a_pod_that_violates_a_later_rule_can_be_resized_and_debugged() {
     let server = crate::harness::server();
     let pods = "/api/v1/namespaces/default/pods";
     let container = json!({"name": "c", "image": "i", "resources": {"requests": {"cpu": "1"}}});
     for name in ["p", "mirror"] {
         let pod = json!({"metadata": {"name": name}, "spec": {"containers": [container]}});
         server.post(pods, pod).await.expect(201);
-        meddle(&server, &format!("/core/pods/default/{name}"), |pod| {
+        rewrite_stored(&server, &format!("/core/pods/default/{name}"), |pod| {
             pod["spec"]["hostname"] = "Not_A_Name".into();
             if name == "mirror" {
                 pod["metadata"]["annotations"] = json!({"kubernetes.io/config.mirror": "x"});
@@ -209,12 +217,12 @@ async fn a_pod_that_is_older_than_a_rule_can_be_resized_and_looked_into() {
     let debugger = json!({"spec": {"ephemeralContainers": [{"name": "d", "image": "i"}]}});
     let path = |name: &str| format!("{pods}/{name}/ephemeralcontainers");
     server.patch(&path("p"), "strategic-merge-patch", debugger.clone()).await.expect(200);
-    let refused = server.patch(&path("mirror"), "strategic-merge-patch", debugger).await.expect(422);
-    assert!(refused["message"].as_str().unwrap().contains("static pods do not support"), "{refused}");
+    let rejected = server.patch(&path("mirror"), "strategic-merge-patch", debugger).await.expect(422);
+    assert!(rejected["message"].as_str().unwrap().contains("static pods do not support"), "{rejected}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_was_stored_before_a_time_was_read_strictly_can_be_applied_to() {
+async fn an_object_with_an_invalid_stored_timestamp_accepts_an_apply() {
     let store = std::sync::Arc::new(MemoryStore::new());
     let server = Server { api: ApiServer::new(config_on(store.clone())) };
     let jobs = "/apis/batch/v1/namespaces/default/jobs";
@@ -225,7 +233,7 @@ async fn what_was_stored_before_a_time_was_read_strictly_can_be_applied_to() {
     };
     server.patch(&format!("{jobs}/j?fieldManager=m"), "apply", job(1)).await.expect(201);
     let key = "/batch/jobs/default/j";
-    let record = store.get(key).expect("it is stored");
+    let record = store.get(key).expect("stored");
     let mut value = record.value().as_ref().clone();
     value["status"] = json!({"startTime": "soon"});
     let write = Write::Update { key: key.to_owned(), expected: record.revision, value };
@@ -234,11 +242,11 @@ async fn what_was_stored_before_a_time_was_read_strictly_can_be_applied_to() {
     let applied = server.patch(&format!("{jobs}/j?fieldManager=m"), "apply", job(2)).await.expect(200);
     assert_eq!(applied["spec"]["parallelism"], 2);
     assert_eq!(applied["status"]["startTime"], "soon");
-    // What an apply changes is read as strictly as ever.
+    // An apply of the status validates the timestamp.
     let status = json!({"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "j"}, "status": {"active": 1}});
     let url = format!("{jobs}/j/status?fieldManager=m");
-    let refused = server.patch(&url, "apply", status.clone()).await.expect(400);
-    assert!(refused["message"].as_str().unwrap().starts_with("status.startTime: parsing time"), "{refused}");
+    let rejected = server.patch(&url, "apply", status.clone()).await.expect(400);
+    assert!(rejected["message"].as_str().unwrap().starts_with("status.startTime: parsing time"), "{rejected}");
     let mut mended = status;
     mended["status"]["startTime"] = "2026-11-22T20:00:00Z".into();
     server.patch(&format!("{url}&force=true"), "apply", mended).await.expect(200);

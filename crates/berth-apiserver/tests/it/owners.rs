@@ -1,4 +1,4 @@
-//! The list of owners (`metadata.managedFields`) is kept as one text; nobody outside may notice.
+//! `metadata.managedFields` is stored as one text. Clients, policies and plugins must see a list.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -28,7 +28,7 @@ fn managers(object: &Value) -> Vec<String> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn every_form_of_an_answer_has_a_list() {
+async fn managed_fields_are_a_list_in_every_kind_of_response() {
     let server = with_map().await;
     let both = ["one", "two"];
     let ask = async |uri: &str, accept: &str| {
@@ -40,7 +40,7 @@ async fn every_form_of_an_answer_has_a_list() {
     assert_eq!(managers(&server.get(MAPS).await.expect(200)["items"][0]), both);
     assert_eq!(managers(&server.get(&format!("{MAPS}?pretty=true")).await.expect(200)["items"][0]), both);
     for uri in [MAP, MAPS] {
-        let Value::String(yaml) = ask(uri, "application/yaml").await else { panic!("YAML was asked for") };
+        let Value::String(yaml) = ask(uri, "application/yaml").await else { panic!("the response is not YAML") };
         assert!(yaml.contains("f:data\":"), "{yaml}");
         let metadata = ask(uri, "application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io").await;
         let of_list = metadata.get("items").map(|items| items[0].clone());
@@ -70,7 +70,7 @@ async fn a_patch_can_test_reset_and_replace_the_list() {
     assert_eq!(of(whole).await.code, 422);
     let less = json!([{"op": "remove", "path": "/metadata/managedFields/0"}]);
     assert_eq!(managers(&of(less).await.expect(200)), ["two"]);
-    // Spelled with an escape it is the same field.
+    // The name of the field may contain an escape.
     let raw = br#"{"metadata":{"\u006danagedFields":[{}]}}"#.to_vec();
     let media = [("content-type", "application/merge-patch+json")];
     let reset = read(server.raw(http::Method::PATCH, MAP, &media, raw).await).await.expect(200);
@@ -78,7 +78,7 @@ async fn a_patch_can_test_reset_and_replace_the_list() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn no_client_can_send_a_text_for_the_list() {
+async fn managed_fields_that_are_a_string_are_rejected() {
     let server = with_map().await;
     let text = json!({"metadata": {"name": "b", "managedFields": "[}"}, "data": {}});
     assert_eq!(server.post(MAPS, text).await.code, 400);
@@ -87,7 +87,7 @@ async fn no_client_can_send_a_text_for_the_list() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn policies_see_a_list() {
+async fn policies_see_managed_fields_as_a_list() {
     let server = with_map().await;
     let group = "/apis/admissionregistration.k8s.io/v1";
     let spec = json!({
@@ -110,7 +110,7 @@ async fn policies_see_a_list() {
     assert_eq!(managers(&server.get(MAP).await.expect(200)), ["one", "three", "two"]);
 }
 
-/// Notes how many owners it is shown.
+/// Records the number of owner references in the objects that it mutates.
 struct Counted(Arc<AtomicUsize>);
 
 impl AdmissionPlugin for Counted {
@@ -119,7 +119,7 @@ impl AdmissionPlugin for Counted {
     }
 
     fn mutate(&self, request: &mut AdmissionRequest<'_>) -> Result<(), Status> {
-        let object = request.object.as_ref().expect("it is a create");
+        let object = request.object.as_ref().expect("a create");
         let owners = object["metadata"]["ownerReferences"].as_array().map_or(0, Vec::len);
         self.0.store(owners, Ordering::Relaxed);
         Ok(())
@@ -139,7 +139,8 @@ async fn a_duplicate_owner_reference_is_removed_before_admission() {
     assert_eq!(seen.load(Ordering::Relaxed), 2);
 }
 
-/// Recorded from kube-apiserver 1.36: ownership is what was sent, told before admission, which owns nothing.
+/// Recorded from kube-apiserver 1.36: field ownership is tracked before admission, so admission
+/// owns no fields.
 #[tokio::test(start_paused = true)]
 async fn no_manager_owns_what_admission_adds_and_admission_sees_the_managers() {
     let server = server();
@@ -170,7 +171,7 @@ async fn no_manager_owns_what_admission_adds_and_admission_sees_the_managers() {
     whole["data"] = json!({"a": "1", "b": "2"});
     let put = server.put(&format!("{MAP}?fieldManager=u"), whole).await.expect(200);
     assert_eq!((&put["data"]["seen"], owned(&put)), (&json!("c,u"), vec![c.clone(), u.clone()]));
-    // Who sets what admission sets otherwise owns it.
+    // A manager that sets the same field as admission owns it.
     let patch = json!({"data": {"k": "mine"}});
     let patched = server.patch(&format!("{MAP}?fieldManager=k"), "merge-patch", patch).await.expect(200);
     let k = json!(["k", {"f:k": {}}]);

@@ -30,7 +30,7 @@ async fn a_job_gets_its_defaults_selector_and_labels() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn every_kind_of_patch_changes_what_it_says() {
+async fn every_kind_of_patch_is_applied() {
     let server = server();
     server.post(JOBS, job()).await.expect(201);
     let uri = format!("{JOBS}/a");
@@ -47,15 +47,15 @@ async fn every_kind_of_patch_changes_what_it_says() {
     let failed = json!([{"op": "test", "path": "/spec/suspend", "value": true}]);
     assert_eq!(server.patch(&uri, "json-patch", failed).await.code, 422);
     let immutable = json!({"spec": {"completions": 7}});
-    let refused = server.patch(&uri, "merge-patch", immutable).await.expect(422);
+    let rejected = server.patch(&uri, "merge-patch", immutable).await.expect(422);
     assert_eq!(
-        refused["message"],
+        rejected["message"],
         "Job.batch \"a\" is invalid: spec.completions: Invalid value: 7: field is immutable"
     );
 }
 
 #[tokio::test(start_paused = true)]
-async fn status_and_specification_are_written_apart() {
+async fn status_and_specification_are_written_separately() {
     let server = server();
     server.post(JOBS, job()).await.expect(201);
     let both = json!({"spec": {"parallelism": 9}, "status": {"active": 3}});
@@ -77,8 +77,8 @@ async fn a_suspended_job_accepts_a_node_selector() {
     let started = server.patch(&format!("{JOBS}/a"), "merge-patch", started).await.expect(200);
     assert_eq!(started["spec"]["template"]["spec"]["nodeSelector"]["pool"], "gpu");
     let moved = json!({"spec": {"template": {"spec": {"nodeSelector": {"pool": "cpu"}}}}});
-    let refused = server.patch(&format!("{JOBS}/a"), "merge-patch", moved).await.expect(422);
-    assert!(refused["message"].as_str().unwrap().contains("spec.template: Invalid value"), "{refused}");
+    let rejected = server.patch(&format!("{JOBS}/a"), "merge-patch", moved).await.expect(422);
+    assert!(rejected["message"].as_str().unwrap().contains("spec.template: Invalid value"), "{rejected}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -91,12 +91,13 @@ async fn apply_creates_and_changes() {
     changed["data"] = json!({"k": "2", "l": "3"});
     let changed = server.patch(uri, "apply", changed).await.expect(200);
     assert_eq!(changed["data"], json!({"k": "2", "l": "3"}));
-    let nobody = "/api/v1/namespaces/default/configmaps/a";
-    assert_eq!(server.patch(nobody, "apply", json!({"apiVersion": "v1", "kind": "ConfigMap"})).await.code, 422);
+    let without_manager = "/api/v1/namespaces/default/configmaps/a";
+    let map = json!({"apiVersion": "v1", "kind": "ConfigMap"});
+    assert_eq!(server.patch(without_manager, "apply", map).await.code, 422);
 }
 
 #[tokio::test(start_paused = true)]
-async fn fields_have_owners_and_apply_respects_them() {
+async fn apply_conflicts_with_fields_of_other_managers() {
     let server = server();
     let uri = "/api/v1/namespaces/default/configmaps/a";
     let map =
@@ -105,12 +106,12 @@ async fn fields_have_owners_and_apply_respects_them() {
     let entry = &created["metadata"]["managedFields"][0];
     assert_eq!((&entry["manager"], &entry["operation"]), (&json!("one"), &json!("Apply")));
     assert_eq!(entry["fieldsV1"]["f:data"]["f:k"], json!({}));
-    let theirs = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}, "data": {"k": "2"}});
-    let conflict = server.patch(&format!("{uri}?fieldManager=two"), "apply", theirs.clone()).await.expect(409);
+    let conflicting = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}, "data": {"k": "2"}});
+    let conflict = server.patch(&format!("{uri}?fieldManager=two"), "apply", conflicting.clone()).await.expect(409);
     assert_eq!(conflict["details"]["causes"][0]["field"], ".data.k");
-    let forced = server.patch(&format!("{uri}?fieldManager=two&force=true"), "apply", theirs).await.expect(200);
+    let forced = server.patch(&format!("{uri}?fieldManager=two&force=true"), "apply", conflicting).await.expect(200);
     assert_eq!(forced["data"], json!({"k": "2", "old": "x"}));
-    // What a manager no longer applies goes, if nobody else wants it.
+    // A field that its manager no longer applies is removed, unless another manager owns it.
     let less = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}});
     let less = server.patch(&format!("{uri}?fieldManager=one"), "apply", less).await.expect(200);
     assert_eq!(less["data"], json!({"k": "2"}));
@@ -128,7 +129,7 @@ async fn fields_have_owners_and_apply_respects_them() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_port_without_a_protocol_is_its_owners_and_goes_with_him() {
+async fn a_port_without_a_protocol_is_owned_and_removed_by_its_manager() {
     let server = server();
     let uri = "/api/v1/namespaces/default/podtemplates/t?fieldManager=me";
     let template = |ports: serde_json::Value| {
@@ -145,9 +146,9 @@ async fn a_port_without_a_protocol_is_its_owners_and_goes_with_him() {
     assert_eq!(*left, json!([{"containerPort": 80, "protocol": "TCP"}]));
 }
 
-/// Upstream: what is applied again leaves the times of owners as they are when nothing else is new.
+/// As upstream: an apply without changes does not update the timestamps of managers.
 #[tokio::test(start_paused = true)]
-async fn applying_the_same_again_writes_nothing_in_whatever_words() {
+async fn applying_an_equal_object_again_writes_nothing() {
     let server = server();
     let mut applied = job();
     applied["spec"]["template"]["spec"]["hostNetwork"] = json!(false);

@@ -10,7 +10,7 @@ fn pod(name: &str) -> Value {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_pod_is_stored_as_a_real_server_stores_it() {
+async fn a_pod_gets_the_defaults_of_kube_apiserver() {
     let server = server();
     let class = json!({"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": "high"}, "value": 1000});
     server.post("/apis/scheduling.k8s.io/v1/priorityclasses", class).await.expect(201);
@@ -31,12 +31,12 @@ async fn a_pod_is_stored_as_a_real_server_stores_it() {
     );
     let mut unknown = pod("b");
     unknown["spec"]["priorityClassName"] = json!("nope");
-    let refused = server.post(PODS, unknown).await.expect(403);
-    assert_eq!(refused["message"], "pods \"b\" is forbidden: no PriorityClass with name nope was found");
+    let rejected = server.post(PODS, unknown).await.expect(403);
+    assert_eq!(rejected["message"], "pods \"b\" is forbidden: no PriorityClass with name nope was found");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_pod_is_bound_once_and_leaves_in_two_steps() {
+async fn a_pod_is_bound_once_and_deleted_gracefully() {
     let server = server();
     server.post(PODS, pod("a")).await.expect(201);
     let binding = json!({"apiVersion": "v1", "kind": "Binding", "metadata": {"name": "a"}, "target": {"kind": "Node", "name": "n1"}});
@@ -56,21 +56,24 @@ async fn a_pod_is_bound_once_and_leaves_in_two_steps() {
     server.get(&format!("{PODS}/a")).await.expect(200);
     server.delete(&format!("{PODS}/a"), json!({"gracePeriodSeconds": 0})).await.expect(200);
     server.get(&format!("{PODS}/a")).await.expect(404);
-    // Nobody has to end a pod that never started.
+    // A pod without a node is deleted at once.
     server.post(PODS, pod("b")).await.expect(201);
     server.delete(&format!("{PODS}/b"), json!(null)).await.expect(200);
     server.get(&format!("{PODS}/b")).await.expect(404);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_pods_specification_hardly_changes() {
+async fn most_fields_of_a_pods_specification_are_immutable() {
     let server = server();
     server.post(PODS, pod("a")).await.expect(201);
-    let refused = server
+    let rejected = server
         .patch(&format!("{PODS}/a"), "merge-patch", json!({"spec": {"nodeSelector": {"a": "b"}}}))
         .await
         .expect(422);
-    assert!(refused["message"].as_str().unwrap().contains("pod updates may not change fields other than"), "{refused}");
+    assert!(
+        rejected["message"].as_str().unwrap().contains("pod updates may not change fields other than"),
+        "{rejected}"
+    );
     let image = json!({"spec": {"containers": [{"name": "main", "image": "alpine:3"}]}});
     let changed = server.patch(&format!("{PODS}/a"), "strategic-merge-patch", image).await.expect(200);
     assert_eq!(changed["spec"]["containers"][0]["image"], "alpine:3");
@@ -101,14 +104,14 @@ async fn connections_to_simulated_containers_are_rejected() {
     let pod = json!({"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c", "image": "i"}]}});
     server.post(pods, pod).await.expect(201);
     for what in ["exec?command=sh", "attach", "portforward", "proxy"] {
-        let refused = server.post(&format!("{pods}/p/{what}"), serde_json::Value::Null).await.expect(400);
-        assert!(refused["message"].as_str().unwrap().contains("is not possible for pod p"), "{refused}");
+        let rejected = server.post(&format!("{pods}/p/{what}"), serde_json::Value::Null).await.expect(400);
+        assert!(rejected["message"].as_str().unwrap().contains("is not possible for pod p"), "{rejected}");
     }
     server.post(&format!("{pods}/missing/exec"), serde_json::Value::Null).await.expect(404);
 }
 
 #[tokio::test(start_paused = true)]
-async fn containers_are_added_to_a_running_pod_and_stay_as_they_are() {
+async fn ephemeral_containers_can_be_added_but_not_changed() {
     let server = server();
     server.post(PODS, pod("a")).await.expect(201);
     let uri = format!("{PODS}/a/ephemeralcontainers?fieldManager=debugger");
@@ -121,7 +124,7 @@ async fn containers_are_added_to_a_running_pod_and_stay_as_they_are() {
     assert_eq!((&added["spec"]["hostname"], &added["metadata"]["labels"]), (&Value::Null, &Value::Null));
     assert_eq!(added["metadata"]["generation"], 2);
     let entry = &added["metadata"]["managedFields"].as_array().unwrap().iter().find(|it| it["manager"] == "debugger");
-    assert_eq!(entry.expect("it owns what it added")["subresource"], "ephemeralcontainers");
+    assert_eq!(entry.expect("an entry")["subresource"], "ephemeralcontainers");
     for (container, why) in [
         (json!({"name": "debug", "image": "busybox:2"}), "existing ephemeral containers \"debug\" may not be changed"),
         (json!({"name": "debug", "$patch": "delete"}), "existing ephemeral containers \"debug\" may not be removed"),
@@ -132,19 +135,19 @@ async fn containers_are_added_to_a_running_pod_and_stay_as_they_are() {
         ),
         (json!({"name": "d", "image": "i", "targetContainerName": "no"}), "targetContainerName: Not found: \"no\""),
     ] {
-        let refused = server.patch(&uri, change, add(container)).await.expect(422);
-        assert!(refused["message"].as_str().unwrap().contains(why), "{refused}");
+        let rejected = server.patch(&uri, change, add(container)).await.expect(422);
+        assert!(rejected["message"].as_str().unwrap().contains(why), "{rejected}");
     }
     let read = server.get(&format!("{PODS}/a/ephemeralcontainers")).await.expect(200);
     assert_eq!(read["kind"], "Pod");
-    let mut born = pod("b");
-    born["spec"]["ephemeralContainers"] = json!([{"name": "debug", "image": "busybox"}]);
-    let refused = server.post(PODS, born).await.expect(422);
-    assert!(refused["message"].as_str().unwrap().contains("cannot be set on create"), "{refused}");
+    let mut new = pod("b");
+    new["spec"]["ephemeralContainers"] = json!([{"name": "debug", "image": "busybox"}]);
+    let rejected = server.post(PODS, new).await.expect(422);
+    assert!(rejected["message"].as_str().unwrap().contains("cannot be set on create"), "{rejected}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_running_pods_containers_are_resized_and_nothing_else() {
+async fn a_resize_changes_only_container_resources() {
     let server = server();
     let resources = |cpu: &str| json!({"requests": {"cpu": cpu, "memory": "1Gi"}, "limits": {"memory": "2Gi"}});
     let pod = json!({"metadata": {"name": "p", "labels": {"a": "1"}}, "spec": {
@@ -163,11 +166,11 @@ async fn a_running_pods_containers_are_resized_and_nothing_else() {
     assert_eq!((&resized["spec"]["hostname"], &resized["metadata"]["labels"]), (&Value::Null, &json!({"a": "1"})));
     assert_eq!(resized["metadata"]["generation"], 2);
     let entry = resized["metadata"]["managedFields"].as_array().unwrap().iter().find(|it| it["manager"] == "resizer");
-    let entry = entry.expect("it owns what it set");
+    let entry = entry.expect("an entry");
     assert_eq!(entry["subresource"], "resize");
     let owned = &entry["fieldsV1"]["f:spec"]["f:containers"]["k:{\"name\":\"main\"}"];
     assert_eq!(*owned, json!({"f:resources": {"f:requests": {"f:cpu": {}}}}));
-    // Not through the pod itself.
+    // An update of the pod itself is rejected.
     let direct = patch("main", json!({"requests": {"cpu": "2"}}));
     server.patch(&format!("{PODS}/p"), change, direct).await.expect(422);
 
@@ -203,18 +206,18 @@ async fn a_running_pods_containers_are_resized_and_nothing_else() {
             "must be less than or equal to memory limit of 2Gi",
         ),
     ] {
-        let refused = server.put(&format!("{PODS}/p/resize"), pod).await.expect(422);
-        assert!(refused["message"].as_str().unwrap().contains(expected), "{refused:#}");
+        let rejected = server.put(&format!("{PODS}/p/resize"), pod).await.expect(422);
+        assert!(rejected["message"].as_str().unwrap().contains(expected), "{rejected:#}");
     }
     let small = json!({"metadata": {"name": "q"}, "spec": {"containers": [{"name": "main", "image": "i"}]}});
     server.post(PODS, small).await.expect(201);
     let grown = patch("main", json!({"requests": {"cpu": "1"}}));
-    let refused = server.patch(&format!("{PODS}/q/resize"), change, grown).await.expect(422);
-    assert!(refused["message"].as_str().unwrap().contains("Pod QOS Class may not change"), "{refused:#}");
+    let rejected = server.patch(&format!("{PODS}/q/resize"), change, grown).await.expect(422);
+    assert!(rejected["message"].as_str().unwrap().contains("Pod QOS Class may not change"), "{rejected:#}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_resize_keeps_to_quotas_and_ranges() {
+async fn a_resize_must_satisfy_quotas_and_limit_ranges() {
     let server = server();
     let quota = json!({"metadata": {"name": "q"}, "spec": {"hard": {"requests.cpu": "3"}}});
     server.post("/api/v1/namespaces/default/resourcequotas", quota).await.expect(201);
@@ -233,16 +236,16 @@ async fn a_resize_keeps_to_quotas_and_ranges() {
     };
     resize("2").await.expect(200);
     assert_eq!(used().await, "2");
-    let refused = resize("4").await.expect(403);
-    assert!(refused["message"].as_str().unwrap().contains("exceeded quota: q"), "{refused}");
-    let refused = resize("100m").await.expect(403);
-    assert!(refused["message"].as_str().unwrap().contains("minimum cpu usage per Container"), "{refused}");
+    let rejected = resize("4").await.expect(403);
+    assert!(rejected["message"].as_str().unwrap().contains("exceeded quota: q"), "{rejected}");
+    let rejected = resize("100m").await.expect(403);
+    assert!(rejected["message"].as_str().unwrap().contains("minimum cpu usage per Container"), "{rejected}");
     resize("500m").await.expect(200);
     assert_eq!(used().await, "500m");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_pod_stays_no_longer_than_it_said() {
+async fn deadlines_can_only_be_shortened_and_grace_periods_not_changed() {
     let server = server();
     let patch = async |name: &str, spec: Value| {
         server.patch(&format!("{PODS}/{name}"), "merge-patch", json!({"spec": spec})).await
@@ -252,22 +255,22 @@ async fn a_pod_stays_no_longer_than_it_said() {
     wanted["spec"]["nodeName"] = json!("n");
     server.post(PODS, wanted).await.expect(201);
     server.post(PODS, pod("b")).await.expect(201);
-    let refused = async |name: &str, field: &str, value: Value, why: &str| {
-        let refused = patch(name, json!({field: value})).await.expect(422);
-        assert!(refused["message"].as_str().unwrap().contains(why), "{refused}");
+    let rejected = async |name: &str, field: &str, value: Value, why: &str| {
+        let rejected = patch(name, json!({field: value})).await.expect(422);
+        assert!(rejected["message"].as_str().unwrap().contains(why), "{rejected}");
     };
     let deadline = "activeDeadlineSeconds";
     patch("a", json!({deadline: 100})).await.expect(200);
     patch("a", json!({deadline: 50})).await.expect(200);
-    refused("a", deadline, json!(51), "Invalid value: 51: must be less than or equal to previous value").await;
-    refused("a", deadline, json!(-1), "must be between 0 and 2147483647, inclusive").await;
-    refused("a", deadline, Value::Null, "must not update from a positive integer to nil value").await;
+    rejected("a", deadline, json!(51), "Invalid value: 51: must be less than or equal to previous value").await;
+    rejected("a", deadline, json!(-1), "must be between 0 and 2147483647, inclusive").await;
+    rejected("a", deadline, Value::Null, "must not update from a positive integer to nil value").await;
     let period = "terminationGracePeriodSeconds";
-    refused("a", period, json!(2), "pod updates may not change fields other than").await;
-    refused("b", period, json!(1), "pod updates may not change fields other than").await;
-    refused("b", period, json!(3600), "pod updates may not change fields other than").await;
+    rejected("a", period, json!(2), "pod updates may not change fields other than").await;
+    rejected("b", period, json!(1), "pod updates may not change fields other than").await;
+    rejected("b", period, json!(3600), "pod updates may not change fields other than").await;
     patch("a", json!({period: 1})).await.expect(200);
-    // Less than no time is a second.
+    // A negative grace period means one second.
     let mut wanted = pod("c");
     wanted["spec"]["terminationGracePeriodSeconds"] = json!(-5);
     wanted["spec"]["nodeName"] = json!("n");
@@ -277,7 +280,7 @@ async fn a_pod_stays_no_longer_than_it_said() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_mirror_pod_has_nothing_from_the_api() {
+async fn a_mirror_pod_cannot_reference_api_objects() {
     let server = server();
     let mirror = |name: &str, spec: Value| {
         let mut mirror = pod(name);
@@ -312,20 +315,20 @@ async fn a_mirror_pod_has_nothing_from_the_api() {
             "use ServiceAccountToken volume projections",
         ),
     ] {
-        let refused = server.post(PODS, mirror("m", spec.clone())).await.expect(403);
+        let rejected = server.post(PODS, mirror("m", spec.clone())).await.expect(403);
         let message = format!("pods \"m\" is forbidden: a mirror pod may not {why}");
-        assert_eq!(refused["message"], message, "{spec}");
+        assert_eq!(rejected["message"], message, "{spec}");
     }
-    let refused = server.post(PODS, mirror("m", json!({"nodeName": ""}))).await.expect(422);
+    let rejected = server.post(PODS, mirror("m", json!({"nodeName": ""}))).await.expect(422);
     let why = "must set spec.nodeName if mirror pod annotation is set";
-    assert!(refused["message"].as_str().unwrap().contains(why), "{refused}");
+    assert!(rejected["message"].as_str().unwrap().contains(why), "{rejected}");
     let made = server.post(PODS, mirror("m", volume(json!({"hostPath": {"path": "/etc"}})))).await.expect(201);
     assert!(made["spec"]["serviceAccountName"].is_null(), "{made}");
-    // One is or is not one from the start.
+    // The annotation cannot be added or removed later.
     server.post(PODS, pod("plain")).await.expect(201);
     for (name, value, why) in [("plain", json!("x"), "may not add"), ("m", Value::Null, "may not remove or update")] {
         let patch = json!({"metadata": {"annotations": {"kubernetes.io/config.mirror": value}}});
-        let refused = server.patch(&format!("{PODS}/{name}"), "merge-patch", patch).await.expect(422);
-        assert!(refused["message"].as_str().unwrap().contains(&format!("{why} mirror pod annotation")), "{refused}");
+        let rejected = server.patch(&format!("{PODS}/{name}"), "merge-patch", patch).await.expect(422);
+        assert!(rejected["message"].as_str().unwrap().contains(&format!("{why} mirror pod annotation")), "{rejected}");
     }
 }

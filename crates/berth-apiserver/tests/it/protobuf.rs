@@ -1,4 +1,4 @@
-//! Answers in protobuf say what those in JSON say.
+//! Responses in protobuf equal those in JSON.
 
 use berth_apiserver::protobuf::{MEDIA_TYPE, from_json, to_json};
 use bytes::{Buf, Bytes};
@@ -33,18 +33,19 @@ async fn get(server: &Server, uri: &str, accept: &str) -> Answer {
     ask(server, Method::GET, uri, accept, &Value::Null).await
 }
 
-/// What is left of a JSON answer that has been through protobuf: items do not say what they are, empty lists are none.
+/// A JSON response after encoding to protobuf and back: items have no kind, and empty lists are
+/// absent.
 fn through(json: &Value) -> Value {
-    to_json(&from_json(json).expect("it can be written")).expect("it can be read")
+    to_json(&from_json(json).expect("encodes")).expect("decodes")
 }
 
-/// The answer in protobuf, after it was compared with the one in JSON.
+/// The response in protobuf, compared with that in JSON.
 async fn same(server: &Server, uri: &str) -> Value {
     let json = get(server, uri, "application/json").await;
     let answer = get(server, uri, MEDIA_TYPE).await;
     assert_eq!((answer.code, answer.media.as_str()), (json.code, MEDIA_TYPE), "{uri}");
-    let answer = to_json(&answer.bytes).expect("it is protobuf");
-    assert_eq!(answer, through(&serde_json::from_slice(&json.bytes).expect("it is JSON")), "{uri}");
+    let answer = to_json(&answer.bytes).expect("protobuf");
+    assert_eq!(answer, through(&serde_json::from_slice(&json.bytes).expect("JSON")), "{uri}");
     answer
 }
 
@@ -59,7 +60,7 @@ async fn definition(server: &Server) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn objects_lists_errors_and_discovery_are_those_of_json() {
+async fn objects_lists_errors_and_discovery_equal_those_in_json() {
     let server = server();
     definition(&server).await;
     let map = json!({"metadata": {"name": "a", "labels": {"x": "1"}}, "data": {"k": "v"}, "binaryData": {"b": "AAEC"}});
@@ -106,7 +107,7 @@ async fn objects_lists_errors_and_discovery_are_those_of_json() {
     let review = ask(&server, Method::POST, uri, MEDIA_TYPE, &review).await;
     assert_eq!((review.code, to_json(&review.bytes).unwrap()["spec"]["user"].as_str()), (201, Some("alice")));
 
-    // A form of the answer that the header names.
+    // Media types with parameters.
     let discovery = format!("{MEDIA_TYPE};g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList");
     let answer = get(&server, "/apis", &discovery).await;
     assert_eq!(answer.media, discovery);
@@ -114,22 +115,22 @@ async fn objects_lists_errors_and_discovery_are_those_of_json() {
     let json = serde_json::from_slice(&get(&server, "/apis", &plain).await.bytes).unwrap();
     assert_eq!(to_json(&answer.bytes).unwrap(), through(&json));
     let table = format!("{MEDIA_TYPE};as=Table;g=meta.k8s.io;v=v1");
-    let refused = get(&server, MAPS, &table).await;
-    assert_eq!((refused.code, refused.media.as_str()), (406, "application/json"));
+    let rejected = get(&server, MAPS, &table).await;
+    assert_eq!((rejected.code, rejected.media.as_str()), (406, "application/json"));
     let version = get(&server, "/version", MEDIA_TYPE).await;
     assert_eq!(version.media, "application/json");
 }
 
 #[tokio::test(start_paused = true)]
-async fn of_custom_resources_there_is_their_metadata() {
+async fn custom_resources_are_served_in_protobuf_only_as_metadata() {
     let server = server();
     definition(&server).await;
     let things = "/apis/example.com/v1/namespaces/default/things";
     let thing = json!({"apiVersion": "example.com/v1", "kind": "Thing", "metadata": {"name": "a"}, "spec": {"n": 1}});
     server.post(things, thing).await.expect(201);
-    let refused = get(&server, things, MEDIA_TYPE).await;
-    assert_eq!((refused.code, refused.media.as_str()), (406, MEDIA_TYPE));
-    assert_eq!(to_json(&refused.bytes).unwrap()["reason"], "NotAcceptable");
+    let rejected = get(&server, things, MEDIA_TYPE).await;
+    assert_eq!((rejected.code, rejected.media.as_str()), (406, MEDIA_TYPE));
+    assert_eq!(to_json(&rejected.bytes).unwrap()["reason"], "NotAcceptable");
     let either = get(&server, things, &format!("{MEDIA_TYPE},application/json")).await;
     assert_eq!((either.code, either.media.as_str()), (200, "application/json"));
     for uri in [things, &format!("{things}/a"), MAPS] {
@@ -155,10 +156,10 @@ async fn a_long_list_is_sent_in_parts() {
     let list = same(&server, MAPS).await;
     assert_eq!(list["items"].as_array().map(Vec::len), Some(600));
     let response = server.raw(Method::GET, MAPS, &[("accept", MEDIA_TYPE)], "").await;
-    assert_eq!(response.body().bytes(), None, "it is not held as a whole");
+    assert_eq!(response.body().bytes(), None, "the response is streamed");
 }
 
-/// Takes a field with bytes.
+/// Removes and returns a length-delimited field.
 fn field(from: &mut Bytes, number: u8) -> Bytes {
     assert_eq!(from.get_u8(), number << 3 | 2);
     let (mut length, mut shift) = (0, 0);
@@ -172,9 +173,9 @@ fn field(from: &mut Bytes, number: u8) -> Bytes {
     }
 }
 
-/// The next events that arrive together: the types, and the objects in their envelopes.
+/// The events of the next chunk: their types, and their objects decoded from their envelopes.
 async fn events(body: &mut berth_apiserver::Body) -> Vec<(String, Value)> {
-    let mut chunk = body.frame().await.expect("the watch goes on").unwrap().into_data().unwrap();
+    let mut chunk = body.frame().await.expect("the watch is open").unwrap().into_data().unwrap();
     let mut events = Vec::new();
     while chunk.has_remaining() {
         let length = chunk.get_u32() as usize;
@@ -190,7 +191,7 @@ async fn events(body: &mut berth_apiserver::Body) -> Vec<(String, Value)> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_watch_is_of_messages_with_their_lengths() {
+async fn a_watch_is_a_stream_of_length_prefixed_messages() {
     let server = server();
     server.post(MAPS, json!({"metadata": {"name": "a"}, "data": {"k": "v"}})).await.expect(201);
     let query = "watch=true&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true";
@@ -216,15 +217,15 @@ async fn a_watch_is_of_messages_with_their_lengths() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stored_object_that_does_not_fit_is_answered_as_far_as_it_fits() {
+async fn invalid_fields_of_a_stored_object_are_omitted() {
     let store = std::sync::Arc::new(MemoryStore::new());
     let server = Server { api: ApiServer::new(config_on(store.clone())) };
     definition(&server).await;
     let definitions = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
     let key = "/apiextensions.k8s.io/customresourcedefinitions/things.example.com";
-    let record = store.get(key).expect("it is stored");
+    let record = store.get(key).expect("stored");
     let mut value = record.value().as_ref().clone();
-    let version = value.pointer_mut("/spec/versions/0").expect("it has a version");
+    let version = value.pointer_mut("/spec/versions/0").expect("a version");
     version["subresources"] =
         json!({"status": true, "scale": {"specReplicasPath": ".spec.n", "statusReplicasPath": ".status.n"}});
     version["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]["n"]["items"] = json!("x");
@@ -234,8 +235,8 @@ async fn a_stored_object_that_does_not_fit_is_answered_as_far_as_it_fits() {
     let one = get(&server, &format!("{definitions}/things.example.com"), MEDIA_TYPE).await;
     let list = get(&server, definitions, MEDIA_TYPE).await;
     assert_eq!((one.code, list.code), (200, 200));
-    let mut one = to_json(&one.bytes).expect("it is protobuf");
-    let list = to_json(&list.bytes).expect("it is protobuf");
+    let mut one = to_json(&one.bytes).expect("protobuf");
+    let list = to_json(&list.bytes).expect("protobuf");
     let watched = format!("{definitions}?watch=true&resourceVersion=0&timeoutSeconds=5");
     let response = server.raw(Method::GET, &watched, &[("accept", &format!("{MEDIA_TYPE};stream=watch"))], "").await;
     let (kind, event) = events(&mut response.into_body()).await.remove(0);
@@ -257,7 +258,7 @@ async fn a_stored_object_that_does_not_fit_is_answered_as_far_as_it_fits() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_scale_is_of_a_built_in_kind_whatever_it_is_of() {
+async fn the_scale_of_a_custom_resource_is_served_in_protobuf() {
     let server = server();
     let definitions = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
     definition(&server).await;
@@ -280,28 +281,28 @@ async fn a_scale_is_of_a_built_in_kind_whatever_it_is_of() {
         let headers = [("accept", MEDIA_TYPE), ("content-type", MEDIA_TYPE)];
         let answer = server.raw(Method::PUT, &url, &headers, from_json(&scale).expect("a scale")).await;
         assert_eq!((answer.status().as_u16(), &answer.headers()["content-type"]), (200, &MEDIA_TYPE.parse().unwrap()));
-        let answer = to_json(&answer.into_body().collect().await.unwrap().to_bytes()).expect("it is protobuf");
+        let answer = to_json(&answer.into_body().collect().await.unwrap().to_bytes()).expect("protobuf");
         assert_eq!((&answer["kind"], &answer["spec"]["replicas"]), (&json!("Scale"), &json!(3)), "{uri}");
         assert_eq!(server.get(&uri).await.expect(200).pointer(count), Some(&json!(3)), "{uri}");
     }
-    // The object itself is no built-in kind.
+    // The custom resource itself has no protobuf encoding.
     assert_eq!(get(&server, &format!("{things}/a"), MEDIA_TYPE).await.code, 406);
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_too_long_in_json_is_too_long() {
+async fn a_protobuf_body_that_is_too_large_as_json_is_rejected() {
     let server = server();
     let map = |text: String| {
         let map = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "m"}, "data": {"k": text}});
-        from_json(&map).expect("it can be written")
+        from_json(&map).expect("encodes")
     };
     let post = async |body: Vec<u8>| {
         assert!(body.len() < 3 * 1024 * 1024);
         crate::harness::read(server.raw(Method::POST, MAPS, &[("content-type", MEDIA_TYPE)], body).await).await
     };
-    // Each of these is six in JSON.
-    let refused = post(map("\u{1}".repeat(600_000))).await.expect(413);
-    assert_eq!(refused["message"], "Request entity too large: limit is 3145728");
+    // Each of these bytes is six bytes in JSON.
+    let rejected = post(map("\u{1}".repeat(600_000))).await.expect(413);
+    assert_eq!(rejected["message"], "Request entity too large: limit is 3145728");
     server.get(&format!("{MAPS}/m")).await.expect(404);
     post(map("\u{1}".repeat(500_000))).await.expect(201);
 }

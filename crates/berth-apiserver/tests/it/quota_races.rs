@@ -1,4 +1,4 @@
-//! Quotas while writes, refusals, deletions and counts come between each other in every order.
+//! Quotas during concurrent writes, rejections, deletions and recounts.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -10,25 +10,25 @@ use rand::{Rng, SeedableRng};
 use serde_json::{Value, json};
 
 use crate::harness::{Server, config_on};
-use crate::meddled::{Meddled, Meddler};
+use crate::intercepted_store::{CommitInterceptor, InterceptedStore};
 
 const MAPS: &str = "/api/v1/namespaces/default/configmaps";
 const QUOTAS: &str = "/api/v1/namespaces/default/resourcequotas";
-/// Somebody does this many things, one after the other.
+/// Number of requests of each client.
 const STEPS: usize = 12;
 
-/// A store whose answers take their time, and which refuses some writes of ConfigMaps.
-struct Moody(Mutex<SmallRng>);
+/// Delays writes by a random time, and rejects some writes of ConfigMaps.
+struct UnreliableCommits(Mutex<SmallRng>);
 
-impl Meddler for Moody {
+impl CommitInterceptor for UnreliableCommits {
     fn commit(&self, store: &MemoryStore, user: &str, write: Write) -> CommitFuture {
         let (Write::Create { key, .. } | Write::Update { key, .. } | Write::Delete { key, .. }) = &write;
-        let (pause, refuses) = {
+        let (pause, rejects) = {
             let mut random = self.0.lock().unwrap();
             (random.random_range(0..5), random.random_bool(0.2))
         };
-        let answer: CommitFuture = if refuses && key.starts_with("/core/configmaps/default/") {
-            Box::pin(async { Err(CommitError::Busy { reason: "the store is in a mood" }) })
+        let answer: CommitFuture = if rejects && key.starts_with("/core/configmaps/default/") {
+            Box::pin(async { Err(CommitError::Busy { reason: "the test rejects this write" }) })
         } else {
             store.commit_for(user, write)
         };
@@ -43,8 +43,9 @@ fn quota(name: &str, hard: Value) -> Value {
     json!({"metadata": {"name": name}, "spec": {"hard": hard}})
 }
 
-/// One who makes and deletes maps, whose names others use too; some have a quota changed, removed, made.
-async fn busy(server: Arc<Server>, mut random: SmallRng) {
+/// A client that creates and deletes ConfigMaps, whose names other clients use too, and sometimes
+/// changes, deletes or creates a quota.
+async fn run_client(server: Arc<Server>, mut random: SmallRng) {
     for _ in 0..STEPS {
         let map = format!("m{}", random.random_range(0..6));
         let path = format!("{MAPS}/{map}");
@@ -67,9 +68,8 @@ async fn busy(server: Arc<Server>, mut random: SmallRng) {
     }
 }
 
-/// What a quota says against what there is.
+/// Compares the usage in the status of each quota with the existing objects.
 async fn compare(server: &Server, seed: u64) {
-    // The configuration of the cluster is not among those the quota began with.
     let maps = server.get(MAPS).await.expect(200)["items"].as_array().map_or(0, Vec::len);
     let quotas = server.get(QUOTAS).await.expect(200)["items"].as_array().cloned().unwrap_or_default();
     for quota in &quotas {
@@ -83,14 +83,14 @@ async fn compare(server: &Server, seed: u64) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_quotas_say_is_what_there_is_whatever_comes_between() {
+async fn quota_usage_is_exact_after_concurrent_changes() {
     let cases = std::env::var("BERTH_PROPERTY_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(30);
     for seed in 0..cases {
-        let store = Meddled::by(Moody(Mutex::new(SmallRng::seed_from_u64(seed))));
+        let store = InterceptedStore::new(UnreliableCommits(Mutex::new(SmallRng::seed_from_u64(seed))));
         let server = Arc::new(Server { api: ApiServer::new(config_on(store)) });
         let mut tasks = tokio::task::JoinSet::new();
         for number in 0..5 {
-            tasks.spawn(busy(server.clone(), SmallRng::seed_from_u64(seed * 5 + number)));
+            tasks.spawn(run_client(server.clone(), SmallRng::seed_from_u64(seed * 5 + number)));
         }
         let first = server.clone();
         tasks.spawn(async move {
@@ -98,9 +98,9 @@ async fn what_quotas_say_is_what_there_is_whatever_comes_between() {
             let hard = json!({"count/configmaps": "5", "resourcequotas": "3"});
             drop(first.post(QUOTAS, quota("a", hard)).await);
         });
-        // Requests that wait for each other would wait for ever.
+        // Requests that wait for each other would never complete.
         let all = async { while tasks.join_next().await.transpose().expect("no panic").is_some() {} };
-        tokio::time::timeout(Duration::from_secs(600), all).await.expect("nobody waits for what never comes");
+        tokio::time::timeout(Duration::from_secs(600), all).await.expect("no deadlock");
         compare(&server, seed).await;
     }
 }

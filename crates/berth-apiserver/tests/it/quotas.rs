@@ -1,4 +1,4 @@
-//! What a namespace's quotas and limit ranges allow.
+//! ResourceQuotas and LimitRanges.
 
 use std::sync::{Arc, Mutex, OnceLock};
 
@@ -23,28 +23,28 @@ async fn used(server: &Server, name: &str) -> Value {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nothing_is_created_beyond_a_quota_and_what_goes_gives_back() {
+async fn creates_beyond_a_quota_are_rejected_and_deletions_release_quota() {
     let server = server();
     let one_cpu = json!({"requests": {"cpu": "1"}, "limits": {"cpu": "1"}});
     server.post(PODS, pod("before", one_cpu.clone())).await.expect(201);
     quota(&server, "q", json!({"pods": "2", "requests.cpu": "3", "count/configmaps": "1"})).await;
     assert_eq!(used(&server, "q").await, json!({"pods": "1", "requests.cpu": "1", "count/configmaps": "0"}));
 
-    let refused = server.post(PODS, pod("silent", json!({}))).await.expect(403);
+    let rejected = server.post(PODS, pod("silent", json!({}))).await.expect(403);
     let message = "pods \"silent\" is forbidden: failed quota: q: must specify requests.cpu for: c";
-    assert_eq!(refused["message"], message);
-    let refused = server.post(PODS, pod("big", json!({"limits": {"cpu": "2500m"}}))).await.expect(403);
+    assert_eq!(rejected["message"], message);
+    let rejected = server.post(PODS, pod("big", json!({"limits": {"cpu": "2500m"}}))).await.expect(403);
     let message = "pods \"big\" is forbidden: exceeded quota: q, requested: requests.cpu=2500m, \
                    used: requests.cpu=1, limited: requests.cpu=3";
-    assert_eq!(refused["message"], message);
-    // A dry run is judged and charges nothing.
+    assert_eq!(rejected["message"], message);
+    // A dry run is checked but not charged.
     server.post(&format!("{PODS}?dryRun=All"), pod("second", one_cpu.clone())).await.expect(201);
     server.post(PODS, pod("second", one_cpu.clone())).await.expect(201);
     assert_eq!(used(&server, "q").await["requests.cpu"], "2");
-    let refused = server.post(PODS, pod("third", one_cpu.clone())).await.expect(403);
-    assert!(refused["message"].as_str().unwrap().contains("requested: pods=1, used: pods=2, limited: pods=2"));
+    let rejected = server.post(PODS, pod("third", one_cpu.clone())).await.expect(403);
+    assert!(rejected["message"].as_str().unwrap().contains("requested: pods=1, used: pods=2, limited: pods=2"));
 
-    // A pod that has ended uses nothing.
+    // A finished pod uses no quota.
     let status = json!({"status": {"phase": "Succeeded"}});
     server.patch(&format!("{PODS}/before/status"), "merge-patch", status).await.expect(200);
     assert_eq!(used(&server, "q").await["pods"], "1");
@@ -57,7 +57,7 @@ async fn nothing_is_created_beyond_a_quota_and_what_goes_gives_back() {
     let maps = "/api/v1/namespaces/default/configmaps";
     server.post(maps, json!({"metadata": {"name": "one"}})).await.expect(201);
     server.post(maps, json!({"metadata": {"name": "two"}})).await.expect(403);
-    // Raising the limit lets it in; another namespace was never concerned.
+    // After the limit is raised, the create is accepted. Other namespaces are not limited.
     let raise = json!({"spec": {"hard": {"count/configmaps": "2"}}});
     let raised = server.patch(&format!("{QUOTAS}/q"), "merge-patch", raise).await.expect(200);
     assert_eq!(raised["spec"]["hard"]["count/configmaps"], "2");
@@ -67,7 +67,7 @@ async fn nothing_is_created_beyond_a_quota_and_what_goes_gives_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn of_many_creates_at_once_only_those_that_fit_get_through() {
+async fn concurrent_creates_do_not_exceed_a_quota() {
     let server = server();
     quota(&server, "q", json!({"count/configmaps": "3"})).await;
     let maps = "/api/v1/namespaces/default/configmaps";
@@ -78,7 +78,7 @@ async fn of_many_creates_at_once_only_those_that_fit_get_through() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn limit_ranges_fill_in_and_bound() {
+async fn limit_ranges_set_defaults_and_enforce_limits() {
     let server = server();
     let ranges = "/api/v1/namespaces/default/limitranges";
     let limits = json!([
@@ -100,21 +100,21 @@ async fn limit_ranges_fill_in_and_bound() {
         "LimitRanger plugin set: cpu, memory request for container c; cpu, memory limit for container c"
     );
     let big = json!({"requests": {"cpu": "100m", "memory": "2Gi"}, "limits": {"cpu": "3", "memory": "2Gi"}});
-    let refused = server.post(PODS, pod("big", big)).await.expect(403);
+    let rejected = server.post(PODS, pod("big", big)).await.expect(403);
     let message = "pods \"big\" is forbidden: [maximum memory usage per Container is 1Gi, but limit is 2Gi, \
                    cpu max limit to request ratio per Container is 4, but provided ratio is 30.000000, \
                    maximum cpu usage per Pod is 2, but limit is 3]";
-    assert_eq!(refused["message"], message);
+    assert_eq!(rejected["message"], message);
 }
 
-/// A program elsewhere that notes what a quota said when it was asked.
+/// A converter that records the usage of a quota whenever it is called.
 #[derive(Default)]
-struct Onlooker {
+struct QuotaObserver {
     server: OnceLock<ApiServer>,
     used: Mutex<Vec<String>>,
 }
 
-impl Converter for Onlooker {
+impl Converter for QuotaObserver {
     fn convert(&self, mut object: Value, to_api_version: &str) -> Result<Value, String> {
         object["apiVersion"] = to_api_version.into();
         let quota = self.server.get().and_then(|server| server.objects().get("", "resourcequotas", "default", "q"));
@@ -132,11 +132,11 @@ impl Converter for Onlooker {
 
 #[tokio::test(start_paused = true)]
 async fn recounts_do_not_wait_for_a_conversion_webhook() {
-    let onlooker = Arc::new(Onlooker::default());
+    let observer = Arc::new(QuotaObserver::default());
     let mut config = config();
-    config.converters.insert(("example.com".to_owned(), "Timer".to_owned()), onlooker.clone());
+    config.converters.insert(("example.com".to_owned(), "Timer".to_owned()), observer.clone());
     let server = Server { api: ApiServer::new(config) };
-    assert!(onlooker.server.set(server.api.clone()).is_ok());
+    assert!(observer.server.set(server.api.clone()).is_ok());
     let version = |name: &str| {
         json!({"name": name, "served": true, "storage": name == "v1", "schema": {"openAPIV3Schema": {"type": "object",
             "x-kubernetes-preserve-unknown-fields": true}}})
@@ -147,8 +147,8 @@ async fn recounts_do_not_wait_for_a_conversion_webhook() {
     quota(&server, "q", json!({"count/timers.example.com": "5"})).await;
     let timers = "/apis/example.com/v2/namespaces/default/timers";
     server.post(timers, json!({"metadata": {"name": "t"}, "spec": {"a": 1}})).await.expect(201);
-    let asked = onlooker.used.lock().unwrap().first().cloned();
-    assert_eq!(asked.as_deref(), Some("0"), "it was converted before it was charged");
+    let asked = observer.used.lock().unwrap().first().cloned();
+    assert_eq!(asked.as_deref(), Some("0"), "the object is converted before it is charged");
     assert_eq!(used(&server, "q").await["count/timers.example.com"], "1");
     let changed = server.patch(&format!("{timers}/t"), "merge-patch", json!({"spec": {"a": 2}})).await.expect(200);
     assert_eq!(changed["spec"]["a"], 2);

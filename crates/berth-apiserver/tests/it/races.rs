@@ -1,4 +1,5 @@
-//! Two writers of one object: the second comes between the first one's reading and writing.
+//! Two concurrent writers of one object: the second writes between the read and the write of the
+//! first.
 
 use std::sync::{Arc, Mutex};
 
@@ -7,19 +8,19 @@ use berth_store::{CommitFuture, MemoryStore, Store, Write};
 use serde_json::{Value, json};
 
 use crate::harness::{Answer, Server, config_on};
-use crate::meddled::{Meddled, Meddler};
+use crate::intercepted_store::{CommitInterceptor, InterceptedStore};
 
 const MAP: &str = "/api/v1/namespaces/default/configmaps/a";
-/// Where the store keeps it.
+/// Suffix of its key in the store.
 const MAP_NAME: &str = "/a";
 
-/// Somebody else who writes right before the next update of an object.
-struct Raced {
-    /// What the other writer sets in the object's data; taken by the update it comes before.
+/// Another client that writes immediately before the next update of the ConfigMap.
+struct RivalWriter {
+    /// Value that the other client sets in the data. The next update takes it.
     rival: Mutex<Option<Value>>,
 }
 
-impl Meddler for Raced {
+impl CommitInterceptor for RivalWriter {
     fn commit(&self, store: &MemoryStore, user: &str, write: Write) -> CommitFuture {
         if let Write::Update { key, .. } = &write
             && key.ends_with(MAP_NAME)
@@ -28,35 +29,35 @@ impl Meddler for Raced {
             let record = store.get(key).unwrap();
             let mut value = record.value().as_ref().clone();
             value["data"]["rival"] = data;
-            // In memory a write has happened when it was queued.
+            // An in-memory store executes a write as soon as it is queued.
             drop(store.commit(Write::Update { key: key.clone(), expected: record.revision, value }));
         }
         store.commit_for(user, write)
     }
 }
 
-/// A server with a ConfigMap, and the store under it.
-async fn raced() -> (Server, Arc<Meddled<Raced>>, Value) {
-    let store = Meddled::by(Raced { rival: Mutex::default() });
+/// A server with a ConfigMap, its store, and the ConfigMap.
+async fn raced() -> (Server, Arc<InterceptedStore<RivalWriter>>, Value) {
+    let store = InterceptedStore::new(RivalWriter { rival: Mutex::default() });
     let server = Server { api: ApiServer::new(config_on(store.clone())) };
     let map = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}, "data": {"k": "1"}});
     let created = server.post("/api/v1/namespaces/default/configmaps", map).await.expect(201);
     (server, store, created)
 }
 
-impl Raced {
+impl RivalWriter {
     fn write_first(&self, what: &str) {
         *self.rival.lock().unwrap() = Some(what.into());
     }
 
     #[track_caller]
     fn expect_written(&self) {
-        assert!(self.rival.lock().unwrap().is_none(), "nobody came in between");
+        assert!(self.rival.lock().unwrap().is_none(), "the other client did not write");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_patch_without_a_revision_takes_in_what_was_written_in_between() {
+async fn a_patch_without_a_revision_includes_concurrent_changes() {
     let (server, store, _) = raced().await;
     let patches = [
         ("merge-patch", json!({"data": {"k": "merge"}})),
@@ -64,56 +65,56 @@ async fn a_patch_without_a_revision_takes_in_what_was_written_in_between() {
         ("json-patch", json!([{"op": "replace", "path": "/data/k", "value": "json"}])),
     ];
     for (kind, patch) in patches {
-        store.meddler.write_first(kind);
+        store.interceptor.write_first(kind);
         let patched = server.patch(MAP, kind, patch).await.expect(200);
-        store.meddler.expect_written();
+        store.interceptor.expect_written();
         let own = kind.split('-').next().unwrap();
         assert_eq!(patched["data"], json!({"k": own, "rival": kind}));
         assert_eq!(server.get(MAP).await.expect(200)["data"], patched["data"]);
     }
-    store.meddler.write_first("apply");
+    store.interceptor.write_first("apply");
     let applied = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}, "data": {"own": "1"}});
     let applied = server.patch(&format!("{MAP}?fieldManager=tester"), "apply", applied).await.expect(200);
-    store.meddler.expect_written();
+    store.interceptor.expect_written();
     assert_eq!(applied["data"], json!({"k": "json", "own": "1", "rival": "apply"}));
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_write_with_a_stale_revision_is_rejected() {
     let (server, store, created) = raced().await;
-    store.meddler.write_first("put");
+    store.interceptor.write_first("put");
     let mut put = created.clone();
     put["data"]["k"] = "2".into();
-    let refused = server.put(MAP, put).await.expect(409);
-    store.meddler.expect_written();
-    assert_eq!(refused["reason"], "Conflict");
+    let rejected = server.put(MAP, put).await.expect(409);
+    store.interceptor.expect_written();
+    assert_eq!(rejected["reason"], "Conflict");
 
     let seen = server.get(MAP).await.expect(200);
-    store.meddler.write_first("patch");
+    store.interceptor.write_first("patch");
     let patch = json!({"metadata": {"resourceVersion": seen["metadata"]["resourceVersion"]}, "data": {"k": "2"}});
-    let refused = server.patch(MAP, "merge-patch", patch).await.expect(409);
-    store.meddler.expect_written();
-    assert_eq!(refused["reason"], "Conflict");
+    let rejected = server.patch(MAP, "merge-patch", patch).await.expect(409);
+    store.interceptor.expect_written();
+    assert_eq!(rejected["reason"], "Conflict");
     assert_eq!(server.get(MAP).await.expect(200)["data"], json!({"k": "1", "rival": "patch"}));
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_replacement_without_a_revision_comes_last() {
+async fn a_replacement_without_a_revision_overwrites_concurrent_changes() {
     let (server, store, _) = raced().await;
-    store.meddler.write_first("put");
+    store.interceptor.write_first("put");
     let whole = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}, "data": {"k": "2"}});
     let replaced = server.put(MAP, whole).await.expect(200);
-    store.meddler.expect_written();
+    store.interceptor.expect_written();
     assert_eq!(replaced["data"], json!({"k": "2"}));
 }
 
-/// Somebody else who writes the pod's status right before it is deleted.
-struct Recovers {
-    /// What the next deletions are preceded by.
+/// Another client that writes a pod's status immediately before the pod is deleted.
+struct StatusWriter {
+    /// Statuses to write before the next deletions, the last one first.
     statuses: Mutex<Vec<Value>>,
 }
 
-impl Meddler for Recovers {
+impl CommitInterceptor for StatusWriter {
     fn commit(&self, store: &MemoryStore, user: &str, write: Write) -> CommitFuture {
         let (Write::Update { key, value, .. } | Write::Delete { key, last: Some(value), .. }) = &write else {
             return store.commit_for(user, write);
@@ -132,9 +133,10 @@ impl Meddler for Recovers {
     }
 }
 
-/// Evicts a pod of this status, which has others right before it is deleted (the last first). Its budget allows no eviction.
+/// Evicts a pod with the status `before`. Immediately before each deletion, another client sets the
+/// last status of `meanwhile`. The budget of the pod allows no eviction.
 async fn evicted(before: Value, meanwhile: Vec<Value>, options: Value) -> (Server, Answer) {
-    let store = Meddled::by(Recovers { statuses: Mutex::default() });
+    let store = InterceptedStore::new(StatusWriter { statuses: Mutex::default() });
     let server = Server { api: ApiServer::new(config_on(store.clone())) };
     let (pods, budgets) =
         ("/api/v1/namespaces/default/pods", "/apis/policy/v1/namespaces/default/poddisruptionbudgets");
@@ -151,7 +153,7 @@ async fn evicted(before: Value, meanwhile: Vec<Value>, options: Value) -> (Serve
     if options["preconditions"]["resourceVersion"] == "seen" {
         options["preconditions"]["resourceVersion"] = revision;
     }
-    *store.meddler.statuses.lock().unwrap() = meanwhile;
+    *store.interceptor.statuses.lock().unwrap() = meanwhile;
     let eviction = json!({"metadata": {"name": "p"}, "deleteOptions": options});
     let answer = server.post(&format!("{pods}/p/eviction"), eviction).await;
     (server, answer)
@@ -162,26 +164,26 @@ fn running(ready: &str) -> Value {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_pod_that_becomes_ready_while_it_is_evicted_is_looked_at_again() {
+async fn an_eviction_is_checked_again_if_the_pod_becomes_ready_meanwhile() {
     let uri = "/api/v1/namespaces/default/pods/p";
     for before in [running("False"), json!({"phase": "Pending"})] {
         let (server, answer) = evicted(before, vec![running("True")], json!({})).await;
-        let refused = answer.expect(429);
-        assert_eq!(refused["message"], "Cannot evict pod as it would violate the pod's disruption budget.");
+        let rejected = answer.expect(429);
+        assert_eq!(rejected["message"], "Cannot evict pod as it would violate the pod's disruption budget.");
         assert!(server.get(uri).await.expect(200)["metadata"]["deletionTimestamp"].is_null());
     }
-    // Still none that is counted.
+    // A pod that is still not ready is not counted by the budget.
     let (server, answer) = evicted(json!({"phase": "Pending"}), vec![running("False")], json!({})).await;
     answer.expect(201);
     let gone = server.get(uri).await;
     assert!(gone.code == 404 || !gone.body["metadata"]["deletionTimestamp"].is_null(), "{}", gone.body);
-    // Who says which pod, or which revision of it, is told that it is another now.
+    // Preconditions on the uid and the revision are checked.
     let other = json!({"preconditions": {"uid": "other"}});
     evicted(running("False"), Vec::new(), other).await.1.expect(409);
     let seen = json!({"preconditions": {"resourceVersion": "seen"}});
     evicted(running("False"), vec![running("False")], seen).await.1.expect(409);
-    // One that never stands still is for later.
+    // The eviction of a pod that changes all the time is rejected with 429.
     let always: Vec<Value> = (0..99).map(|n| json!({"phase": "Pending", "message": n.to_string()})).collect();
-    let refused = evicted(json!({"phase": "Pending"}), always, json!({})).await.1.expect(429);
-    assert_eq!(refused["details"]["retryAfterSeconds"], 10);
+    let rejected = evicted(json!({"phase": "Pending"}), always, json!({})).await.1.expect(429);
+    assert_eq!(rejected["details"]["retryAfterSeconds"], 10);
 }

@@ -1,15 +1,16 @@
-//! Clients that read an object and write it back change nothing, though they do not write what they have read: Go's types
-//! write empty structs, and leave out lists, texts and flags that are empty.
+//! Clients that read an object and write it back change nothing, although they do not send exactly
+//! the object that they received: Go encodes empty structs, and omits empty lists, strings and
+//! flags.
 
 use serde_json::{Map, Value, json};
 
 use crate::harness::server;
 
-/// How often each object is written back.
+/// Number of times that each object is written back.
 const TIMES: usize = 30;
 
-/// What a text that begins with `?` stands for: a value of a sort that says nothing.
-fn nothing(mark: &Value) -> Option<Value> {
+/// The empty value that a marker (a string that begins with `?`) stands for.
+fn empty_value(mark: &Value) -> Option<Value> {
     Some(match mark.as_str()? {
         "?map" => json!({}),
         "?list" => json!([]),
@@ -20,24 +21,24 @@ fn nothing(mark: &Value) -> Option<Value> {
     })
 }
 
-/// The form without what says nothing.
+/// The template without its markers.
 fn bare(form: &Value) -> Value {
     match form {
         Value::Object(fields) => {
-            let said = fields.iter().filter(|(_, field)| nothing(field).is_none());
-            Value::Object(said.map(|(name, field)| (name.clone(), bare(field))).collect::<Map<_, _>>())
+            let set = fields.iter().filter(|(_, field)| empty_value(field).is_none());
+            Value::Object(set.map(|(name, field)| (name.clone(), bare(field))).collect::<Map<_, _>>())
         }
         Value::Array(items) => items.iter().map(bare).collect(),
         other => other.clone(),
     }
 }
 
-/// Writes into what is stored, or takes from it, what says nothing according to the form.
+/// Randomly adds or removes the empty values that the template marks.
 fn rewrite(stored: &mut Value, form: &Value, state: &mut u64) {
     match (stored, form) {
         (Value::Object(stored), Value::Object(form)) => {
             for (name, field) in form {
-                let Some(empty) = nothing(field) else {
+                let Some(empty) = empty_value(field) else {
                     rewrite(&mut stored[name], field, state);
                     continue;
                 };
@@ -75,8 +76,8 @@ fn objects() -> Vec<(&'static str, Value)> {
         json!({"metadata": metadata, "spec": pod(restart)})
     };
     let selector = json!({"matchLabels": labels, "matchExpressions": "?list"});
-    let keeper = || json!({"selector": selector, "template": template("Always")});
-    let mut set = keeper();
+    let workload = || json!({"selector": selector, "template": template("Always")});
+    let mut set = workload();
     set["serviceName"] = json!("?text");
     let claim = json!({"accessModes": ["ReadWriteOnce"], "volumeName": "?text", "selector": "?map",
         "resources": {"requests": {"storage": "1024Mi"}, "limits": "?map"}});
@@ -90,9 +91,9 @@ fn objects() -> Vec<(&'static str, Value)> {
     };
     vec![
         (at("/apis/batch/v1", "jobs"), spec(json!({"template": template("Never")}))),
-        (at("/apis/apps/v1", "deployments"), spec(keeper())),
-        (at("/apis/apps/v1", "replicasets"), spec(keeper())),
-        (at("/apis/apps/v1", "daemonsets"), spec(keeper())),
+        (at("/apis/apps/v1", "deployments"), spec(workload())),
+        (at("/apis/apps/v1", "replicasets"), spec(workload())),
+        (at("/apis/apps/v1", "daemonsets"), spec(workload())),
         (at("/apis/apps/v1", "statefulsets"), spec(set)),
         (at("/apis/apps/v1", "controllerrevisions"), json!({"revision": 1, "data": {"a": {}}})),
         (at("/api/v1", "pods"), spec(pod("Never"))),
@@ -138,7 +139,7 @@ fn objects() -> Vec<(&'static str, Value)> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_object_of_any_kind_that_is_read_and_written_back_is_not_refused() {
+async fn objects_that_are_read_and_written_back_are_accepted() {
     let server = server();
     let mut state = 7;
     for (path, form) in objects() {

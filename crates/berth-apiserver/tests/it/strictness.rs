@@ -1,4 +1,4 @@
-//! What strict validation of fields names, and other answers that Kubernetes' conformance specs insist on.
+//! Strict field validation, and other behaviour that Kubernetes' conformance tests require.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::harness::{Answer, Server, read, server};
 
 const CRDS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
 
-/// A kind of `x.dev` with this schema.
+/// Defines a kind of `x.dev` with this schema.
 async fn define(server: &Server, plural: &str, kind: &str, schema: Value) -> Answer {
     let definition = json!({"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
         "metadata": {"name": format!("{plural}.x.dev")},
@@ -37,16 +37,16 @@ async fn apply(server: &Server, uri: &str, yaml: &str) -> Answer {
 }
 
 #[tokio::test(start_paused = true)]
-async fn applying_names_every_field_that_is_not_declared() {
+async fn an_apply_with_undeclared_fields_is_rejected_with_all_their_paths() {
     let server = server_with_kinds().await;
     let yaml = "apiVersion: x.dev/v1\nkind: Strict\nmetadata:\n  name: a\n  odd: 1\nodd: 1\nspec:\n  foo: 1\n  odd: 1\n  template:\n    \
                 metadata: {name: sub, namespace: d, odd: 1}\n";
-    // Whatever is done about unknown fields elsewhere, nobody can own one.
+    // Apply rejects unknown fields with every field validation, because no manager can own them.
     for validation in ["Strict", "Warn", "Ignore"] {
         let uri = format!("/apis/x.dev/v1/stricts/a?fieldManager=t&fieldValidation={validation}");
-        let refused = apply(&server, &uri, yaml).await.expect(400);
+        let rejected = apply(&server, &uri, yaml).await.expect(400);
         assert_eq!(
-            refused["message"],
+            rejected["message"],
             "failed to create typed patch object (/a; x.dev/v1, Kind=Strict): errors:\n  \
              .metadata.odd: field not declared in schema\n  .odd: field not declared in schema\n  \
              .spec.foo: expected string, got 1\n  .spec.odd: field not declared in schema\n  \
@@ -54,8 +54,8 @@ async fn applying_names_every_field_that_is_not_declared() {
         );
     }
     let map = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: m}\ndat: {a: b}\n";
-    let refused = apply(&server, "/api/v1/namespaces/default/configmaps/m?fieldManager=t", map).await.expect(400);
-    let message = refused["message"].as_str().unwrap();
+    let rejected = apply(&server, "/api/v1/namespaces/default/configmaps/m?fieldManager=t", map).await.expect(400);
+    let message = rejected["message"].as_str().unwrap();
     assert!(message.ends_with("(default/m; /v1, Kind=ConfigMap): .dat: field not declared in schema"), "{message}");
     let sound = "apiVersion: x.dev/v1\nkind: Strict\nmetadata: {name: a}\nspec:\n  template:\n    \
                  apiVersion: v1\n    kind: Sub\n    metadata: {name: sub, labels: {a: b}, finalizers: [x.dev/a]}\n";
@@ -63,7 +63,7 @@ async fn applying_names_every_field_that_is_not_declared() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn repeated_keys_are_noticed_in_every_form() {
+async fn duplicate_keys_are_reported_in_every_media_type() {
     let server = server_with_kinds().await;
     let yaml =
         "\napiVersion: x.dev/v1\nkind: Keep\nmetadata: {name: NAME}\nspec:\n  foo: a\n  foo: b\n  any: {x: 1, x: 2}\n";
@@ -73,8 +73,8 @@ async fn repeated_keys_are_noticed_in_every_form() {
     let warned =
         ["299 - \"line 7: key \\\"foo\\\" already set in map\"", "299 - \"line 8: key \\\"x\\\" already set in map\""];
     let uri = |validation: &str| format!("/apis/x.dev/v1/keeps/a?fieldManager=t&fieldValidation={validation}");
-    let refused = apply(&server, &uri("Strict"), &of("a")).await.expect(400);
-    assert_eq!(refused["message"], format!("error strict decoding YAML: error converting YAML to JSON: {lines}"));
+    let rejected = apply(&server, &uri("Strict"), &of("a")).await.expect(400);
+    assert_eq!(rejected["message"], format!("error strict decoding YAML: error converting YAML to JSON: {lines}"));
     server.get("/apis/x.dev/v1/keeps/a").await.expect(404);
     let applied = apply(&server, &uri("Warn"), &of("a")).await;
     assert_eq!(applied.warnings, warned);
@@ -82,17 +82,20 @@ async fn repeated_keys_are_noticed_in_every_form() {
     assert!(apply(&server, &uri("Ignore"), &of("a")).await.warnings.is_empty());
     let body =
         r#"{"apiVersion": "x.dev/v1", "kind": "Keep", "metadata": {"name": "a"}, "spec": {"foo": "a", "foo": "b"}}"#;
-    let refused = apply(&server, &uri("Strict"), body).await.expect(400);
-    assert!(refused["message"].as_str().unwrap().ends_with("\n  line 1: key \"foo\" already set in map"), "{refused}");
+    let rejected = apply(&server, &uri("Strict"), body).await.expect(400);
+    assert!(
+        rejected["message"].as_str().unwrap().ends_with("\n  line 1: key \"foo\" already set in map"),
+        "{rejected}"
+    );
 
     let post = async |name: &str, validation: &str| {
         let uri = format!("/apis/x.dev/v1/keeps?fieldValidation={validation}");
         let headers = [("content-type", "application/yaml")];
         read(server.raw(Method::POST, &uri, &headers, of(name).into_bytes()).await).await
     };
-    let refused = post("b", "Strict").await.expect(400);
+    let rejected = post("b", "Strict").await.expect(400);
     let message = format!("Keep in version \"v1\" cannot be handled as a Keep: strict decoding error: {lines}");
-    assert_eq!(refused["message"], message);
+    assert_eq!(rejected["message"], message);
     assert_eq!(post("b", "Warn").await.warnings, warned);
     assert!(post("c", "Ignore").await.warnings.is_empty());
 
@@ -102,33 +105,33 @@ async fn repeated_keys_are_noticed_in_every_form() {
         read(server.raw(Method::PATCH, &uri, &[("content-type", &media)], body.as_bytes().to_vec()).await).await
     };
     let merge = r#"{"odd": 1, "spec": {"foo": "c", "foo": "d"}}"#;
-    let refused = patch("merge-patch", "Strict", merge).await.expect(422);
+    let rejected = patch("merge-patch", "Strict", merge).await.expect(422);
     let both = "strict decoding error: duplicate field \"spec.foo\", unknown field \"odd\"";
-    assert!(refused["message"].as_str().unwrap().ends_with(both), "{refused}");
+    assert!(rejected["message"].as_str().unwrap().ends_with(both), "{rejected}");
     let patched = patch("merge-patch", "Warn", merge).await;
     assert_eq!(patched.warnings, ["299 - \"duplicate field \\\"spec.foo\\\"\"", "299 - \"unknown field \\\"odd\\\"\""]);
     let steps = r#"[{"op": "add", "path": "/spec/foo", "value": "e", "value": "f", "why": 1}]"#;
-    let refused = patch("json-patch", "Strict", steps).await.expect(422);
+    let rejected = patch("json-patch", "Strict", steps).await.expect(422);
     let both = "json patch duplicate field \"[0].value\", json patch unknown field \"[0].why\"";
-    assert!(refused["message"].as_str().unwrap().ends_with(both), "{refused}");
+    assert!(rejected["message"].as_str().unwrap().ends_with(both), "{rejected}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn faults_of_a_built_in_object_are_named_in_the_order_of_its_json() {
+async fn unknown_and_duplicate_fields_are_reported_in_the_order_of_the_body() {
     let server = server();
     let body =
         r#"{"metadata": {"name": "a", "zeta": 1, "alpha": 1}, "zeta": 1, "data": {"k": "1", "k": "2"}, "alpha": 1}"#;
     let uri = "/api/v1/namespaces/default/configmaps?fieldValidation=Strict";
     let media = [("content-type", "application/json")];
     let answer = server.raw(Method::POST, uri, &media, body.as_bytes().to_vec()).await;
-    let refused = read(answer).await.expect(400);
+    let rejected = read(answer).await.expect(400);
     let found = "strict decoding error: unknown field \"metadata.zeta\", unknown field \"metadata.alpha\", \
         unknown field \"zeta\", duplicate field \"data.k\", unknown field \"alpha\"";
-    assert!(refused["message"].as_str().unwrap().ends_with(found), "{refused}");
+    assert!(rejected["message"].as_str().unwrap().ends_with(found), "{rejected}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_has_no_columns_is_not_acceptable_as_a_table() {
+async fn kinds_without_columns_are_not_acceptable_as_tables() {
     let server = server();
     let review = json!({"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview",
         "spec": {"nonResourceAttributes": {"path": "/", "verb": "get"}}});
@@ -138,8 +141,8 @@ async fn what_has_no_columns_is_not_acceptable_as_a_table() {
         read(server.raw(Method::POST, uri, &headers, body.to_string().into_bytes()).await).await
     };
     let table = "application/json;as=Table;v=v1;g=meta.k8s.io";
-    let refused = ask(reviews, table, &review).await.expect(406);
-    assert_eq!(refused["reason"], "NotAcceptable");
+    let rejected = ask(reviews, table, &review).await.expect(406);
+    assert_eq!(rejected["reason"], "NotAcceptable");
     let either = ask(reviews, &format!("{table},application/json"), &review).await.expect(201);
     assert_eq!(either["status"]["allowed"], true);
     let metadata = "application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io";
@@ -150,7 +153,7 @@ async fn what_has_no_columns_is_not_acceptable_as_a_table() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_kind_without_a_schema_is_published_as_one_that_takes_anything() {
+async fn a_kind_without_a_schema_is_published_as_an_open_object() {
     let server = server();
     define(&server, "frees", "Free", json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true}))
         .await
@@ -161,7 +164,7 @@ async fn a_kind_without_a_schema_is_published_as_one_that_takes_anything() {
     let named = json!([{"group": "x.dev", "version": "v1", "kind": "Free"}]);
     assert_eq!(of("Free"), json!({"type": "object", "x-kubernetes-group-version-kind": named}));
     let fields = of("Bare")["properties"].clone();
-    let fields: Vec<&String> = fields.as_object().expect("it keeps nothing but these").keys().collect();
+    let fields: Vec<&String> = fields.as_object().expect("an object").keys().collect();
     assert_eq!(fields, ["apiVersion", "kind", "metadata"]);
     assert_eq!(
         of("FreeList")["properties"]["items"]["description"],
@@ -173,15 +176,15 @@ async fn a_kind_without_a_schema_is_published_as_one_that_takes_anything() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_pattern_that_cannot_be_compiled_is_refused_with_its_definition() {
+async fn a_definition_with_an_invalid_pattern_is_rejected() {
     let server = server();
     let with = |pattern: &str| {
         let spec = json!({"type": "object", "properties": {"s": {"type": "string", "pattern": pattern}}});
         json!({"type": "object", "properties": {"spec": spec}})
     };
     let bomb = "((((a{1,100}){1,100}){1,100}){1,100})";
-    let refused = define(&server, "bombs", "Bomb", with(bomb)).await.expect(422);
-    let cause = &refused["details"]["causes"][0];
+    let rejected = define(&server, "bombs", "Bomb", with(bomb)).await.expect(422);
+    let cause = &rejected["details"]["causes"][0];
     assert_eq!(cause["field"], "spec.validation.openAPIV3Schema.properties[spec].properties[s].pattern");
     assert_eq!(
         cause["message"],
@@ -196,15 +199,15 @@ async fn a_pattern_that_cannot_be_compiled_is_refused_with_its_definition() {
         |text: &str| json!({"apiVersion": "x.dev/v1", "kind": "Sound", "metadata": {"name": "s"}, "spec": {"s": text}});
     server.post("/apis/x.dev/v1/sounds", sound("\u{661}.2.3.4")).await.expect(422);
     server.post("/apis/x.dev/v1/sounds", sound("1.2.3.4")).await.expect(201);
-    // One in an expression is no better.
+    // The same applies to a pattern in a CEL expression.
     let mut schema = with("a");
     schema["properties"]["spec"]["x-kubernetes-validations"] = json!([{"rule": "self.s.matches('(a{32}){32}')"}]);
-    let refused = define(&server, "rules", "Rule", schema).await.expect(422);
-    assert!(refused["message"].as_str().unwrap().contains("invalid matches argument"), "{refused}");
+    let rejected = define(&server, "rules", "Rule", schema).await.expect(422);
+    assert!(rejected["message"].as_str().unwrap().contains("invalid matches argument"), "{rejected}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_page_is_not_good_for_ever_where_nothing_is_written() {
+async fn continue_tokens_expire_even_if_nothing_is_written() {
     const MAPS: &str = "/api/v1/namespaces/default/configmaps";
     let server = server();
     forget_history(&server.api);
@@ -221,7 +224,7 @@ async fn a_page_is_not_good_for_ever_where_nothing_is_written() {
     let of_second = second["metadata"]["continue"].as_str().unwrap().to_owned();
     let fresh = server.get(&format!("{MAPS}?limit=1")).await.expect(200);
     tokio::time::sleep(interval).await;
-    // The second page is as old as the list it belongs to; a list that began later is not.
+    // The token of the second page has expired with its list. That of a later list has not.
     server.get(&next(&of_second)).await.expect(410);
     server.get(&next(fresh["metadata"]["continue"].as_str().unwrap())).await.expect(200);
     let expired = server.get(&next(&token)).await.expect(410);

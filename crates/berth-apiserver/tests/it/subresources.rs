@@ -1,4 +1,4 @@
-//! What is posted and put to bindings, scales and evictions is read as its type, and disruption budgets count down.
+//! Validation of bindings, scales and evictions, and the effect of evictions on disruption budgets.
 
 use serde_json::{Value, json};
 
@@ -11,14 +11,14 @@ fn pod(name: &str) -> Value {
     json!({"metadata": {"name": name, "labels": {"app": "a"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}})
 }
 
-async fn refused(server: &Server, uri: &str, body: Value, code: u16, why: &str) {
-    let refused = server.post(uri, body.clone()).await.expect(code);
-    let message = refused["message"].as_str().unwrap();
+async fn rejected(server: &Server, uri: &str, body: Value, code: u16, why: &str) {
+    let rejected = server.post(uri, body.clone()).await.expect(code);
+    let message = rejected["message"].as_str().unwrap();
     assert!(message.contains(why), "{body}: {message}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_binding_is_of_the_pod_it_names_and_adds_texts() {
+async fn a_binding_must_name_its_pod_and_adds_labels_and_annotations() {
     let server = server();
     server.post(PODS, pod("p")).await.expect(201);
     let uri = format!("{PODS}/p/binding");
@@ -45,11 +45,11 @@ async fn a_binding_is_of_the_pod_it_names_and_adds_texts() {
         ),
     ];
     for (body, code, why) in cases {
-        refused(&server, &uri, body, code, why).await;
+        rejected(&server, &uri, body, code, why).await;
     }
-    refused(&server, "/api/v1/namespaces/default/bindings", to(json!({})), 400, "name must be provided").await;
+    rejected(&server, "/api/v1/namespaces/default/bindings", to(json!({})), 400, "name must be provided").await;
     assert!(server.get(&format!("{PODS}/p")).await.expect(200)["spec"]["nodeName"].is_null());
-    // A null is no text, so it is an empty one; it takes nothing away.
+    // A null label is stored as the empty string. It does not remove the label.
     let more = json!({"name": "p", "labels": {"app": null, "zone": "z"}, "annotations": {"a/b": "c"}});
     server.post(&uri, to(more)).await.expect(201);
     let bound = server.get(&format!("{PODS}/p")).await.expect(200);
@@ -59,7 +59,7 @@ async fn a_binding_is_of_the_pod_it_names_and_adds_texts() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_scale_says_a_number_of_what_it_names() {
+async fn a_scale_must_be_valid_and_name_its_object() {
     let server = server();
     let sets = "/apis/apps/v1/namespaces/default/replicasets";
     let template = json!({"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}});
@@ -73,8 +73,8 @@ async fn a_scale_says_a_number_of_what_it_names() {
         let put = server.put(&uri, scale(spec.clone())).await.expect(400);
         assert!(put["message"].as_str().unwrap().starts_with("Scale in version \"v1\" cannot be handled as a Scale"));
         let patched = server.patch(&uri, "merge-patch", json!({"spec": spec})).await.expect(422);
-        for refused in [put, patched] {
-            assert!(refused["message"].as_str().unwrap().ends_with(why), "{refused}");
+        for rejected in [put, patched] {
+            assert!(rejected["message"].as_str().unwrap().ends_with(why), "{rejected}");
         }
     }
     let misspelt = scale(json!({"replica": 7, "replicas": 2}));
@@ -84,19 +84,19 @@ async fn a_scale_says_a_number_of_what_it_names() {
     let strict = format!("{uri}?fieldValidation=Strict");
     let put = server.put(&strict, misspelt).await.expect(400);
     let patched = server.patch(&strict, "merge-patch", json!({"spec": {"replica": 7}})).await.expect(422);
-    for refused in [put, patched] {
-        let message = refused["message"].as_str().unwrap();
+    for rejected in [put, patched] {
+        let message = rejected["message"].as_str().unwrap();
         assert!(message.ends_with("strict decoding error: unknown field \"spec.replica\""), "{message}");
     }
-    // Of another object, or of one that was there before.
+    // Scales of another object, or of a deleted object of the same name.
     let other = json!({"metadata": {"name": "other"}, "spec": {"replicas": 1}});
     server.put(&uri, other).await.expect(400);
     server.put(&uri, json!({"spec": {"replicas": 1}})).await.expect(400);
     let other = json!({"metadata": {"name": "rs", "namespace": "other"}, "spec": {"replicas": 1}});
     server.put(&uri, other).await.expect(400);
     let before = json!({"metadata": {"name": "rs", "uid": "before"}, "spec": {"replicas": 1}});
-    let refused = server.put(&uri, before).await.expect(409);
-    assert!(refused["message"].as_str().unwrap().contains("UID in precondition: before"), "{refused}");
+    let rejected = server.put(&uri, before).await.expect(409);
+    assert!(rejected["message"].as_str().unwrap().contains("UID in precondition: before"), "{rejected}");
     let patch = json!({"metadata": {"name": "other"}, "spec": {"replicas": 1}});
     server.patch(&uri, "merge-patch", patch).await.expect(400);
     let stored = server.get(&format!("{sets}/rs")).await.expect(200);
@@ -124,7 +124,7 @@ fn eviction(name: &str) -> Value {
 }
 
 #[tokio::test(start_paused = true)]
-async fn evictions_count_a_budget_down() {
+async fn evictions_decrement_the_allowed_disruptions() {
     let server = server();
     let status = json!({"observedGeneration": 1, "disruptionsAllowed": 1, "currentHealthy": 3, "desiredHealthy": 2,
         "expectedPods": 3});
@@ -147,29 +147,29 @@ async fn evictions_count_a_budget_down() {
         (&json!("DisruptionAllowed"), &json!("False"), &json!("InsufficientPods"))
     );
     for query in ["", "?dryRun=All"] {
-        let refused = evict("p2", query).await.expect(429);
-        assert_eq!(refused["message"], "Cannot evict pod as it would violate the pod's disruption budget.");
-        let cause = &refused["details"]["causes"][0];
+        let rejected = evict("p2", query).await.expect(429);
+        assert_eq!(rejected["message"], "Cannot evict pod as it would violate the pod's disruption budget.");
+        let cause = &rejected["details"]["causes"][0];
         let why = "The disruption budget b needs 2 healthy pods and has 3 currently";
         assert_eq!((&cause["reason"], &cause["message"]), (&json!("DisruptionBudget"), &json!(why)));
     }
     assert!(server.get(&format!("{PODS}/p2")).await.expect(200)["metadata"]["deletionTimestamp"].is_null());
-    // One that is not ready is not among those that are counted; one that goes already costs nothing.
+    // Evictions of a pod that is not ready, or is being deleted, are not counted.
     let unready = json!({"status": {"conditions": [{"type": "Ready", "status": "False"}]}});
     server.patch(&format!("{PODS}/p3/status"), "merge-patch", unready).await.expect(200);
     evict("p3", "").await.expect(201);
     evict("p1", "").await.expect(201);
-    // What the controller has not looked at yet.
+    // The controller has not yet processed the new specification.
     let patch = json!({"spec": {"minAvailable": 0}});
     server.patch(&format!("{BUDGETS}/b"), "merge-patch", patch).await.expect(200);
-    let refused = evict("p2", "").await.expect(429);
+    let rejected = evict("p2", "").await.expect(429);
     let why = "The disruption budget b is still being processed by the server.";
-    assert_eq!(refused["details"]["causes"][0]["message"], why);
-    assert_eq!(refused["details"]["retryAfterSeconds"], 10);
+    assert_eq!(rejected["details"]["causes"][0]["message"], why);
+    assert_eq!(rejected["details"]["retryAfterSeconds"], 10);
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_eviction_that_cannot_be_read_costs_nothing() {
+async fn an_invalid_eviction_does_not_decrement_the_budget() {
     let server = server();
     guarded(&server, &["p"], json!({"observedGeneration": 1, "disruptionsAllowed": 1})).await;
     let uri = format!("{PODS}/p/eviction");
@@ -182,13 +182,13 @@ async fn an_eviction_that_cannot_be_read_costs_nothing() {
         (json!({"metadata": {"name": "p"}, "kind": "Binding"}), 400, "does not match the expected kind (Eviction)"),
     ];
     for (body, code, why) in cases {
-        refused(&server, &uri, body, code, why).await;
+        rejected(&server, &uri, body, code, why).await;
     }
     assert_eq!(server.get(&format!("{BUDGETS}/b")).await.expect(200)["status"]["disruptionsAllowed"], 1);
     assert!(server.get(&format!("{PODS}/p")).await.expect(200)["metadata"]["deletionTimestamp"].is_null());
     server.post(&uri, with(json!({"kind": "DeleteOptions", "gracePeriodSeconds": 7}))).await.expect(201);
     assert_eq!(server.get(&format!("{PODS}/p")).await.expect(200)["metadata"]["deletionGracePeriodSeconds"], 7);
-    // Two budgets cannot be counted down together.
+    // A pod with two budgets cannot be evicted.
     let spec = json!({"minAvailable": 1, "selector": {"matchLabels": {"app": "a"}}});
     server.post(BUDGETS, json!({"metadata": {"name": "c"}, "spec": spec})).await.expect(201);
     let mut second = pod("two");
@@ -196,5 +196,5 @@ async fn an_eviction_that_cannot_be_read_costs_nothing() {
     server.post(PODS, second).await.expect(201);
     let running = json!({"status": {"phase": "Running"}});
     server.patch(&format!("{PODS}/two/status"), "merge-patch", running).await.expect(200);
-    refused(&server, &format!("{PODS}/two/eviction"), eviction("two"), 500, "more than one PodDisruptionBudget").await;
+    rejected(&server, &format!("{PODS}/two/eviction"), eviction("two"), 500, "more than one PodDisruptionBudget").await;
 }

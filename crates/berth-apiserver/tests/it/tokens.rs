@@ -1,4 +1,4 @@
-//! Tokens of service accounts: in Secrets, and how others verify them.
+//! Service account tokens: in Secrets, on request, and the published keys.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -28,9 +28,9 @@ fn decoded(secret: &Value, key: &str) -> String {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_secret_for_an_account_is_filled_and_its_token_good_as_long_as_it_is_there() {
+async fn a_token_secret_is_filled_and_its_token_is_valid_while_secret_and_account_exist() {
     let server = server();
-    let tokens = server.api.tokens().expect("there is a key");
+    let tokens = server.api.tokens().expect("a key");
     let account = server.post(ACCOUNTS, json!({"metadata": {"name": "robot"}})).await.expect(201);
     let authority = json!({"metadata": {"name": "kube-root-ca.crt"}, "data": {"ca.crt": "PEM"}});
     server.post("/api/v1/namespaces/default/configmaps", authority).await.expect(201);
@@ -39,40 +39,40 @@ async fn a_secret_for_an_account_is_filled_and_its_token_good_as_long_as_it_is_t
     let uid = &account["metadata"]["uid"];
     assert_eq!(&made["metadata"]["annotations"]["kubernetes.io/service-account.uid"], uid);
     let token = decoded(&made, "token");
-    let user = tokens.verify(&token, None).expect("good").user;
+    let user = tokens.verify(&token, None).expect("valid").user;
     let expected = Account { namespace: "default", name: "robot", uid: uid.as_str().unwrap(), ..Account::default() };
     assert_eq!(user, expected.user());
-    assert!(tokens.verify(&token, Some(&["vault".to_owned()])).is_err(), "for this server only");
+    assert!(tokens.verify(&token, Some(&["vault".to_owned()])).is_err(), "the token is for this server only");
 
-    // A year later it still is, and what is filled in stays.
+    // The token does not expire, and updates keep it.
     tokio::time::advance(std::time::Duration::from_secs(366 * 24 * 3600)).await;
     assert!(tokens.verify(&token, None).is_ok());
     let label = json!({"metadata": {"labels": {"a": "b"}}});
     let kept = server.patch(&format!("{SECRETS}/t"), "merge-patch", label).await.expect(200);
     assert_eq!(decoded(&kept, "token"), token);
     server.delete(&format!("{SECRETS}/t"), Value::Null).await.expect(200);
-    assert!(tokens.verify(&token, None).is_err(), "the secret is gone");
+    assert!(tokens.verify(&token, None).is_err(), "the secret is deleted");
 
     let again = server.post(SECRETS, secret("u", "robot")).await.expect(201);
     let token = decoded(&again, "token");
     server.delete(&format!("{ACCOUNTS}/robot"), Value::Null).await.expect(200);
-    assert!(tokens.verify(&token, None).is_err(), "the account is gone");
+    assert!(tokens.verify(&token, None).is_err(), "the account is deleted");
     server.post(ACCOUNTS, json!({"metadata": {"name": "robot"}})).await.expect(201);
-    assert!(tokens.verify(&token, None).is_err(), "another account of that name");
+    assert!(tokens.verify(&token, None).is_err(), "the new account has another uid");
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_token_secret_without_an_existing_account_is_rejected_or_stays_empty() {
     let server = server();
-    let nobody = json!({"metadata": {"name": "t"}, "type": "kubernetes.io/service-account-token"});
-    let refused = server.post(SECRETS, nobody).await.expect(422);
-    assert_eq!(refused["details"]["causes"][0]["field"], "metadata.annotations[kubernetes.io/service-account.name]");
-    let made = server.post(SECRETS, secret("t", "nobody")).await.expect(201);
+    let without_account = json!({"metadata": {"name": "t"}, "type": "kubernetes.io/service-account-token"});
+    let rejected = server.post(SECRETS, without_account).await.expect(422);
+    assert_eq!(rejected["details"]["causes"][0]["field"], "metadata.annotations[kubernetes.io/service-account.name]");
+    let made = server.post(SECRETS, secret("t", "missing")).await.expect(201);
     assert_eq!(made["data"], Value::Null);
 }
 
 #[tokio::test(start_paused = true)]
-async fn keys_are_published() {
+async fn the_keys_of_the_issuer_are_published() {
     let server = server();
     let configuration = server.get("/.well-known/openid-configuration").await.expect(200);
     assert_eq!(configuration["id_token_signing_alg_values_supported"], json!(["ES256"]));
@@ -88,7 +88,8 @@ async fn malformed_token_requests_are_rejected() {
     let server = server();
     server.post(ACCOUNTS, json!({"metadata": {"name": "robot"}})).await.expect(201);
     let uri = format!("{ACCOUNTS}/robot/token");
-    // What is not a list must not pass for none, which is the API server itself.
+    // Audiences that are not a list must not count as absent: the default audience is the API
+    // server itself.
     for (spec, field) in [
         (json!({"audiences": "vault"}), "spec.audiences"),
         (json!({"audiences": [1]}), "spec.audiences"),
@@ -96,8 +97,8 @@ async fn malformed_token_requests_are_rejected() {
         (json!({"boundObjectRef": "p"}), "spec.boundObjectRef"),
         (json!("vault"), "spec"),
     ] {
-        let refused = server.post(&uri, json!({"spec": spec})).await.expect(400);
-        let message = refused["message"].as_str().unwrap();
+        let rejected = server.post(&uri, json!({"spec": spec})).await.expect(400);
+        let message = rejected["message"].as_str().unwrap();
         assert!(message.contains("cannot unmarshal") && message.contains(field), "{spec}: {message}");
     }
     let made = server.post(&uri, json!({"spec": {"audiences": ["vault"]}})).await.expect(201);
@@ -114,7 +115,7 @@ async fn a_token_is_bound_to_pods_of_its_own_account_only() {
     let bound = json!({"apiVersion": "v1", "kind": "Pod", "name": "p"});
     let request = json!({"spec": {"audiences": [], "boundObjectRef": bound}});
     server.post(&format!("{ACCOUNTS}/robot/token"), request.clone()).await.expect(201);
-    let refused = server.post(&format!("{ACCOUNTS}/other/token"), request).await.expect(400);
+    let rejected = server.post(&format!("{ACCOUNTS}/other/token"), request).await.expect(400);
     let why = "cannot bind token for serviceaccount \"other\" to pod running with different serviceaccount name.";
-    assert_eq!(refused["message"], why);
+    assert_eq!(rejected["message"], why);
 }

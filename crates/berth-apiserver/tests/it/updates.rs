@@ -1,18 +1,18 @@
-//! What updates of built-in kinds may not change, and what only pods are refused for.
+//! Immutable fields of built-in kinds, and rules that apply to pods but not to templates.
 
 use berth_store::Write;
 use serde_json::{Value, json};
 
 use crate::harness::{Server, server};
 
-/// A change of an object (merge patch) and the causes of its refusal; none means that it is accepted.
+/// Sends a merge patch and compares the causes of its rejection. None means that it is accepted.
 async fn change(server: &Server, path: &str, patch: Value, expected: &[&str]) {
     let answer = server.patch(path, "merge-patch", patch.clone()).await;
     let causes = answer.body["details"]["causes"].as_array().cloned().unwrap_or_default();
     let text = |cause: &Value, field: &str| cause[field].as_str().unwrap_or_default().to_owned();
-    let said: Vec<String> =
+    let reported: Vec<String> =
         causes.iter().map(|cause| format!("{}: {}", text(cause, "field"), text(cause, "message"))).collect();
-    assert_eq!(said, expected, "{patch}");
+    assert_eq!(reported, expected, "{patch}");
     assert_eq!(answer.code, if expected.is_empty() { 200 } else { 422 }, "{}", answer.body);
 }
 
@@ -21,7 +21,7 @@ fn pod_spec() -> Value {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_a_stateful_set_is_made_of_stays() {
+async fn most_fields_of_a_stateful_sets_specification_are_immutable() {
     let server = server();
     let labels = json!({"app": "a"});
     let claim = json!({"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}});
@@ -57,24 +57,24 @@ async fn finalizers_added_by_an_update_must_be_qualified() {
     server.post(maps, made).await.expect(201);
     let path = format!("{maps}/m");
     let finalizers = |list: &[&str]| json!({"metadata": {"finalizers": list}});
-    let refused = "metadata.finalizers[1]: Invalid value: \"mine\": name is neither a standard finalizer name nor is it \
+    let rejected = "metadata.finalizers[1]: Invalid value: \"mine\": name is neither a standard finalizer name nor is it \
                    fully qualified";
-    change(&server, &path, finalizers(&["example.com/f", "mine"]), &[refused]).await;
-    // One from before that was checked stays as good as it was.
+    change(&server, &path, finalizers(&["example.com/f", "mine"]), &[rejected]).await;
+    // Stored finalizers from before this check are accepted.
     let store = server.api.store_handle();
     let key = "/core/configmaps/default/m";
-    let record = store.get(key).expect("it is stored");
+    let record = store.get(key).expect("stored");
     let mut older = record.value().as_ref().clone();
     older["metadata"]["finalizers"] = json!(["old", "older"]);
     let write = Write::Update { key: key.to_owned(), expected: record.revision, value: older };
     store.commit(write).await.expect("stored");
     change(&server, &path, json!({"data": {"a": "1"}}), &[]).await;
-    change(&server, &path, finalizers(&["older", "mine"]), &[refused]).await;
+    change(&server, &path, finalizers(&["older", "mine"]), &[rejected]).await;
     change(&server, &path, finalizers(&["older", "orphan"]), &[]).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_a_claim_asked_for_stays_until_it_is_bound() {
+async fn the_specification_of_a_claim_is_immutable_until_it_is_bound() {
     let server = server();
     let claims = "/api/v1/namespaces/default/persistentvolumeclaims";
     let claim = json!({"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "2Gi"}}});
@@ -103,7 +103,7 @@ async fn what_a_claim_asked_for_stays_until_it_is_bound() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_volumes_and_classes_are_made_of_stays() {
+async fn sources_of_volumes_and_parameters_of_classes_are_immutable() {
     let server = server();
     let volume = json!({"metadata": {"name": "v"}, "spec": {"accessModes": ["ReadWriteOnce"],
         "capacity": {"storage": "1Gi"}, "csi": {"driver": "d.example.com", "volumeHandle": "h"}}});
@@ -138,7 +138,7 @@ async fn what_volumes_and_classes_are_made_of_stays() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_templates_leave_open_their_pods_get() {
+async fn some_defaults_and_rules_apply_to_pods_but_not_to_templates() {
     let server = server();
     let mut spec = pod_spec();
     spec["hostNetwork"] = true.into();
@@ -159,8 +159,8 @@ async fn what_templates_leave_open_their_pods_get() {
 
     let blank = json!({"containers": [{"name": "c", "image": " "}], "volumes": [{"name": "v", "image": {}}]});
     server.post(deployments, deployment(&blank)).await.expect(201);
-    let refused = server.post(pods, json!({"metadata": {"name": "q"}, "spec": blank})).await.expect(422);
-    let message = refused["message"].as_str().unwrap();
+    let rejected = server.post(pods, json!({"metadata": {"name": "q"}, "spec": blank})).await.expect(422);
+    let message = rejected["message"].as_str().unwrap();
     assert!(message.contains("spec.containers[0].image: Invalid value: \" \": must not have leading"), "{message}");
     assert!(message.contains("spec.volumes[0].image.reference: Required value"), "{message}");
     let padded = json!([{"op": "replace", "path": "/spec/containers/0/image", "value": "i "}]);
@@ -168,7 +168,7 @@ async fn what_templates_leave_open_their_pods_get() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_only_the_latest_is_always_pulled() {
+async fn images_with_the_latest_tag_have_the_pull_policy_always() {
     let server = server();
     let hash = "a".repeat(64);
     for (image, policy) in [
@@ -187,7 +187,7 @@ async fn what_is_only_the_latest_is_always_pulled() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn long_lists_are_validated_and_few_errors_reported() {
+async fn long_lists_are_validated_and_the_number_of_errors_is_limited() {
     const MANY: usize = 20_000;
     let server = server();
     let name = |index: usize| format!("v{index}");
@@ -199,9 +199,9 @@ async fn long_lists_are_validated_and_few_errors_reported() {
     let pods = "/api/v1/namespaces/default/pods?dryRun=All";
     server.post(pods, pod.clone()).await.expect(201);
     pod["spec"]["volumes"].as_array_mut().unwrap().pop();
-    let refused = server.post(pods, pod.clone()).await.expect(422);
-    assert_eq!(refused["details"]["causes"].as_array().unwrap().len(), 1);
+    let rejected = server.post(pods, pod.clone()).await.expect(422);
+    assert_eq!(rejected["details"]["causes"].as_array().unwrap().len(), 1);
     pod["spec"]["volumes"] = json!([]);
-    let refused = server.post(pods, pod).await.expect(422);
-    assert_eq!(refused["details"]["causes"].as_array().unwrap().len(), 1000, "as many as anybody reads");
+    let rejected = server.post(pods, pod).await.expect(422);
+    assert_eq!(rejected["details"]["causes"].as_array().unwrap().len(), 1000, "the maximum number of causes");
 }

@@ -1,14 +1,15 @@
-//! What built-in kinds are refused for: one field made wrong, and the causes the answer names. One table for each kind.
+//! Validation of built-in kinds: objects with one invalid field, and the causes of their rejection.
+//! One table for each kind.
 
 use serde_json::{Value, json};
 
 use crate::harness::{Server, server};
 
-/// A change of an object: where, and what is put there (null takes the field away), and the causes of the refusal, all of
-/// them and in order; none means that it is accepted.
+/// Path of a field, its new value (null removes the field), and all causes of the rejection in
+/// order. No causes mean that the object is accepted.
 type Case<'a> = (&'a str, Value, &'a [&'a str]);
 
-/// Puts each value into the object and compares what is said of it.
+/// Creates the object with each changed field, and compares the causes.
 async fn check(server: &Server, uri: &str, object: &Value, cases: &[Case<'_>]) {
     let uri = format!("{uri}?dryRun=All");
     for (pointer, value, expected) in cases {
@@ -22,16 +23,16 @@ async fn check(server: &Server, uri: &str, object: &Value, cases: &[Case<'_>]) {
         }
         let answer = server.post(&uri, changed).await;
         let causes = answer.body["details"]["causes"].as_array().cloned().unwrap_or_default();
-        let said: Vec<String> = causes
+        let reported: Vec<String> = causes
             .iter()
             .map(|cause| format!("{}: {}", cause["field"].as_str().unwrap(), cause["message"].as_str().unwrap()))
             .collect();
-        // Messages that explain what a name may be are compared as far as the explanation.
-        let same = said.len() == expected.len()
-            && said.iter().zip(*expected).all(|(said, expected)| {
-                expected.strip_suffix('…').map_or(said == expected, |start| said.starts_with(start))
+        // An expected message that ends with `…` is compared as a prefix.
+        let same = reported.len() == expected.len()
+            && reported.iter().zip(*expected).all(|(reported, expected)| {
+                expected.strip_suffix('…').map_or(reported == expected, |start| reported.starts_with(start))
             });
-        assert!(same, "{pointer} = {value}:\n{said:#?}\n{expected:#?}");
+        assert!(same, "{pointer} = {value}:\n{reported:#?}\n{expected:#?}");
         assert_eq!(answer.code, if expected.is_empty() { 201 } else { 422 }, "{pointer} = {value}: {}", answer.body);
     }
 }
@@ -40,7 +41,7 @@ fn pod_spec() -> Value {
     json!({
         "volumes": [
             {"name": "work", "emptyDir": {}},
-            {"name": "told", "projected": {"sources": [{"serviceAccountToken": {"path": "token"}}]}},
+            {"name": "token", "projected": {"sources": [{"serviceAccountToken": {"path": "token"}}]}},
             {"name": "own", "ephemeral": {"volumeClaimTemplate": {"spec": {"accessModes": ["ReadWriteOnce"],
                 "resources": {"requests": {"storage": "1Gi"}}}}}},
         ],
@@ -69,7 +70,7 @@ fn named(version: &str, kind: &str) -> Value {
 }
 
 #[tokio::test(start_paused = true)]
-async fn pods_that_make_no_sense_are_refused() {
+async fn invalid_pods_are_rejected() {
     let server = server();
     let cases: &[Case<'_>] = &[
         ("/spec/hostname", "a".into(), &[]),
@@ -151,7 +152,7 @@ async fn pods_that_make_no_sense_are_refused() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn volumes_have_one_source_and_what_it_needs() {
+async fn volumes_need_one_source_with_its_required_fields() {
     let server = server();
     let cases: &[Case<'_>] = &[
         ("/spec/volumes/0/emptyDir", Value::Null, &[]),
@@ -204,8 +205,9 @@ async fn volumes_have_one_source_and_what_it_needs() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn containers_are_checked_in_pods_and_in_every_template() {
+async fn containers_are_validated_in_pods_and_in_every_template() {
     let server = server();
+    // Paths are relative to the first container.
     let cases: &[Case<'_>] = &[
         ("/ports/0/containerPort", 0.into(), &["ports[0].containerPort: Required value"]),
         (
@@ -296,6 +298,7 @@ async fn containers_are_checked_in_pods_and_in_every_template() {
             object("apps/v1", "DaemonSet", json!({"selector": selector, "template": template()})),
         ),
     ];
+    // The error paths depend on the position of the pod specification in the kind.
     for (uri, at, whole) in kinds {
         for (field, value, expected) in cases {
             let pointer = format!("/{}/containers/0{field}", at.replace('.', "/"));
@@ -307,7 +310,7 @@ async fn containers_are_checked_in_pods_and_in_every_template() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn kinds_that_keep_pods_running_are_checked() {
+async fn workload_kinds_are_validated() {
     let server = server();
     let template =
         json!({"metadata": {"labels": {"app": "shop"}}, "spec": {"containers": [{"name": "c", "image": "b"}]}});
@@ -354,7 +357,7 @@ async fn kinds_that_keep_pods_running_are_checked() {
         ("/spec/updateStrategy", rolling(1.into(), 1.into()), &[
             "spec.updateStrategy.rollingUpdate.maxSurge: Invalid value: 1: may not be set when maxUnavailable is non-zero"]),
     ]).await;
-    // What a StatefulSet's claims are called, its containers can mount.
+    // Containers of a StatefulSet can mount its claim templates by name.
     let mut stateful = object("apps/v1", "StatefulSet", spec);
     let claim = json!({"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}});
     stateful["spec"]["volumeClaimTemplates"] = json!([{"metadata": {"name": "data"}, "spec": claim}]);
@@ -383,7 +386,7 @@ async fn kinds_that_keep_pods_running_are_checked() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn claims_and_volumes_say_how_much_and_how() {
+async fn claims_and_volumes_are_validated() {
     let server = server();
     let claim = json!({"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}});
     check(
@@ -416,7 +419,7 @@ async fn claims_and_volumes_say_how_much_and_how() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_nodes_and_storage_say_is_checked() {
+async fn nodes_and_storage_kinds_are_validated() {
     let server = server();
     let mut node = named("v1", "Node");
     node["spec"] = json!({"taints": [{"key": "a", "effect": "NoSchedule"}]});
@@ -477,7 +480,7 @@ async fn what_nodes_and_storage_say_is_checked() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn addresses_classes_bindings_and_schedules_are_checked() {
+async fn endpoints_classes_bindings_and_schedules_are_validated() {
     let server = server();
     let mut endpoints = named("v1", "Endpoints");
     endpoints["subsets"] = json!([{"addresses": [{"ip": "1.2.3.4"}], "ports": [{"port": 80}]}]);
@@ -579,7 +582,7 @@ async fn addresses_classes_bindings_and_schedules_are_checked() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_wrong_with_ingresses_and_network_policies() {
+async fn ingresses_and_network_policies_are_validated() {
     let server = server();
     let path =
         json!({"path": "/", "pathType": "Prefix", "backend": {"service": {"name": "s", "port": {"number": 80}}}});
@@ -625,7 +628,7 @@ async fn what_is_wrong_with_ingresses_and_network_policies() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_wrong_with_budgets_slices_classes_and_signing_requests() {
+async fn budgets_slices_classes_and_signing_requests_are_validated() {
     let server = server();
     let budget = object("policy/v1", "PodDisruptionBudget", json!({"minAvailable": 1, "selector": {}}));
     check(&server, "/apis/policy/v1/namespaces/default/poddisruptionbudgets", &budget, &[
@@ -682,7 +685,7 @@ async fn what_is_wrong_with_budgets_slices_classes_and_signing_requests() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_wrong_with_services_secrets_and_events() {
+async fn services_secrets_and_events_are_validated() {
     let server = server();
     let service = object("v1", "Service", json!({"ports": [{"port": 80}]}));
     check(&server, "/api/v1/namespaces/default/services", &service, &[

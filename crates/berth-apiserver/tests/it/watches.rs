@@ -27,7 +27,7 @@ async fn a_watch_sees_every_change_after_its_revision() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_selective_watch_sees_objects_come_and_go() {
+async fn a_watch_with_a_selector_sees_objects_that_start_or_stop_matching() {
     let server = server();
     create(&server, "a", "red").await;
     let mut watch = server.watch(&format!("{MAPS}?watch=true&labelSelector=color%3Dred")).await;
@@ -51,7 +51,7 @@ async fn a_watch_ends_when_its_time_is_over_and_bookmarks_before() {
     let version = create(&server, "a", "red").await;
     let uri = format!("{MAPS}?watch=true&resourceVersion={version}&allowWatchBookmarks=true&timeoutSeconds=90");
     let mut watch = server.watch(&uri).await;
-    // Something else moves on; the bookmark says how far.
+    // A write of another kind advances the revision. The bookmark has the new revision.
     server.post("/api/v1/namespaces", json!({"metadata": {"name": "other"}})).await.expect(201);
     let (kind, object) = watch.next().await.unwrap();
     assert_eq!(kind, "BOOKMARK");
@@ -74,7 +74,7 @@ async fn initial_events_end_with_a_marked_bookmark() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn forgotten_history_is_an_error_event() {
+async fn a_watch_from_a_compacted_revision_gets_an_error_event() {
     let server = server();
     let version = create(&server, "a", "red").await;
     create(&server, "b", "red").await;

@@ -1,6 +1,6 @@
-//! Admission webhooks over real sockets: what is sent, what answers do, and what happens without one.
+//! Admission and conversion webhooks over real sockets: requests, responses and failures.
 //!
-//! A port is needed because TLS and time limits are part of what is tested.
+//! The tests need a port because they test TLS and time limits.
 
 use std::sync::{Arc, Mutex};
 
@@ -20,15 +20,15 @@ use serde_json::{Value, json};
 
 use crate::harness::Server;
 
-/// A program that answers reviews, and remembers them.
-struct Program {
+/// A webhook server that answers reviews and records them.
+struct WebhookServer {
     port: u16,
     ca_bundle: String,
     seen: Arc<Mutex<Vec<(String, Value)>>>,
 }
 
-impl Program {
-    async fn start(answer: impl Fn(&str, &Value) -> Value + Send + Sync + 'static) -> Program {
+impl WebhookServer {
+    async fn start(answer: impl Fn(&str, &Value) -> Value + Send + Sync + 'static) -> WebhookServer {
         // Certificates are checked against the system's clock.
         #[allow(clippy::disallowed_methods, reason = "TLS libraries use the real clock")]
         let pki = Pki::ephemeral(jiff::Timestamp::now()).expect("keys");
@@ -73,7 +73,7 @@ impl Program {
                 });
             }
         });
-        Program { port, ca_bundle: STANDARD.encode(pki.authority_pem()), seen }
+        WebhookServer { port, ca_bundle: STANDARD.encode(pki.authority_pem()), seen }
     }
 
     fn url(&self, path: &str) -> Value {
@@ -120,8 +120,8 @@ fn patch(operations: Value) -> Value {
 }
 
 #[tokio::test]
-async fn webhooks_change_warn_and_refuse() {
-    let program = Program::start(|path, request| match path {
+async fn webhooks_can_change_objects_warn_and_reject() {
+    let hook_server = WebhookServer::start(|path, request| match path {
         "/label" => patch(json!([{"op": "add", "path": "/metadata/labels", "value": {"seen": "yes"}}])),
         _ if request["object"]["data"]["a"] == "bad" => json!({"allowed": false, "warnings": ["mind the gap"],
             "status": {"code": 403, "reason": "Forbidden", "message": "a must not be bad"}}),
@@ -133,18 +133,18 @@ async fn webhooks_change_warn_and_refuse() {
         &server,
         "MutatingWebhookConfiguration",
         "m",
-        json!([webhook("l", program.url("/label"), json!({}))]),
+        json!([webhook("l", hook_server.url("/label"), json!({}))]),
     )
     .await;
     assert_eq!(stored["webhooks"][0]["timeoutSeconds"], 10);
     assert_eq!(stored["webhooks"][0]["rules"][0]["scope"], "*");
-    let check = webhook("c", program.url("/check"), json!({}));
+    let check = webhook("c", hook_server.url("/check"), json!({}));
     configure(&server, "ValidatingWebhookConfiguration", "v", json!([check])).await;
 
     let answer = server.post(MAPS, map("one")).await;
     assert_eq!(answer.warnings, ["299 - \"mind the gap\""]);
     assert_eq!(answer.expect(201)["metadata"]["labels"]["seen"], "yes");
-    let seen = program.seen();
+    let seen = hook_server.seen();
     assert_eq!(seen.iter().map(|(path, _)| path.as_str()).collect::<Vec<_>>(), ["/label", "/check"]);
     let request = &seen[0].1["request"];
     assert_eq!(request["operation"], "CREATE");
@@ -155,18 +155,18 @@ async fn webhooks_change_warn_and_refuse() {
 
     let mut bad = map("two");
     bad["data"]["a"] = "bad".into();
-    let refused = server.post(MAPS, bad).await.expect(403);
+    let rejected = server.post(MAPS, bad).await.expect(403);
     let message = "admission webhook \"c.example.com\" denied the request: a must not be bad";
-    assert_eq!((&refused["message"], &refused["reason"]), (&json!(message), &json!("Forbidden")));
+    assert_eq!((&rejected["message"], &rejected["reason"]), (&json!(message), &json!("Forbidden")));
     server.get(&format!("{MAPS}/two")).await.expect(404);
 
     server.delete(&format!("{MAPS}/one"), Value::Null).await.expect(200);
-    let (_, review) = program.seen().pop().expect("asked about the deletion");
+    let (_, review) = hook_server.seen().pop().expect("called for the deletion");
     assert_eq!(review["request"]["operation"], "DELETE");
     assert_eq!(review["request"]["oldObject"]["metadata"]["name"], "one");
     assert_eq!(review["request"]["object"], Value::Null);
 
-    // Without its configuration nobody asks it any more.
+    // Without its configuration, the webhook is not called.
     server
         .delete("/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/m", Value::Null)
         .await
@@ -174,41 +174,42 @@ async fn webhooks_change_warn_and_refuse() {
     assert!(server.post(MAPS, map("three")).await.expect(201)["metadata"]["labels"].is_null());
 }
 
-/// As controller-runtime's test environment writes them: host and path joined by two slashes.
+/// The test environment of controller-runtime joins host and path with two slashes.
 #[tokio::test]
-async fn a_path_with_empty_steps_is_called_without_them() {
-    let program = Program::start(|_, _| json!({"allowed": true})).await;
+async fn the_path_of_a_webhook_is_normalized() {
+    let hook_server = WebhookServer::start(|_, _| json!({"allowed": true})).await;
     let server = server();
     let hooks = json!([
-        webhook("a", program.url("//mutate--v1-configmap"), json!({})),
-        webhook("b", program.url("/a//./b/../c%20d/"), json!({})),
+        webhook("a", hook_server.url("//mutate--v1-configmap"), json!({})),
+        webhook("b", hook_server.url("/a//./b/../c%20d/"), json!({})),
     ]);
     configure(&server, "ValidatingWebhookConfiguration", "v", hooks).await;
     server.post(MAPS, map("one")).await.expect(201);
-    let mut paths: Vec<String> = program.seen().into_iter().map(|(path, _)| path).collect();
+    let mut paths: Vec<String> = hook_server.seen().into_iter().map(|(path, _)| path).collect();
     paths.sort();
     assert_eq!(paths, ["/a/c%20d", "/mutate--v1-configmap"]);
 }
 
 #[tokio::test]
-async fn a_webhook_that_does_not_answer_counts_as_its_policy_says() {
+async fn an_unreachable_webhook_is_handled_by_its_failure_policy() {
     let server = server();
-    let nobody = json!({"url": "https://127.0.0.1:1/"});
-    let lax = webhook("lax", nobody.clone(), json!({"failurePolicy": "Ignore", "timeoutSeconds": 1}));
+    let unreachable = json!({"url": "https://127.0.0.1:1/"});
+    let lax = webhook("lax", unreachable.clone(), json!({"failurePolicy": "Ignore", "timeoutSeconds": 1}));
     configure(&server, "ValidatingWebhookConfiguration", "lax", json!([lax])).await;
     server.post(MAPS, map("one")).await.expect(201);
-    let strict = webhook("strict", nobody, json!({"objectSelector": {"matchLabels": {"guarded": "yes"}}}));
+    let strict = webhook("strict", unreachable, json!({"objectSelector": {"matchLabels": {"guarded": "yes"}}}));
     configure(&server, "ValidatingWebhookConfiguration", "strict", json!([strict])).await;
     server.post(MAPS, map("two")).await.expect(201);
     let mut guarded = map("three");
     guarded["metadata"]["labels"] = json!({"guarded": "yes"});
-    let refused = server.post(MAPS, guarded).await.expect(500);
-    let message = refused["message"].as_str().expect("a message");
+    let rejected = server.post(MAPS, guarded).await.expect(500);
+    let message = rejected["message"].as_str().expect("a message");
     assert!(
         message.contains("failed calling webhook \"strict.example.com\": Post \"https://127.0.0.1:1/?timeout=10s\""),
         "{message}"
     );
-    // What could lock everybody out can always be taken away.
+    // Webhooks are not called for webhook configurations, so that one that rejects everything can
+    // be deleted.
     server
         .delete("/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations/strict", Value::Null)
         .await
@@ -216,8 +217,8 @@ async fn a_webhook_that_does_not_answer_counts_as_its_policy_says() {
 }
 
 #[tokio::test]
-async fn webhooks_are_called_again_when_a_later_one_changed_something() {
-    let program = Program::start(|path, request| match path {
+async fn webhooks_are_called_again_after_a_later_webhook_changed_the_object() {
+    let hook_server = WebhookServer::start(|path, request| match path {
         "/count" => {
             let before = request["object"]["metadata"]["annotations"]["count"].as_str().unwrap_or("0");
             let count = before.parse::<u32>().expect("a number") + 1;
@@ -227,17 +228,17 @@ async fn webhooks_are_called_again_when_a_later_one_changed_something() {
     })
     .await;
     let server = server();
-    let again = webhook("a", program.url("/count"), json!({"reinvocationPolicy": "IfNeeded"}));
-    let change = webhook("b", program.url("/change"), json!({}));
+    let again = webhook("a", hook_server.url("/count"), json!({"reinvocationPolicy": "IfNeeded"}));
+    let change = webhook("b", hook_server.url("/change"), json!({}));
     configure(&server, "MutatingWebhookConfiguration", "m", json!([again, change])).await;
     let stored = server.post(MAPS, map("one")).await.expect(201);
     assert_eq!((&stored["metadata"]["annotations"]["count"], &stored["data"]["b"]), (&json!("2"), &json!("2")));
-    assert_eq!(program.seen().len(), 3);
+    assert_eq!(hook_server.seen().len(), 3);
 }
 
 #[tokio::test]
-async fn what_a_webhook_makes_of_an_object_is_read_as_its_type() {
-    let program = Program::start(|_, request| {
+async fn an_object_changed_by_a_webhook_must_match_the_type_of_its_kind() {
+    let hook_server = WebhookServer::start(|_, request| {
         let add = |path: &str, value: Value| json!([{"op": "add", "path": path, "value": value}]);
         match request["object"]["metadata"]["name"].as_str().expect("a name") {
             "number" => patch(add("/data/x", json!(1))),
@@ -248,12 +249,12 @@ async fn what_a_webhook_makes_of_an_object_is_read_as_its_type() {
     })
     .await;
     let server = server();
-    let all = json!([webhook("all", program.url("/"), json!({}))]);
+    let all = json!([webhook("all", hook_server.url("/"), json!({}))]);
     configure(&server, "MutatingWebhookConfiguration", "m", all).await;
-    let refused = server.post(MAPS, map("number")).await.expect(500);
+    let rejected = server.post(MAPS, map("number")).await.expect(500);
     let message = "Internal error occurred: ConfigMap \"number\" as admission webhook \"all.example.com\" has changed it \
                    cannot be read: json: cannot unmarshal number into Go struct field ConfigMap.data of type string";
-    assert_eq!(refused["message"], message);
+    assert_eq!(rejected["message"], message);
     server.get(&format!("{MAPS}/number")).await.expect(404);
     let stored = server.post(MAPS, map("field")).await.expect(201);
     assert_eq!((&stored["colour"], &stored["data"]), (&Value::Null, &json!({"a": "1"})));
@@ -261,52 +262,52 @@ async fn what_a_webhook_makes_of_an_object_is_read_as_its_type() {
         ("kind", "apiVersion must stay \"v1\", not become \"v2\""),
         ("text", "apiVersion must stay \"v1\", not become null"),
     ] {
-        let refused = server.post(MAPS, map(name)).await.expect(500);
-        assert!(refused["message"].as_str().unwrap().ends_with(why), "{refused}");
+        let rejected = server.post(MAPS, map(name)).await.expect(500);
+        assert!(rejected["message"].as_str().unwrap().ends_with(why), "{rejected}");
     }
 }
 
 #[tokio::test]
-async fn a_webhook_with_side_effects_is_not_asked_about_dry_runs() {
-    let program = Program::start(|_, _| json!({"allowed": true})).await;
+async fn a_webhook_with_side_effects_is_not_called_for_dry_runs() {
+    let hook_server = WebhookServer::start(|_, _| json!({"allowed": true})).await;
     let server = server();
-    let plain = json!([webhook("plain", program.url("/"), json!({}))]);
+    let plain = json!([webhook("plain", hook_server.url("/"), json!({}))]);
     configure(&server, "ValidatingWebhookConfiguration", "plain", plain).await;
     server.post(&format!("{MAPS}?dryRun=All"), map("one")).await.expect(201);
-    assert_eq!(program.seen()[0].1["request"]["dryRun"], true);
+    assert_eq!(hook_server.seen()[0].1["request"]["dryRun"], true);
     server.post(MAPS, map("one")).await.expect(201);
     server.delete(&format!("{MAPS}/one?dryRun=All"), Value::Null).await.expect(200);
-    let asked = program.seen()[1].1["request"].take();
+    let asked = hook_server.seen()[1].1["request"].take();
     assert_eq!((&asked["operation"], &asked["dryRun"]), (&json!("DELETE"), &json!(true)));
-    // One that was accepted when such webhooks were.
+    // A stored webhook from before this check.
     let name = "validatingwebhookconfigurations";
     let key = format!("/admissionregistration.k8s.io/{name}/plain");
     let store = server.api.store_handle();
-    let record = store.get(&key).expect("it is stored");
+    let record = store.get(&key).expect("stored");
     let mut older = record.value().as_ref().clone();
     older["webhooks"][0]["sideEffects"] = "Unknown".into();
     let write = Write::Update { key, expected: record.revision, value: older };
     store.commit(write).await.expect("stored");
     configure(&server, "ValidatingWebhookConfiguration", "other", json!([])).await;
-    let refused = server.delete(&format!("{MAPS}/one?dryRun=All"), Value::Null).await.expect(400);
-    assert_eq!(refused["message"], "admission webhook \"plain.example.com\" does not support dry run");
-    assert!(program.seen().is_empty(), "it was called");
+    let rejected = server.delete(&format!("{MAPS}/one?dryRun=All"), Value::Null).await.expect(400);
+    assert_eq!(rejected["message"], "admission webhook \"plain.example.com\" does not support dry run");
+    assert!(hook_server.seen().is_empty(), "the webhook was called");
     server.get(&format!("{MAPS}/one")).await.expect(200);
-    let some = webhook("some", program.url("/"), json!({"sideEffects": "Some"}));
+    let some = webhook("some", hook_server.url("/"), json!({"sideEffects": "Some"}));
     let object = json!({"metadata": {"name": "some"}, "webhooks": [some]});
     let path = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations";
-    let refused = server.post(path, object).await.expect(422);
-    let message = refused["message"].as_str().expect("a message");
+    let rejected = server.post(path, object).await.expect(422);
+    let message = rejected["message"].as_str().expect("a message");
     assert!(message.contains("webhooks[0].sideEffects: Unsupported value: \"Some\""), "{message}");
 }
 
 #[tokio::test]
-async fn a_service_is_found_by_its_endpoints() {
-    let program = Program::start(|_, _| json!({"allowed": false})).await;
+async fn a_webhook_service_is_resolved_by_its_endpoints() {
+    let hook_server = WebhookServer::start(|_, _| json!({"allowed": false})).await;
     let server = server();
     server.post("/api/v1/namespaces", json!({"metadata": {"name": "team-a"}})).await.expect(201);
     let service =
-        json!({"service": {"name": "hook", "namespace": "team-a", "path": "/v"}, "caBundle": program.ca_bundle});
+        json!({"service": {"name": "hook", "namespace": "team-a", "path": "/v"}, "caBundle": hook_server.ca_bundle});
     let exempt = json!({"namespaceSelector": {"matchExpressions": [
         {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": ["kube-system"]}]}});
     let check = json!([webhook("svc", service, exempt)]);
@@ -319,16 +320,16 @@ async fn a_service_is_found_by_its_endpoints() {
     server.post("/api/v1/namespaces/team-a/services", object).await.expect(201);
     let slice = json!({
         "metadata": {"name": "hook-1", "labels": {"kubernetes.io/service-name": "hook"}}, "addressType": "IPv4",
-        "endpoints": [{"addresses": ["127.0.0.1"]}], "ports": [{"name": "https", "port": program.port}],
+        "endpoints": [{"addresses": ["127.0.0.1"]}], "ports": [{"name": "https", "port": hook_server.port}],
     });
     server.post("/apis/discovery.k8s.io/v1/namespaces/team-a/endpointslices", slice).await.expect(201);
-    let refused = server.post(MAPS, map("one")).await.expect(400);
+    let rejected = server.post(MAPS, map("one")).await.expect(400);
     let message = "admission webhook \"svc.example.com\" denied the request without explanation";
-    assert_eq!(refused["message"], message);
-    assert_eq!(program.seen()[0].0, "/v");
+    assert_eq!(rejected["message"], message);
+    assert_eq!(hook_server.seen()[0].0, "/v");
 }
 
-/// What a webhook is asked about: operation, resource, subresource, kind, name.
+/// Operation, resource, subresource, kind and name in a review.
 fn asked(review: &Value) -> [String; 5] {
     let request = &review["request"];
     let paths = ["/operation", "/resource/resource", "/subResource", "/kind/kind", "/name"];
@@ -337,7 +338,7 @@ fn asked(review: &Value) -> [String; 5] {
 
 #[tokio::test]
 async fn webhooks_see_evictions_bindings_and_token_requests() {
-    let program = Program::start(|_, request| {
+    let hook_server = WebhookServer::start(|_, request| {
         let name = request["name"].as_str().unwrap_or_default();
         match request["kind"]["kind"].as_str() {
             Some("Eviction") => {
@@ -346,7 +347,7 @@ async fn webhooks_see_evictions_bindings_and_token_requests() {
             Some("Binding") if request["object"]["target"]["name"] == "there" => {
                 patch(json!([{"op": "replace", "path": "/target/name", "value": "here"}]))
             }
-            _ => json!({"allowed": name != "kept", "status": {"message": "it stays"}}),
+            _ => json!({"allowed": name != "kept", "status": {"message": "the pod is kept"}}),
         }
     })
     .await;
@@ -362,46 +363,46 @@ async fn webhooks_see_evictions_bindings_and_token_requests() {
     server.post(accounts, json!({"metadata": {"name": "robot"}})).await.expect(201);
     let rules = json!({"rules": [{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["*"],
         "resources": ["pods/*", "serviceaccounts/token", "bindings", "pods"]}]});
-    let change = json!([webhook("m", program.url("/change"), rules.clone())]);
+    let change = json!([webhook("m", hook_server.url("/change"), rules.clone())]);
     configure(&server, "MutatingWebhookConfiguration", "m", change).await;
 
     let binding =
         |name: &str, node: &str| json!({"metadata": {"name": name}, "target": {"kind": "Node", "name": node}});
     server.post(&format!("{pods}/one/binding"), binding("one", "there")).await.expect(201);
     assert_eq!(server.get(&format!("{pods}/one")).await.expect(200)["spec"]["nodeName"], "here");
-    let seen = program.seen();
+    let seen = hook_server.seen();
     assert_eq!(
         seen.iter().map(|(_, review)| asked(review)).collect::<Vec<_>>(),
         [["CREATE", "pods", "binding", "Binding", "one"]]
     );
     assert_eq!(seen[0].1["request"]["object"]["target"]["name"], "there");
-    let refused = server.post("/api/v1/namespaces/default/bindings", binding("kept", "n")).await.expect(400);
-    assert!(refused["message"].as_str().unwrap().contains("it stays"), "{refused}");
-    assert_eq!(asked(&program.seen()[0].1), ["CREATE", "bindings", "", "Binding", "kept"]);
+    let rejected = server.post("/api/v1/namespaces/default/bindings", binding("kept", "n")).await.expect(400);
+    assert!(rejected["message"].as_str().unwrap().contains("the pod is kept"), "{rejected}");
+    assert_eq!(asked(&hook_server.seen()[0].1), ["CREATE", "bindings", "", "Binding", "kept"]);
     server.post(&format!("{pods}/kept/binding"), binding("other", "n")).await.expect(400);
     let mut elsewhere = binding("kept", "n");
     elsewhere["metadata"]["namespace"] = "team-a".into();
     server.post(&format!("{pods}/kept/binding"), elsewhere).await.expect(400);
     assert!(server.get(&format!("{pods}/kept")).await.expect(200)["spec"]["nodeName"].is_null());
-    program.seen();
+    hook_server.seen();
 
     let token = json!({"spec": {"audiences": []}});
     server.post(&format!("{accounts}/robot/token"), token).await.expect(201);
-    let seen = program.seen();
+    let seen = hook_server.seen();
     assert_eq!(asked(&seen[0].1), ["CREATE", "serviceaccounts", "token", "TokenRequest", "robot"]);
     assert_eq!(seen[0].1["request"]["kind"]["group"], "authentication.k8s.io");
     let other = json!({"metadata": {"name": "other"}, "spec": {"audiences": []}});
-    let refused = server.post(&format!("{accounts}/robot/token"), other).await.expect(422);
-    assert!(refused["message"].as_str().unwrap().contains("must match the service account name"), "{refused}");
-    program.seen();
+    let rejected = server.post(&format!("{accounts}/robot/token"), other).await.expect(422);
+    assert!(rejected["message"].as_str().unwrap().contains("must match the service account name"), "{rejected}");
+    hook_server.seen();
 
-    // What admission made of an eviction is what is done.
+    // The eviction is executed as admission changed it.
     let eviction = json!({"metadata": {"name": "one"}});
     server.post(&format!("{pods}/one/eviction"), eviction.clone()).await.expect(201);
     let pod = server.get(&format!("{pods}/one")).await.expect(200);
     assert_eq!(pod["metadata"]["deletionGracePeriodSeconds"], 7);
-    let seen: Vec<_> = program.seen().iter().map(|(_, review)| asked(review)).collect();
-    assert_eq!(seen, [["CREATE", "pods", "eviction", "Eviction", "one"]], "and not of the pod's deletion");
+    let seen: Vec<_> = hook_server.seen().iter().map(|(_, review)| asked(review)).collect();
+    assert_eq!(seen, [["CREATE", "pods", "eviction", "Eviction", "one"]], "not called for the pod's deletion");
     let check = json!([webhook("v", json!({"url": "https://127.0.0.1:1/"}), rules)]);
     configure(&server, "ValidatingWebhookConfiguration", "v", check).await;
     let eviction = json!({"metadata": {"name": "kept"}});
@@ -410,8 +411,8 @@ async fn webhooks_see_evictions_bindings_and_token_requests() {
 }
 
 #[tokio::test]
-async fn a_webhook_moves_nothing_elsewhere() {
-    let program = Program::start(|_, request| {
+async fn a_webhook_can_rename_an_object_but_not_move_it_to_another_namespace() {
+    let hook_server = WebhookServer::start(|_, request| {
         let wanted = request["object"]["metadata"]["annotations"].as_object();
         let replaced = wanted.into_iter().flatten().filter_map(|(at, value)| {
             Some(json!({"op": "add", "path": format!("/{}", at.strip_prefix("set.")?.replace('.', "/")), "value": value}))
@@ -427,7 +428,7 @@ async fn a_webhook_moves_nothing_elsewhere() {
     server.post("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", crd).await.expect(201);
     let rules = json!({"rules": [{"apiGroups": ["", "example.com"], "apiVersions": ["v1"],
         "operations": ["CREATE", "UPDATE"], "resources": ["configmaps", "things"]}]});
-    configure(&server, "MutatingWebhookConfiguration", "m", json!([webhook("m", program.url("/"), rules)])).await;
+    configure(&server, "MutatingWebhookConfiguration", "m", json!([webhook("m", hook_server.url("/"), rules)])).await;
     let things = "/apis/example.com/v1/namespaces/default/things";
     let object = |api_version: &str, kind: &str, name: &str, set: &str, value: &str| {
         let annotations = json!({format!("set.{set}"): value});
@@ -435,10 +436,10 @@ async fn a_webhook_moves_nothing_elsewhere() {
     };
     for (path, api_version, kind) in [(MAPS, "v1", "ConfigMap"), (things, "example.com/v1", "Thing")] {
         let new = |name: &str, set: &str, value: &str| object(api_version, kind, name, set, value);
-        let refused = server.post(path, new("a", "metadata.namespace", "team-a")).await.expect(400);
+        let rejected = server.post(path, new("a", "metadata.namespace", "team-a")).await.expect(400);
         let message = "the namespace of the provided object does not match the namespace sent on the request";
-        assert_eq!(refused["message"], message);
-        // A name may be another's choice; it is the one that counts.
+        assert_eq!(rejected["message"], message);
+        // The object is stored under the name that the webhook set.
         let stored = server.post(path, new("a", "metadata.name", "b")).await.expect(201);
         assert_eq!(stored["metadata"]["name"], "b");
         server.get(&format!("{path}/a")).await.expect(404);
@@ -448,9 +449,10 @@ async fn a_webhook_moves_nothing_elsewhere() {
     }
 }
 
-/// v1 has minutes, v2 seconds; what a webhook does to other metadata than labels does not count.
-async fn converter() -> Program {
-    Program::start(|_, request| {
+/// Converts between minutes (v1) and seconds (v2). It also changes the generation, which the server
+/// must ignore.
+async fn converter() -> WebhookServer {
+    WebhookServer::start(|_, request| {
         let wanted = request["desiredAPIVersion"].as_str().expect("a version");
         let convert = |object: &Value| {
             let mut object = object.clone();
@@ -464,7 +466,7 @@ async fn converter() -> Program {
         };
         let objects = request["objects"].as_array().expect("objects");
         if objects.iter().any(|object| object["metadata"]["name"] == "cursed") {
-            return json!({"result": {"status": "Failure", "message": "it is cursed"}});
+            return json!({"result": {"status": "Failure", "message": "the object is cursed"}});
         }
         let objects: Vec<Value> = objects.iter().map(convert).collect();
         json!({"result": {"status": "Success"}, "convertedObjects": objects})
@@ -472,20 +474,20 @@ async fn converter() -> Program {
     .await
 }
 
-/// Where timers of a version are.
+/// Path of the timers in a version.
 fn timers(version: &str) -> String {
     format!("/apis/example.com/{version}/namespaces/default/timers")
 }
 
-/// A server that has timers, converted by `program`.
-async fn server_with_timers(program: &Program) -> Server {
+/// A server with the kind Timer, which `hook_server` converts.
+async fn server_with_timers(hook_server: &WebhookServer) -> Server {
     let server = server();
     let version = |name: &str, field: &str| {
         json!({"name": name, "served": true, "storage": name == "v1", "schema": {"openAPIV3Schema": {"type": "object",
             "properties": {"spec": {"type": "object", "properties": {field: {"type": "integer"}}}}}}})
     };
     let conversion = json!({"strategy": "Webhook",
-        "webhook": {"clientConfig": program.url("/convert"), "conversionReviewVersions": ["v1"]}});
+        "webhook": {"clientConfig": hook_server.url("/convert"), "conversionReviewVersions": ["v1"]}});
     let crd = json!({"metadata": {"name": "timers.example.com"}, "spec": {
         "group": "example.com", "scope": "Namespaced", "conversion": conversion,
         "names": {"plural": "timers", "kind": "Timer"}, "versions": [version("v1", "minutes"), version("v2", "seconds")],
@@ -495,61 +497,64 @@ async fn server_with_timers(program: &Program) -> Server {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_conversion_webhook_shows_objects_in_other_versions() {
-    let program = converter().await;
-    let server = server_with_timers(&program).await;
+async fn a_conversion_webhook_converts_objects_between_versions() {
+    let hook_server = converter().await;
+    let server = server_with_timers(&hook_server).await;
     let new = json!({"metadata": {"name": "t"}, "spec": {"seconds": 120}});
     let made = server.post(&timers("v2"), new).await.expect(201);
     assert_eq!((&made["spec"], &made["metadata"]["generation"]), (&json!({"seconds": 120}), &json!(1)));
     let stored = server.get(&format!("{}/t", timers("v1"))).await.expect(200);
     assert_eq!(stored["spec"], json!({"minutes": 2}));
-    program.seen();
+    hook_server.seen();
     let listed = server.get(&timers("v2")).await.expect(200);
     assert_eq!(listed["items"][0]["spec"], json!({"seconds": 120}));
     server.get(&timers("v2")).await.expect(200);
-    assert!(program.seen().len() <= 1, "what was converted once is remembered");
+    assert!(hook_server.seen().len() <= 1, "conversions are cached");
     let patch = json!({"spec": {"seconds": 180}});
     server.patch(&format!("{}/t", timers("v2")), "merge-patch", patch).await.expect(200);
     assert_eq!(server.get(&format!("{}/t", timers("v1"))).await.expect(200)["spec"]["minutes"], 3);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_conversion_webhook_is_asked_about_a_list_at_once() {
-    let program = converter().await;
-    let server = server_with_timers(&program).await;
+async fn the_objects_of_a_list_are_converted_in_batches_and_cached() {
+    let hook_server = converter().await;
+    let server = server_with_timers(&hook_server).await;
     let create = async |index: usize| {
         let labels = json!({"even": index.is_multiple_of(2).to_string()});
         let timer = json!({"metadata": {"name": format!("t{index:03}"), "labels": labels}, "spec": {"minutes": index}});
         server.post(&timers("v1"), timer).await.expect(201);
     };
-    let asked = |program: &Program| {
-        let reviews = program.seen().into_iter();
+    let asked = |hook_server: &WebhookServer| {
+        let reviews = hook_server.seen().into_iter();
         reviews.map(|(_, review)| review["request"]["objects"].as_array().unwrap().len()).collect::<Vec<_>>()
     };
     for index in 0..120 {
         create(index).await;
     }
-    assert_eq!(asked(&program), [0usize; 0]);
+    assert_eq!(asked(&hook_server), [0usize; 0]);
     let listed = server.get(&timers("v2")).await.expect(200);
     let items = listed["items"].as_array().unwrap();
     assert_eq!((items.len(), &items[7]["spec"]), (120, &json!({"seconds": 420})));
-    assert_eq!(asked(&program), [100, 20]);
-    // Only what it was not asked about before, with selectors, in tables and in watches too.
+    assert_eq!(asked(&hook_server), [100, 20]);
+    // Lists with selectors and watches convert only objects that are not cached.
     create(120).await;
     let selected = server.get(&format!("{}?labelSelector=even%3Dtrue&limit=61", timers("v2"))).await.expect(200);
     assert_eq!(selected["items"][60]["spec"]["seconds"], 7200);
-    assert_eq!(asked(&program), [1]);
+    assert_eq!(asked(&hook_server), [1]);
     create(121).await;
     create(122).await;
     let mut watch = server.watch(&format!("{}?watch=true", timers("v2"))).await;
     for index in 0..123 {
         assert_eq!(watch.next().await.unwrap().1["spec"]["seconds"], index * 60);
     }
-    assert_eq!(asked(&program), [2]);
-    // One that cannot be converted is not left out, and not shown as something else.
+    assert_eq!(asked(&hook_server), [2]);
+    // A list with an object that cannot be converted fails.
     server.post(&timers("v1"), json!({"metadata": {"name": "cursed"}, "spec": {"minutes": 1}})).await.expect(201);
-    let refused = server.get(&timers("v2")).await.expect(500);
-    let message = refused["message"].as_str().unwrap();
-    assert!(message.contains("conversion webhook for example.com/v1, Kind=Timer failed: it is cursed"), "{message}");
+    let rejected = server.get(&timers("v2")).await.expect(500);
+    let message = rejected["message"].as_str().unwrap();
+    assert!(
+        message.contains("conversion webhook for example.com/v1, Kind=Timer failed: the object is cursed"),
+        "{message}"
+    );
     assert_eq!(server.get(&timers("v1")).await.expect(200)["items"].as_array().unwrap().len(), 124);
 }

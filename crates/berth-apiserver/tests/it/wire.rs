@@ -1,6 +1,6 @@
-//! The listener over a real socket, spoken to by hand: TLS, who is let in, and the end.
+//! The listener over a real socket, with hand-written requests: TLS, authentication and shutdown.
 //!
-//! A port is needed because certificates and connections are what is tested.
+//! The tests need a port because they test certificates and connections.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
 
-/// Sends one HTTP/1.1 request and returns everything that comes back.
+/// Sends one HTTP/1.1 request and returns the whole response.
 async fn ask(
     address: std::net::SocketAddr,
     pki: &Pki,
@@ -24,7 +24,8 @@ async fn ask(
     ask_as(address, "127.0.0.1", pki.authority_pem(), identity, request).await
 }
 
-/// The same, of a server that calls itself `name` and shows what this authority signed.
+/// As [`ask`], for the server name `name`. The server's certificate must be signed by this
+/// authority.
 async fn ask_as(
     address: std::net::SocketAddr,
     name: &str,
@@ -42,7 +43,7 @@ async fn ask_as(
     Ok(String::from_utf8_lossy(&answer).into_owned())
 }
 
-/// A connection over a socket as it was set up, after a handshake that agreed on a protocol.
+/// A TLS connection over the given socket, with `protocol` chosen by ALPN.
 pub async fn connect(
     socket: TcpSocket,
     address: std::net::SocketAddr,
@@ -56,7 +57,7 @@ pub async fn connect(
     tokio_rustls::TlsConnector::from(Arc::new(config)).connect(name, stream).await
 }
 
-/// A client that believes an authority and says who it is.
+/// A client that trusts an authority and presents `identity`, if any.
 fn client(authority_pem: &str, identity: Option<&Identity>) -> rustls::ClientConfig {
     let mut roots = rustls::RootCertStore::empty();
     roots.add(CertificateDer::from_pem_slice(authority_pem.as_bytes()).expect("PEM")).expect("an authority");
@@ -80,8 +81,8 @@ fn get(path: &str, header: &str) -> String {
     format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{header}\r\n")
 }
 
-/// A listener on a free port, who signed its certificate, and when that was: certificates are checked against the system's
-/// clock.
+/// A listener on a free port, the authority of its certificate, and the current time. The time is
+/// real, because certificates are checked against the system's clock.
 pub(crate) async fn on_a_free_port() -> (Listener, Pki, jiff::Timestamp) {
     #[allow(clippy::disallowed_methods, reason = "TLS libraries use the real clock")]
     let now = jiff::Timestamp::now();
@@ -93,7 +94,7 @@ pub(crate) async fn on_a_free_port() -> (Listener, Pki, jiff::Timestamp) {
 }
 
 #[tokio::test]
-async fn only_the_known_are_let_in_and_the_end_comes_when_it_is_asked_for() {
+async fn only_authenticated_clients_are_served_and_shutdown_ends_open_watches() {
     let (listener, pki, now) = on_a_free_port().await;
     let address = listener.address();
     let server = ApiServer::new(Config::new(Arc::new(MemoryStore::new()), Arc::new(move || now)));
@@ -126,7 +127,7 @@ async fn only_the_known_are_let_in_and_the_end_comes_when_it_is_asked_for() {
     let plain = pki.client("carol", None).expect("a certificate");
     check(Some(&plain), get("/api/v1/namespaces", ""), "User \\\"carol\\\" cannot list").await;
 
-    // Somebody else's authority signs nothing for us.
+    // A certificate of another authority is rejected.
     let other = Pki::ephemeral(now).expect("keys");
     let forged = other.client("admin", Some("system:masters")).expect("a certificate");
     for path in ["/api/v1/namespaces", "/version"] {
@@ -134,7 +135,7 @@ async fn only_the_known_are_let_in_and_the_end_comes_when_it_is_asked_for() {
     }
     check(Some(&forged), get("/api", token), "\"APIVersions\"").await;
 
-    // A watch that is open does not keep the server from ending.
+    // An open watch does not prevent a shutdown.
     let watch = get("/api/v1/namespaces?watch=true", "").replace("Connection: close\r\n", "");
     let watching = ask(address, &pki, Some(&admin), &watch);
     tokio::pin!(watching);
@@ -143,10 +144,10 @@ async fn only_the_known_are_let_in_and_the_end_comes_when_it_is_asked_for() {
     let _ = stop.send(());
     let (ended, _) = tokio::join!(serve, watching);
     ended.expect("the listener ends");
-    assert!(ask(address, &pki, Some(&admin), &get("/version", "")).await.is_err(), "nobody answers any more");
+    assert!(ask(address, &pki, Some(&admin), &get("/version", "")).await.is_err(), "the listener still answers");
 }
 
-/// An authority, or what one signed, with its key.
+/// An authority or a certificate that it signed, with its key.
 struct Signed {
     pem: String,
     key: rcgen::KeyPair,
@@ -171,16 +172,16 @@ fn signed(name: &str, by: Option<&Signed>, until_year: i32) -> Signed {
 }
 
 impl Signed {
-    /// With the certificates between it and its authority.
-    fn identity(&self, between: &[&Signed]) -> Identity {
+    /// The certificate with its key, followed by these intermediates.
+    fn identity(&self, intermediates: &[&Signed]) -> Identity {
         let mut certificate_pem = self.pem.clone();
-        between.iter().for_each(|one| certificate_pem.push_str(&one.pem));
+        intermediates.iter().for_each(|one| certificate_pem.push_str(&one.pem));
         Identity { certificate_pem, key_pem: self.key.serialize_pem() }
     }
 }
 
 #[tokio::test]
-async fn authorities_of_others_are_believed_by_way_of_those_between_and_can_be_replaced() {
+async fn external_authorities_with_intermediates_are_trusted_and_can_be_replaced() {
     // Clients check the server's certificate against the system's clock.
     #[allow(clippy::disallowed_methods, reason = "TLS libraries use the real clock")]
     let now = jiff::Timestamp::now();
@@ -209,13 +210,13 @@ async fn authorities_of_others_are_believed_by_way_of_those_between_and_can_be_r
     };
     let ann = signed("ann", Some(&between), 2040);
     check(&ann.identity(&[&between]), "User \\\"ann\\\" cannot list").await;
-    // Without the one between, nobody can tell whose signature that is.
+    // Without the intermediate certificate, the chain cannot be verified.
     check(&ann.identity(&[]), "401 Unauthorized").await;
     check(&signed("ann", Some(&between), 2021).identity(&[&between]), "401 Unauthorized").await;
     check(&signed("ann", Some(&other), 2040).identity(&[]), "401 Unauthorized").await;
     check(&pki.client("bob", None).expect("signed"), "User \\\"bob\\\" cannot list").await;
 
-    // Who asks for the server's own name is shown what its own authority signed.
+    // For the server's own name, it presents a certificate of its own authority.
     let own = ask_as(address, OWN_NAME, pki.authority_pem(), None, &get("/version", "")).await.expect("an answer");
     assert!(own.contains("200 OK"), "{own}");
 
@@ -224,8 +225,8 @@ async fn authorities_of_others_are_believed_by_way_of_those_between_and_can_be_r
     check(&ann.identity(&[&between]), "401 Unauthorized").await;
     check(&signed("ann", Some(&other), 2040).identity(&[]), "User \\\"ann\\\" cannot list").await;
     certificates.serving.key_pem = other.key.serialize_pem();
-    let refused = handle.replace(&certificates).expect_err("another's key").to_string();
-    assert!(refused.contains("serving certificate and its key"), "{refused}");
+    let rejected = handle.replace(&certificates).expect_err("the key does not match").to_string();
+    assert!(rejected.contains("serving certificate and its key"), "{rejected}");
     check(&signed("ann", Some(&other), 2040).identity(&[]), "User \\\"ann\\\" cannot list").await;
     serve.abort();
 }

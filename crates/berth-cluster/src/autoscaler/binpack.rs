@@ -1,4 +1,4 @@
-//! How many new nodes of one kind pods need: first fit, in the order given.
+//! Bin packing: how many new nodes of one kind some pods need. First fit, in the order given.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,49 +11,49 @@ use crate::scheduling::{Cluster, NodeState, Packing, Placement, PodInfo, Resourc
 /// New nodes and the pods on them.
 #[derive(Default)]
 pub struct Packed {
-    /// The nodes, with their pods.
+    /// The new nodes, with their pods.
     pub nodes: Vec<NodeState>,
-    /// The pods that found room, by position in the list given.
+    /// Positions, in the given list, of the pods that fit.
     pub placed: Vec<usize>,
 }
 
-/// Packs pods on at most `limit` new nodes made by `make` (given a number). Pods whose place depends on other pods are
-/// tried against the whole cluster with the new nodes in it.
+/// Packs pods on at most `limit` new nodes. `make` returns the node with a given index. Pods with
+/// constraints that depend on other pods are placed in the whole cluster plus the new nodes.
 pub fn pack(pods: &[Arc<PodInfo>], cluster: &Cluster, limit: usize, make: impl Fn(usize) -> Node) -> Packed {
     let mut packed = Packed::default();
-    let mut world: Option<Cluster> = None;
-    // Pods of one class fill nodes from left to right: where the last one did not fit, none after it does.
+    let mut cluster_with_new: Option<Cluster> = None;
+    // Per scheduling class, the first node to try: equal pods do not fit on the nodes before it.
     let mut cursors: BTreeMap<Arc<str>, usize> = BTreeMap::new();
     let empty = NodeState::new(Arc::new(make(0)));
     for (position, pod) in pods.iter().enumerate() {
         if pod.depends_on_pods() {
-            let world = world.get_or_insert_with(|| {
-                let mut world = cluster.clone();
+            let cluster_with_new = cluster_with_new.get_or_insert_with(|| {
+                let mut cluster_with_new = cluster.clone();
                 for node in &packed.nodes {
-                    world.set_node(node.node.clone());
+                    cluster_with_new.set_node(node.node.clone());
                     for pod in node.pods.values() {
-                        world.place(pod.clone(), node.name());
+                        cluster_with_new.place(pod.clone(), node.name());
                     }
                 }
-                world
+                cluster_with_new
             });
-            let mut found = matching_new_node(pod, world, &packed);
+            let mut found = matching_new_node(pod, cluster_with_new, &packed);
             if found.is_none() && packed.nodes.len() < limit {
                 let node = Arc::new(make(packed.nodes.len()));
-                world.set_node(node.clone());
+                cluster_with_new.set_node(node.clone());
                 found = matching_new_node(
                     pod,
-                    world,
+                    cluster_with_new,
                     &Packed { nodes: vec![NodeState::new(node.clone())], placed: Vec::new() },
                 )
                 .map(|_| packed.nodes.len());
                 match found {
                     Some(_) => packed.nodes.push(NodeState::new(node)),
-                    None => world.remove_node(&node.name_any()),
+                    None => cluster_with_new.remove_node(&node.name_any()),
                 }
             }
             if let Some(at) = found {
-                world.place(pod.clone(), packed.nodes[at].name());
+                cluster_with_new.place(pod.clone(), packed.nodes[at].name());
                 packed.nodes[at].add(pod.clone());
                 packed.placed.push(position);
             }
@@ -68,13 +68,13 @@ pub fn pack(pods: &[Arc<PodInfo>], cluster: &Cluster, limit: usize, make: impl F
                 continue;
             }
             let node = Arc::new(make(packed.nodes.len()));
-            if let Some(world) = &mut world {
-                world.set_node(node.clone());
+            if let Some(cluster_with_new) = &mut cluster_with_new {
+                cluster_with_new.set_node(node.clone());
             }
             packed.nodes.push(NodeState::new(node));
         }
-        if let Some(world) = &mut world {
-            world.place(pod.clone(), packed.nodes[*cursor].name());
+        if let Some(cluster_with_new) = &mut cluster_with_new {
+            cluster_with_new.place(pod.clone(), packed.nodes[*cursor].name());
         }
         packed.nodes[*cursor].add(pod.clone());
         packed.placed.push(position);
@@ -82,9 +82,10 @@ pub fn pack(pods: &[Arc<PodInfo>], cluster: &Cluster, limit: usize, make: impl F
     packed
 }
 
-/// The new node the pod would go to, if the best node for it is a new one (or only new ones fit).
-fn matching_new_node(pod: &PodInfo, world: &Cluster, packed: &Packed) -> Option<usize> {
-    match place(pod, world, Packing::Pack) {
+/// Position of the new node on which the scheduler would place the pod; `None` if it would choose
+/// an existing node, or none fits.
+fn matching_new_node(pod: &PodInfo, cluster_with_new: &Cluster, packed: &Packed) -> Option<usize> {
+    match place(pod, cluster_with_new, Packing::Pack) {
         Placement::Node(name) => packed.nodes.iter().position(|node| node.name() == name),
         Placement::Nowhere { .. } => None,
     }

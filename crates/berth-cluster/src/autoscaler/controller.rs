@@ -1,4 +1,5 @@
-//! Looks at the cluster once per scan interval in which something changed, and writes what was planned.
+//! The autoscaler's controller: scans the cluster once per interval in which an object changed, and
+//! applies the plans.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -25,7 +26,7 @@ use crate::pools::REMOVAL_TAINT;
 use crate::provisioning::booked;
 use crate::scheduling::PodInfo;
 
-/// Adds the autoscaler, unless the configuration switches it off.
+/// Adds the autoscaler, unless the configuration disables it.
 pub fn install(manager: &mut Manager, configuration: Arc<ClusterConfiguration>, site: Site) {
     if !configuration.autoscaling.enabled {
         return;
@@ -58,7 +59,7 @@ pub fn install(manager: &mut Manager, configuration: Arc<ClusterConfiguration>, 
     let (on_pod, on_node, on_pool, on_request) = (scan.clone(), scan.clone(), scan.clone(), scan);
     builder
         .watch(&pods, move |delta| {
-            // Only pods that come to want a node, or leave one, change anything.
+            // Only pods that become unschedulable, or are bound or terminate, matter.
             let old = delta.old.as_deref().and_then(PodPlace::of);
             let new = delta.new.as_deref().and_then(PodPlace::of);
             on_pod.next(old != new)
@@ -70,12 +71,12 @@ pub fn install(manager: &mut Manager, configuration: Arc<ClusterConfiguration>, 
         .run(autoscaler);
 }
 
-/// Where a pod that has not ended counts.
+/// How the autoscaler counts a pod that has not terminated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum PodPlace {
-    /// On a node.
+    /// Bound to a node.
     Bound,
-    /// Nowhere, and the scheduler found no place.
+    /// The scheduler found no node for it.
     Unschedulable,
 }
 
@@ -105,7 +106,7 @@ impl PodPlace {
     }
 }
 
-/// Puts the next look at the next full scan interval.
+/// Schedules the next scan at the next multiple of the scan interval.
 #[derive(Clone)]
 struct Scan {
     queue: Queue,
@@ -114,6 +115,7 @@ struct Scan {
 }
 
 impl Scan {
+    /// Schedules a scan if the event is relevant. Returns `None`: the event itself enqueues no key.
     fn next(&self, is_change: bool) -> Option<ObjectKey> {
         if is_change {
             let wait = until_scan(self.clock.now(), self.clock.now(), self.interval);
@@ -123,7 +125,7 @@ impl Scan {
     }
 }
 
-/// From `now` to the first full interval after `at`; never zero.
+/// Time from `now` to the first multiple of the interval after `at`; never zero.
 fn until_scan(at: Timestamp, now: Timestamp, interval: Duration) -> Duration {
     let interval = i128::try_from(interval.as_nanos()).unwrap_or(i128::MAX).max(1);
     let slot = at.as_nanosecond().div_euclid(interval) + 1;
@@ -144,12 +146,12 @@ struct Autoscaler {
     site: Site,
 }
 
-/// What need not survive a restart.
+/// State that a restart may lose.
 #[derive(Default)]
 struct Memory {
     last_growth: Option<Timestamp>,
-    /// What pods were told last, by uid, so that they are told once.
-    told: BTreeMap<String, String>,
+    /// The last `NotTriggerScaleUp` message of each pod, by UID, so that an event is not repeated.
+    reported: BTreeMap<String, String>,
 }
 
 impl Reconciler for Autoscaler {
@@ -173,8 +175,8 @@ impl Reconciler for Autoscaler {
         for growth in &up.growths {
             self.grow(growth, &view).await?;
         }
-        self.tell_hopeless(&view, &up.hopeless);
-        // As in the original, nothing shrinks in a look in which something grows.
+        self.report_unhelped(&view, &up.unhelped);
+        // As in the Kubernetes autoscaler, a scan that scales up does not scale down.
         if up.growths.is_empty() {
             let protected = self.protected(now);
             let last_growth = self.lock().last_growth;
@@ -183,7 +185,7 @@ impl Reconciler for Autoscaler {
             self.shrink(&down, now).await?;
         }
         let interval = scaling.scan_interval.0;
-        // A due time is met at the first scan that is not before it.
+        // The next scan is the first one at or after the due time.
         let just_before = |at: Timestamp| at.checked_sub(SignedDuration::from_nanos(1)).unwrap_or(at);
         Ok(due.map_or(Action::Wait, |at| Action::After(until_scan(just_before(at), self.clock.now(), interval))))
     }
@@ -196,12 +198,12 @@ impl Autoscaler {
 
     async fn grow(&self, growth: &Growth, view: &View) -> Result<(), Error> {
         let api: Api<NodePool> = Api::all(self.client.clone());
-        match &growth.made {
+        match &growth.new_pool {
             Some(pool) => match api.create(&PostParams::default(), pool).await {
                 Ok(created) => {
                     self.pools.observe(created.clone());
                     let message = format!(
-                        "Node auto-provisioning made pool {} of {} machines",
+                        "Node auto-provisioning created pool {} of {} machines",
                         growth.pool,
                         pool.spec.machine_type.as_deref().unwrap_or("custom")
                     );
@@ -228,7 +230,8 @@ impl Autoscaler {
     }
 
     async fn write_spec(&self, pool: &NodePool, spec: &NodePoolSpec) -> Result<(), Error> {
-        // Against the version that was looked at: what was decided on an old state must not be written.
+        // With the `resourceVersion` that the plan was based on, so that a concurrent change causes
+        // a conflict.
         let patch = json!({
             "metadata": { "resourceVersion": pool.metadata.resource_version },
             "spec": { "nodes": spec.nodes, "resizeRequests": spec.resize_requests },
@@ -238,21 +241,23 @@ impl Autoscaler {
         Ok(())
     }
 
-    fn tell_hopeless(&self, view: &View, hopeless: &BTreeMap<ObjectKey, String>) {
+    /// Reports the pods that no scale-up can help, each reason once.
+    fn report_unhelped(&self, view: &View, unhelped: &BTreeMap<ObjectKey, String>) {
         let mut memory = self.lock();
-        let mut told = BTreeMap::new();
+        let mut reported = BTreeMap::new();
         for pod in &view.pending {
-            let Some(message) = hopeless.get(&pod.key) else { continue };
+            let Some(message) = unhelped.get(&pod.key) else { continue };
             let uid = pod.pod.uid().unwrap_or_default();
-            if memory.told.get(&uid) != Some(message) {
+            if memory.reported.get(&uid) != Some(message) {
                 self.recorder.event(pod.pod.as_ref(), EventType::Normal, "NotTriggerScaleUp", message);
             }
-            told.insert(uid, message.clone());
+            reported.insert(uid, message.clone());
         }
-        memory.told = told;
+        memory.reported = reported;
     }
 
-    /// Resize requests whose capacity is booked, with the end of the booking.
+    /// Resize requests whose nodes are booked for a ProvisioningRequest, with the end of the
+    /// booking.
     fn protected(&self, now: Timestamp) -> BTreeMap<String, Timestamp> {
         self.requests.list().iter().filter_map(|request| booked(request, &self.configuration, now)).collect()
     }
@@ -262,7 +267,7 @@ impl Autoscaler {
         for name in &plan.candidates {
             self.taint(name, Some((CANDIDATE_TAINT, &seconds, "PreferNoSchedule"))).await?;
         }
-        for name in &plan.needed_again {
+        for name in &plan.needed {
             self.taint(name, None).await?;
         }
         for name in &plan.mark {
@@ -307,7 +312,7 @@ impl Autoscaler {
         Ok(())
     }
 
-    /// Replaces the autoscaler's own taint of a node.
+    /// Replaces the autoscaler's taint on a node; `None` removes it.
     async fn taint(&self, name: &str, taint: Option<(&str, &str, &str)>) -> Result<(), Error> {
         let Some(node) = self.nodes.get(&ObjectKey::cluster(name)) else { return Ok(()) };
         let known = node.spec.as_ref().and_then(|spec| spec.taints.clone()).unwrap_or_default();

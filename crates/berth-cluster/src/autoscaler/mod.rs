@@ -1,8 +1,10 @@
-//! The cluster autoscaler: pools grow for pods that fit nowhere, are made where none can serve, and shrink when idle.
+//! The cluster autoscaler: grows node pools for unschedulable pods, creates pools if no existing one
+//! fits, and removes unneeded nodes.
 //!
-//! Like the original it looks at the cluster every scan interval, but only at intervals in which something changed or
-//! a timer ran out, so that an idle cluster costs nothing in virtual time. How long a node has been idle is written on
-//! the node (the `DeletionCandidateOfClusterAutoscaler` taint), so a restart does not start over.
+//! Like the Kubernetes cluster autoscaler it works in scan intervals. It skips intervals in which no
+//! object changed and no timer expired, so that an idle cluster costs nothing in virtual time. A
+//! taint on the node (`DeletionCandidateOfClusterAutoscaler`) records since when it is unneeded, so
+//! that this survives a restart.
 
 mod binpack;
 mod controller;

@@ -1,8 +1,8 @@
-//! Node auto-provisioning: the pool a pod asks for by its selectors, tolerations and requests.
+//! Node auto-provisioning: derives a pool from a pod's selectors, tolerations and requests.
 //!
-//! Source: Google's documentation of node auto-provisioning and workload separation. Keys under `cloud.google.com/`
-//! and `kubernetes.io/` mean what they say or nothing; any other key becomes a label and a taint, if the pod tolerates
-//! that taint.
+//! Source: Google's documentation of node auto-provisioning and workload separation. Known keys of
+//! `cloud.google.com/` and `kubernetes.io/` select properties of the pool; unknown ones are
+//! rejected. Any other key becomes a label and a taint of the pool, if the pod tolerates that taint.
 
 use std::collections::BTreeMap;
 
@@ -23,7 +23,8 @@ const PROVISIONING: &str = "cloud.google.com/gke-provisioning";
 const FAMILY: &str = "cloud.google.com/machine-family";
 const ZONE: &str = "topology.kubernetes.io/zone";
 
-/// The pool node auto-provisioning would make for this pod, without nodes; or why it makes none.
+/// The pool that node auto-provisioning creates for this pod, without nodes; or the reason why it
+/// creates none.
 pub fn derive_pool(pod: &PodInfo, configuration: &ClusterConfiguration) -> Result<NodePool, String> {
     let wanted = wanted_labels(pod)?;
     let provisioning = &configuration.node_auto_provisioning;
@@ -34,7 +35,7 @@ pub fn derive_pool(pod: &PodInfo, configuration: &ClusterConfiguration) -> Resul
         accelerator_ready_delay: provisioning.accelerator_ready_delay,
         ..NodePoolSpec::default()
     };
-    // Making the pool takes its time before the first machine is ordered.
+    // The pool is created before its first machine is ordered, so both delays add up.
     let start_up = provisioning.start_up_delay.map_or(std::time::Duration::from_secs(60), |delay| delay.0);
     spec.start_up_delay = Some(berth_api::berth::Duration(provisioning.pool_creation_delay.0 + start_up));
     spec.zones = match wanted.get(ZONE) {
@@ -57,21 +58,21 @@ pub fn derive_pool(pod: &PodInfo, configuration: &ClusterConfiguration) -> Resul
             }
             "cloud.google.com/gke-accelerator-count" | "cloud.google.com/gke-gpu" => {}
             PLACEMENT_GROUP => {
-                separate(pod, key, value, &mut spec)?;
+                separate_workload(pod, key, value, &mut spec)?;
                 spec.placement_group = Some(value.clone());
                 spec.max_nodes = Some(provisioning.max_nodes_per_placement_group);
-                // Machines of one group stand in one zone.
+                // A placement group is within one zone.
                 spec.zones.truncate(1);
             }
             _ if is_reserved(key) => {
-                return Err(format!("no.scale.up.nap.pod: label {key} cannot be made for a new pool"));
+                return Err(format!("no.scale.up.nap.pod: a new pool cannot have the label {key}"));
             }
-            _ => separate(pod, key, value, &mut spec)?,
+            _ => separate_workload(pod, key, value, &mut spec)?,
         }
     }
     if spec.provisioning == Provisioning::Spot {
         if wanted.contains_key(SPOT) {
-            separate(pod, SPOT, "true", &mut spec)?;
+            separate_workload(pod, SPOT, "true", &mut spec)?;
             spec.labels.remove(SPOT);
         }
         spec.labels.insert(SPOT.into(), "true".into());
@@ -100,7 +101,8 @@ pub fn derive_pool(pod: &PodInfo, configuration: &ClusterConfiguration) -> Resul
     Ok(NodePool::new(&name, spec))
 }
 
-/// Labels the pod asks its node to have: the nodeSelector, and required affinity where it leaves one choice.
+/// The node labels that the pod requires: its nodeSelector, and the first value of each `In`
+/// requirement in the first term of its required node affinity.
 fn wanted_labels(pod: &PodInfo) -> Result<BTreeMap<String, String>, String> {
     let mut wanted: BTreeMap<String, String> =
         pod.node_selector().map(|(key, value)| (key.to_owned(), value.to_owned())).collect();
@@ -114,7 +116,7 @@ fn wanted_labels(pod: &PodInfo) -> Result<BTreeMap<String, String>, String> {
                 ("NotIn" | "DoesNotExist", _) => {}
                 _ => {
                     return Err(format!(
-                        "no.scale.up.nap.pod: affinity for {} leaves no value to give",
+                        "no.scale.up.nap.pod: node affinity for {} names no value for a label",
                         requirement.key
                     ));
                 }
@@ -124,12 +126,13 @@ fn wanted_labels(pod: &PodInfo) -> Result<BTreeMap<String, String>, String> {
     Ok(wanted)
 }
 
-/// Workload separation: a label and a taint, if the pod tolerates the taint.
-fn separate(pod: &PodInfo, key: &str, value: &str, spec: &mut NodePoolSpec) -> Result<(), String> {
+/// Adds a label and a taint to the spec (workload separation). Fails if the pod does not tolerate
+/// the taint.
+fn separate_workload(pod: &PodInfo, key: &str, value: &str, spec: &mut NodePoolSpec) -> Result<(), String> {
     let taint = Taint { key: key.into(), value: Some(value.into()), effect: "NoSchedule".into(), time_added: None };
     let names_key = |key: &str| pod.tolerations().iter().any(|t| t.key.as_deref() == Some(key) && tolerates(t, &taint));
     if !names_key(key) {
-        return Err(format!("no.scale.up.nap.pod: selects {key}={value} without tolerating it"));
+        return Err(format!("no.scale.up.nap.pod: selects {key}={value} but does not tolerate the taint"));
     }
     spec.labels.insert(key.to_owned(), value.to_owned());
     if !spec.taints.iter().any(|known| known.key == key) {
@@ -145,7 +148,7 @@ fn is_reserved(key: &str) -> bool {
         .any(|reserved| domain == *reserved || domain.ends_with(&format!(".{reserved}")))
 }
 
-/// The cheapest machine that holds the pod.
+/// The cheapest allowed machine type that the pod fits on.
 fn choose_machine(
     pod: &PodInfo,
     wanted: &BTreeMap<String, String>,
@@ -154,8 +157,9 @@ fn choose_machine(
 ) -> Result<&'static MachineType, String> {
     let provisioning = &configuration.node_auto_provisioning;
     let gpus = pod.requests.get("nvidia.com/gpu").max(pod.requests.get("google.com/tpu"));
-    let foreign = pod.requests.extended().find(|(name, _)| !matches!(*name, "nvidia.com/gpu" | "google.com/tpu"));
-    if let Some((name, _)) = foreign {
+    let unknown_resource =
+        pod.requests.extended().find(|(name, _)| !matches!(*name, "nvidia.com/gpu" | "google.com/tpu"));
+    if let Some((name, _)) = unknown_resource {
         return Err(format!("no.scale.up.nap.pod: no machine type has {name}"));
     }
     if let Some(kind) = accelerator.filter(|kind| !provisioning.limits.contains_key(*kind)) {
@@ -186,5 +190,5 @@ fn choose_machine(
         .iter()
         .filter(is_allowed)
         .min_by(|a, b| a.price_per_hour.total_cmp(&b.price_per_hour).then(a.name.cmp(b.name)))
-        .ok_or_else(|| "no.scale.up.nap.pod: no allowed machine type holds the pod".to_owned())
+        .ok_or_else(|| "no.scale.up.nap.pod: the pod fits on no allowed machine type".to_owned())
 }

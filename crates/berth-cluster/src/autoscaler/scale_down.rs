@@ -1,8 +1,8 @@
-//! Which nodes are idle since when, and which of them go.
+//! Plans scale-down: which nodes are unneeded since when, and which of them are removed.
 //!
-//! A node goes in three steps, each written before the next: it is found unneeded (a soft taint with the time), it is
-//! marked for removal (a hard taint) and drained, and then its pool wants one node less. The node pool controller
-//! removes marked nodes first.
+//! A node is removed in three steps, each written before the next. First it gets a soft taint with
+//! the time when it became unneeded. Then it gets a hard taint (marked for removal) and is drained.
+//! Last, its pool's node count is reduced; the node pool controller removes marked nodes first.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -17,32 +17,32 @@ use super::view::{View, is_complete};
 use crate::pools::{REMOVAL_TAINT, request_of};
 use crate::scheduling::{Cluster, NodeState, Packing, Placement, PodInfo, place};
 
-/// Soft taint of nodes found unneeded; its value is since when, in Unix seconds.
+/// Soft taint of unneeded nodes. Its value is the time since when, in Unix seconds.
 pub const CANDIDATE_TAINT: &str = "DeletionCandidateOfClusterAutoscaler";
-/// Non-empty nodes drained at once.
+/// Maximum number of non-empty nodes to mark in one scan.
 const DRAINED_AT_ONCE: usize = 1;
 
-/// The plan.
+/// The planned scale-down.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ScaleDown {
-    /// Nodes found unneeded now.
+    /// Nodes that became unneeded.
     pub candidates: Vec<String>,
-    /// Nodes that are needed again.
-    pub needed_again: Vec<String>,
+    /// Former candidates that are needed again.
+    pub needed: Vec<String>,
     /// Nodes to mark for removal.
     pub mark: Vec<String>,
-    /// Pods to move away from marked nodes.
+    /// Pods to evict from marked nodes.
     pub evict: Vec<ObjectKey>,
-    /// Pools that want fewer nodes, with their new spec.
+    /// Pools to shrink, with their new spec.
     pub shrink: Vec<(String, NodePoolSpec)>,
-    /// Pools made by auto-provisioning that are empty.
+    /// Empty pools of node auto-provisioning, to be deleted.
     pub delete_pools: Vec<String>,
-    /// When something is due next.
+    /// When the next scan is needed, even if no object changes.
     pub due: Option<Timestamp>,
 }
 
-/// Plans removal. `protected` are resize requests whose capacity is still booked, with the time it ends;
-/// `last_growth` is when machines were last ordered.
+/// Plans the removal of nodes. `protected` are the resize requests whose nodes are booked, with the
+/// end of the booking. `last_growth` is the time of the last scale-up.
 pub fn plan_scale_down(
     view: &View,
     scaling: &AutoscalingConfiguration,
@@ -56,7 +56,7 @@ pub fn plan_scale_down(
     let after = |time: Timestamp, by: SignedDuration| time.checked_add(by).unwrap_or(Timestamp::MAX);
     let may_remove_from = last_growth.map_or(Timestamp::MIN, |grown| after(grown, span(scaling.after_add())));
     let mut drains = DRAINED_AT_ONCE;
-    let mut world = view.cluster().clone();
+    let mut remaining_cluster = view.cluster().clone();
     for (name, pool) in &view.pools {
         if pool.spec.is_static {
             continue;
@@ -66,56 +66,59 @@ pub fn plan_scale_down(
         let creating = pool.status.as_ref().map_or(0, |status| status.creating.len());
         let mut removable = i64::from(pool.spec.nodes_wanted()) - i64::from(pool.spec.min_nodes);
         removable -= nodes.iter().filter(|node| taint_time(node, REMOVAL_TAINT).is_some()).count() as i64;
-        let mut gone: Vec<&Arc<Node>> = Vec::new();
+        let mut removed_nodes: Vec<&Arc<Node>> = Vec::new();
         for node in nodes {
             let node_name = node.name_any();
             let Some(state) = view.cluster().node(&node_name) else { continue };
+            // A marked node: drain it, and remove it once it is empty and its delay is over.
             if let Some(marked) = taint_time(node, REMOVAL_TAINT) {
                 let pods: Vec<&Arc<PodInfo>> = counted(state).collect();
                 plan.evict.extend(pods.iter().filter(|pod| !pod.is_terminating()).map(|pod| pod.key.clone()));
-                let goes = after(marked, span(scaling.node_removal_delay.0));
-                if pods.is_empty() && goes <= now {
-                    gone.push(node);
+                let removal_time = after(marked, span(scaling.node_removal_delay.0));
+                if pods.is_empty() && removal_time <= now {
+                    removed_nodes.push(node);
                 } else if pods.is_empty() {
-                    due.push(goes);
+                    due.push(removal_time);
                 }
                 continue;
             }
+            // Any other node: update its candidate taint, and mark it after the unneeded time.
             let booked = request_of(node).and_then(|request| protected.get(request)).filter(|until| **until > now);
             due.extend(booked);
             let is_unneeded = removable > 0
                 && booked.is_none()
-                // A node whose accelerators have not shown up is not idle, it is not there yet.
+                // A node without its accelerators is not idle but still starting.
                 && is_complete(pool, node)
                 && node.annotations().get("cluster-autoscaler.kubernetes.io/scale-down-disabled").map(String::as_str) != Some("true")
-                && can_go(state, pool, &world, scaling);
+                && is_removable(state, pool, &remaining_cluster, scaling);
             let since = taint_time(node, CANDIDATE_TAINT);
             match (is_unneeded, since) {
                 (false, None) => {}
-                (false, Some(_)) => plan.needed_again.push(node_name),
+                (false, Some(_)) => plan.needed.push(node_name),
                 (true, since) => {
                     if since.is_none() {
                         plan.candidates.push(node_name.clone());
                     }
-                    let goes = after(since.unwrap_or(now), span(scaling.unneeded())).max(may_remove_from);
+                    let removal_time = after(since.unwrap_or(now), span(scaling.unneeded())).max(may_remove_from);
                     let is_empty = counted(state).next().is_none();
-                    if goes > now {
-                        due.push(goes);
+                    if removal_time > now {
+                        due.push(removal_time);
                     } else if since.is_some() && (is_empty || drains > 0) {
                         drains -= usize::from(!is_empty);
                         removable -= 1;
-                        move_pods(state, &mut world);
-                        world.remove_node(&node_name);
+                        move_pods(state, &mut remaining_cluster);
+                        remaining_cluster.remove_node(&node_name);
                         plan.mark.push(node_name);
                         due.push(after(now, span(scaling.node_removal_delay.0)));
                     }
                 }
             }
         }
-        // Only a pool that is where it wants to be says less: a decrease that is still being carried out counts once.
+        // A pool shrinks only from its desired size, so that a decrease in progress is not planned
+        // a second time.
         let settled = nodes.len() + creating == usize::try_from(pool.spec.nodes_wanted()).unwrap_or(0);
-        if settled && !gone.is_empty() {
-            plan.shrink.push((name.clone(), without(pool, &gone)));
+        if settled && !removed_nodes.is_empty() {
+            plan.shrink.push((name.clone(), spec_without(pool, &removed_nodes)));
         }
         if pool.spec.autoprovisioned
             && pool.spec.min_nodes == 0
@@ -130,10 +133,10 @@ pub fn plan_scale_down(
     plan
 }
 
-/// The spec without these nodes.
-fn without(pool: &NodePool, gone: &[&Arc<Node>]) -> NodePoolSpec {
+/// The pool's spec, reduced by these nodes.
+fn spec_without(pool: &NodePool, removed_nodes: &[&Arc<Node>]) -> NodePoolSpec {
     let mut spec = pool.spec.clone();
-    for node in gone {
+    for node in removed_nodes {
         match request_of(node) {
             Some(request) => {
                 if let Some(known) = spec.resize_requests.iter_mut().find(|known| known.name == request) {
@@ -147,25 +150,31 @@ fn without(pool: &NodePool, gone: &[&Arc<Node>]) -> NodePoolSpec {
     spec
 }
 
-/// Pods that keep a node: all that have not ended, except those every node runs.
+/// The node's pods other than DaemonSet and mirror pods.
 fn counted(node: &NodeState) -> impl Iterator<Item = &Arc<PodInfo>> {
-    node.pods.values().filter(|pod| !is_of_every_node(pod))
+    node.pods.values().filter(|pod| !is_node_bound(pod))
 }
 
-fn is_of_every_node(pod: &PodInfo) -> bool {
+/// True for the pod of a DaemonSet and for a mirror pod.
+fn is_node_bound(pod: &PodInfo) -> bool {
     let owned =
         pod.pod.owner_references().iter().any(|owner| owner.controller == Some(true) && owner.kind == "DaemonSet");
     owned || pod.annotation("kubernetes.io/config.mirror").is_some()
 }
 
-/// Is the node empty, or little used with pods that can all stand elsewhere?
-fn can_go(node: &NodeState, pool: &NodePool, world: &Cluster, scaling: &AutoscalingConfiguration) -> bool {
+/// True if the node is empty, or its utilization is low and all its pods fit on other nodes.
+fn is_removable(
+    node: &NodeState,
+    pool: &NodePool,
+    remaining_cluster: &Cluster,
+    scaling: &AutoscalingConfiguration,
+) -> bool {
     let holds: Vec<&Arc<PodInfo>> =
         counted(node).filter(|pod| pod.priority >= scaling.expendable_pods_priority_cutoff).collect();
     if holds.is_empty() {
         return true;
     }
-    // Accelerator nodes are judged by their accelerators alone.
+    // Only the accelerators count for the utilization of a node that has some.
     let resources = match pool.spec.accelerator() {
         Some(accelerator) => vec![accelerator.resource_name().to_owned()],
         None => vec!["cpu".to_owned(), "memory".to_owned()],
@@ -174,15 +183,16 @@ fn can_go(node: &NodeState, pool: &NodePool, world: &Cluster, scaling: &Autoscal
         let used = counted(node).map(|pod| pod.requests.get(resource)).sum::<i64>() as f64;
         used < scaling.utilization_threshold * node.allocatable.get(resource) as f64
     });
-    if !is_little_used || holds.iter().any(|pod| stays(pod)) {
+    if !is_little_used || holds.iter().any(|pod| must_stay(pod)) {
         return false;
     }
-    let mut elsewhere = world.clone();
+    let mut elsewhere = remaining_cluster.clone();
     move_pods(node, &mut elsewhere)
 }
 
-/// Pods that may not be moved: without a controller to make them again, or that say so.
-fn stays(pod: &PodInfo) -> bool {
+/// True if the pod must not be evicted: it is annotated so, no controller would recreate it, or it
+/// runs on capacity of a ProvisioningRequest.
+fn must_stay(pod: &PodInfo) -> bool {
     let has_controller = pod.pod.owner_references().iter().any(|owner| owner.controller == Some(true));
     match pod.annotation("cluster-autoscaler.kubernetes.io/safe-to-evict") {
         Some("true") => false,
@@ -191,23 +201,24 @@ fn stays(pod: &PodInfo) -> bool {
     }
 }
 
-/// Moves a node's pods to other nodes of `world`; false when one finds no room.
-fn move_pods(node: &NodeState, world: &mut Cluster) -> bool {
+/// Moves a node's pods to other nodes of `world`. Returns false if one does not fit.
+fn move_pods(node: &NodeState, remaining_cluster: &mut Cluster) -> bool {
     let pods: Vec<Arc<PodInfo>> = counted(node).cloned().collect();
-    world.remove_node(node.name());
+    remaining_cluster.remove_node(node.name());
     let marked: BTreeSet<&ObjectKey> = pods.iter().map(|pod| &pod.key).collect();
     for key in marked {
-        world.remove_pod(key);
+        remaining_cluster.remove_pod(key);
     }
     for pod in pods {
-        match place(&pod, world, Packing::Pack) {
-            Placement::Node(name) => world.place(pod, &name),
+        match place(&pod, remaining_cluster, Packing::Pack) {
+            Placement::Node(name) => remaining_cluster.place(pod, &name),
             Placement::Nowhere { .. } => return false,
         }
     }
     true
 }
 
+/// The time in the value of a taint; `None` if the node does not have the taint.
 fn taint_time(node: &Node, key: &str) -> Option<Timestamp> {
     let taints = node.spec.as_ref().and_then(|spec| spec.taints.as_ref());
     let taint = taints.into_iter().flatten().find(|taint| taint.key == key)?;

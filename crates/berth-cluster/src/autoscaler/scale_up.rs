@@ -1,4 +1,5 @@
-//! Which pools grow by how much, which pools are made, and why some pods change nothing.
+//! Plans scale-up: which pools grow by how many nodes, which pools are created, and why some pods
+//! trigger neither.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,31 +19,32 @@ use crate::scheduling::{NodeState, Packing, Placement, PodInfo, Resources, amoun
 pub struct Growth {
     /// Name of the pool.
     pub pool: String,
-    /// Its own nodes wanted before (resize requests apart).
+    /// `spec.nodes` before the growth; nodes of resize requests do not count.
     pub from: i32,
-    /// And after.
+    /// `spec.nodes` after the growth.
     pub to: i32,
-    /// Most nodes it may have.
+    /// Maximum number of nodes of the pool.
     pub max: i32,
-    /// The pool itself, when it is to be made.
-    pub made: Option<Box<NodePool>>,
-    /// Pods it grows for.
+    /// The pool to create, if it does not exist.
+    pub new_pool: Option<Box<NodePool>>,
+    /// Pods that the new nodes are for.
     pub pods: Vec<ObjectKey>,
 }
 
-/// The plan.
+/// The planned scale-up.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ScaleUp {
-    /// Pools that grow, in the order of choice.
+    /// Pools that grow, in the order in which they were chosen.
     pub growths: Vec<Growth>,
-    /// Pods nothing grows for, with the reasons.
-    pub hopeless: BTreeMap<ObjectKey, String>,
+    /// Pods that no pool can grow for, with the reasons.
+    pub unhelped: BTreeMap<ObjectKey, String>,
 }
 
-/// Plans growth for the view's pending pods. Pods that will fit on nodes already ordered ask for nothing.
+/// Plans growth for the view's pending pods. Pods that fit on nodes already ordered need none.
 ///
-/// Among the pools that help, the cheapest per pod helped is taken; then the one that helps most, then the first name.
-/// (The original breaks ties by a draw.) New pools are made only for pods no existing pool can serve.
+/// Of several suitable pools, the one with the lowest price per placed pod grows. Ties go to the
+/// pool that places more pods, then to the first name; the Kubernetes autoscaler breaks ties at
+/// random. New pools are created only for pods that fit on no existing pool.
 pub fn plan_scale_up(view: &View, configuration: &ClusterConfiguration) -> ScaleUp {
     let mut plan = ScaleUp::default();
     if view.pending.is_empty() {
@@ -51,7 +53,7 @@ pub fn plan_scale_up(view: &View, configuration: &ClusterConfiguration) -> Scale
     let mut cluster = view.cluster().clone();
     let mut left = Vec::new();
     for pod in &view.pending {
-        // Room is being made for it.
+        // Preemption is freeing a node for this pod.
         if let Some(node) = pod.nominated_node().filter(|node| cluster.node(node).is_some()).map(str::to_owned) {
             cluster.place(pod.clone(), &node);
             continue;
@@ -64,6 +66,7 @@ pub fn plan_scale_up(view: &View, configuration: &ClusterConfiguration) -> Scale
     if left.is_empty() {
         return plan;
     }
+    // Grow the cheapest suitable pool, until no pool helps a remaining pod.
     let mut budget = Budget::new(view, configuration);
     let machines: BTreeMap<String, NodeState> =
         view.growable().map(|pool| (pool.name_any(), NodeState::new(Arc::new(new_node(pool, view, 0))))).collect();
@@ -94,7 +97,7 @@ pub fn plan_scale_up(view: &View, configuration: &ClusterConfiguration) -> Scale
         let count = i32::try_from(packed.nodes.len()).unwrap_or(i32::MAX);
         *grown.entry(pool.name_any()).or_insert(0) += count;
         let to = own + grown[&pool.name_any()];
-        let pods = helped(&mut left, &packed);
+        let pods = take_placed(&mut left, &packed);
         budget.take(&packed.nodes);
         for node in packed.nodes {
             cluster.set_node(node.node.clone());
@@ -112,20 +115,20 @@ pub fn plan_scale_up(view: &View, configuration: &ClusterConfiguration) -> Scale
                 from: own,
                 to,
                 max: pool.spec.nodes_max(),
-                made: None,
+                new_pool: None,
                 pods,
             }),
         }
     }
-    make_pools(view, configuration, &machines, &mut left, &mut budget, &mut plan);
+    create_pools(view, configuration, &machines, &mut left, &mut budget, &mut plan);
     for pod in left {
-        plan.hopeless.entry(pod.key.clone()).or_insert_with(|| reasons(&pod, view, &machines, &grown));
+        plan.unhelped.entry(pod.key.clone()).or_insert_with(|| reasons(&pod, view, &machines, &grown));
     }
     plan
 }
 
-/// Node auto-provisioning: pools for pods no pool can serve, one per kind of pod.
-fn make_pools(
+/// Node auto-provisioning: plans new pools for pods that fit on no existing pool.
+fn create_pools(
     view: &View,
     configuration: &ClusterConfiguration,
     machines: &BTreeMap<String, NodeState>,
@@ -143,7 +146,7 @@ fn make_pools(
         let mut pool = match derived {
             Ok(pool) => pool,
             Err(why) => {
-                plan.hopeless
+                plan.unhelped
                     .insert(pod.key.clone(), format!("{}, {why}", reasons(&pod, view, machines, &BTreeMap::new())));
                 position += 1;
                 continue;
@@ -162,7 +165,7 @@ fn make_pools(
         if !packed.placed.contains(&position) {
             if room == 0 {
                 let why = "no.scale.up.nap: the limits of node auto-provisioning are reached";
-                plan.hopeless.insert(pod.key.clone(), format!("pod didn't trigger scale-up: {why}"));
+                plan.unhelped.insert(pod.key.clone(), format!("pod didn't trigger scale-up: {why}"));
             }
             position += 1;
             continue;
@@ -170,21 +173,21 @@ fn make_pools(
         let count = i32::try_from(packed.nodes.len()).unwrap_or(i32::MAX);
         pool.spec.nodes = Some(count);
         budget.take(&packed.nodes);
-        let pods = helped(left, &packed);
+        let pods = take_placed(left, &packed);
         plan.growths.push(Growth {
             pool: name,
             from: 0,
             to: count,
             max: pool.spec.nodes_max(),
-            made: Some(Box::new(pool)),
+            new_pool: Some(Box::new(pool)),
             pods,
         });
         position = 0;
     }
 }
 
-/// Takes the pods that found room out of the list.
-fn helped(left: &mut Vec<Arc<PodInfo>>, packed: &Packed) -> Vec<ObjectKey> {
+/// Removes the placed pods from `left`. Returns their keys.
+fn take_placed(left: &mut Vec<Arc<PodInfo>>, packed: &Packed) -> Vec<ObjectKey> {
     let mut positions = packed.placed.iter().copied().peekable();
     let mut keys = Vec::new();
     let mut at = 0;
@@ -204,7 +207,8 @@ fn new_node(pool: &NodePool, view: &View, number: usize) -> k8s_openapi::api::co
     template(pool, &view.site.region, &zone, &format!("{}-new-{number}", pool.name_any()), &view.site.version)
 }
 
-/// Why nothing grows for a pod, as the autoscaler says it. `machines` has a new node of each pool.
+/// The message why no pool grows for a pod, in the words of the Kubernetes autoscaler. `machines`
+/// has a new node of each pool.
 fn reasons(
     pod: &PodInfo,
     view: &View,
@@ -229,29 +233,33 @@ fn reasons(
     format!("pod didn't trigger scale-up: {parts}")
 }
 
-/// What growth costs: dollars an hour per pod helped, then how many it helps, then the name.
+/// Sort key for the choice of a pool: dollars per hour and placed pod, then the number of placed
+/// pods (more is better), then the name.
 struct Cost {
     per_pod: f64,
-    helped: usize,
+    take_placed: usize,
     name: String,
 }
 
 impl Cost {
     fn of(pool: &NodePool, packed: &Packed) -> Self {
         let per_pod = pool.spec.price() * packed.nodes.len() as f64 / packed.placed.len() as f64;
-        Self { per_pod, helped: packed.placed.len(), name: pool.name_any() }
+        Self { per_pod, take_placed: packed.placed.len(), name: pool.name_any() }
     }
 
     fn is_better_than(&self, other: &Self) -> bool {
-        let order = self.per_pod.total_cmp(&other.per_pod).then(other.helped.cmp(&self.helped));
+        let order = self.per_pod.total_cmp(&other.per_pod).then(other.take_placed.cmp(&self.take_placed));
         order.then_with(|| self.name.cmp(&other.name)).is_lt()
     }
 }
 
-/// What the whole cluster may still grow by.
+/// The limits on the growth of the whole cluster.
 struct Budget {
+    /// Number of nodes that may still be added.
     nodes: usize,
+    /// Current capacity, by resource.
     totals: BTreeMap<String, i64>,
+    /// Maximum capacity of node auto-provisioning, by resource.
     limits: BTreeMap<String, i64>,
 }
 
@@ -275,7 +283,7 @@ impl Budget {
         Self { nodes, totals: view.totals(), limits }
     }
 
-    /// How many nodes like this one, at most `wanted`, the limits leave room for.
+    /// How many nodes like this one the limits allow, at most `wanted`.
     fn limited(&self, node: &k8s_openapi::api::core::v1::Node, wanted: usize) -> usize {
         let mut one = BTreeMap::new();
         add_capacity(&mut one, node, 1);

@@ -1,4 +1,4 @@
-//! What grows, what is made, what shrinks.
+//! Tests of scale-up, node auto-provisioning and scale-down.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -32,7 +32,7 @@ fn pool(name: &str, machine: &str, nodes: i32, max: i32, more: Value) -> Arc<Nod
     Arc::new(pool)
 }
 
-/// The nodes a pool wants, ready.
+/// All nodes of a pool, ready.
 fn nodes(pool: &NodePool) -> Vec<Arc<Node>> {
     let count = pool.spec.nodes.unwrap_or(0);
     (0..count)
@@ -70,7 +70,7 @@ fn growths(plan: &ScaleUp) -> Vec<(String, i32, i32, usize)> {
 }
 
 #[test]
-fn the_cheapest_pool_grows_by_what_the_pods_need() {
+fn the_cheapest_pool_grows_by_the_nodes_that_the_pods_need() {
     let pools = [
         pool("big", "g2-standard-96", 0, 10, json!({})),
         pool("cpu", "n2-standard-16", 0, 10, json!({})),
@@ -80,22 +80,22 @@ fn the_cheapest_pool_grows_by_what_the_pods_need() {
     ];
     let pending = (0..6).map(|i| gpu_pod(&format!("p{i}"), 2, json!({}))).collect();
     let plan = plan_scale_up(&view(&pools, Vec::new(), pending), &configuration(json!({})));
-    assert_eq!(growths(&plan), [("small".into(), 1, 6, 5)], "one pod fits on the node that is there");
-    assert!(plan.hopeless.is_empty());
+    assert_eq!(growths(&plan), [("small".into(), 1, 6, 5)], "one pod fits on the existing node");
+    assert!(plan.unhelped.is_empty());
 }
 
 #[test]
-fn a_full_pool_leaves_the_rest_to_the_next_and_the_hopeless_are_told_why() {
+fn another_pool_grows_when_the_first_is_full_and_other_pods_get_a_reason() {
     let pools = [pool("large", "g2-standard-48", 0, 1, json!({})), pool("small", "g2-standard-24", 0, 2, json!({}))];
     let pending = (0..6).map(|i| gpu_pod(&format!("p{i}"), 2, json!({}))).collect();
     let plan = plan_scale_up(&view(&pools, Vec::new(), pending), &configuration(json!({})));
     assert_eq!(growths(&plan), [("large".into(), 0, 1, 2), ("small".into(), 0, 2, 2)]);
-    let told: Vec<_> = plan.hopeless.values().cloned().collect();
-    assert_eq!(told, ["pod didn't trigger scale-up: 2 max node group size reached"; 2]);
+    let reasons: Vec<_> = plan.unhelped.values().cloned().collect();
+    assert_eq!(reasons, ["pod didn't trigger scale-up: 2 max node group size reached"; 2]);
 }
 
 #[test]
-fn machines_on_their_way_are_not_ordered_twice() {
+fn ordered_machines_are_not_ordered_again() {
     let ordered = pool("small", "g2-standard-24", 3, 10, json!({}));
     let mut starting = nodes(&ordered);
     starting.truncate(1);
@@ -130,27 +130,27 @@ fn each_placement_group_gets_a_pool_within_the_limits() {
     let pending = ["a", "b"].iter().flat_map(|g| [0, 1].map(|i| compact(&format!("{g}{i}"), g))).collect();
     let plan = plan_scale_up(&view(&[], Vec::new(), pending), &provisioning("3"));
     assert_eq!(growths(&plan), [("a".into(), 0, 2, 2), ("b".into(), 0, 1, 1)]);
-    assert_eq!(plan.hopeless.len(), 1);
-    let made = plan.growths[0].made.as_ref().unwrap();
-    assert_eq!(made.spec.machine_type.as_deref(), Some("a2-highgpu-1g"));
-    assert_eq!(made.spec.placement_group.as_deref(), Some("a"));
+    assert_eq!(plan.unhelped.len(), 1);
+    let new_pool = plan.growths[0].new_pool.as_ref().unwrap();
+    assert_eq!(new_pool.spec.machine_type.as_deref(), Some("a2-highgpu-1g"));
+    assert_eq!(new_pool.spec.placement_group.as_deref(), Some("a"));
 }
 
 #[test]
-fn a_pool_is_only_made_for_what_the_pod_tolerates_and_limits_allow() {
+fn no_pool_is_created_without_toleration_accelerator_limit_or_machine_type() {
     let why = |pod: Arc<PodInfo>| derive_pool(&pod, &provisioning("8")).unwrap_err();
     let unknown = gpu_pod("p", 1, json!({ "nodeSelector": { "team": "x" } }));
-    assert_eq!(why(unknown), "no.scale.up.nap.pod: selects team=x without tolerating it");
+    assert_eq!(why(unknown), "no.scale.up.nap.pod: selects team=x but does not tolerate the taint");
     let other_gpu = gpu_pod("p", 1, json!({ "nodeSelector": { "cloud.google.com/gke-accelerator": "nvidia-l4" } }));
     assert_eq!(why(other_gpu), "no.scale.up.nap.pod.gpu.no.limit.defined: nvidia-l4");
     let invented = gpu_pod("p", 1, json!({ "nodeSelector": { "cloud.google.com/compute-class": "x" } }));
-    assert!(why(invented).contains("cannot be made"));
+    assert!(why(invented).contains("a new pool cannot have the label"));
     let huge = gpu_pod("p", 17, json!({}));
     assert!(why(huge).contains("no allowed machine type"));
 }
 
 #[test]
-fn workload_separation_makes_label_and_taint() {
+fn workload_separation_adds_a_label_and_a_taint() {
     let pod = gpu_pod(
         "p",
         0,
@@ -191,7 +191,7 @@ fn down(pool: &Arc<NodePool>, nodes: Vec<Arc<Node>>, pods: Vec<Arc<PodInfo>>, no
 }
 
 #[test]
-fn an_idle_node_is_marked_after_its_time_and_then_its_pool_wants_less() {
+fn an_unneeded_node_is_marked_after_its_delay_and_then_its_pool_shrinks() {
     let pool = pool("p", "g2-standard-24", 2, 10, json!({}));
     let ready = nodes(&pool);
     let busy = vec![bound("work", "p-0", "Running")];
@@ -201,7 +201,7 @@ fn an_idle_node_is_marked_after_its_time_and_then_its_pool_wants_less() {
     assert_eq!(down(&pool, idle.clone(), busy.clone(), at(59)).mark, Vec::<String>::new());
     assert_eq!(down(&pool, idle.clone(), busy.clone(), at(60)).mark, ["p-1"]);
     let needed = vec![bound("work", "p-0", "Running"), bound("more", "p-1", "Running")];
-    assert_eq!(down(&pool, idle, needed, at(60)).needed_again, ["p-1"]);
+    assert_eq!(down(&pool, idle, needed, at(60)).needed, ["p-1"]);
     let marked = vec![ready[0].clone(), tainted(&ready[1], REMOVAL_TAINT, at(60))];
     assert_eq!(down(&pool, marked.clone(), busy.clone(), at(65)).shrink, []);
     let gone = down(&pool, marked, busy, at(70)).shrink;
@@ -209,7 +209,7 @@ fn an_idle_node_is_marked_after_its_time_and_then_its_pool_wants_less() {
 }
 
 #[test]
-fn a_pool_never_falls_below_its_minimum_and_static_pools_stay() {
+fn a_pool_keeps_its_minimum_and_a_static_pool_all_nodes() {
     let least = pool("p", "g2-standard-24", 2, 10, json!({ "minNodes": 2 }));
     assert_eq!(down(&least, nodes(&least), Vec::new(), at(0)), ScaleDown::default());
     let fixed = pool("p", "g2-standard-24", 2, 10, json!({ "static": true }));
@@ -217,7 +217,7 @@ fn a_pool_never_falls_below_its_minimum_and_static_pools_stay() {
 }
 
 #[test]
-fn booked_nodes_are_kept_and_recent_growth_holds_everything() {
+fn booked_nodes_are_kept_and_recent_growth_delays_removal() {
     let queued = pool(
         "p",
         "g2-standard-24",
@@ -241,7 +241,7 @@ fn booked_nodes_are_kept_and_recent_growth_holds_everything() {
 }
 
 #[test]
-fn an_empty_pool_made_for_pods_is_deleted() {
-    let made = pool("nap", "g2-standard-24", 0, 10, json!({ "autoprovisioned": true }));
-    assert_eq!(down(&made, Vec::new(), Vec::new(), at(0)).delete_pools, ["nap"]);
+fn an_empty_autoprovisioned_pool_is_deleted() {
+    let new_pool = pool("nap", "g2-standard-24", 0, 10, json!({ "autoprovisioned": true }));
+    assert_eq!(down(&new_pool, Vec::new(), Vec::new(), at(0)).delete_pools, ["nap"]);
 }

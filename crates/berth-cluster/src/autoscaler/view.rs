@@ -1,4 +1,4 @@
-//! What the autoscaler sees: pools, nodes (also those to come), and pods without a node.
+//! The autoscaler's snapshot: pools, nodes (existing and ordered), and unschedulable pods.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
@@ -11,27 +11,27 @@ use crate::Site;
 use crate::pools::{POOL_LABEL, REMOVAL_TAINT, has_taint, is_ready, request_of, template, zones};
 use crate::scheduling::{Cluster, PodInfo, Resources};
 
-/// A snapshot for one look.
+/// The snapshot of one scan.
 #[derive(Clone, Default)]
 pub struct View {
     /// The pools, by name.
     pub pools: BTreeMap<String, Arc<NodePool>>,
-    /// Nodes as they are, by pool.
+    /// Existing nodes, by pool.
     pub nodes: BTreeMap<String, Vec<Arc<Node>>>,
-    /// Nodes of no pool.
+    /// Nodes without a pool.
     others: Vec<Arc<Node>>,
-    /// Pods on nodes that have not ended.
+    /// Bound pods that have not terminated.
     pods: Vec<Arc<Pod>>,
-    /// Made of all that when it is first asked for: most looks at a request that waits for machines only count those.
+    /// Built on first use: most reconciles of a waiting ProvisioningRequest only count nodes.
     cluster: OnceLock<Cluster>,
-    /// Pods that fit nowhere, most important first.
+    /// Unschedulable pods, by descending priority, then creation time, then name.
     pub pending: Vec<Arc<PodInfo>>,
-    /// Where the cluster is.
+    /// The cluster's name, region and version.
     pub site: Site,
 }
 
 impl View {
-    /// Puts a snapshot together. `pods` are those on nodes that have not ended.
+    /// Builds a snapshot. `pods` are bound pods that have not terminated.
     pub fn new(
         pools: Vec<Arc<NodePool>>,
         nodes: Vec<Arc<Node>>,
@@ -56,12 +56,12 @@ impl View {
         view
     }
 
-    /// Nodes and the pods on them; starting nodes count as they will be, ordered machines as nodes.
+    /// Nodes and the pods on them. Nodes that start count as ready, ordered machines as nodes.
     pub fn cluster(&self) -> &Cluster {
-        self.cluster.get_or_init(|| self.put_together())
+        self.cluster.get_or_init(|| self.build_cluster())
     }
 
-    fn put_together(&self) -> Cluster {
+    fn build_cluster(&self) -> Cluster {
         let mut cluster = Cluster::default();
         for node in &self.others {
             cluster.set_node(node.clone());
@@ -102,12 +102,13 @@ impl View {
         cluster
     }
 
-    /// Pools the autoscaler may grow for ordinary pods.
+    /// Pools that the autoscaler may grow for pods without a ProvisioningRequest.
     pub fn growable(&self) -> impl Iterator<Item = &Arc<NodePool>> {
         self.pools.values().filter(|pool| !pool.spec.is_static && pool.spec.provisioning != Provisioning::Queued)
     }
 
-    /// What all nodes that are there or wanted have, by `cpu`, `memory` and accelerator type.
+    /// Total capacity of existing and ordered nodes, by `cpu` (milli), `memory` (bytes) and
+    /// accelerator type.
     pub fn totals(&self) -> BTreeMap<String, i64> {
         let mut totals = BTreeMap::new();
         for node in self.cluster().nodes() {
@@ -117,7 +118,8 @@ impl View {
     }
 }
 
-/// Adds a node's capacity, `count` times, to totals by `cpu` (milli), `memory` and accelerator type.
+/// Adds a node's capacity, `count` times, to totals by `cpu` (milli), `memory` (bytes) and
+/// accelerator type.
 pub fn add_capacity(totals: &mut BTreeMap<String, i64>, node: &Node, count: i64) {
     let capacity = node.status.as_ref().and_then(|status| status.capacity.as_ref());
     let capacity = capacity.map(Resources::from_quantities).unwrap_or_default();
@@ -135,19 +137,19 @@ pub fn add_capacity(totals: &mut BTreeMap<String, i64>, node: &Node, count: i64)
     }
 }
 
-/// Is the node Ready with all its accelerators?
+/// True if the node is Ready and its accelerators are allocatable.
 pub fn is_complete(pool: &NodePool, node: &Node) -> bool {
     let allocatable = node.status.as_ref().and_then(|status| status.allocatable.as_ref());
     let has = |resource: &str| allocatable.is_some_and(|known| known.contains_key(resource));
     is_ready(node) && pool.spec.accelerator().is_none_or(|accelerator| has(accelerator.resource_name()))
 }
 
-/// A starting node as it will be once it is ready.
+/// The ready state of a node that is still starting.
 fn completed(pool: &NodePool, node: &Node, site: &Site) -> Node {
     let zone = node.labels().get("topology.kubernetes.io/zone").cloned().unwrap_or_default();
-    let mut whole = template(pool, &site.region, &zone, &node.name_any(), &site.version);
+    let mut completed_node = template(pool, &site.region, &zone, &node.name_any(), &site.version);
     if let Some(request) = request_of(node) {
-        whole.labels_mut().insert(berth_api::berth::RESIZE_REQUEST_LABEL.into(), request.to_owned());
+        completed_node.labels_mut().insert(berth_api::berth::RESIZE_REQUEST_LABEL.into(), request.to_owned());
     }
-    whole
+    completed_node
 }

@@ -1,7 +1,9 @@
-//! Deletes dependents whose owners are gone, and lets owners go that wait for their dependents.
+//! The garbage collector: deletes dependents whose owners are gone, and completes the deletion of
+//! owners that wait for their dependents.
 //!
-//! Every kind is watched, metadata only; a graph of owners says what to look at. Before anything is deleted because
-//! its owner is not in the graph, the API is asked: the watches of two kinds are not in step.
+//! It watches the metadata of every kind, and keeps a graph of owners that yields the objects to
+//! reconcile. The watches of two kinds are not synchronized: before it deletes an object because
+//! the graph lacks the owner, it asks the API server for the owner.
 //!
 //! Source: Kubernetes' "Garbage collection" (background, foreground, orphan) and "Owners and dependents".
 
@@ -19,7 +21,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::api::{DeleteParams, PartialObjectMeta, Patch, PatchParams, Preconditions, PropagationPolicy};
 use kube::core::DynamicObject;
 use kube::runtime::watcher::{self, watcher};
-use kube::{Api, Client, Resource};
+use kube::{Api, Client, Resource, ResourceExt};
 use serde_json::json;
 use tokio::sync::mpsc;
 
@@ -27,14 +29,14 @@ use super::definition::Definition;
 use super::graph::{FOREGROUND, Graph, ORPHAN, Owner, Record};
 use super::kinds::{Kind, Kinds};
 
-/// Objects looked at at once.
+/// Maximum number of concurrent reconciles.
 const CONCURRENCY: usize = 32;
-/// Wait before discovery or a broken watch is tried again.
+/// Delay before discovery or a failed watch is retried.
 const RETRY: Duration = Duration::from_secs(1);
 
 type Meta = PartialObjectMeta<DynamicObject>;
-type Seen = watcher::Result<watcher::Event<Meta>>;
-type Events = Pin<Box<dyn Stream<Item = (usize, Option<Seen>)> + Send>>;
+type WatchResult = watcher::Result<watcher::Event<Meta>>;
+type Events = Pin<Box<dyn Stream<Item = (usize, Option<WatchResult>)> + Send>>;
 
 /// Adds the collector.
 pub fn install(manager: &mut Manager, kinds: Kinds) {
@@ -42,7 +44,7 @@ pub fn install(manager: &mut Manager, kinds: Kinds) {
     let client = manager.client();
     let clock = manager.clock();
     let definitions = manager.cache::<Definition>();
-    // Definitions change seldom; a kind more than fits here waits for the next change.
+    // Definitions change rarely; a change that does not fit here is lost.
     let (changes, changed) = mpsc::channel(1024);
     let on_change = {
         let kinds = kinds.clone();
@@ -54,7 +56,10 @@ pub fn install(manager: &mut Manager, kinds: Kinds) {
             if let Some(change) = change
                 && changes.try_send(change).is_err()
             {
-                tracing::warn!("a custom kind will not be watched by the garbage collector: too many at once");
+                tracing::warn!(
+                    definition = delta.latest().name_any(),
+                    "garbage collection ignores a change of this definition: too many definitions changed at once"
+                );
             }
             None
         }
@@ -67,12 +72,13 @@ pub fn install(manager: &mut Manager, kinds: Kinds) {
     manager.task("garbage-collector-watches", watching.run(changed));
 }
 
+/// A kind, by position, that became served or is no longer served.
 enum Change {
     Served(usize),
     Gone(usize),
 }
 
-/// Feeds the graph from the watches of all kinds.
+/// Updates the graph from the watches of all kinds.
 struct Watching {
     graph: Arc<Mutex<Graph>>,
     kinds: Kinds,
@@ -84,7 +90,7 @@ struct Watching {
 impl Watching {
     async fn run(self, mut changed: mpsc::Receiver<Change>) {
         let mut streams: SelectAll<Events> = SelectAll::new();
-        let mut again: FuturesUnordered<Pin<Box<dyn Future<Output = usize> + Send>>> = FuturesUnordered::new();
+        let mut restarts: FuturesUnordered<Pin<Box<dyn Future<Output = usize> + Send>>> = FuturesUnordered::new();
         let mut gone: BTreeSet<usize> = BTreeSet::new();
         let mut listed: std::collections::BTreeMap<usize, BTreeSet<String>> = std::collections::BTreeMap::new();
         let first = loop {
@@ -99,6 +105,7 @@ impl Watching {
         for position in first {
             streams.extend(self.watch(position));
         }
+        // Handle changed definitions, watches to restart, and watch events.
         loop {
             tokio::select! {
                 biased;
@@ -109,27 +116,27 @@ impl Watching {
                     }
                     Change::Gone(position) => {
                         gone.insert(position);
-                        let missing = lock(&self.graph).missing(position, &BTreeSet::new());
-                        for uid in missing {
-                            self.removed(&uid);
+                        let missing_uids = lock(&self.graph).missing(position, &BTreeSet::new());
+                        for uid in missing_uids {
+                            self.observe_deleted(&uid);
                         }
                     }
                 },
-                Some(position) = again.next() => {
+                Some(position) = restarts.next() => {
                     if !gone.contains(&position) {
                         streams.extend(self.watch(position));
                     }
                 }
                 Some((position, event)) = streams.next() => match event {
-                    // A watch ends by itself only when its kind is gone or the server is.
+                    // The watch ended: the kind is no longer served, or the API server is down.
                     None => {
                         let clock = self.clock.clone();
-                        again.push(Box::pin(async move {
+                        restarts.push(Box::pin(async move {
                             clock.sleep(RETRY).await;
                             position
                         }));
                     }
-                    Some(event) => self.take(position, event, &mut listed),
+                    Some(event) => self.handle_event(position, event, &mut listed),
                 },
                 else => return,
             }
@@ -140,7 +147,7 @@ impl Watching {
         let kind = self.kinds.get(position)?;
         let api: Api<Meta> = Api::all_with(self.client.clone(), &kind.resource);
         let events = watcher(api, watcher::Config::default()).scan(false, |failed, event| {
-            // After an error the stream is given up and made anew, unhurried.
+            // The stream ends after an error; `run` opens a new one after `RETRY`.
             let item = (!*failed).then_some(event);
             *failed |= matches!(item, Some(Err(_)));
             futures::future::ready(item)
@@ -149,7 +156,12 @@ impl Watching {
         Some(Box::pin(events.map(Some).chain(ended).map(move |event| (position, event))))
     }
 
-    fn take(&self, position: usize, event: Seen, listed: &mut std::collections::BTreeMap<usize, BTreeSet<String>>) {
+    fn handle_event(
+        &self,
+        position: usize,
+        event: WatchResult,
+        listed: &mut std::collections::BTreeMap<usize, BTreeSet<String>>,
+    ) {
         match event {
             Ok(watcher::Event::Init) => {
                 listed.insert(position, BTreeSet::new());
@@ -158,42 +170,43 @@ impl Watching {
                 if let (Some(uid), Some(listed)) = (&object.meta().uid, listed.get_mut(&position)) {
                     listed.insert(uid.clone());
                 }
-                self.seen(position, &object);
+                self.observe(position, &object);
             }
             Ok(watcher::Event::InitDone) => {
                 let kept = listed.remove(&position).unwrap_or_default();
-                let missing = lock(&self.graph).missing(position, &kept);
-                for uid in missing {
-                    self.removed(&uid);
+                let missing_uids = lock(&self.graph).missing(position, &kept);
+                for uid in missing_uids {
+                    self.observe_deleted(&uid);
                 }
             }
-            Ok(watcher::Event::Apply(object)) => self.seen(position, &object),
+            Ok(watcher::Event::Apply(object)) => self.observe(position, &object),
             Ok(watcher::Event::Delete(object)) => {
                 if let Some(uid) = &object.meta().uid {
-                    self.removed(uid);
+                    self.observe_deleted(uid);
                 }
             }
             Err(error) => {
-                tracing::debug!(error = berth_runtime::brief(&error), "a watch of the garbage collector broke")
+                tracing::debug!(error = berth_runtime::brief(&error), "garbage collector watch failed, retrying")
             }
         }
     }
 
-    fn seen(&self, position: usize, object: &Meta) {
+    fn observe(&self, position: usize, object: &Meta) {
         let Some(uid) = &object.meta().uid else { return };
         let mut graph = lock(&self.graph);
         let affected = graph.set(uid, Record::new(position, object.meta()));
-        self.look_at(&graph, affected);
+        self.enqueue(&graph, affected);
     }
 
-    fn removed(&self, uid: &str) {
+    fn observe_deleted(&self, uid: &str) {
         let mut graph = lock(&self.graph);
         let affected = graph.remove(uid);
-        self.look_at(&graph, affected);
+        self.enqueue(&graph, affected);
     }
 
-    /// Keys are UIDs in the object's namespace, as namespaces take turns. An object that is not there needs no look.
-    fn look_at(&self, graph: &Graph, uids: BTreeSet<String>) {
+    /// Enqueues the objects that exist. A key is the object's namespace and UID: the queue serves
+    /// namespaces in turn.
+    fn enqueue(&self, graph: &Graph, uids: BTreeSet<String>) {
         for uid in uids {
             if let Some(record) = graph.get(&uid) {
                 self.queue.add(ObjectKey::namespaced(record.namespace.as_str(), uid));
@@ -217,7 +230,7 @@ impl Reconciler for Collector {
         let uid = key.name;
         let Some(record) = lock(&self.graph).get(&uid).cloned() else { return Ok(Action::Wait) };
         if record.is_deleting && record.orphans_dependents {
-            self.set_dependents_free(&uid, &record).await?;
+            self.orphan_dependents(&uid, &record).await?;
         } else if record.is_deleting && record.waits_for_dependents {
             self.delete_dependents(&uid, &record).await?;
         } else if !record.is_deleting && !record.owners.is_empty() {
@@ -228,11 +241,12 @@ impl Reconciler for Collector {
 }
 
 impl Collector {
-    /// Foreground: dependents that hold the owner go first.
+    /// Foreground deletion: deletes the dependents that block the owner, then removes the owner's
+    /// finalizer.
     async fn delete_dependents(&self, uid: &str, record: &Record) -> Result<(), Error> {
         let dependents: Vec<(String, Record)> = {
             let graph = lock(&self.graph);
-            graph.dependents(uid).filter(|(_, r)| r.holds(uid)).map(|(u, r)| (u.clone(), r.clone())).collect()
+            graph.dependents(uid).filter(|(_, r)| r.blocks(uid)).map(|(u, r)| (u.clone(), r.clone())).collect()
         };
         if dependents.is_empty() {
             return self.remove_finalizer(uid, record, FOREGROUND).await;
@@ -240,16 +254,20 @@ impl Collector {
         for (dependent, record) in dependents.iter().filter(|(_, record)| !record.is_deleting) {
             self.check_owners(dependent, record).await?;
         }
-        let in_circle = lock(&self.graph).holds_in_a_circle(uid).map(str::to_owned);
-        match dependents.iter().find(|(dependent, _)| Some(dependent) == in_circle.as_ref()) {
-            Some((dependent, record)) => self.let_go_of(uid, dependent, record).await,
+        let in_cycle = lock(&self.graph).blocking_dependent_in_cycle(uid).map(str::to_owned);
+        match dependents.iter().find(|(dependent, _)| Some(dependent) == in_cycle.as_ref()) {
+            Some((dependent, record)) => self.unblock_owner(uid, dependent, record).await,
             None => Ok(()),
         }
     }
 
-    /// Makes a dependent hold its owner no longer; the reference stays.
-    async fn let_go_of(&self, owner: &str, uid: &str, record: &Record) -> Result<(), Error> {
-        tracing::debug!(owner, dependent = uid, "owners that wait for each other: one reference no longer blocks");
+    /// Sets `blockOwnerDeletion` of a dependent's owner reference to false.
+    async fn unblock_owner(&self, owner: &str, uid: &str, record: &Record) -> Result<(), Error> {
+        tracing::debug!(
+            owner,
+            dependent = uid,
+            "cycle of owners in foreground deletion: this reference no longer blocks"
+        );
         self.change_owners(uid, record, |mut reference| {
             if reference.uid == owner {
                 reference.block_owner_deletion = Some(false);
@@ -259,34 +277,35 @@ impl Collector {
         .await
     }
 
-    /// Orphan: dependents forget the owner, then it goes.
-    async fn set_dependents_free(&self, uid: &str, record: &Record) -> Result<(), Error> {
+    /// Orphan deletion: removes the owner from its dependents, then the owner's finalizer.
+    async fn orphan_dependents(&self, uid: &str, record: &Record) -> Result<(), Error> {
         let dependents: Vec<(String, Record)> =
             lock(&self.graph).dependents(uid).map(|(u, r)| (u.clone(), r.clone())).collect();
         for (dependent, known) in &dependents {
-            self.forget_owners(dependent, known, &[uid.to_owned()]).await?;
+            self.remove_owners(dependent, known, &[uid.to_owned()]).await?;
         }
         self.remove_finalizer(uid, record, ORPHAN).await
     }
 
-    /// Deletes an object when none of its owners stands any more.
+    /// Deletes an object if none of its owners remains. An owner that waits for its dependents
+    /// does not count as remaining. If some owners remain, removes the references to the others.
     async fn check_owners(&self, uid: &str, record: &Record) -> Result<(), Error> {
-        let mut standing = 0;
+        let mut remaining = 0;
         let mut waiting = Vec::new();
         let mut absent = Vec::new();
         for owner in &record.owners {
             let known = lock(&self.graph).get(&owner.uid).cloned();
             match known {
                 Some(known) if known.is_deleting && known.waits_for_dependents => waiting.push(owner.uid.clone()),
-                Some(_) => standing += 1,
-                None if self.exists(owner, &record.namespace).await? => standing += 1,
+                Some(_) => remaining += 1,
+                None if self.exists(owner, &record.namespace).await? => remaining += 1,
                 None => absent.push(owner.uid.clone()),
             }
         }
-        if standing > 0 {
+        if remaining > 0 {
             if !absent.is_empty() || !waiting.is_empty() {
                 absent.extend(waiting);
-                self.forget_owners(uid, record, &absent).await?;
+                self.remove_owners(uid, record, &absent).await?;
             }
             return Ok(());
         }
@@ -312,8 +331,8 @@ impl Collector {
         }
     }
 
-    /// Asks the API whether an owner is there. An owner of a kind nobody serves cannot be asked for and counts as
-    /// there: deleting on a guess cannot be taken back.
+    /// Asks the API server whether an owner exists. An owner of an unknown kind counts as existing,
+    /// because a wrong deletion cannot be undone.
     async fn exists(&self, owner: &Owner, namespace: &str) -> Result<bool, Error> {
         let Some(kind) = self.kinds.of_owner(&owner.api_version, &owner.kind) else { return Ok(true) };
         let api = self.api_of(&kind, namespace);
@@ -323,11 +342,13 @@ impl Collector {
         }
     }
 
-    async fn forget_owners(&self, uid: &str, record: &Record, owners: &[String]) -> Result<(), Error> {
+    /// Removes the references to these owners (UIDs) from an object.
+    async fn remove_owners(&self, uid: &str, record: &Record, owners: &[String]) -> Result<(), Error> {
         self.change_owners(uid, record, |owner| (!owners.contains(&owner.uid)).then_some(owner)).await
     }
 
-    /// Writes what `change` makes of each reference to an owner; nothing when the object is another by now.
+    /// Maps each owner reference of an object with `change`; `None` removes the reference. Writes
+    /// nothing if the object has been replaced by one of another UID.
     async fn change_owners(
         &self,
         uid: &str,
@@ -369,7 +390,7 @@ impl Collector {
         Some((self.api_of(&kind, &record.namespace), kind))
     }
 
-    /// Owners live in the namespace of what they own, or in none.
+    /// The API of a kind; for namespaced kinds in this namespace.
     fn api_of(&self, kind: &Kind, namespace: &str) -> Api<Meta> {
         if kind.is_namespaced {
             Api::namespaced_with(self.client.clone(), namespace, &kind.resource)

@@ -1,4 +1,4 @@
-//! What the collector reads of a CustomResourceDefinition: everything but its schemas, which are most of it.
+//! A CustomResourceDefinition without its schemas, which are most of its size.
 
 use std::borrow::Cow;
 
@@ -9,38 +9,38 @@ use kube::Resource;
 use kube::api::ObjectMeta;
 use serde::Deserialize;
 
-/// A definition without its schemas.
+/// A CustomResourceDefinition without its schemas.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Definition {
     /// Standard metadata.
     pub metadata: ObjectMeta,
-    /// What it defines.
+    /// The defined kind.
     pub spec: DefinitionSpec,
-    /// Whether it is served, as conditions.
+    /// Conditions, such as Established.
     pub status: Option<CustomResourceDefinitionStatus>,
 }
 
-/// See [`Definition`].
+/// Spec of a [`Definition`].
 #[derive(Clone, Debug, Deserialize)]
 pub struct DefinitionSpec {
     /// API group.
     pub group: String,
-    /// Kind and resource.
+    /// Names of the kind and the resource.
     pub names: CustomResourceDefinitionNames,
     /// `Namespaced` or `Cluster`.
     pub scope: String,
-    /// The versions.
+    /// The versions of the API.
     pub versions: Vec<DefinitionVersion>,
 }
 
-/// See [`Definition`].
+/// A version of a [`Definition`].
 #[derive(Clone, Debug, Deserialize)]
 pub struct DefinitionVersion {
-    /// Such as `v1`.
+    /// Name, such as `v1`.
     pub name: String,
-    /// Does the API serve it?
+    /// True if the API server serves this version.
     pub served: bool,
-    /// Are objects stored in it?
+    /// True if objects are stored in this version.
     pub storage: bool,
 }
 

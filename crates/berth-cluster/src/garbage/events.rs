@@ -1,4 +1,4 @@
-//! Events are kept for an hour.
+//! Deletes events an hour after they last occurred.
 
 use std::time::Duration;
 
@@ -8,14 +8,14 @@ use k8s_openapi::api::core::v1::Event;
 use kube::api::{DeleteParams, ListParams};
 use kube::{Api, Client, ResourceExt};
 
-/// How long an event is kept after it last happened: Kubernetes' `--event-ttl`.
-const KEPT: SignedDuration = SignedDuration::from_hours(1);
-/// Least time between two looks.
+/// Lifetime of an event after it last occurred: Kubernetes' `--event-ttl`.
+const EVENT_TTL: SignedDuration = SignedDuration::from_hours(1);
+/// Minimum time between two sweeps.
 const INTERVAL: Duration = Duration::from_secs(600);
-/// Events read at once.
+/// Number of events per list request.
 const PAGE: u32 = 1000;
 
-/// Adds the sweep.
+/// Adds the task that deletes expired events.
 pub fn install(manager: &mut Manager) {
     let (client, clock) = (manager.client(), manager.clock());
     manager.task("event-expiry", async move {
@@ -25,7 +25,10 @@ pub fn install(manager: &mut Manager) {
             wait = match sweep(&client, &clock).await {
                 Ok(oldest) => until_next(oldest, clock.now()),
                 Err(error) => {
-                    tracing::debug!(error = berth_runtime::brief(&error), "old events not removed, trying again later");
+                    tracing::debug!(
+                        error = berth_runtime::brief(&error),
+                        "deleting expired events failed, retrying later"
+                    );
                     INTERVAL
                 }
             };
@@ -33,16 +36,17 @@ pub fn install(manager: &mut Manager) {
     });
 }
 
-/// How long nothing can be old enough, when the oldest event that is kept last happened at `oldest`.
+/// Time until the next sweep, if the oldest remaining event last occurred at `oldest`.
 fn until_next(oldest: Timestamp, now: Timestamp) -> Duration {
-    let left = KEPT.saturating_sub(now.duration_since(oldest));
+    let left = EVENT_TTL.saturating_sub(now.duration_since(oldest));
     Duration::try_from(left).unwrap_or_default().max(INTERVAL)
 }
 
-/// Removes what is old. Returns when the oldest event that is left last happened; now if there is none.
+/// Deletes expired events. Returns when the oldest remaining event last occurred; now if none
+/// remains.
 async fn sweep(client: &Client, clock: &Clock) -> Result<Timestamp, kube::Error> {
     let now = clock.now();
-    let oldest = now.checked_sub(KEPT).unwrap_or(Timestamp::MIN);
+    let oldest = now.checked_sub(EVENT_TTL).unwrap_or(Timestamp::MIN);
     let mut oldest_kept = now;
     let all: Api<Event> = Api::all(client.clone());
     let mut page = ListParams::default().limit(PAGE);
@@ -81,14 +85,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_next_look_is_when_the_oldest_event_is_old_enough() {
+    fn the_next_sweep_is_when_the_oldest_event_expires() {
         let now: Timestamp = "2026-01-01T12:00:00Z".parse().expect("a time");
         let minutes_ago = |minutes| now - SignedDuration::from_mins(minutes);
         assert_eq!(until_next(now, now), Duration::from_secs(3600));
         assert_eq!(until_next(minutes_ago(20), now), Duration::from_secs(40 * 60));
         assert_eq!(until_next(minutes_ago(55), now), INTERVAL);
         assert_eq!(until_next(minutes_ago(70), now), INTERVAL);
-        // Somebody's clock is ahead.
+        // A client with a fast clock wrote an event in the future.
         assert_eq!(until_next(minutes_ago(-30), now), Duration::from_secs(90 * 60));
     }
 }

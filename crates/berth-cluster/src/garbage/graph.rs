@@ -1,30 +1,30 @@
-//! Who owns whom, over all kinds.
+//! The ownership graph of all objects, over all kinds.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 
-/// Finalizer of owners that wait for their dependents to go first.
+/// Finalizer of owners that wait until their dependents are deleted.
 pub const FOREGROUND: &str = "foregroundDeletion";
-/// Finalizer of owners whose dependents are to be set free.
+/// Finalizer of owners whose dependents are to be orphaned.
 pub const ORPHAN: &str = "orphan";
 
-/// What is known of one object.
+/// The metadata of one object that garbage collection needs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Record {
-    /// Its kind: position in the list of kinds.
+    /// The object's kind, as position in the list of kinds.
     pub kind: usize,
     /// Namespace, empty for cluster-scoped objects.
     pub namespace: String,
     /// Name.
     pub name: String,
-    /// Its owners.
+    /// The object's owner references.
     pub owners: Vec<Owner>,
-    /// Is it being deleted?
+    /// True if the object has a deletion timestamp.
     pub is_deleting: bool,
-    /// Must its dependents go first?
+    /// True if the object has the finalizer [`FOREGROUND`].
     pub waits_for_dependents: bool,
-    /// Are its dependents to be set free?
+    /// True if the object has the finalizer [`ORPHAN`].
     pub orphans_dependents: bool,
 }
 
@@ -37,15 +37,15 @@ pub struct Owner {
     pub kind: String,
     /// Name.
     pub name: String,
-    /// Uid.
+    /// UID.
     pub uid: String,
-    /// Does the dependent hold the owner in foreground deletion?
+    /// `blockOwnerDeletion`: true if the dependent blocks the owner's foreground deletion.
     pub blocks: bool,
 }
 
 impl Record {
-    /// Does the object hold this owner of its in foreground deletion?
-    pub fn holds(&self, owner: &str) -> bool {
+    /// True if the object blocks the foreground deletion of the owner with this UID.
+    pub fn blocks(&self, owner: &str) -> bool {
         self.owners.iter().any(|known| known.uid == owner && known.blocks)
     }
 
@@ -71,7 +71,7 @@ impl Record {
     }
 }
 
-/// All objects by uid, with their dependents.
+/// All objects by UID, with their dependents.
 #[derive(Debug, Default)]
 pub struct Graph {
     records: BTreeMap<String, Record>,
@@ -79,22 +79,22 @@ pub struct Graph {
 }
 
 impl Graph {
-    /// Takes in an object; returns the uids that have to be looked at.
+    /// Adds or updates an object. Returns the UIDs of the objects to reconcile.
     pub fn set(&mut self, uid: &str, record: Record) -> BTreeSet<String> {
         let mut affected = BTreeSet::new();
         let before = self.records.get(uid).cloned();
-        let unowned = |graph: &Self, record: &Record| record.owners.iter().any(|owner| !graph.stands(&owner.uid));
+        let unowned = |graph: &Self, record: &Record| record.owners.iter().any(|owner| !graph.is_present(&owner.uid));
         let has_new_owners = before.as_ref().is_none_or(|before| before.owners != record.owners);
         if has_new_owners {
             self.unlink(uid);
             for owner in &record.owners {
                 self.dependents.entry(owner.uid.clone()).or_default().insert(uid.to_owned());
             }
-            // An owner not known here may not exist at all.
+            // An owner that is missing in the graph may not exist.
             if unowned(self, &record) {
                 affected.insert(uid.to_owned());
             }
-            // A dependent that no longer holds its owner may set it free.
+            // A former owner may have waited for this dependent.
             affected.extend(before.iter().flat_map(|before| &before.owners).map(|owner| owner.uid.clone()));
         }
         let waits = |record: &Record| record.is_deleting && (record.waits_for_dependents || record.orphans_dependents);
@@ -105,22 +105,23 @@ impl Graph {
         affected
     }
 
-    /// Takes in that an object is gone; returns the uids that have to be looked at.
+    /// Removes a deleted object. Returns the UIDs of the objects to reconcile.
     pub fn remove(&mut self, uid: &str) -> BTreeSet<String> {
         self.unlink(uid);
         let mut affected = self.dependents.get(uid).cloned().unwrap_or_default();
         if let Some(record) = self.records.remove(uid) {
-            // An owner that other dependents hold waits for the last of them: a look at each would cost a look at all the others.
-            let free = record.owners.iter().filter(|owner| !self.is_held(&owner.uid));
+            // An owner that other dependents still block is reconciled after the last of them:
+            // each reconcile scans all its dependents.
+            let free = record.owners.iter().filter(|owner| !self.is_blocked(&owner.uid));
             affected.extend(free.map(|owner| owner.uid.clone()));
         }
         affected
     }
 
-    /// Does the owner wait in foreground deletion for a dependent that holds it?
-    fn is_held(&self, owner: &str) -> bool {
+    /// True if the owner is in foreground deletion and a dependent blocks it.
+    fn is_blocked(&self, owner: &str) -> bool {
         let waits = self.get(owner).is_some_and(|it| it.is_deleting && it.waits_for_dependents);
-        waits && self.dependents(owner).any(|(_, record)| record.holds(owner))
+        waits && self.dependents(owner).any(|(_, record)| record.blocks(owner))
     }
 
     /// The record of an object.
@@ -128,43 +129,43 @@ impl Graph {
         self.records.get(uid)
     }
 
-    /// Is the object there and not on its way out?
-    fn stands(&self, uid: &str) -> bool {
+    /// True if the object exists and is not in foreground deletion.
+    fn is_present(&self, uid: &str) -> bool {
         self.records.get(uid).is_some_and(|record| !(record.is_deleting && record.waits_for_dependents))
     }
 
-    /// Dependents of an object, in uid order.
+    /// Dependents of an object, in UID order.
     pub fn dependents<'a>(&'a self, uid: &str) -> impl Iterator<Item = (&'a String, &'a Record)> + use<'a> {
         let uids = self.dependents.get(uid).into_iter().flatten();
         uids.filter_map(|uid| Some((uid, self.records.get(uid)?)))
     }
 
-    /// A dependent that holds this object, and with it, over others that wait in the same way, itself: all of them are being deleted
-    /// and wait for their dependents, so that none of them would ever go.
-    pub fn holds_in_a_circle<'a>(&'a self, uid: &'a str) -> Option<&'a str> {
-        self.held_by(uid).find(|holding| {
-            let mut seen = BTreeSet::from([*holding]);
-            let mut open = vec![*holding];
+    /// A dependent that blocks this object and is, through a chain of dependents in foreground
+    /// deletion, blocked by this object. Without intervention none of them would ever be deleted.
+    pub fn blocking_dependent_in_cycle<'a>(&'a self, uid: &'a str) -> Option<&'a str> {
+        self.waiting_blockers(uid).find(|blocking| {
+            let mut seen = BTreeSet::from([*blocking]);
+            let mut open = vec![*blocking];
             while let Some(at) = open.pop() {
                 if at == uid {
                     return true;
                 }
-                open.extend(self.held_by(at).filter(|next| seen.insert(next)));
+                open.extend(self.waiting_blockers(at).filter(|next| seen.insert(next)));
             }
             false
         })
     }
 
-    /// The dependents that wait for their own and hold this object.
-    fn held_by<'a>(&'a self, uid: &'a str) -> impl Iterator<Item = &'a str> {
-        let holds = move |record: &Record| {
+    /// The dependents in foreground deletion that block this object.
+    fn waiting_blockers<'a>(&'a self, uid: &'a str) -> impl Iterator<Item = &'a str> {
+        let blocks = move |record: &Record| {
             let waits = record.is_deleting && record.waits_for_dependents;
-            waits && record.holds(uid)
+            waits && record.blocks(uid)
         };
-        self.dependents(uid).filter(move |(_, record)| holds(record)).map(|(dependent, _)| dependent.as_str())
+        self.dependents(uid).filter(move |(_, record)| blocks(record)).map(|(dependent, _)| dependent.as_str())
     }
 
-    /// Objects of a kind that are not in `kept`: what a fresh list shows to be gone.
+    /// UIDs of the objects of a kind that are not in `kept`, the UIDs of a new list.
     pub fn missing(&self, kind: usize, kept: &BTreeSet<String>) -> Vec<String> {
         let of_kind = self.records.iter().filter(|(_, record)| record.kind == kind);
         of_kind.filter(|(uid, _)| !kept.contains(*uid)).map(|(uid, _)| uid.clone()).collect()
@@ -197,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn dependents_are_looked_at_when_their_owner_goes() {
+    fn dependents_are_reconciled_when_their_owner_is_deleted() {
         let mut graph = Graph::default();
         assert_eq!(graph.set("job", record(&[])), set(&[]));
         assert_eq!(graph.set("pod", record(&["job"])), set(&[]));
@@ -205,14 +206,14 @@ mod tests {
     }
 
     #[test]
-    fn a_dependent_whose_owner_is_unknown_is_looked_at_once() {
+    fn a_dependent_of_an_unknown_owner_is_reconciled_once() {
         let mut graph = Graph::default();
         assert_eq!(graph.set("pod", record(&["job"])), set(&["pod"]));
         assert_eq!(graph.set("pod", record(&["job"])), set(&[]));
     }
 
     #[test]
-    fn a_circle_is_found_when_all_of_it_waits() {
+    fn a_cycle_is_found_once_all_its_objects_are_in_foreground_deletion() {
         let waiting = |owner: &str, blocks: bool| {
             let owners = vec![Owner { uid: owner.to_owned(), blocks, ..Owner::default() }];
             Record { owners, is_deleting: true, waits_for_dependents: true, ..Record::default() }
@@ -222,28 +223,28 @@ mod tests {
         graph.set("b", waiting("a", true));
         graph.set("c", Record { is_deleting: false, ..waiting("b", true) });
         graph.set("leaf", waiting("a", true));
-        assert_eq!(graph.holds_in_a_circle("a"), None, "c has not begun to wait");
+        assert_eq!(graph.blocking_dependent_in_cycle("a"), None, "c is not being deleted");
         graph.set("c", waiting("b", true));
-        assert_eq!(graph.holds_in_a_circle("a"), Some("b"));
-        assert_eq!(graph.holds_in_a_circle("c"), Some("a"));
-        assert_eq!(graph.holds_in_a_circle("leaf"), None);
+        assert_eq!(graph.blocking_dependent_in_cycle("a"), Some("b"));
+        assert_eq!(graph.blocking_dependent_in_cycle("c"), Some("a"));
+        assert_eq!(graph.blocking_dependent_in_cycle("leaf"), None);
         graph.set("c", waiting("b", false));
-        assert_eq!(graph.holds_in_a_circle("a"), None, "the circle is open");
+        assert_eq!(graph.blocking_dependent_in_cycle("a"), None, "c no longer blocks b");
         graph.set("self", waiting("self", true));
-        assert_eq!(graph.holds_in_a_circle("self"), Some("self"));
+        assert_eq!(graph.blocking_dependent_in_cycle("self"), Some("self"));
     }
 
     #[test]
-    fn an_owner_that_waits_is_looked_at_when_the_last_that_holds_it_goes() {
-        let holding = |owner: &str| {
-            let mut holding = record(&[owner]);
-            holding.owners[0].blocks = true;
-            holding
+    fn an_owner_in_foreground_deletion_is_reconciled_after_its_last_blocking_dependent() {
+        let blocking = |owner: &str| {
+            let mut blocking = record(&[owner]);
+            blocking.owners[0].blocks = true;
+            blocking
         };
         let mut graph = Graph::default();
         graph.set("job", record(&[]));
         for pod in ["one", "two", "three"] {
-            graph.set(pod, holding("job"));
+            graph.set(pod, blocking("job"));
         }
         graph.set("free", record(&["job"]));
         graph.set("job", Record { is_deleting: true, waits_for_dependents: true, ..record(&[]) });
@@ -253,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn an_owner_that_waits_is_looked_at_when_a_dependent_goes() {
+    fn an_owner_in_foreground_deletion_is_reconciled_when_a_nonblocking_dependent_is_deleted() {
         let mut graph = Graph::default();
         graph.set("job", record(&[]));
         graph.set("pod", record(&["job"]));

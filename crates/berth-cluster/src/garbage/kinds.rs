@@ -1,4 +1,4 @@
-//! The kinds there are: built-in ones by discovery, custom ones by their definitions.
+//! The list of kinds: built-in kinds from discovery, custom kinds from their definitions.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,15 +13,16 @@ use super::definition::Definition;
 /// A kind whose objects can be listed, watched and deleted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Kind {
-    /// How to reach it.
+    /// Group, version, kind and plural.
     pub resource: ApiResource,
-    /// Do its objects live in namespaces?
+    /// True if the kind is namespaced.
     pub is_namespaced: bool,
-    /// Is it served now?
+    /// True while the API server serves the kind.
     pub is_served: bool,
 }
 
-/// The list of kinds; positions never change, so that they can stand for the kind. Clones share it.
+/// The list of kinds, shared between clones. A kind keeps its position, which serves as its
+/// identifier.
 #[derive(Clone, Default)]
 pub struct Kinds {
     list: Arc<Mutex<List>>,
@@ -43,19 +44,19 @@ impl Kinds {
         self.lock().kinds.get(position).cloned()
     }
 
-    /// Kinds with objects in namespaces that are served now.
+    /// The namespaced kinds that are served now.
     pub fn namespaced(&self) -> Vec<Kind> {
         self.lock().kinds.iter().filter(|kind| kind.is_namespaced && kind.is_served).cloned().collect()
     }
 
-    /// The kind an owner reference names; any version of its group will do.
+    /// The kind that an owner reference names, in any version of its group.
     pub fn of_owner(&self, api_version: &str, kind: &str) -> Option<Kind> {
         let group = api_version.split_once('/').map_or("", |(group, _)| group);
         let list = self.lock();
         list.kinds.iter().find(|known| known.resource.group == group && known.resource.kind == kind).cloned()
     }
 
-    /// Adds a kind or marks it served; its position, and whether it was not served before.
+    /// Adds a kind or marks it as served. Returns its position, and true if it was not served before.
     fn add(&self, resource: ApiResource, is_namespaced: bool) -> (usize, bool) {
         let mut list = self.lock();
         let key = (resource.group.clone(), resource.plural.clone());
@@ -70,27 +71,27 @@ impl Kinds {
         (position, true)
     }
 
-    /// Adds the kinds discovery shows; the positions of new ones. Events are left out: nothing owns them, nothing is
-    /// owned by them, and there are many.
+    /// Adds all discovered kinds. Returns the positions of the new ones. Events are skipped: they
+    /// have no owners and no dependents, and there are many of them.
     pub async fn discover(&self, client: &Client) -> Result<Vec<usize>, kube::Error> {
         let discovery = Discovery::new(client.clone()).run().await?;
         let mut found: Vec<(ApiResource, bool)> = Vec::new();
         for group in discovery.groups() {
             for (resource, capabilities) in group.recommended_resources() {
                 let can = |verb: &str| capabilities.supports_operation(verb);
-                let is_whole = can(verbs::LIST) && can(verbs::WATCH) && can(verbs::DELETE) && can(verbs::PATCH);
-                if is_whole && resource.kind != "Event" {
+                let is_collectable = can(verbs::LIST) && can(verbs::WATCH) && can(verbs::DELETE) && can(verbs::PATCH);
+                if is_collectable && resource.kind != "Event" {
                     found.push((resource, capabilities.scope == Scope::Namespaced));
                 }
             }
         }
-        // Discovery answers from a hash map.
+        // Discovery returns kinds in random order.
         found.sort_by(|(a, _), (b, _)| (&a.group, &a.plural).cmp(&(&b.group, &b.plural)));
         let added = found.into_iter().map(|(resource, is_namespaced)| self.add(resource, is_namespaced));
         Ok(added.filter(|(_, is_new)| *is_new).map(|(position, _)| position).collect())
     }
 
-    /// Adds the kind a definition serves; its position when it was not served before.
+    /// Adds the kind of a definition. Returns its position if it was not served before.
     pub fn define(&self, definition: &Definition) -> Option<usize> {
         let conditions = definition.status.as_ref().and_then(|status| status.conditions.as_ref());
         let is_established = conditions
@@ -114,7 +115,7 @@ impl Kinds {
         is_new.then_some(position)
     }
 
-    /// Notes that a definition is gone; the position of its kind.
+    /// Marks the kind of a deleted definition as not served. Returns its position.
     pub fn undefine(&self, definition: &Definition) -> Option<usize> {
         let mut list = self.lock();
         let key = (definition.spec.group.clone(), definition.spec.names.plural.clone());

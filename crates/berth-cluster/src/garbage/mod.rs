@@ -1,5 +1,5 @@
-//! What is left when things are deleted: dependents of owners that are gone, contents of namespaces, pods of nodes
-//! that vanished, old events, claims and volumes that nobody uses any more.
+//! Controllers that clean up: garbage collection of dependents, the contents of deleted namespaces,
+//! pods of deleted nodes, expired events, and the protection of volumes and claims in use.
 
 mod collector;
 mod definition;

@@ -1,4 +1,5 @@
-//! Namespaces: what every one has, and emptying those that are deleted.
+//! The namespace controller: creates the default objects of each namespace, and empties namespaces
+//! that are being deleted.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -15,9 +16,9 @@ use kube::{Api, Client, ResourceExt};
 use super::kinds::Kinds;
 use crate::time::stamp;
 
-/// Wait before looking again whether a namespace is empty.
-const AGAIN: Duration = Duration::from_secs(1);
-/// The config map with the cluster's CA.
+/// Delay before a namespace that still has objects is reconciled again.
+const RECHECK_INTERVAL: Duration = Duration::from_secs(1);
+/// Name of the ConfigMap with the cluster's CA certificate.
 const ROOT_CA: &str = "kube-root-ca.crt";
 
 /// Adds the namespace controller.
@@ -34,12 +35,12 @@ pub fn install(manager: &mut Manager, kinds: Kinds, root_ca: Option<String>) {
         root_ca: root_ca.zip(maps.clone()),
     };
     let builder = manager.controller("namespaces").watch_self(&namespaces).watch(&accounts, |delta| {
-        // Somebody deleted a namespace's default account: it comes back.
+        // A deleted default service account is created again.
         let gone = delta.old.as_ref().filter(|account| delta.new.is_none() && account.name_any() == "default");
         gone.and_then(|account| account.namespace()).map(ObjectKey::cluster)
     });
     let builder = match maps {
-        // Nor does anybody take the CA away or change it for long.
+        // A deleted or changed CA ConfigMap is restored.
         Some(maps) => builder.watch(&maps, |delta| {
             let map = Some(delta.latest()).filter(|map| map.name_any() == ROOT_CA);
             map.and_then(|map| map.namespace()).map(ObjectKey::cluster)
@@ -55,7 +56,7 @@ struct Namespaces {
     client: Client,
     clock: Clock,
     kinds: Kinds,
-    /// The cluster's CA, and the config maps it is published in.
+    /// The cluster's CA certificate (PEM), and the ConfigMaps that publish it.
     root_ca: Option<(String, Cache<ConfigMap>)>,
 }
 
@@ -63,16 +64,16 @@ impl Reconciler for Namespaces {
     async fn reconcile(&self, key: ObjectKey) -> Result<Action, Error> {
         let Some(namespace) = self.namespaces.get(&key) else { return Ok(Action::Wait) };
         if namespace.metadata.deletion_timestamp.is_some() {
-            return self.empty(&namespace).await;
+            return self.delete_contents(&namespace).await;
         }
-        self.furnish(&key.name).await?;
+        self.ensure_defaults(&key.name).await?;
         Ok(Action::Wait)
     }
 }
 
 impl Namespaces {
-    /// The account pods run as, and the CA they trust.
-    async fn furnish(&self, name: &str) -> Result<(), Error> {
+    /// Creates the default service account and the CA ConfigMap of a namespace.
+    async fn ensure_defaults(&self, name: &str) -> Result<(), Error> {
         let metadata =
             |object: &str| ObjectMeta { name: Some(object.into()), namespace: Some(name.into()), ..Default::default() };
         if self.accounts.get(&ObjectKey::namespaced(name, "default")).is_none() {
@@ -80,7 +81,7 @@ impl Namespaces {
             let api: Api<ServiceAccount> = Api::namespaced(self.client.clone(), name);
             match api.create(&PostParams::default(), &account).await {
                 Ok(account) => self.accounts.observe(account),
-                Err(error) if is_already_exists(&error) || is_going(&error) => {}
+                Err(error) if is_already_exists(&error) || is_terminating(&error) => {}
                 Err(error) => return Err(error.into()),
             }
         }
@@ -89,7 +90,7 @@ impl Namespaces {
             let api: Api<ConfigMap> = Api::namespaced(self.client.clone(), name);
             let written = match maps.get(&ObjectKey::namespaced(name, ROOT_CA)) {
                 Some(map) if map.data == data => return Ok(()),
-                // Somebody changed it, or the cluster has another CA than it had.
+                // A user changed the ConfigMap, or the cluster's CA changed.
                 Some(map) => {
                     let map = ConfigMap { data, ..(*map).clone() };
                     api.replace(ROOT_CA, &PostParams::default(), &map).await
@@ -101,15 +102,15 @@ impl Namespaces {
             };
             match written {
                 Ok(map) => maps.observe(map),
-                Err(error) if is_already_exists(&error) || is_going(&error) => {}
+                Err(error) if is_already_exists(&error) || is_terminating(&error) => {}
                 Err(error) => return Err(error.into()),
             }
         }
         Ok(())
     }
 
-    /// Deletes everything in a namespace and then lets it go.
-    async fn empty(&self, namespace: &Namespace) -> Result<Action, Error> {
+    /// Deletes all objects of a namespace, then removes the namespace's finalizer.
+    async fn delete_contents(&self, namespace: &Namespace) -> Result<Action, Error> {
         let name = namespace.name_any();
         let has_finalizer =
             namespace.spec.as_ref().and_then(|spec| spec.finalizers.as_ref()).is_some_and(|f| !f.is_empty());
@@ -118,35 +119,35 @@ impl Namespaces {
         }
         let mut kinds: Vec<ApiResource> = self.kinds.namespaced().into_iter().map(|kind| kind.resource).collect();
         if kinds.is_empty() {
-            // Discovery has not been heard yet; nothing may be taken for empty.
-            return Ok(Action::After(AGAIN));
+            // Discovery has not completed: without the kinds, every namespace would seem empty.
+            return Ok(Action::After(RECHECK_INTERVAL));
         }
         kinds.push(ApiResource::erase::<k8s_openapi::api::core::v1::Event>(&()));
         let (pods, others): (Vec<_>, Vec<_>) =
             kinds.into_iter().partition(|kind| kind.group.is_empty() && kind.plural == "pods");
-        let mut left = Left::default();
+        let mut remaining = Remaining::default();
         for kinds in [pods, others] {
             for kind in kinds {
                 let api: Api<PartialObjectMeta<DynamicObject>> =
                     Api::namespaced_with(self.client.clone(), &name, &kind);
-                if let Err(error) = empty_of(&api, &kind, &mut left).await {
-                    // The rest goes nevertheless.
-                    left.failures.push(error);
+                if let Err(error) = delete_all_of(&api, &kind, &mut remaining).await {
+                    // The other kinds are still deleted.
+                    remaining.failures.push(error);
                 }
             }
-            // Pods go first, and what they use after the last of them: one that is ending still reads its secrets, and its network
-            // policies still hold for it.
-            if !left.is_nothing() {
+            // The other kinds are deleted after the last pod: a terminating pod still reads its
+            // secrets and is still subject to network policies.
+            if !remaining.is_empty() {
                 break;
             }
         }
-        let mut finalized = self.tell(namespace, &left).await?;
-        if let Some(error) = left.failures.pop() {
+        let mut finalized = self.write_conditions(namespace, &remaining).await?;
+        if let Some(error) = remaining.failures.pop() {
             return Err(error.into());
         }
-        if !left.objects.is_empty() {
-            tracing::debug!(namespace = name, ?left.objects, "namespace is not empty yet");
-            return Ok(Action::After(AGAIN));
+        if !remaining.objects.is_empty() {
+            tracing::debug!(namespace = name, ?remaining.objects, "namespace is not empty yet");
+            return Ok(Action::After(RECHECK_INTERVAL));
         }
         finalized.spec.get_or_insert_default().finalizers = Some(Vec::new());
         let api: Api<Namespace> = Api::all(self.client.clone());
@@ -158,31 +159,31 @@ impl Namespaces {
         Ok(Action::Wait)
     }
 
-    /// Says in the namespace's conditions why it is still there; the namespace as it is then.
-    async fn tell(&self, namespace: &Namespace, left: &Left) -> Result<Namespace, Error> {
-        let mut told = namespace.clone();
-        let conditions = told.status.get_or_insert_default().conditions.get_or_insert_default();
-        if conditions.is_empty() && left.is_nothing() {
-            // It goes at once: nobody asks.
-            return Ok(told);
+    /// Writes to the namespace's conditions why it still exists. Returns the namespace as written.
+    async fn write_conditions(&self, namespace: &Namespace, remaining: &Remaining) -> Result<Namespace, Error> {
+        let mut updated = namespace.clone();
+        let conditions = updated.status.get_or_insert_default().conditions.get_or_insert_default();
+        if conditions.is_empty() && remaining.is_empty() {
+            // The namespace is finalized right after this; its conditions would never be read.
+            return Ok(updated);
         }
-        left.write(conditions, self.clock.now());
-        if told.status == namespace.status {
-            return Ok(told);
+        remaining.write(conditions, self.clock.now());
+        if updated.status == namespace.status {
+            return Ok(updated);
         }
         let api: Api<Namespace> = Api::all(self.client.clone());
         let params = PostParams::default();
-        let told = berth_runtime::write::replace_status(&api, &told.name_any(), &params, &told).await?;
-        self.namespaces.observe(told.clone());
-        Ok(told)
+        let updated = berth_runtime::write::replace_status(&api, &updated.name_any(), &params, &updated).await?;
+        self.namespaces.observe(updated.clone());
+        Ok(updated)
     }
 }
 
-/// Deletes the objects of a kind, and notes what stays.
-async fn empty_of(
+/// Deletes the objects of a kind, and adds to `remaining` those that still exist afterwards.
+async fn delete_all_of(
     api: &Api<PartialObjectMeta<DynamicObject>>,
     kind: &ApiResource,
-    left: &mut Left,
+    remaining: &mut Remaining,
 ) -> Result<(), kube::Error> {
     if list(api, ListParams::default().limit(1)).await?.is_empty() {
         return Ok(());
@@ -190,14 +191,14 @@ async fn empty_of(
     match api.delete_collection(&DeleteParams::background(), &ListParams::default()).await {
         Ok(_) => {}
         Err(error) if is_not_found(&error) || is_conflict(&error) => {}
-        Err(error) => left.failures.push(error),
+        Err(error) => remaining.failures.push(error),
     }
     let objects = list(api, ListParams::default()).await?;
     if !objects.is_empty() {
-        left.objects.insert(format!("{}.{}", kind.plural, kind.group), objects.len());
+        remaining.objects.insert(format!("{}.{}", kind.plural, kind.group), objects.len());
     }
     for finalizer in objects.iter().flat_map(|object| object.metadata.finalizers.iter().flatten()) {
-        *left.finalizers.entry(finalizer.clone()).or_insert(0) += 1;
+        *remaining.finalizers.entry(finalizer.clone()).or_insert(0) += 1;
     }
     Ok(())
 }
@@ -213,26 +214,26 @@ async fn list(
     }
 }
 
-/// What keeps a namespace that is to go.
+/// What prevents a namespace's deletion.
 #[derive(Debug, Default)]
-struct Left {
-    /// Objects by kind (`plural.group`).
+struct Remaining {
+    /// Number of objects by kind (`plural.group`).
     objects: BTreeMap<String, usize>,
-    /// Objects by the finalizers they have.
+    /// Number of objects by finalizer.
     finalizers: BTreeMap<String, usize>,
-    /// Why objects could not be deleted.
+    /// Errors of the deletions that failed.
     failures: Vec<kube::Error>,
 }
 
-impl Left {
-    fn is_nothing(&self) -> bool {
+impl Remaining {
+    fn is_empty(&self) -> bool {
         self.objects.is_empty() && self.failures.is_empty()
     }
 
-    /// The conditions of a namespace that is being emptied, with Kubernetes' reasons and messages.
+    /// Sets the conditions of a terminating namespace, with Kubernetes' reasons and messages.
     ///
-    /// Source of the behaviour: Kubernetes' API documentation of NamespaceCondition and what `kubectl get namespace -o yaml`
-    /// shows of one that waits for a finalizer.
+    /// Source: Kubernetes' API documentation of NamespaceCondition, and the output of
+    /// `kubectl get namespace -o yaml` for a namespace that waits for a finalizer.
     fn write(&self, conditions: &mut Vec<NamespaceCondition>, now: Timestamp) {
         let each = |counts: &BTreeMap<String, usize>, verb: &str| {
             let texts: Vec<_> =
@@ -281,10 +282,10 @@ impl Left {
                 ("ContentHasNoFinalizers", "All content-preserving finalizers finished"),
             ),
         ];
-        for (type_, problem, reason, (fine, fine_message)) in all {
+        for (type_, problem, reason, (healthy_reason, healthy_message)) in all {
             let (status, reason, message) = match problem {
                 Some(problem) => ("True", reason, problem),
-                None => ("False", fine, fine_message.to_owned()),
+                None => ("False", healthy_reason, healthy_message.to_owned()),
             };
             let condition = NamespaceCondition {
                 type_: type_.to_owned(),
@@ -295,7 +296,7 @@ impl Left {
             };
             match conditions.iter_mut().find(|known| known.type_ == type_) {
                 Some(known) => {
-                    // What it says may change without its being another state.
+                    // A new message alone is no transition.
                     let since = (known.status == status).then(|| known.last_transition_time.clone()).flatten();
                     let last_transition_time = since.or_else(|| condition.last_transition_time.clone());
                     *known = NamespaceCondition { last_transition_time, ..condition };
@@ -306,7 +307,7 @@ impl Left {
     }
 }
 
-/// True when the namespace is on its way out and takes nothing new.
-fn is_going(error: &kube::Error) -> bool {
+/// True if the API server rejected a create because the namespace is terminating or gone.
+fn is_terminating(error: &kube::Error) -> bool {
     is_not_found(error) || matches!(error, kube::Error::Api(status) if status.code == 403)
 }

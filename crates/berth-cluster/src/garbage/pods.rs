@@ -1,5 +1,5 @@
-//! The pod garbage collector: pods that no kubelet can end get the phase Failed and are removed.
-//! Their node is gone, or they were deleted before they had one.
+//! The pod garbage collector: sets the phase Failed on pods that no kubelet can terminate, and
+//! deletes them. Such a pod was bound to a node that is gone, or was deleted before it was bound.
 
 use std::time::Duration;
 
@@ -11,14 +11,14 @@ use serde_json::json;
 
 use crate::time::stamp;
 
-/// A pod bound to a node that was never seen is left alone this long: the node may be on its way into the cache.
+/// How long a pod bound to an unknown node is ignored: the node may not be in the cache yet.
 const QUARANTINE: Duration = Duration::from_secs(40);
 
 /// Adds the pod garbage collector.
 pub fn install(manager: &mut Manager) {
     let pods: Cache<Pod> = manager.cache();
     let nodes = manager.nodes();
-    // Ended pods too: those of a node that is gone are taken away, unless their owner still wants to see them.
+    // Includes terminated pods: they are deleted with their node if they have a deletion timestamp.
     let on_node: Index<Pod> = pods.index(|pod| node_of(pod).map(str::to_owned).into_iter().collect());
     let collector =
         PodCollector { pods: pods.clone(), nodes: nodes.clone(), client: manager.client(), clock: manager.clock() };
@@ -73,13 +73,13 @@ impl Reconciler for PodCollector {
             return Ok(Action::Wait);
         }
         let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref()).unwrap_or("Pending");
-        let has_ended = matches!(phase, "Succeeded" | "Failed");
-        if has_ended && pod.metadata.deletion_timestamp.is_none() {
-            // It ended well before its node went; the record stays for whoever owns it.
+        let has_terminated = matches!(phase, "Succeeded" | "Failed");
+        if has_terminated && pod.metadata.deletion_timestamp.is_none() {
+            // The pod terminated before its node was deleted. Its owner may still need the object.
             return Ok(Action::Wait);
         }
         let api: Api<Pod> = Api::namespaced(self.client.clone(), &key.namespace);
-        if !has_ended {
+        if !has_terminated {
             let reason = pod.status.as_ref().and_then(|status| status.reason.clone());
             let mut patch = json!({
                 "metadata": { "uid": pod.metadata.uid },
@@ -100,8 +100,9 @@ impl Reconciler for PodCollector {
                 Err(error) => return Err(error.into()),
             }
         }
-        let spent = pod.metadata.deletion_timestamp.is_some() && pod.metadata.deletion_grace_period_seconds == Some(0);
-        if spent {
+        let is_force_deleted =
+            pod.metadata.deletion_timestamp.is_some() && pod.metadata.deletion_grace_period_seconds == Some(0);
+        if is_force_deleted {
             return Ok(Action::Wait);
         }
         let preconditions = Preconditions { uid: pod.uid(), resource_version: None };
@@ -112,7 +113,7 @@ impl Reconciler for PodCollector {
         };
         match api.delete(&key.name, &parameters).await {
             Ok(either) => match either.left() {
-                // A finalizer keeps it, or it is the last state of what is gone.
+                // Without finalizers, this is the last state of the deleted object.
                 Some(left) if left.finalizers().is_empty() => self.pods.observe_deleted(&left),
                 Some(left) => self.pods.observe(left),
                 None => self.pods.observe_deleted(&pod),

@@ -1,9 +1,11 @@
-//! Claims and volumes that are to go: they stay while they are in use, by a pod that has a node, or by a claim.
+//! Protection of persistent volume claims and volumes: one that is deleted while it is in use is
+//! removed only after its last use ends. A claim is in use by a bound pod, a volume by a claim.
 //!
-//! A finalizer keeps them, which the API server gives to new ones and these controllers to those that lack it; a pod that has no
-//! node yet does not count, as no kubelet starts it with a claim that is to go. Pods that have ended count until they are gone.
+//! A finalizer holds the object. The API server adds it to new objects; these controllers add it to
+//! objects that lack it. An unbound pod is no use: no kubelet starts it with a claim that is being
+//! deleted. A terminated pod counts until it is deleted.
 //!
-//! Source of the behaviour: Kubernetes' storage object in use protection (KEP-498).
+//! Source: Kubernetes' storage object in use protection (KEP-498).
 
 use std::fmt::Debug;
 
@@ -14,24 +16,26 @@ use kube::{Api, Client, ResourceExt};
 use serde::de::DeserializeOwned;
 use serde_json::json;
 
-const OF_CLAIMS: &str = "kubernetes.io/pvc-protection";
-const OF_VOLUMES: &str = "kubernetes.io/pv-protection";
+const CLAIM_FINALIZER: &str = "kubernetes.io/pvc-protection";
+const VOLUME_FINALIZER: &str = "kubernetes.io/pv-protection";
 
-/// Adds the protection of claims and of volumes.
+/// Adds the controllers that protect claims and volumes.
 pub fn install(manager: &mut Manager) {
     let pods: Cache<Pod> = manager.cache();
     let claims: Cache<PersistentVolumeClaim> = manager.cache();
     let volumes: Cache<PersistentVolume> = manager.cache();
     let users =
-        pods.index(|pod| if has_node(pod) { used(pod).iter().map(ObjectKey::to_string).collect() } else { Vec::new() });
+        pods.index(
+            |pod| if has_node(pod) { claims_of(pod).iter().map(ObjectKey::to_string).collect() } else { Vec::new() },
+        );
     let client = manager.client();
     manager
         .controller("pvc-protection-controller")
         .watch_self(&claims)
         .watch(&pods, |delta| {
-            // Who goes may have been the last one; who stays keeps what it has.
+            // Only a deleted pod can end the last use of a claim.
             let gone = delta.old.as_ref().filter(|_| delta.new.is_none());
-            gone.map(|pod| used(pod)).unwrap_or_default()
+            gone.map(|pod| claims_of(pod)).unwrap_or_default()
         })
         .run(Claims { client: client.clone(), claims: claims.clone(), users });
     manager.controller("pv-protection-controller").watch_self(&volumes).run(Volumes { client, volumes });
@@ -41,8 +45,8 @@ fn has_node(pod: &Pod) -> bool {
     pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()).is_some_and(|name| !name.is_empty())
 }
 
-/// The claims a pod names, and those that were made for it.
-fn used(pod: &Pod) -> Vec<ObjectKey> {
+/// The claims that a pod names, and those of its ephemeral volumes.
+fn claims_of(pod: &Pod) -> Vec<ObjectKey> {
     let volumes = pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten());
     let claims = volumes.filter_map(|volume| match (&volume.persistent_volume_claim, &volume.ephemeral) {
         (Some(claim), _) => Some(claim.claim_name.clone()),
@@ -65,13 +69,13 @@ impl Reconciler for Claims {
         let Some(claim) = self.claims.get(&key) else { return Ok(Action::Wait) };
         let mut is_used = self.users.count(&key.to_string()) > 0;
         if !is_used && claim.metadata.deletion_timestamp.is_some() {
-            // The cache may lag behind a pod that was bound just now.
+            // The cache may not yet show a pod that has just been bound.
             let pods: Api<Pod> = Api::namespaced(self.client.clone(), &key.namespace);
             let pods = pods.list(&ListParams::default()).await?;
-            is_used = pods.iter().any(|pod| has_node(pod) && used(pod).contains(&key));
+            is_used = pods.iter().any(|pod| has_node(pod) && claims_of(pod).contains(&key));
         }
         let api = Api::namespaced(self.client.clone(), &key.namespace);
-        protect(&api, &self.claims, &claim, OF_CLAIMS, is_used).await
+        protect(&api, &self.claims, &claim, CLAIM_FINALIZER, is_used).await
     }
 }
 
@@ -85,11 +89,12 @@ impl Reconciler for Volumes {
         let Some(volume) = self.volumes.get(&key) else { return Ok(Action::Wait) };
         let is_used = volume.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Bound");
         let api = Api::all(self.client.clone());
-        protect(&api, &self.volumes, &volume, OF_VOLUMES, is_used).await
+        protect(&api, &self.volumes, &volume, VOLUME_FINALIZER, is_used).await
     }
 }
 
-/// Takes the finalizer from what is to go and is not used, and gives it to what stays.
+/// Removes the finalizer from a deleted object that is not in use, and adds it to an object that is
+/// not deleted.
 async fn protect<K>(api: &Api<K>, cache: &Cache<K>, object: &K, finalizer: &str, is_used: bool) -> Result<Action, Error>
 where
     K: kube::Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + Sync + 'static,
@@ -106,11 +111,11 @@ where
         "uid": meta.uid, "resourceVersion": meta.resource_version, "finalizers": finalizers,
     }});
     match api.patch(&object.name_any(), &PatchParams::default(), &Patch::Merge(&patch)).await {
-        // With its last finalizer it is gone.
+        // The API server deletes the object with its last finalizer.
         Ok(written) if meta.deletion_timestamp.is_some() && finalizers.is_empty() => cache.observe_deleted(&written),
         Ok(written) => cache.observe(written),
         Err(error) if is_not_found(&error) => {}
-        // Somebody was faster, and is seen soon.
+        // The watch event of the concurrent write triggers the next reconcile.
         Err(error) if is_conflict(&error) => {}
         Err(error) => return Err(error.into()),
     }

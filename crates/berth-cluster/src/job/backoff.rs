@@ -1,5 +1,5 @@
-//! How long a Job waits before it replaces failed pods: 10 s after the first failure, doubling with each further one
-//! in a row up to six minutes, forgotten when a pod succeeds.
+//! Back-off before a Job replaces failed pods: 10 s after the first failure, doubled by each further
+//! consecutive failure up to 6 minutes, and reset when a pod succeeds.
 //!
 //! Source: Kubernetes documentation, "Jobs", pod backoff failure policy.
 
@@ -9,21 +9,21 @@ use jiff::Timestamp;
 
 /// Delay after the first failure.
 pub const BACKOFF_BASE: Duration = Duration::from_secs(10);
-/// Longest delay.
+/// Maximum delay.
 pub const BACKOFF_MAX: Duration = Duration::from_secs(360);
 
-/// Failures since the last success, and when the last of them was. Not stored in the API: a restarted controller
-/// starts counting afresh, as upstream's does.
+/// Number of failures since the last success, and the time of the last one. Not stored in the API:
+/// as in Kubernetes, a restarted controller starts from zero.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Backoff {
-    /// Failures in a row.
+    /// Number of consecutive failures.
     pub failures: u32,
-    /// When the latest of them ended.
+    /// Finish time of the last one.
     pub last_failure: Option<Timestamp>,
 }
 
 impl Backoff {
-    /// The record after these pods ended, given as end times.
+    /// The record after pods with these finish times succeeded and failed.
     pub fn after(self, succeeded: &[Timestamp], failed: &[Timestamp]) -> Self {
         let last_success = succeeded.iter().max();
         let mut record = if last_success.is_some() { Self::default() } else { self };
@@ -34,7 +34,7 @@ impl Backoff {
         record
     }
 
-    /// How long from `now` until failed pods may be replaced; zero when they may be now.
+    /// Time from `now` until failed pods may be replaced; zero if they may be replaced now.
     pub fn remaining(&self, now: Timestamp) -> Duration {
         match self.last_failure {
             Some(at) => remaining(self.failures, at, now),
@@ -43,7 +43,8 @@ impl Backoff {
     }
 }
 
-/// How long from `now` until a pod may be replaced after `failures` failures in a row, the last one at `last`.
+/// Time from `now` until a pod may be replaced, after `failures` consecutive failures, the last one
+/// at `last`.
 pub fn remaining(failures: u32, last: Timestamp, now: Timestamp) -> Duration {
     if failures == 0 {
         return Duration::ZERO;

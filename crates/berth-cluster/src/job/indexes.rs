@@ -1,18 +1,18 @@
-//! Sets of completion indexes as the intervals Kubernetes writes into `status.completedIndexes` and
-//! `status.failedIndexes`: `0,2-4,7`. A million-index Job in order is one interval.
+//! Sets of completion indexes, as intervals. Kubernetes writes them to `status.completedIndexes`
+//! and `status.failedIndexes` in the form `0,2-4,7`.
 
 use std::collections::BTreeSet;
 use std::fmt;
 
-/// A set of completion indexes, kept as disjoint, ascending, inclusive intervals.
+/// A set of completion indexes, stored as disjoint, ascending, inclusive intervals.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct IndexSet {
     intervals: Vec<(u32, u32)>,
 }
 
 impl IndexSet {
-    /// Reads the text form, keeping only indexes below `completions`. Parts that do not read as an index or an
-    /// interval are left out: the text is written by this controller, and a damaged one must not stop the Job.
+    /// Parses the text form, and keeps only indexes below `completions`. Invalid parts are skipped:
+    /// this controller writes the text, and a damaged one must not stop the Job.
     pub fn parse(text: &str, completions: u32) -> Self {
         let mut set = Self::default();
         if completions == 0 {
@@ -32,17 +32,17 @@ impl IndexSet {
         set
     }
 
-    /// How many indexes are in the set.
+    /// Number of indexes in the set.
     pub fn len(&self) -> usize {
         self.intervals.iter().map(|(first, last)| (last - first) as usize + 1).sum()
     }
 
-    /// True when no index is in the set.
+    /// True if the set is empty.
     pub fn is_empty(&self) -> bool {
         self.intervals.is_empty()
     }
 
-    /// True when `index` is in the set; O(log intervals).
+    /// True if `index` is in the set; O(log intervals).
     pub fn contains(&self, index: u32) -> bool {
         let after = self.intervals.partition_point(|(first, _)| *first <= index);
         after > 0 && self.intervals[after - 1].1 >= index
@@ -87,7 +87,7 @@ impl IndexSet {
         missing
     }
 
-    /// How many indexes are in both sets; linear in the intervals.
+    /// Number of indexes in both sets; linear in the intervals.
     pub fn overlap(&self, other: &Self) -> usize {
         let (mut left, mut right, mut both) = (0, 0, 0);
         while let (Some(a), Some(b)) = (self.intervals.get(left), other.intervals.get(right)) {
@@ -100,7 +100,8 @@ impl IndexSet {
         both
     }
 
-    /// Appends an interval that starts at or after every present one, merging where they touch.
+    /// Appends an interval that starts at or after the start of the last one. Adjacent intervals are
+    /// merged.
     fn push(&mut self, first: u32, last: u32) {
         match self.intervals.last_mut() {
             Some(previous) if first <= previous.1.saturating_add(1) => previous.1 = previous.1.max(last),
@@ -117,7 +118,7 @@ impl fmt::Display for IndexSet {
             }
             match last - first {
                 0 => write!(f, "{first}")?,
-                // Two neighbours are listed, not spanned.
+                // Kubernetes writes two adjacent indexes as `3,4`, not `3-4`.
                 1 => write!(f, "{first},{last}")?,
                 _ => write!(f, "{first}-{last}")?,
             }
@@ -131,7 +132,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn intervals_read_and_write_as_kubernetes_does() {
+    fn intervals_are_parsed_and_formatted_like_in_kubernetes() {
         for text in ["", "0", "0,1", "0-2", "1,3-5,7", "0,2,4-6,8,9"] {
             assert_eq!(IndexSet::parse(text, 100).to_string(), text);
         }
@@ -156,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn missing_indexes_come_lowest_first_and_below_completions() {
+    fn missing_indexes_are_ascending_and_below_completions() {
         let set = IndexSet::parse("0,2-3", 100);
         assert_eq!(set.first_missing(3, 6), [1, 4, 5]);
         assert_eq!(set.first_missing(1, 6), [1]);

@@ -1,11 +1,12 @@
-//! The Job controller (batch/v1), as kube-controller-manager behaves: makes a Job's pods, counts how they end, and
-//! says when the Job is done; also deletes finished Jobs after `ttlSecondsAfterFinished` and takes the tracking
-//! finalizer off pods whose Job is gone.
+//! The Job controller (batch/v1) of kube-controller-manager: creates a Job's pods, counts their
+//! successes and failures, and completes or fails the Job. It also deletes finished Jobs after
+//! `ttlSecondsAfterFinished`, and removes the tracking finalizer from pods whose Job is gone.
 //!
-//! Each reconcile takes the Job and its pods from the caches, asks [`plan::plan`] what to do, and does it in the
-//! order that makes a crash between any two writes harmless. Jobs with a foreign `spec.managedBy` are left alone.
+//! Each reconcile reads the Job and its pods from the caches and applies the result of
+//! [`plan::plan`]. The order of the writes makes a crash between any two of them harmless. Jobs
+//! whose `spec.managedBy` names another controller are ignored.
 //!
-//! What it does not do: adopt pods by selector, or run CronJobs.
+//! Not implemented: adopting pods by selector, and CronJobs.
 
 pub mod backoff;
 pub mod facts;
@@ -28,20 +29,20 @@ use parking_lot::Mutex;
 use serde_json::json;
 
 pub use indexes::IndexSet;
-pub use plan::{Notice, Plan, Removal, plan};
+pub use plan::{Plan, PlannedEvent, Removal, plan};
 pub use pods::build_pod;
-pub use policy::{PodFailure, judge_pod_failure};
+pub use policy::{PodFailure, match_pod_failure_policy};
 
 use backoff::Backoff;
 use facts::{TRACKING_FINALIZER, finished_condition, is_managed_elsewhere, is_tracked, job_spec, name, uid};
 
-/// Changes of pods are gathered this long per pod of the Job before it is looked at, so that a Job with thousands of
-/// pods is not looked at once for each of them; at most [`GATHER_MAX`]. A Job with few pods is looked at at once.
-const GATHER_PER_POD: Duration = Duration::from_millis(1);
-/// Longest time changes are gathered for: what kube-controller-manager waits for every Job.
-const GATHER_MAX: Duration = Duration::from_secs(1);
-/// Jobs of up to so many pods are looked at without gathering.
-const GATHER_FROM_PODS: usize = 32;
+/// Delay, per pod of the Job, from a pod event to the reconcile. It batches the events of large
+/// Jobs, and is at most [`GATHER_MAX`].
+const BATCH_DELAY_PER_POD: Duration = Duration::from_millis(1);
+/// Maximum delay from a pod event to the reconcile: kube-controller-manager's delay for every Job.
+const BATCH_DELAY_MAX: Duration = Duration::from_secs(1);
+/// Jobs of at most this many pods are reconciled without delay.
+const UNBATCHED_PODS_MAX: usize = 32;
 
 /// Adds the controller to the manager.
 pub fn install(manager: &mut Manager) {
@@ -71,7 +72,7 @@ pub fn install(manager: &mut Manager) {
                 .filter_map(|pod| ObjectKey::of_controller_owner::<Job>(pod.as_ref()))
                 .collect();
             for key in owners {
-                let delay = gather_delay(by_owner.count(&key.to_string()));
+                let delay = batch_delay(by_owner.count(&key.to_string()));
                 queue.add_after(key, delay);
             }
             None
@@ -87,15 +88,16 @@ pub fn install(manager: &mut Manager) {
         .run(orphans);
 }
 
-/// How long changes of an owner's `count` objects are gathered.
-pub(crate) fn gather_delay(count: usize) -> Duration {
+/// Delay from an event of an owner's objects to the owner's reconcile. `count` is the number of
+/// its objects.
+pub(crate) fn batch_delay(count: usize) -> Duration {
     match count {
-        0..=GATHER_FROM_PODS => Duration::ZERO,
-        _ => GATHER_PER_POD.saturating_mul(u32::try_from(count).unwrap_or(u32::MAX)).min(GATHER_MAX),
+        0..=UNBATCHED_PODS_MAX => Duration::ZERO,
+        _ => BATCH_DELAY_PER_POD.saturating_mul(u32::try_from(count).unwrap_or(u32::MAX)).min(BATCH_DELAY_MAX),
     }
 }
 
-/// True when the Job with this UID controls the pod.
+/// True if the Job with this UID controls the pod.
 fn is_controlled_by(pod: &Pod, job_uid: &str) -> bool {
     let mut owners = pod.metadata.owner_references.iter().flatten();
     owners.any(|owner| owner.controller == Some(true) && owner.uid == job_uid)
@@ -108,7 +110,7 @@ struct JobController {
     jobs: Cache<Job>,
     pods: Cache<Pod>,
     by_owner: Index<Pod>,
-    /// Failure records by Job; see [`Backoff`].
+    /// Back-off records by Job, with the Job's UID; see [`Backoff`].
     records: Mutex<BTreeMap<ObjectKey, (String, Backoff)>>,
 }
 
@@ -116,7 +118,7 @@ impl Reconciler for JobController {
     async fn reconcile(&self, key: ObjectKey) -> Result<Action, Error> {
         let Some(job) = self.jobs.get(&key) else {
             self.forget(&key);
-            // Their Job is gone: nobody will count them any more.
+            // The Job is gone, so its pods will not be counted.
             self.release(&key, &self.by_owner.get(&key.to_string())).await?;
             return Ok(Action::Wait);
         };
@@ -141,13 +143,13 @@ impl Reconciler for JobController {
 }
 
 impl JobController {
-    /// Does what the plan says, in its order.
+    /// Applies the plan, in the order that the module `plan` describes.
     async fn apply(&self, key: &ObjectKey, job: &Job, mut plan: Plan) -> Result<Action, Error> {
         let pods: Api<Pod> = Api::namespaced(self.client.clone(), &key.namespace);
         for removal in &plan.remove {
             self.remove(&pods, job, removal).await?;
         }
-        let mut refused = None;
+        let mut failed_create = None;
         for pod in &plan.create {
             match berth_runtime::write::create(&pods, &PostParams::default(), pod).await {
                 Ok(created) => {
@@ -158,25 +160,28 @@ impl JobController {
                 Err(error) => {
                     let message = format!("Error creating: {}", berth_runtime::message(&error));
                     self.recorder.event(job, EventType::Warning, "FailedCreate", &message);
-                    // What was refused once will be refused again: the rest waits for the retry.
-                    refused = Some(error);
+                    // The other pods would be rejected for the same reason; the retry creates them.
+                    failed_create = Some(error);
                     break;
                 }
             }
         }
-        if refused.is_some() {
+        if failed_create.is_some() {
             let job_uid = job.metadata.uid.as_deref().unwrap_or_default();
-            let here = self.by_owner.get(&key.to_string());
-            let active = here.iter().filter(|pod| is_controlled_by(pod, job_uid) && facts::is_active(pod)).count();
+            let owned = self.by_owner.get(&key.to_string());
+            let active = owned.iter().filter(|pod| is_controlled_by(pod, job_uid) && facts::is_active(pod)).count();
             plan.status.active = i32::try_from(active).ok().filter(|active| *active > 0);
         }
-        if let Some(ended) = plan.end(self.clock.now()) {
-            self.write_status(key, job, ended).await?;
+        // The last step of a finished Job: one status write, then the finalizers.
+        if let Some(final_status) = plan.final_status(self.clock.now()) {
+            self.write_status(key, job, final_status).await?;
             self.forget(key);
-            self.tell(job, &plan);
+            self.record_events(job, &plan);
             self.release(key, &plan.release).await?;
             return Ok(Action::Wait);
         }
+        // Any other step: list the uncounted UIDs, remove their finalizers, then move them to the
+        // counters.
         let mut written = plan.status.clone();
         if !plan.release.is_empty() {
             written = self.write_status(key, job, written).await?;
@@ -187,26 +192,26 @@ impl JobController {
         for pod in plan.release.iter().chain(plan.remove.iter().filter(|r| r.forget).map(|r| &r.pod)) {
             tracked.remove(uid(pod));
         }
-        let settled = plan.settle(written, &tracked, self.clock.now());
-        self.write_status(key, job, settled).await?;
-        self.tell(job, &plan);
-        match refused {
+        let counted = plan.counted_status(written, &tracked, self.clock.now());
+        self.write_status(key, job, counted).await?;
+        self.record_events(job, &plan);
+        match failed_create {
             Some(error) => Err(error.into()),
-            None => Ok(plan.again_after.map_or(Action::Wait, Action::After)),
+            None => Ok(plan.requeue_after.map_or(Action::Wait, Action::After)),
         }
     }
 
-    fn tell(&self, job: &Job, plan: &Plan) {
-        for notice in &plan.notices {
-            let kind = if notice.warning { EventType::Warning } else { EventType::Normal };
-            self.recorder.event(job, kind, &notice.reason, &notice.message);
+    fn record_events(&self, job: &Job, plan: &Plan) {
+        for event in &plan.events {
+            let kind = if event.warning { EventType::Warning } else { EventType::Normal };
+            self.recorder.event(job, kind, &event.reason, &event.message);
         }
     }
 
-    /// Writes the status if it differs from what the API has, and returns what it has then. Conflicts are reported:
-    /// whatever changed the Job meanwhile must be looked at first.
+    /// Writes the status if it differs from the cached one. Returns the status as stored. A
+    /// conflict is an error, so that the next reconcile plans with the changed Job.
     async fn write_status(&self, key: &ObjectKey, job: &Job, status: JobStatus) -> Result<JobStatus, Error> {
-        // The cache reads our own writes, so this is the version the first of two writes made.
+        // The cache includes our own writes, so a second write has the version of the first.
         let current = self.jobs.get(key).filter(|current| current.metadata.uid == job.metadata.uid);
         let Some(current) = current else { return Ok(status) };
         if current.status.as_ref() == Some(&status) {
@@ -222,8 +227,9 @@ impl JobController {
 
     async fn remove(&self, pods: &Api<Pod>, job: &Job, removal: &Removal) -> Result<(), Error> {
         if removal.forget && is_tracked(&removal.pod) {
-            // What ended meanwhile must be counted: only the pod that was looked at is forgotten.
-            strip_finalizer(pods, &removal.pod, removal.pod.metadata.resource_version.as_deref(), &self.pods).await?;
+            // With the resourceVersion of the plan: a pod that terminated since must be counted.
+            remove_tracking_finalizer(pods, &removal.pod, removal.pod.metadata.resource_version.as_deref(), &self.pods)
+                .await?;
         }
         let mut params = DeleteParams::background();
         params.preconditions = Some(Preconditions { uid: removal.pod.metadata.uid.clone(), resource_version: None });
@@ -231,7 +237,8 @@ impl JobController {
             Ok(answer) => {
                 let message = format!("Deleted pod: {}", name(&removal.pod));
                 self.recorder.event(job, EventType::Normal, "SuccessfulDelete", &message);
-                // The answer is the pod while it terminates, a Status once it is gone.
+                // The API server returns the pod while it terminates, or a Status once it is
+                // deleted.
                 if let Some(pod) = answer.left() {
                     self.pods.observe(pod);
                 }
@@ -246,16 +253,16 @@ impl JobController {
         }
     }
 
-    /// Takes the tracking finalizer off pods that carry it.
+    /// Removes the tracking finalizer from those pods that have it.
     async fn release(&self, key: &ObjectKey, pods: &[Arc<Pod>]) -> Result<(), Error> {
         let api: Api<Pod> = Api::namespaced(self.client.clone(), &key.namespace);
         for pod in pods.iter().filter(|pod| is_tracked(pod)) {
-            strip_finalizer(&api, pod, None, &self.pods).await?;
+            remove_tracking_finalizer(&api, pod, None, &self.pods).await?;
         }
         Ok(())
     }
 
-    /// Deletes a finished Job when its time to live is over, or says when to look again.
+    /// Deletes a finished Job after `ttlSecondsAfterFinished`, or requeues it for that time.
     async fn expire(&self, key: &ObjectKey, job: &Job) -> Result<Action, Error> {
         let (Some(seconds), None) = (job_spec(job).ttl_seconds_after_finished, &job.metadata.deletion_timestamp) else {
             return Ok(Action::Wait);
@@ -295,7 +302,8 @@ impl JobController {
     }
 }
 
-/// Lets go of pods that were cut loose from their Job (`kubectl delete job --cascade=orphan`): nobody counts them.
+/// Removes the tracking finalizer from orphaned pods (`kubectl delete job --cascade=orphan`): no
+/// Job will count them.
 struct Orphans {
     client: Client,
     pods: Cache<Pod>,
@@ -306,14 +314,20 @@ impl Reconciler for Orphans {
         let Some(pod) = self.pods.get(&key) else { return Ok(Action::Wait) };
         if is_tracked(&pod) && ObjectKey::of_controller_owner::<Job>(pod.as_ref()).is_none() {
             let pods: Api<Pod> = Api::namespaced(self.client.clone(), &key.namespace);
-            strip_finalizer(&pods, &pod, None, &self.pods).await?;
+            remove_tracking_finalizer(&pods, &pod, None, &self.pods).await?;
         }
         Ok(Action::Wait)
     }
 }
 
-/// Takes the tracking finalizer off a pod; with a resourceVersion only if it still is at that.
-async fn strip_finalizer(pods: &Api<Pod>, pod: &Pod, at: Option<&str>, cache: &Cache<Pod>) -> Result<(), Error> {
+/// Removes the tracking finalizer from a pod. With `at`, fails if the pod's resourceVersion has
+/// changed.
+async fn remove_tracking_finalizer(
+    pods: &Api<Pod>,
+    pod: &Pod,
+    at: Option<&str>,
+    cache: &Cache<Pod>,
+) -> Result<(), Error> {
     // The UID makes the patch fail on another pod of the same name.
     let mut patch = json!({"metadata": {
         "uid": pod.metadata.uid,

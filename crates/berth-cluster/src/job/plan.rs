@@ -1,14 +1,16 @@
-//! One step of a Job, decided: the Job, its pods and the time in; pods to make and remove, the status to write, and
-//! what to tell people out. Nothing here talks to anyone.
+//! Plans one step of a Job: from the Job, its pods and the time, the pods to create and to delete,
+//! the status to write, and the events to record. The functions are pure.
 //!
-//! Counting is exactly-once across crashes. A pod carries a finalizer until it is counted, in three writes: the
-//! status lists the ended pod's UID as uncounted (an indexed success needs only its index in `completedIndexes`);
-//! then the finalizer goes; then the UID moves from the list into the counter. [`plan`] prepares the first two
-//! writes, [`Plan::settle`] the third; each can be repeated after a crash without counting anything twice. A step that ends
-//! the Job needs no list: nobody counts for a finished Job, so its last counts are written with the terminal condition
-//! ([`Plan::end`]), and the finalizers go afterwards, after a crash too.
+//! Counting is exactly-once across crashes. A pod has a finalizer until it is counted, in three
+//! writes. First the status lists the UID of the terminated pod as uncounted; for an indexed
+//! success, its index in `completedIndexes` is enough. Then the finalizer is removed. Then the UID
+//! moves from the list to the counter. [`plan`] prepares the first two writes,
+//! [`Plan::counted_status`] the third. Each can be repeated after a crash without counting a pod
+//! twice. A step that finishes the Job needs no list: a finished Job is never counted again, so the
+//! last counts are written with the terminal condition ([`Plan::final_status`]), and the finalizers
+//! are removed afterwards.
 //!
-//! What it does not do: adopt pods of other owners, or validate Jobs (the API server does).
+//! Not done here: adopting pods of other owners, and validating Jobs (the API server does).
 //!
 //! Sources: Kubernetes documentation "Jobs"; KEP-2307 (tracking without lingering pods), KEP-3850 (backoff limit per
 //! index), KEP-3939 (pod replacement policy), KEP-3329, KEP-3998.
@@ -29,25 +31,26 @@ use super::facts::{
 };
 use super::indexes::IndexSet;
 use super::pods::{IndexFailures, build_pod};
-use super::policy::{PodFailure, judge_pod_failure, success_policy_met};
+use super::policy::{PodFailure, match_pod_failure_policy, match_success_policy};
 
-/// Pods made or removed in one step, at most, so that one huge Job does not starve the others.
+/// Maximum number of pods created or deleted in one step, so that a large Job does not starve the
+/// others.
 pub const PODS_PER_STEP_MAX: usize = 500;
-/// Pods counted in one step, at most: keeps the UIDs in the status under 20 KB.
+/// Maximum number of pods counted in one step: keeps the UIDs in the status under 20 KB.
 pub const UNCOUNTED_MAX: usize = 500;
 
-/// A pod to be removed.
+/// A pod to be deleted.
 #[derive(Clone, Debug)]
 pub struct Removal {
     /// The pod.
     pub pod: Arc<Pod>,
-    /// Take the tracking finalizer off first, so that the removal never counts as a failure.
+    /// True to remove the tracking finalizer first, so that the deletion does not count as a failure.
     pub forget: bool,
 }
 
-/// Something to tell people about the Job.
+/// An event to record for the Job.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Notice {
+pub struct PlannedEvent {
     /// True for an event of type Warning.
     pub warning: bool,
     /// Reason, in CamelCase.
@@ -56,74 +59,79 @@ pub struct Notice {
     pub message: String,
 }
 
-/// What to do now; see the module's introduction for the order.
+/// The planned writes; the module's documentation describes their order.
 #[derive(Clone, Debug, Default)]
 pub struct Plan {
-    /// Pods to make.
+    /// Pods to create.
     pub create: Vec<Pod>,
-    /// Pods to remove.
+    /// Pods to delete.
     pub remove: Vec<Removal>,
-    /// The status to write before any finalizer goes, if it differs from the present one.
+    /// The status to write before any finalizer is removed, if it differs from the current one.
     pub status: JobStatus,
-    /// Pods whose tracking finalizer goes once `status` is written.
+    /// Pods whose tracking finalizer is removed after `status` is written.
     pub release: Vec<Arc<Pod>>,
-    /// Events, in order.
-    pub notices: Vec<Notice>,
-    /// Look again after this long even if nothing changes.
-    pub again_after: Option<Duration>,
-    /// The failure record to remember once `status` is written.
+    /// Events to record, in order.
+    pub events: Vec<PlannedEvent>,
+    /// Time after which to reconcile again even if no object changes.
+    pub requeue_after: Option<Duration>,
+    /// The back-off record to keep once `status` is written.
     pub backoff: Backoff,
-    /// The terminal condition to set once everything is counted and gone.
+    /// The terminal condition to set once all pods are counted and none terminates.
     finish: Option<JobCondition>,
-    /// UIDs of pods that still carry the finalizer.
+    /// UIDs of the pods that have the finalizer before this step.
     tracked: BTreeSet<String>,
-    /// More pods ended than one step counts.
+    /// True if more pods terminated than one step counts.
     is_capped: bool,
 }
 
-/// What the step goes on while it is decided.
+/// The inputs of a step, and the facts derived from them.
 struct Step<'a> {
     job: &'a Job,
     pods: &'a [Arc<Pod>],
     now: Timestamp,
     /// `spec.completions`, zero when absent.
     completions: u32,
+    /// Pods that are neither terminated nor deleted.
     active: Vec<Arc<Pod>>,
-    /// Pods on their way out.
+    /// Number of pods that are deleted but not terminated.
     terminating: usize,
+    /// UIDs that the status lists as uncounted successes.
     uncounted_succeeded: BTreeSet<String>,
+    /// UIDs that the status lists as uncounted failures.
     uncounted_failed: BTreeSet<String>,
-    /// Indexes the status says have succeeded.
+    /// Indexes that succeeded according to the status.
     prior_succeeded: IndexSet,
-    /// The same and those of ended pods not counted yet.
+    /// `prior_succeeded` and the indexes of succeeded pods that are not counted yet.
     succeeded_indexes: IndexSet,
-    /// Indexes that failed for good; absent without `backoffLimitPerIndex`.
+    /// Indexes that failed permanently; `None` without `backoffLimitPerIndex`.
     failed_indexes: Option<IndexSet>,
-    /// Per index, the last failed pod, kept because it carries the index's failure count to its replacement.
-    carriers: BTreeMap<u32, Arc<Pod>>,
-    /// Successes, counted and not.
+    /// Per index without an active pod, the last failed pod. It keeps its finalizer because its
+    /// annotations hold the index's failure count, which the replacement needs.
+    failure_carriers: BTreeMap<u32, Arc<Pod>>,
+    /// Number of successes, counted and uncounted.
     succeeded: i64,
-    /// Failures, counted and not.
+    /// Number of failures, counted and uncounted.
     failed: i64,
 }
 
-/// Decides one step of an unfinished Job that this controller runs, from its pods (those it is the controlling owner
-/// of, in name order) and the failure record.
+/// Plans one step of an unfinished Job that this controller manages. `pods` are those that the Job
+/// controls, in name order; `record` is its back-off record.
 pub fn plan(job: &Job, pods: &[Arc<Pod>], record: Backoff, now: Timestamp) -> Plan {
     let mut step = Step::new(job, pods, now);
     let mut plan = Plan { status: job.status.clone().unwrap_or_default(), ..Plan::default() };
-    let new_ends = step.new_ends();
-    let waiting = record.after(&new_ends.succeeded, &new_ends.failed);
-    step.failed += new_ends.counted_failures;
+    let newly_terminated = step.newly_terminated();
+    let waiting = record.after(&newly_terminated.succeeded, &newly_terminated.failed);
+    step.failed += newly_terminated.counted_failures;
     if !is_indexed(job) {
-        step.succeeded += new_ends.succeeded.len() as i64;
+        step.succeeded += newly_terminated.succeeded.len() as i64;
     }
     if plan.status.start_time.is_none() && !is_suspended(job) {
         plan.status.start_time = Some(stamp(now));
     }
     let start_time = plan.status.start_time.clone();
-    let mut finish = step.verdict(start_time.as_ref().map(|at| at.0), &mut plan);
+    let mut finish = step.interim_condition(start_time.as_ref().map(|at| at.0), &mut plan);
 
+    // Delete the pods of a finishing Job; create or delete pods of any other.
     let mut active = step.active.len();
     let mut ready = step.active.iter().filter(|pod| has_condition(pod, "Ready")).count();
     if finish.is_some() {
@@ -135,7 +143,7 @@ pub fn plan(job: &Job, pods: &[Arc<Pod>], record: Backoff, now: Timestamp) -> Pl
         }
         active = active + plan.create.len() - plan.remove.len();
         let complete = match job_spec(job).completions {
-            // A work queue: the first success ends it, once the other workers have ended too.
+            // A work queue is complete after the first success, once no worker is active.
             None => step.succeeded > 0 && active == 0,
             Some(completions) => step.succeeded >= i64::from(completions) && active == 0,
         };
@@ -147,7 +155,7 @@ pub fn plan(job: &Job, pods: &[Arc<Pod>], record: Backoff, now: Timestamp) -> Pl
                 now,
             ));
         } else if !is_deleted_job(job) {
-            step.note_suspension(&mut plan);
+            step.update_suspended_condition(&mut plan);
         }
         active = step.active.len();
     }
@@ -160,11 +168,13 @@ pub fn plan(job: &Job, pods: &[Arc<Pod>], record: Backoff, now: Timestamp) -> Pl
     plan
 }
 
-/// Ends and counts of pods that ended since the status was written.
-struct NewEnds {
+/// Pods that terminated since the status was written.
+struct NewlyTerminated {
+    /// Finish times of the succeeded pods.
     succeeded: Vec<Timestamp>,
+    /// Finish times of the failed pods.
     failed: Vec<Timestamp>,
-    /// How many of the failures count towards the backoff limit.
+    /// Number of the failures that count towards the backoff limit.
     counted_failures: i64,
 }
 
@@ -190,7 +200,7 @@ impl<'a> Step<'a> {
             prior_succeeded: IndexSet::default(),
             succeeded_indexes: IndexSet::default(),
             failed_indexes: None,
-            carriers: BTreeMap::new(),
+            failure_carriers: BTreeMap::new(),
         };
         if is_indexed(job) {
             step.prior_succeeded = IndexSet::parse(status.completed_indexes.as_deref().unwrap_or(""), completions);
@@ -205,6 +215,8 @@ impl<'a> Step<'a> {
         step
     }
 
+    /// Sets `failed_indexes` and `carriers`. `prior` is `status.failedIndexes`, `limit` is
+    /// `backoffLimitPerIndex`.
     fn find_failed_indexes(&mut self, prior: &str, limit: i32) {
         let prior = IndexSet::parse(prior, self.completions);
         let mut new = BTreeSet::new();
@@ -212,7 +224,7 @@ impl<'a> Step<'a> {
         for pod in self.pods.iter().filter(|pod| is_tracked(pod) && is_failed(pod, self.job)) {
             let Some(index) = valid_index(pod, self.completions) else { continue };
             let exhausted = i64::from(number_annotation(pod, INDEX_FAILURE_COUNT).unwrap_or(0)) >= i64::from(limit);
-            match judge_pod_failure(self.job, pod) {
+            match match_pod_failure_policy(self.job, pod) {
                 PodFailure::FailIndex => _ = new.insert(index),
                 PodFailure::Count | PodFailure::FailJob(_) if exhausted => _ = new.insert(index),
                 _ => {}
@@ -224,7 +236,7 @@ impl<'a> Step<'a> {
         }
         let failed = prior.union(&new);
         let busy: BTreeSet<u32> = self.active.iter().filter_map(|pod| completion_index(pod)).collect();
-        self.carriers = last
+        self.failure_carriers = last
             .into_iter()
             .filter(|(index, _)| {
                 !failed.contains(*index) && !self.succeeded_indexes.contains(*index) && !busy.contains(index)
@@ -234,21 +246,21 @@ impl<'a> Step<'a> {
         self.failed_indexes = Some(failed);
     }
 
-    /// True when the pod's index is one of the Job's; pods of jobs without indexes always belong.
-    fn belongs(&self, pod: &Pod) -> bool {
+    /// True if the pod's index is below the Job's completions, or the Job is not indexed.
+    fn has_valid_index(&self, pod: &Pod) -> bool {
         !is_indexed(self.job) || valid_index(pod, self.completions).is_some()
     }
 
-    fn new_ends(&self) -> NewEnds {
-        let mut ends = NewEnds { succeeded: Vec::new(), failed: Vec::new(), counted_failures: 0 };
-        for pod in self.pods.iter().filter(|pod| is_tracked(pod) && self.belongs(pod)) {
+    fn newly_terminated(&self) -> NewlyTerminated {
+        let mut ends = NewlyTerminated { succeeded: Vec::new(), failed: Vec::new(), counted_failures: 0 };
+        for pod in self.pods.iter().filter(|pod| is_tracked(pod) && self.has_valid_index(pod)) {
             if phase(pod) == "Succeeded" {
                 if !self.uncounted_succeeded.contains(uid(pod)) {
                     ends.succeeded.push(finish_time(pod, self.now));
                 }
             } else if is_failed(pod, self.job) && !self.uncounted_failed.contains(uid(pod)) {
                 ends.failed.push(finish_time(pod, self.now));
-                if judge_pod_failure(self.job, pod) != PodFailure::Ignore {
+                if match_pod_failure_policy(self.job, pod) != PodFailure::Ignore {
                     ends.counted_failures += 1;
                 }
             }
@@ -256,9 +268,11 @@ impl<'a> Step<'a> {
         ends
     }
 
-    /// How the Job ends, if this is its end: the condition that says so before the terminal one.
-    fn verdict(&self, start: Option<Timestamp>, plan: &mut Plan) -> Option<JobCondition> {
+    /// The interim condition of a Job that is to finish: FailureTarget or SuccessCriteriaMet. `None`
+    /// if the Job continues.
+    fn interim_condition(&self, start: Option<Timestamp>, plan: &mut Plan) -> Option<JobCondition> {
         let spec = job_spec(self.job);
+        // An earlier step may have decided already.
         if let Some(met) = true_condition(self.job, "SuccessCriteriaMet") {
             return Some(met.clone());
         }
@@ -267,14 +281,14 @@ impl<'a> Step<'a> {
         }
         let fail = |reason: &str, message: &str| Some(condition("FailureTarget", reason, message, self.now));
         let failing = self.pods.iter().filter(|pod| is_failed(pod, self.job));
-        let fatal = failing.map(|pod| judge_pod_failure(self.job, pod)).find_map(|judgement| match judgement {
+        let fatal = failing.map(|pod| match_pod_failure_policy(self.job, pod)).find_map(|judgement| match judgement {
             PodFailure::FailJob(message) => Some(message),
             _ => None,
         });
         if let Some(message) = fatal {
             return fail("PodFailurePolicy", &message);
         }
-        // With a limit per index the default for the Job as a whole is none.
+        // With a limit per index, the whole Job has no limit by default.
         let default_limit = if spec.backoff_limit_per_index.is_some() { i32::MAX } else { 6 };
         let limit = i64::from(spec.backoff_limit.unwrap_or(default_limit));
         if self.failed > limit || self.restarts_exceed(limit) {
@@ -286,7 +300,7 @@ impl<'a> Step<'a> {
             if elapsed >= allowed {
                 return fail("DeadlineExceeded", "Job was active longer than specified deadline");
             }
-            plan.look_again(Duration::try_from(allowed - elapsed).unwrap_or_default());
+            plan.requeue_within(Duration::try_from(allowed - elapsed).unwrap_or_default());
         }
         if let Some(failed) = &self.failed_indexes {
             let (failed, total) = (failed.len() as i64, (failed.len() + self.succeeded_indexes.len()) as i64);
@@ -299,11 +313,12 @@ impl<'a> Step<'a> {
             }
         }
         let policy = spec.success_policy.as_ref().filter(|_| is_indexed(self.job))?;
-        let message = success_policy_met(policy, self.completions, &self.succeeded_indexes)?;
+        let message = match_success_policy(policy, self.completions, &self.succeeded_indexes)?;
         Some(condition("SuccessCriteriaMet", "SuccessPolicy", &message, self.now))
     }
 
-    /// Restarts in place count towards the backoff limit when containers are restarted on failure.
+    /// True if the container restarts reach the backoff limit. They count only for restart policy
+    /// OnFailure.
     fn restarts_exceed(&self, limit: i64) -> bool {
         let template = &job_spec(self.job).template;
         if template.spec.as_ref().and_then(|spec| spec.restart_policy.as_deref()) != Some("OnFailure") {
@@ -315,7 +330,7 @@ impl<'a> Step<'a> {
         if limit == 0 { restarts > 0 } else { restarts >= limit }
     }
 
-    /// Makes or removes pods so that as many run as should; never both in one step.
+    /// Plans the creation or deletion of pods, never both in one step, to reach the wanted number.
     fn manage_pods(&self, waiting: &Backoff, plan: &mut Plan) {
         let spec = job_spec(self.job);
         let forget = |pod: &Arc<Pod>| Removal { pod: pod.clone(), forget: true };
@@ -333,6 +348,7 @@ impl<'a> Step<'a> {
                 usize::try_from(left).unwrap_or(0).min(parallelism)
             }
         };
+        // Too many pods, or pods of duplicate or invalid indexes: delete those first.
         let surplus = self.surplus(active.saturating_sub(wanted));
         if !surplus.is_empty() {
             plan.remove = surplus.iter().take(PODS_PER_STEP_MAX).map(forget).collect();
@@ -346,7 +362,7 @@ impl<'a> Step<'a> {
         if self.failed_indexes.is_none() {
             let wait = waiting.remaining(self.now);
             if !wait.is_zero() {
-                plan.look_again(wait);
+                plan.requeue_within(wait);
                 return;
             }
         }
@@ -354,15 +370,16 @@ impl<'a> Step<'a> {
             plan.create = (0..lacking).map(|_| build_pod(self.job, None, None)).collect();
             return;
         }
+        // With a limit per index, each index has its own back-off.
         for index in self.pending_indexes(lacking) {
-            let failures = match (&self.failed_indexes, self.carriers.get(&index)) {
+            let failures = match (&self.failed_indexes, self.failure_carriers.get(&index)) {
                 (None, _) => None,
                 (Some(_), None) => Some(IndexFailures::default()),
                 (Some(_), Some(previous)) => {
                     let times = u32::try_from(all_failures(previous) + 1).unwrap_or(u32::MAX);
                     let wait = backoff::remaining(times, finish_time(previous, self.now), self.now);
                     if !wait.is_zero() {
-                        plan.look_again(wait);
+                        plan.requeue_within(wait);
                         continue;
                     }
                     Some(self.failures_after(previous))
@@ -372,12 +389,13 @@ impl<'a> Step<'a> {
         }
     }
 
+    /// The failure counts of an index including the failure of `previous`.
     fn failures_after(&self, previous: &Pod) -> IndexFailures {
         let mut failures = IndexFailures {
             counted: number_annotation(previous, INDEX_FAILURE_COUNT).unwrap_or(0),
             ignored: number_annotation(previous, INDEX_IGNORED_FAILURE_COUNT).unwrap_or(0),
         };
-        let slot = match judge_pod_failure(self.job, previous) {
+        let slot = match match_pod_failure_policy(self.job, previous) {
             PodFailure::Ignore => &mut failures.ignored,
             _ => &mut failures.counted,
         };
@@ -385,7 +403,7 @@ impl<'a> Step<'a> {
         failures
     }
 
-    /// The lowest indexes that have neither succeeded nor failed nor a pod.
+    /// The lowest `count` indexes that have not succeeded, have not failed and have no pod.
     fn pending_indexes(&self, count: usize) -> Vec<u32> {
         let mut taken: BTreeSet<u32> = self.active.iter().filter_map(|pod| completion_index(pod)).collect();
         if replaces_only_failed_pods(self.job) {
@@ -399,8 +417,8 @@ impl<'a> Step<'a> {
         settled.union(&taken).first_missing(count, self.completions)
     }
 
-    /// Active pods to remove: those that share an index or have none of the Job's, and at least `at_least`, the ones
-    /// that lose least first.
+    /// Active pods to delete: duplicates of an index, pods without a valid index, and further pods
+    /// until there are `at_least`, in the order of [`deletion_rank`].
     fn surplus(&self, at_least: usize) -> Vec<Arc<Pod>> {
         let mut surplus = Vec::new();
         let mut left: Vec<Arc<Pod>> = Vec::new();
@@ -410,7 +428,7 @@ impl<'a> Step<'a> {
                 by_index.entry(valid_index(pod, self.completions)).or_default().push(pod.clone());
             }
             for (index, mut pods) in by_index {
-                pods.sort_by_cached_key(|pod| loss(pod));
+                pods.sort_by_cached_key(|pod| deletion_rank(pod));
                 match (index, pods.pop()) {
                     (Some(_), Some(kept)) => {
                         left.push(kept);
@@ -427,13 +445,14 @@ impl<'a> Step<'a> {
             left = self.active.clone();
         }
         if surplus.len() < at_least {
-            left.sort_by_cached_key(|pod| loss(pod));
+            left.sort_by_cached_key(|pod| deletion_rank(pod));
             surplus.extend(left.into_iter().take(at_least - surplus.len()));
         }
         surplus
     }
 
-    fn note_suspension(&self, plan: &mut Plan) {
+    /// Updates the condition Suspended.
+    fn update_suspended_condition(&self, plan: &mut Plan) {
         let (status, reason, message, event) = if is_suspended(self.job) {
             ("True", "JobSuspended", "Job suspended", "Suspended")
         } else {
@@ -445,18 +464,18 @@ impl<'a> Step<'a> {
         match known {
             Some(known) if known.status == status => return,
             Some(known) => *known = new,
-            // A Job that never was suspended has nothing to say about it.
+            // A Job that was never suspended does not have the condition.
             None if status == "False" => return,
             None => plan.status.conditions.get_or_insert_default().push(new),
         }
         if status == "False" {
-            // The deadline runs from the resumption.
+            // `activeDeadlineSeconds` counts from the resumption.
             plan.status.start_time = Some(stamp(self.now));
         }
-        plan.notice(false, event, message);
+        plan.event(false, event, message);
     }
 
-    /// Writes down which pods ended, so that their finalizers can go.
+    /// Puts the terminated pods into the status, and plans the removal of their finalizers.
     fn count(&self, finish: Option<JobCondition>, record: Backoff, plan: &mut Plan) {
         let indexed = is_indexed(self.job);
         let fails_rest = finish.as_ref().is_some_and(|finish| finish.type_ == "FailureTarget");
@@ -464,14 +483,14 @@ impl<'a> Step<'a> {
         let mut succeeded = uncounted.succeeded.take().unwrap_or_default();
         let mut failed = uncounted.failed.take().unwrap_or_default();
         plan.tracked = self.pods.iter().filter(|pod| is_tracked(pod)).map(|pod| uid(pod).to_owned()).collect();
-        // Finalizers that went in an earlier step whose last write was lost.
+        // An earlier step may have removed finalizers and crashed before its last write.
         settle_counts(&mut plan.status, &mut succeeded, &mut failed, &plan.tracked);
 
         let forgotten: BTreeSet<&str> =
             plan.remove.iter().filter(|removal| removal.forget).map(|removal| uid(&removal.pod)).collect();
         let mut pods: Vec<&Arc<Pod>> = self.pods.iter().filter(|pod| is_tracked(pod)).collect();
         if indexed {
-            // In index order, so that a capped step leaves whole intervals.
+            // In index order, so that `completedIndexes` of a capped step stays short.
             pods.sort_by_key(|pod| completion_index(pod));
         }
         let mut new_indexes = BTreeSet::new();
@@ -492,11 +511,11 @@ impl<'a> Step<'a> {
                     _ if !indexed && is_new => succeeded.push(uid(pod).to_owned()),
                     _ => {}
                 }
-            } else if (is_failed || fails_rest) && is_new && self.belongs(pod) {
+            } else if (is_failed || fails_rest) && is_new && self.has_valid_index(pod) {
                 if is_failed {
                     ends_failed.push(finish_time(pod, self.now));
                 }
-                if judge_pod_failure(self.job, pod) != PodFailure::Ignore {
+                if match_pod_failure_policy(self.job, pod) != PodFailure::Ignore {
                     failed.push(uid(pod).to_owned());
                 }
             }
@@ -526,19 +545,20 @@ impl<'a> Step<'a> {
         }
     }
 
+    /// True if the pod's finalizer may be removed in this step.
     fn may_release(&self, pod: &Arc<Pod>, is_failed: bool, is_finishing: bool) -> bool {
         if is_deleted_job(self.job) || is_finishing || phase(pod) == "Succeeded" {
             return true;
         }
-        let carries = completion_index(pod).and_then(|index| self.carriers.get(&index));
+        let carries = completion_index(pod).and_then(|index| self.failure_carriers.get(&index));
         is_failed && carries.is_none_or(|carrier| uid(carrier) != uid(pod))
     }
 }
 
 impl Plan {
-    /// The last status of a Job that this step ends, if nothing but finalizers stands between: to be written before they
-    /// go. What is left afterwards is a finished Job with pods to let go.
-    pub fn end(&mut self, now: Timestamp) -> Option<JobStatus> {
+    /// The final status of a Job that this step finishes, to be written before the finalizers are
+    /// removed. `None` if the Job does not finish, or pods are yet to be created or deleted.
+    pub fn final_status(&mut self, now: Timestamp) -> Option<JobStatus> {
         if self.finish.is_none() || !self.remove.is_empty() || !self.create.is_empty() {
             return None;
         }
@@ -546,13 +566,18 @@ impl Plan {
         for pod in &self.release {
             tracked.remove(uid(pod));
         }
-        let settled = self.settle(self.status.clone(), &tracked, now);
+        let settled = self.counted_status(self.status.clone(), &tracked, now);
         self.finish.is_none().then_some(settled)
     }
 
-    /// The status after the finalizers of all pods but `still_tracked` (UIDs) went: what was uncounted is counted,
-    /// and the Job finishes if nothing is left. `status` is the status as it was last written.
-    pub fn settle(&mut self, mut status: JobStatus, still_tracked: &BTreeSet<String>, now: Timestamp) -> JobStatus {
+    /// The status after the finalizers of all pods but `still_tracked` (UIDs) are removed: uncounted
+    /// pods are counted, and the Job finishes if none is left. `status` is the last written status.
+    pub fn counted_status(
+        &mut self,
+        mut status: JobStatus,
+        still_tracked: &BTreeSet<String>,
+        now: Timestamp,
+    ) -> JobStatus {
         let mut uncounted = status.uncounted_terminated_pods.take().unwrap_or_default();
         let mut succeeded = uncounted.succeeded.take().unwrap_or_default();
         let mut failed = uncounted.failed.take().unwrap_or_default();
@@ -561,34 +586,35 @@ impl Plan {
         uncounted.succeeded = (!succeeded.is_empty()).then_some(succeeded);
         uncounted.failed = (!failed.is_empty()).then_some(failed);
         status.uncounted_terminated_pods = Some(uncounted);
-        let is_gone = status.terminating.unwrap_or(0) == 0;
-        if let Some(terminal) = self.finish.take_if(|_| all_counted && is_gone && !self.is_capped) {
+        let none_terminating = status.terminating.unwrap_or(0) == 0;
+        if let Some(terminal) = self.finish.take_if(|_| all_counted && none_terminating && !self.is_capped) {
             let terminal =
                 JobCondition { last_probe_time: Some(stamp(now)), last_transition_time: Some(stamp(now)), ..terminal };
             let reason = terminal.reason.clone().unwrap_or_default();
             let message = terminal.message.clone().unwrap_or_default();
             if terminal.type_ == "Complete" {
                 status.completion_time = Some(stamp(now));
-                self.notice(false, "Completed", "Job completed");
+                self.event(false, "Completed", "Job completed");
             } else {
-                self.notice(true, &reason, &message);
+                self.event(true, &reason, &message);
             }
             status.conditions.get_or_insert_default().push(terminal);
         }
         status
     }
 
-    /// UIDs of the Job's pods that carry the finalizer before this step.
+    /// UIDs of the Job's pods that have the finalizer before this step.
     pub fn tracked(&self) -> &BTreeSet<String> {
         &self.tracked
     }
 
-    fn look_again(&mut self, after: Duration) {
-        self.again_after = Some(self.again_after.map_or(after, |known| known.min(after)));
+    /// Reconciles again after this time at the latest.
+    fn requeue_within(&mut self, after: Duration) {
+        self.requeue_after = Some(self.requeue_after.map_or(after, |known| known.min(after)));
     }
 
-    fn notice(&mut self, warning: bool, reason: &str, message: &str) {
-        self.notices.push(Notice { warning, reason: reason.into(), message: message.into() });
+    fn event(&mut self, warning: bool, reason: &str, message: &str) {
+        self.events.push(PlannedEvent { warning, reason: reason.into(), message: message.into() });
     }
 }
 
@@ -602,22 +628,22 @@ fn settle_counts(
     for (list, counter) in [(succeeded, &mut status.succeeded), (failed, &mut status.failed)] {
         let before = list.len();
         list.retain(|uid| tracked.contains(uid));
-        let gone = to_i32(before - list.len());
-        if gone > 0 {
-            *counter = Some(counter.unwrap_or(0).saturating_add(gone));
+        let counted = to_i32(before - list.len());
+        if counted > 0 {
+            *counter = Some(counter.unwrap_or(0).saturating_add(counted));
         }
     }
 }
 
-/// How often pods of this pod's index failed before it, in whatever way.
+/// Number of earlier failures of this pod's index, counted and ignored.
 fn all_failures(pod: &Pod) -> u64 {
     let number = |key| u64::from(number_annotation(pod, key).unwrap_or(0));
     number(INDEX_FAILURE_COUNT) + number(INDEX_IGNORED_FAILURE_COUNT)
 }
 
-/// What removing this active pod loses, least first: unassigned before assigned, pending before running, unready
-/// before ready, younger before older; the name breaks ties.
-fn loss(pod: &Pod) -> (bool, u8, bool, std::cmp::Reverse<Option<Timestamp>>, String) {
+/// Sort key for the deletion of active pods, first to be deleted first: pods without a node, not
+/// running, not ready, younger. The name breaks ties.
+fn deletion_rank(pod: &Pod) -> (bool, u8, bool, std::cmp::Reverse<Option<Timestamp>>, String) {
     let is_assigned = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()).is_some_and(|name| !name.is_empty());
     let phase = match phase(pod) {
         "Running" => 2,
@@ -643,7 +669,7 @@ fn condition(type_: &str, reason: &str, message: &str, now: Timestamp) -> JobCon
     }
 }
 
-/// A counter as the API writes it: absent when zero.
+/// The value of a counter in the status: `None` for zero.
 fn count(number: usize) -> Option<i32> {
     (number > 0).then(|| to_i32(number))
 }

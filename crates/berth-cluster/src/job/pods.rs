@@ -1,4 +1,5 @@
-//! The pods a Job makes: its template with the Job's labels, the completion index, the tracking finalizer.
+//! Builds the pods of a Job: its template with the Job's labels, the completion index and the
+//! tracking finalizer.
 
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{Container, EnvVar, EnvVarSource, ObjectFieldSelector, Pod};
@@ -10,19 +11,20 @@ use super::facts::{
 
 /// Environment variable with the completion index.
 const INDEX_VARIABLE: &str = "JOB_COMPLETION_INDEX";
-/// Longest prefix the API server generates a name from: 63 less the 5 random characters.
+/// Maximum length of `generateName` that the API server does not truncate: 63 less the 5 random
+/// characters.
 const GENERATE_NAME_MAX: usize = 58;
 
-/// How often pods of one index failed before this one; only written for Jobs with `backoffLimitPerIndex`.
+/// Number of earlier failures of an index. Only written for Jobs with `backoffLimitPerIndex`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct IndexFailures {
-    /// Failures that count against the limit.
+    /// Failures that count towards the limit.
     pub counted: u32,
-    /// Failures the pod failure policy ignored.
+    /// Failures that the pod failure policy ignored.
     pub ignored: u32,
 }
 
-/// A pod of the Job, for one completion index when the Job is indexed.
+/// A new pod of the Job; for an indexed Job, with this completion index.
 pub fn build_pod(job: &Job, index: Option<u32>, failures: Option<IndexFailures>) -> Pod {
     let template = &job_spec(job).template;
     let job_name = job.metadata.name.as_deref().unwrap_or_default();
@@ -31,7 +33,8 @@ pub fn build_pod(job: &Job, index: Option<u32>, failures: Option<IndexFailures>)
     let mut labels = from.labels.unwrap_or_default();
     let mut annotations = from.annotations.unwrap_or_default();
     let mut finalizers = from.finalizers.unwrap_or_default();
-    // The API server writes these into the template of every Job it accepts; a manual selector means not to.
+    // The API server adds these labels to the template of every new Job, except with
+    // `manualSelector`.
     if job_spec(job).manual_selector != Some(true) {
         for prefix in ["", "batch.kubernetes.io/"] {
             labels.entry(format!("{prefix}controller-uid")).or_insert_with(|| job_uid.to_owned());
@@ -71,7 +74,7 @@ pub fn build_pod(job: &Job, index: Option<u32>, failures: Option<IndexFailures>)
     }
 }
 
-/// The reference that makes `job` the controller of a pod.
+/// The owner reference that makes `job` the controller of a pod.
 pub fn owner_reference(job: &Job) -> OwnerReference {
     OwnerReference {
         api_version: "batch/v1".into(),
@@ -83,12 +86,12 @@ pub fn owner_reference(job: &Job) -> OwnerReference {
     }
 }
 
-/// The prefix of the pod's name, cut in the Job's name so that the index stays readable.
+/// The pod's `generateName`. A long Job name is truncated, never the index.
 fn generate_name(job_name: &str, index: Option<u32>) -> String {
     let suffix = index.map_or_else(|| "-".to_owned(), |index| format!("-{index}-"));
-    let room = GENERATE_NAME_MAX.saturating_sub(suffix.len());
-    // Names are ASCII; `get` keeps a damaged one from cutting a character in two.
-    let stem = job_name.get(..room.min(job_name.len())).unwrap_or(job_name);
+    let stem_max = GENERATE_NAME_MAX.saturating_sub(suffix.len());
+    // Valid names are ASCII. `get` avoids a panic within a multi-byte character.
+    let stem = job_name.get(..stem_max.min(job_name.len())).unwrap_or(job_name);
     format!("{stem}{suffix}")
 }
 
@@ -122,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn an_indexed_pod_knows_its_index_in_every_place() {
+    fn an_indexed_pod_has_its_index_in_name_label_annotation_hostname_and_environment() {
         let pod = build_pod(&job("train"), Some(2), None);
         assert_eq!(pod.metadata.generate_name.as_deref(), Some("train-2-"));
         assert_eq!(pod.metadata.labels.as_ref().unwrap()[COMPLETION_INDEX], "2");
@@ -136,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_job_name_is_cut_before_the_index() {
+    fn a_long_job_name_is_truncated_before_the_index() {
         let pod = build_pod(&job(&"x".repeat(63)), Some(17), None);
         let prefix = pod.metadata.generate_name.unwrap();
         assert_eq!(prefix.len(), GENERATE_NAME_MAX);

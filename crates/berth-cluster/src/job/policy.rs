@@ -1,5 +1,5 @@
-//! The two policies a Job can carry: which pod failures count (`podFailurePolicy`, KEP-3329) and when enough indexes
-//! succeeded (`successPolicy`, KEP-3998).
+//! The two policies of a Job: which pod failures count (`podFailurePolicy`, KEP-3329), and when
+//! enough indexes have succeeded (`successPolicy`, KEP-3998).
 
 use k8s_openapi::api::batch::v1::{Job, PodFailurePolicyOnExitCodesRequirement, PodFailurePolicyRule, SuccessPolicy};
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
@@ -7,21 +7,21 @@ use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
 use super::facts::{container_statuses, job_spec};
 use super::indexes::IndexSet;
 
-/// What the pod failure policy says about one failed pod.
+/// Result of the pod failure policy for one failed pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PodFailure {
-    /// It counts towards `backoffLimit`: a Count rule, or no rule matched.
+    /// The failure counts towards `backoffLimit`: a Count rule matched, or none.
     Count,
-    /// It does not count.
+    /// The failure does not count.
     Ignore,
-    /// It counts, and its index has failed for good.
+    /// The failure counts, and the pod's index has failed permanently.
     FailIndex,
-    /// It counts, and the Job has failed, for the reason given as a sentence.
+    /// The failure counts, and the Job has failed, with this message.
     FailJob(String),
 }
 
-/// Judges a failed pod: the first rule that matches decides.
-pub fn judge_pod_failure(job: &Job, pod: &Pod) -> PodFailure {
+/// Applies the pod failure policy to a failed pod: the first rule that matches decides.
+pub fn match_pod_failure_policy(job: &Job, pod: &Pod) -> PodFailure {
     let rules = job_spec(job).pod_failure_policy.iter().flat_map(|policy| &policy.rules);
     for (position, rule) in rules.enumerate() {
         let Some(matched) = matched_by(rule, pod) else { continue };
@@ -35,7 +35,7 @@ pub fn judge_pod_failure(job: &Job, pod: &Pod) -> PodFailure {
     PodFailure::Count
 }
 
-/// What about the pod the rule matched, as the beginning of a sentence.
+/// The beginning of the message for a matched rule; `None` if the rule does not match the pod.
 fn matched_by(rule: &PodFailurePolicyRule, pod: &Pod) -> Option<String> {
     let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
     let name = pod.metadata.name.as_deref().unwrap_or_default();
@@ -61,13 +61,13 @@ fn exit_code_matched<'a>(
         return None;
     }
     let listed = requirement.values.contains(&code);
-    // A container that ended well did not make the pod fail, whatever the values say.
+    // Exit code 0 never matches: that container did not make the pod fail.
     let matches = code != 0 && if requirement.operator == "NotIn" { !listed } else { listed };
     matches.then_some((status.name.as_str(), code))
 }
 
-/// The sentence that says which rule of the success policy is met, if one is.
-pub fn success_policy_met(policy: &SuccessPolicy, completions: u32, succeeded: &IndexSet) -> Option<String> {
+/// The message that names the first rule of the success policy that is met; `None` if none is.
+pub fn match_success_policy(policy: &SuccessPolicy, completions: u32, succeeded: &IndexSet) -> Option<String> {
     if succeeded.is_empty() {
         return None;
     }

@@ -1,5 +1,5 @@
-//! Plans of the Job controller, stepped against a small world that does what they say and can lose power between any
-//! two writes.
+//! Tests of the Job controller's plans, against a small simulation that applies them and can crash
+//! between any two writes.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,17 +15,17 @@ use super::backoff::Backoff;
 use super::facts::{COMPLETION_INDEX, TRACKING_FINALIZER, finished_condition, is_active, is_tracked};
 use super::plan::plan;
 
-/// The API and the pods' lives, as far as a Job needs them.
+/// A simulated API server and kubelet for one Job.
 struct World {
     job: Job,
     pods: BTreeMap<String, Pod>,
     now: Timestamp,
     record: Backoff,
-    made: usize,
-    /// Writes until the power goes; each write takes one.
-    power: Option<usize>,
+    pods_created: usize,
+    /// Number of writes before the controller crashes; `None` for no crash.
+    writes_before_crash: Option<usize>,
     events: Vec<String>,
-    again_after: Option<Duration>,
+    requeue_after: Option<Duration>,
 }
 
 impl World {
@@ -41,15 +41,15 @@ impl World {
             pods: BTreeMap::new(),
             now: "2026-01-01T00:00:00Z".parse().unwrap(),
             record: Backoff::default(),
-            made: 0,
-            power: None,
+            pods_created: 0,
+            writes_before_crash: None,
             events: Vec::new(),
-            again_after: None,
+            requeue_after: None,
         }
     }
 
     fn write(&mut self) -> Result<(), ()> {
-        match &mut self.power {
+        match &mut self.writes_before_crash {
             None => Ok(()),
             Some(0) => Err(()),
             Some(left) => {
@@ -59,7 +59,7 @@ impl World {
         }
     }
 
-    /// One step of the controller, in the reconciler's order.
+    /// One reconcile of the controller. `Err` if it crashed.
     fn step(&mut self) -> Result<(), ()> {
         if finished_condition(&self.job).is_some() {
             let tracked: Vec<String> =
@@ -68,7 +68,7 @@ impl World {
         }
         let pods: Vec<Arc<Pod>> = self.pods.values().cloned().map(Arc::new).collect();
         let mut plan = plan(&self.job, &pods, self.record, self.now);
-        self.again_after = plan.again_after;
+        self.requeue_after = plan.requeue_after;
         for removal in &plan.remove {
             let name = removal.pod.metadata.name.clone().unwrap();
             if removal.forget {
@@ -78,17 +78,17 @@ impl World {
         }
         for pod in &plan.create {
             self.write()?;
-            self.made += 1;
+            self.pods_created += 1;
             let mut pod = pod.clone();
-            let name = format!("{}{}", pod.metadata.generate_name.take().unwrap(), self.made);
-            pod.metadata.uid = Some(format!("uid-{}", self.made));
+            let name = format!("{}{}", pod.metadata.generate_name.take().unwrap(), self.pods_created);
+            pod.metadata.uid = Some(format!("uid-{}", self.pods_created));
             pod.metadata.name = Some(name.clone());
             pod.metadata.creation_timestamp = Some(Time(self.now));
             self.pods.insert(name, pod);
         }
-        if let Some(ended) = plan.end(self.now) {
-            self.write_status(ended)?;
-            self.events.extend(plan.notices.iter().map(|notice| notice.reason.clone()));
+        if let Some(status) = plan.final_status(self.now) {
+            self.write_status(status)?;
+            self.events.extend(plan.events.iter().map(|event| event.reason.clone()));
             return plan.release.iter().try_for_each(|pod| self.release(pod.metadata.name.as_deref().unwrap()));
         }
         let mut written = plan.status.clone();
@@ -103,9 +103,9 @@ impl World {
         for pod in plan.release.iter().chain(plan.remove.iter().filter(|r| r.forget).map(|r| &r.pod)) {
             tracked.remove(pod.metadata.uid.as_deref().unwrap());
         }
-        let settled = plan.settle(written, &tracked, self.now);
-        self.write_status(settled)?;
-        self.events.extend(plan.notices.iter().map(|notice| notice.reason.clone()));
+        let counted = plan.counted_status(written, &tracked, self.now);
+        self.write_status(counted)?;
+        self.events.extend(plan.events.iter().map(|event| event.reason.clone()));
         Ok(())
     }
 
@@ -147,7 +147,7 @@ impl World {
                 return;
             }
         }
-        panic!("the controller does not come to rest");
+        panic!("the controller still writes after 20 steps");
     }
 
     fn wait(&mut self, seconds: i64) {
@@ -178,7 +178,7 @@ impl World {
         }
     }
 
-    /// Status as JSON without times, for comparing.
+    /// The status as JSON, without times and conditions.
     fn status(&self) -> Value {
         let mut status = serde_json::to_value(self.job.status.clone().unwrap_or_default()).unwrap();
         for field in ["startTime", "completionTime", "conditions"] {
@@ -194,7 +194,7 @@ impl World {
 }
 
 #[test]
-fn a_job_makes_its_pods_counts_them_and_completes() {
+fn a_job_creates_its_pods_counts_them_and_completes() {
     let mut world = World::new(json!({"parallelism": 2, "completions": 3}));
     world.settle();
     assert_eq!(world.active().len(), 2);
@@ -239,7 +239,7 @@ fn a_failed_pod_is_replaced_after_ten_seconds_then_twenty() {
         world.end(&name, "Failed", 1);
         world.settle();
         assert!(world.active().is_empty());
-        assert_eq!(world.again_after, Some(Duration::from_secs(delay)));
+        assert_eq!(world.requeue_after, Some(Duration::from_secs(delay)));
         world.wait(delay as i64);
     }
     world.settle();
@@ -248,7 +248,7 @@ fn a_failed_pod_is_replaced_after_ten_seconds_then_twenty() {
 }
 
 #[test]
-fn a_job_fails_beyond_its_backoff_limit_and_removes_the_rest() {
+fn a_job_beyond_its_backoff_limit_fails_and_deletes_its_active_pods() {
     let mut world = World::new(json!({"parallelism": 2, "completions": 2, "backoffLimit": 0}));
     world.settle();
     let name = world.active()[0].clone();
@@ -261,7 +261,7 @@ fn a_job_fails_beyond_its_backoff_limit_and_removes_the_rest() {
 }
 
 #[test]
-fn suspending_removes_pods_without_counting_and_resuming_restarts_the_clock() {
+fn suspending_deletes_pods_without_counting_them_and_resuming_resets_the_start_time() {
     let mut world = World::new(json!({"parallelism": 2, "completions": 2, "suspend": true}));
     world.settle();
     assert!(world.pods.is_empty());
@@ -324,10 +324,10 @@ fn a_deleted_pod_counts_at_once_unless_only_failed_pods_are_replaced() {
 }
 
 #[test]
-fn the_deadline_counts_from_the_start() {
+fn the_active_deadline_counts_from_the_start_time() {
     let mut world = World::new(json!({"completions": 1, "activeDeadlineSeconds": 30}));
     world.settle();
-    assert_eq!(world.again_after, Some(Duration::from_secs(30)));
+    assert_eq!(world.requeue_after, Some(Duration::from_secs(30)));
     world.wait(30);
     world.settle();
     assert_eq!(finished_condition(&world.job).unwrap().reason.as_deref(), Some("DeadlineExceeded"));
@@ -335,14 +335,14 @@ fn the_deadline_counts_from_the_start() {
 }
 
 #[test]
-fn an_index_fails_alone_and_carries_its_failures_to_its_replacement() {
+fn an_index_fails_alone_and_its_replacement_pod_gets_the_failure_count() {
     let mut world = World::new(json!({
         "parallelism": 2, "completions": 2, "completionMode": "Indexed", "backoffLimitPerIndex": 1}));
     world.settle();
     let name = world.of_index(0);
     world.end(&name, "Failed", 1);
     world.settle();
-    assert!(world.pods[&name].metadata.finalizers.is_some(), "kept for its failure count");
+    assert!(world.pods[&name].metadata.finalizers.is_some(), "its annotations hold the failure count");
     world.wait(10);
     world.settle();
     assert_eq!(world.pods[&name].metadata.finalizers, None);
@@ -374,7 +374,7 @@ fn a_success_policy_ends_the_job_early() {
 }
 
 #[test]
-fn a_work_queue_ends_with_its_last_worker_after_the_first_success() {
+fn a_work_queue_completes_with_its_last_worker_after_the_first_success() {
     let mut world = World::new(json!({"parallelism": 2}));
     world.settle();
     let names = world.active();
@@ -416,7 +416,7 @@ fn restarts_in_place_count_towards_the_backoff_limit() {
 }
 
 #[test]
-fn a_thousand_pods_are_made_in_two_steps_and_counted_in_two() {
+fn a_thousand_pods_are_created_in_two_steps_and_counted_in_two() {
     let mut world = World::new(json!({"parallelism": 1000, "completions": 1000, "completionMode": "Indexed"}));
     world.step().unwrap();
     assert_eq!(world.active().len(), 500);
@@ -430,23 +430,23 @@ fn a_thousand_pods_are_made_in_two_steps_and_counted_in_two() {
     assert!(finished_condition(&world.job).is_some());
 }
 
-/// Runs a job with failures and successes, cutting the power after every possible number of writes in every step,
-/// with a controller that forgets everything when it comes back.
+/// Runs a Job with failures and successes. The controller crashes after every possible number of
+/// writes in every step, and loses its back-off record.
 #[test]
-fn losing_power_between_any_two_writes_neither_reruns_nor_recounts_anything() {
+fn a_crash_between_any_two_writes_neither_reruns_nor_recounts_a_pod() {
     for mode in ["Indexed", "NonIndexed"] {
-        for power in 0..40 {
+        for writes_before_crash in 0..40 {
             let mut world = World::new(json!({
                 "parallelism": 3, "completions": 6, "completionMode": mode, "backoffLimit": 9}));
             let (mut failures, mut successes) = (0, 0);
             for round in 0..30 {
-                world.power = Some(power);
-                let lost = world.step().is_err();
-                world.power = None;
-                if lost {
+                world.writes_before_crash = Some(writes_before_crash);
+                let crashed = world.step().is_err();
+                world.writes_before_crash = None;
+                if crashed {
                     world.record = Backoff::default();
                 }
-                assert!(world.active().len() <= 3, "{mode} {power} {round}: too many pods at once");
+                assert!(world.active().len() <= 3, "{mode} {writes_before_crash} {round}: too many pods at once");
                 world.settle();
                 if finished_condition(&world.job).is_some() {
                     break;
@@ -462,10 +462,10 @@ fn losing_power_between_any_two_writes_neither_reruns_nor_recounts_anything() {
                 }
                 world.wait(400);
             }
-            assert!(finished_condition(&world.job).is_some(), "{mode} {power}: never finished");
-            assert_eq!((failures, successes), (2, 6), "{mode} {power}: work was repeated");
-            assert_eq!(world.status()["failed"], 2, "{mode} {power}");
-            assert_eq!(world.status()["succeeded"], 6, "{mode} {power}");
+            assert!(finished_condition(&world.job).is_some(), "{mode} {writes_before_crash}: never finished");
+            assert_eq!((failures, successes), (2, 6), "{mode} {writes_before_crash}: a completion ran twice");
+            assert_eq!(world.status()["failed"], 2, "{mode} {writes_before_crash}");
+            assert_eq!(world.status()["succeeded"], 6, "{mode} {writes_before_crash}");
             assert!(world.pods.values().all(|pod| {
                 pod.metadata.finalizers.iter().flatten().all(|finalizer| finalizer != TRACKING_FINALIZER)
             }));

@@ -29,7 +29,7 @@ use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod, Service};
 use kube::api::{DeleteParams, PostParams, Preconditions};
 use kube::{Api, Client};
 
-use crate::job::gather_delay;
+use crate::job::batch_delay;
 
 pub use gates::Gates;
 pub use plan::{Plan, plan};
@@ -66,7 +66,7 @@ pub fn install_with(manager: &mut Manager, gates: Gates) {
         let owners: BTreeSet<_> =
             owners.filter_map(|job| ObjectKey::of_controller_owner::<JobSet>(job.as_ref())).collect();
         for key in owners {
-            let delay = gather_delay(jobs_of_set.count(&key.to_string()));
+            let delay = batch_delay(jobs_of_set.count(&key.to_string()));
             queue.add_after(key, delay);
         }
         None

@@ -1,8 +1,8 @@
-//! Carries out pods' next steps.
+//! The kubelet's controller: applies the next step of each pod.
 
 use std::sync::Arc;
 
-use berth_api::berth::PodRuntime;
+use berth_api::berth::SimulatedPods;
 use berth_runtime::{
     Action, Cache, Clock, Error, EventType, Index, Manager, ObjectKey, Reconciler, Recorder, is_conflict, is_not_found,
 };
@@ -13,23 +13,23 @@ use serde_json::json;
 use tokio::sync::Mutex;
 
 use super::life::{Step, step};
-use super::resize::{concerns, grew, held, is_pending, makes_room, resize};
+use super::resize::{frees_resources, has_grown, is_pending, needs_resize, reserved, resize};
 use crate::indexes::pods_by_node;
 use crate::pools::is_ready;
 use crate::random::{draw, hash};
 use crate::scheduling::Resources;
 
-/// Steps of different pods in flight at once.
+/// Maximum number of concurrent reconciles.
 const CONCURRENCY: usize = 32;
-/// Nodes share locks for resizes: few are resized at once.
+/// Number of locks for resizes. Several nodes share a lock, as resizes are rare.
 const LOCKS: usize = 64;
 
 /// Adds the kubelet of all simulated nodes.
-pub fn install(manager: &mut Manager, runtime: PodRuntime, seed: u64) {
+pub fn install(manager: &mut Manager, runtime: SimulatedPods, seed: u64) {
     let pods: Cache<Pod> = manager.cache();
     let nodes = manager.nodes();
     let on_node = pods_by_node(&pods);
-    let beside = on_node.clone();
+    let on_same_node = on_node.clone();
     let kubelet = Kubelet {
         runtime,
         seed,
@@ -50,21 +50,21 @@ pub fn install(manager: &mut Manager, runtime: PodRuntime, seed: u64) {
         .watch(&pods, move |delta| {
             let pod = delta.new.as_ref().filter(|pod| node_of(pod).is_some());
             let mut due: Vec<ObjectKey> = pod.map(|pod| ObjectKey::of(pod.as_ref())).into_iter().collect();
-            // Who ends, goes or shrinks makes room for those that wait to be resized.
+            // A pod that terminates, is deleted or shrinks frees resources for pending resizes.
             let ended = |pod: &Pod| matches!(phase(pod), "Succeeded" | "Failed");
             if let Some(old) = delta.old.as_ref().filter(|old| !ended(old))
-                && delta.new.as_ref().is_none_or(|new| ended(new) || makes_room(old, new))
+                && delta.new.as_ref().is_none_or(|new| ended(new) || frees_resources(old, new))
             {
-                due.extend(node_of(old).map(|node| waiting(&beside, node)).unwrap_or_default());
+                due.extend(node_of(old).map(|node| pending_resizes(&on_same_node, node)).unwrap_or_default());
             }
             due
         })
         .watch(&nodes, move |delta| {
             let Some(node) = delta.new.as_ref().filter(|node| is_ready(node)) else { return Vec::new() };
             match &delta.old {
-                Some(old) if is_ready(old) && grew(old, node) => waiting(&on_node, &node.name_any()),
+                Some(old) if is_ready(old) && has_grown(old, node) => pending_resizes(&on_node, &node.name_any()),
                 Some(old) if is_ready(old) => Vec::new(),
-                // A node that comes (back) takes up its pods again.
+                // A node that becomes ready continues its pods.
                 _ => on_node.get(&node.name_any()).iter().map(|pod| ObjectKey::of(pod.as_ref())).collect(),
             }
         })
@@ -72,8 +72,8 @@ pub fn install(manager: &mut Manager, runtime: PodRuntime, seed: u64) {
         .run(kubelet);
 }
 
-/// The pods of a node that wait to be resized.
-fn waiting(on_node: &Index<Pod>, node: &str) -> Vec<ObjectKey> {
+/// The pods of a node with a pending resize.
+fn pending_resizes(on_node: &Index<Pod>, node: &str) -> Vec<ObjectKey> {
     let pods = on_node.get(node);
     pods.iter().filter(|pod| is_pending(pod)).map(|pod| ObjectKey::of(pod.as_ref())).collect()
 }
@@ -87,7 +87,7 @@ fn phase(pod: &Pod) -> &str {
 }
 
 struct Kubelet {
-    runtime: PodRuntime,
+    runtime: SimulatedPods,
     seed: u64,
     client: Client,
     clock: Clock,
@@ -96,7 +96,8 @@ struct Kubelet {
     nodes: Cache<Node>,
     by_ip: Index<Pod>,
     on_node: Index<Pod>,
-    /// Held from a look at what is left of a node until what is given of it is seen in the cache.
+    /// Serialize the resizes of a node: held from reading the node's free resources until the cache
+    /// shows the pod's new allocation.
     resizes: [Mutex<()>; LOCKS],
 }
 
@@ -106,14 +107,15 @@ impl Reconciler for Kubelet {
         let Some(node) = node_of(&pod).and_then(|name| self.nodes.get(&ObjectKey::cluster(name))) else {
             return Ok(Action::Wait);
         };
-        // A node that is down does nothing; its pods are the pod garbage collector's.
+        // A node that is not ready runs nothing. The pod garbage collector handles its pods once
+        // the node is deleted.
         if !is_ready(&node) {
             return Ok(Action::Wait);
         }
         let now = self.clock.now();
-        let pod = if concerns(&pod) {
+        let pod = if needs_resize(&pod) {
             let lock = hash(&[&node.name_any()]) % LOCKS as u64;
-            let _alone = self.resizes[usize::try_from(lock).unwrap_or(0)].lock().await;
+            let _guard = self.resizes[usize::try_from(lock).unwrap_or(0)].lock().await;
             let Some(pod) = self.pods.get(&key) else { return Ok(Action::Wait) };
             if let Some(status) = resize(&pod, &node, || self.used_by_others(&pod, &node), now) {
                 self.write(&pod, &status).await?;
@@ -134,7 +136,7 @@ impl Reconciler for Kubelet {
                         self.recorder.event(pod.as_ref(), kind, reason, &message);
                     }
                 }
-                // What was written comes back through the cache and brings the next step.
+                // The watch event of this write triggers the next step.
                 Ok(Action::Wait)
             }
             Step::Remove => {
@@ -146,18 +148,19 @@ impl Reconciler for Kubelet {
 }
 
 impl Kubelet {
+    /// Writes a pod's status. Returns false if the pod no longer exists.
     async fn write(&self, pod: &Pod, status: &PodStatus) -> Result<bool, Error> {
         let meta = &pod.metadata;
         let mut patch = json!({
             "metadata": { "uid": meta.uid, "resourceVersion": meta.resource_version },
             "status": status,
         });
-        // Conditions are merged by type: one that is over has to be taken away by name.
+        // The patch merges conditions by type, so a removed condition must be deleted explicitly.
         let known = pod.status.as_ref().and_then(|before| before.conditions.as_deref()).unwrap_or_default();
         let kept = status.conditions.as_deref().unwrap_or_default();
-        for over in known.iter().filter(|known| kept.iter().all(|it| it.type_ != known.type_)) {
+        for removed in known.iter().filter(|known| kept.iter().all(|it| it.type_ != known.type_)) {
             if let Some(conditions) = patch["status"]["conditions"].as_array_mut() {
-                conditions.push(json!({"$patch": "delete", "type": over.type_}));
+                conditions.push(json!({"$patch": "delete", "type": removed.type_}));
             }
         }
         let api: Api<Pod> = Api::namespaced(self.client.clone(), meta.namespace.as_deref().unwrap_or_default());
@@ -188,7 +191,7 @@ impl Kubelet {
             ..DeleteParams::default()
         };
         match api.delete(&pod.name_any(), &parameters).await {
-            // A finalizer may keep it; then the answer is the pod.
+            // The API server returns the pod if a finalizer holds it.
             Ok(either) => {
                 match either.left() {
                     Some(left) if left.finalizers().is_empty() => self.pods.observe_deleted(&left),
@@ -201,29 +204,29 @@ impl Kubelet {
                 self.pods.observe_deleted(pod);
                 Ok(())
             }
-            // The uid is another pod's by now.
+            // Another pod has the name now.
             Err(error) if is_conflict(&error) => Ok(()),
             Err(error) => Err(error.into()),
         }
     }
 
-    /// What the other pods of a node have of it.
+    /// The resources of the node that its other pods use.
     fn used_by_others(&self, pod: &Pod, node: &Node) -> Resources {
         let mut used = Resources::default();
         for other in self.on_node.get(&node.name_any()).iter().filter(|other| other.metadata.uid != pod.metadata.uid) {
-            used.add(&held(other));
+            used.add(&reserved(other));
         }
         used
     }
 
-    /// An address inside 10.0.0.0/9 that no other running pod has.
+    /// The pod's IP address; a new one is in 10.0.0.0/9 and not in use by another running pod.
     fn ip_for(&self, pod: &Pod) -> String {
         if let Some(ip) = pod.status.as_ref().and_then(|status| status.pod_ip.clone()) {
             return ip;
         }
         let uid = pod.uid().unwrap_or_default();
         let first = draw(self.seed, &["pod-ip", &uid]);
-        // As many tries as there may be pods: one of them is free.
+        // With one more try than there are pods, one address is free.
         let tries = self.pods.len() as u64 + 1;
         (0..tries)
             .map(|offset| {

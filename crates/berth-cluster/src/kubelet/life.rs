@@ -1,6 +1,6 @@
-//! The next step in a pod's life, from its status and the time.
+//! The next step in a pod's lifecycle, from its status and the time.
 
-use berth_api::berth::{EXIT_CODE_ANNOTATION, PodRuntime};
+use berth_api::berth::{EXIT_CODE_ANNOTATION, SimulatedPods};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{
     Container, ContainerState, ContainerStateRunning, ContainerStateTerminated, ContainerStateWaiting, ContainerStatus,
@@ -12,32 +12,32 @@ use super::run::{FAIL_NOW_ANNOTATION, RunPlan, plan};
 use super::{ephemeral, resize};
 use crate::time::stamp;
 
-/// First delay before a container that ended is started again; doubles up to [`RESTART_MAX`].
+/// Delay before the second restart of a container; doubles with each restart up to [`RESTART_MAX`].
 const RESTART_BASE: SignedDuration = SignedDuration::from_secs(10);
 const RESTART_MAX: SignedDuration = SignedDuration::from_secs(300);
-/// Exit code of a container that was asked to stop (128 + SIGTERM).
+/// Exit code of a stopped container (128 + SIGTERM).
 const TERMINATED: i32 = 143;
 /// Exit code that a kubelet reports for a container that did not exist when its pod was terminated.
 const NOT_FOUND: i32 = 137;
 
-/// What to do next for a bound pod.
+/// The next step for a bound pod.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Step {
-    /// Write this status, then look again.
+    /// Write this status, then compute the next step.
     Write {
         /// The whole status.
         status: Box<PodStatus>,
-        /// What to tell as events: reason and message.
+        /// Reason and message of the events to record.
         events: Vec<(&'static str, String)>,
     },
-    /// The containers have stopped: remove the pod.
+    /// All containers have stopped: delete the pod without grace period.
     Remove,
-    /// Nothing until this time, or until the pod changes.
+    /// Wait until this time, or until the pod changes.
     Until(Option<Timestamp>),
 }
 
-/// Decides the next step of a bound pod. `ip` is the address it gets when it starts.
-pub fn step(pod: &Pod, runtime: &PodRuntime, seed: u64, host_ip: &str, ip: &str, now: Timestamp) -> Step {
+/// The next step of a bound pod. `ip` is the address that the pod gets when it starts.
+pub fn step(pod: &Pod, runtime: &SimulatedPods, seed: u64, host_ip: &str, ip: &str, now: Timestamp) -> Step {
     let status = pod.status.clone().unwrap_or_default();
     let phase = status.phase.as_deref().unwrap_or("Pending");
     let is_terminal = matches!(phase, "Succeeded" | "Failed");
@@ -48,17 +48,18 @@ pub fn step(pod: &Pod, runtime: &PodRuntime, seed: u64, host_ip: &str, ip: &str,
         return Step::Until(None);
     }
     match phase {
-        "Running" => run_on(pod, status, runtime, seed, now),
+        "Running" => advance(pod, status, runtime, seed, now),
         _ => start(pod, status, runtime, host_ip, ip, now),
     }
 }
 
-/// Pending: the kubelet takes the pod, then its containers run.
-fn start(pod: &Pod, mut status: PodStatus, runtime: &PodRuntime, host_ip: &str, ip: &str, now: Timestamp) -> Step {
+/// The next step of a pending pod: the kubelet accepts it, then starts its containers after the
+/// start delay.
+fn start(pod: &Pod, mut status: PodStatus, runtime: &SimulatedPods, host_ip: &str, ip: &str, now: Timestamp) -> Step {
     let delay = SignedDuration::try_from(runtime.start_delay.0).unwrap_or_default();
-    let taken = status.start_time.as_ref().map(|time| time.0);
-    let runs_at = taken.unwrap_or(now).checked_add(delay).unwrap_or(now);
-    if taken.is_some() && runs_at > now {
+    let accepted = status.start_time.as_ref().map(|time| time.0);
+    let runs_at = accepted.unwrap_or(now).checked_add(delay).unwrap_or(now);
+    if accepted.is_some() && runs_at > now {
         return Step::Until(Some(runs_at));
     }
     let containers = pod.spec.as_ref().map(|spec| spec.containers.as_slice()).unwrap_or_default();
@@ -96,11 +97,11 @@ fn start(pod: &Pod, mut status: PodStatus, runtime: &PodRuntime, host_ip: &str, 
     status.phase = Some("Running".into());
     status.pod_ip = Some(ip.to_owned());
     status.pod_ips = Some(vec![PodIP { ip: ip.to_owned() }]);
-    // A container that is given other resources later is told by this from one that started with them.
+    // `resize` compares this with the generation to detect later changes of the spec.
     status.observed_generation = pod.metadata.generation.filter(|generation| *generation > 1);
     let started = |container: &Container| {
         let mut status = running(container, uid, 0, now);
-        resize::note(container, &mut status);
+        resize::set_initial_resources(container, &mut status);
         status
     };
     status.container_statuses = Some(containers.iter().map(started).collect());
@@ -123,8 +124,9 @@ fn start(pod: &Pod, mut status: PodStatus, runtime: &PodRuntime, host_ip: &str, 
     Step::Write { status: Box::new(status), events }
 }
 
-/// Running: containers end when their time is over, and start again if the restart policy says so.
-fn run_on(pod: &Pod, mut status: PodStatus, runtime: &PodRuntime, seed: u64, now: Timestamp) -> Step {
+/// The next step of a running pod: containers terminate after their duration, and restart according
+/// to the restart policy.
+fn advance(pod: &Pod, mut status: PodStatus, runtime: &SimulatedPods, seed: u64, now: Timestamp) -> Step {
     let spec = pod.spec.clone().unwrap_or_default();
     let policy = spec.restart_policy.as_deref().unwrap_or("Always");
     let uid = pod.metadata.uid.as_deref().unwrap_or_default();
@@ -133,12 +135,13 @@ fn run_on(pod: &Pod, mut status: PodStatus, runtime: &PodRuntime, seed: u64, now
     let mut events = Vec::new();
     let mut due: Vec<Timestamp> = Vec::new();
     let mut is_changed = false;
+    // The pod's active deadline.
     if let Some(deadline) = spec.active_deadline_seconds {
         let ends =
             status.start_time.as_ref().map_or(now, |time| time.0).checked_add(SignedDuration::from_secs(deadline));
         let ends = ends.unwrap_or(Timestamp::MAX);
         if ends <= now {
-            end_all(&spec, &mut status, 137, "Error", now);
+            terminate_all(&spec, &mut status, 137, "Error", now);
             status.phase = Some("Failed".into());
             status.reason = Some("DeadlineExceeded".into());
             status.message = Some("Pod was active on the node longer than the specified deadline".into());
@@ -147,9 +150,10 @@ fn run_on(pod: &Pod, mut status: PodStatus, runtime: &PodRuntime, seed: u64, now
         }
         due.push(ends);
     }
-    let debugs = ephemeral::follow(&spec, &mut status, uid, now);
-    events.extend(debugs.events);
-    due.extend(debugs.due);
+    let ephemeral_update = ephemeral::update(&spec, &mut status, uid, now);
+    events.extend(ephemeral_update.events);
+    due.extend(ephemeral_update.due);
+    // Terminate and restart the main containers.
     let mut statuses = status.container_statuses.take().unwrap_or_default();
     for container in &spec.containers {
         let Some(known) = statuses.iter_mut().find(|known| known.name == container.name) else { continue };
@@ -181,13 +185,14 @@ fn run_on(pod: &Pod, mut status: PodStatus, runtime: &PodRuntime, seed: u64, now
             && restarts(policy, ended.exit_code)
             && !must_fail
         {
-            // The container waits its turn in CrashLoopBackOff, the first restart comes at once.
+            // The first restart is immediate; before each later one the container waits in
+            // CrashLoopBackOff.
             let wait = backoff(known.restart_count);
-            let again =
+            let restart_at =
                 ended.finished_at.as_ref().map_or(now, |time| time.0).checked_add(wait).unwrap_or(Timestamp::MAX);
             let last = Some(ContainerState { terminated: Some(ended.clone()), ..Default::default() });
-            if again <= now {
-                *known = carried(known, running(container, uid, known.restart_count + 1, now));
+            if restart_at <= now {
+                *known = with_resources_of(known, running(container, uid, known.restart_count + 1, now));
                 events.push(("Started", format!("Started container {}", container.name)));
             } else {
                 events.push((
@@ -195,26 +200,27 @@ fn run_on(pod: &Pod, mut status: PodStatus, runtime: &PodRuntime, seed: u64, now
                     format!("Back-off restarting failed container {} in pod {}", container.name, pod.name_any()),
                 ));
                 let waits = waiting(container, "CrashLoopBackOff");
-                *known = carried(known, ContainerStatus { restart_count: known.restart_count, ..waits });
-                due.push(again);
+                *known = with_resources_of(known, ContainerStatus { restart_count: known.restart_count, ..waits });
+                due.push(restart_at);
             }
             known.last_state = last;
             is_changed = true;
         } else if state.waiting.is_some() {
             let ended = known.last_state.as_ref().and_then(|state| state.terminated.as_ref());
             let ended_at = ended.and_then(|ended| ended.finished_at.as_ref()).map_or(now, |time| time.0);
-            let again = ended_at.checked_add(backoff(known.restart_count)).unwrap_or(Timestamp::MAX);
-            if again <= now {
+            let restart_at = ended_at.checked_add(backoff(known.restart_count)).unwrap_or(Timestamp::MAX);
+            if restart_at <= now {
                 let last = known.last_state.clone();
-                *known = carried(known, running(container, uid, known.restart_count + 1, now));
+                *known = with_resources_of(known, running(container, uid, known.restart_count + 1, now));
                 known.last_state = last;
                 events.push(("Started", format!("Started container {}", container.name)));
                 is_changed = true;
             } else {
-                due.push(again);
+                due.push(restart_at);
             }
         }
     }
+    // The pod ends with its last main container.
     let ended: Vec<i32> = statuses
         .iter()
         .filter_map(|known| known.state.as_ref()?.terminated.as_ref().map(|ended| ended.exit_code))
@@ -224,7 +230,7 @@ fn run_on(pod: &Pod, mut status: PodStatus, runtime: &PodRuntime, seed: u64, now
     status.container_statuses = Some(statuses);
     if all_ended {
         let failed = ended.iter().any(|code| *code != 0);
-        // Sidecars are stopped when the main containers are done.
+        // Sidecars stop after the main containers.
         for sidecar in status.init_container_statuses.iter_mut().flatten() {
             if sidecar.state.as_ref().is_some_and(|state| state.running.is_some())
                 && let Some(container) = spec.init_containers.iter().flatten().find(|c| c.name == sidecar.name)
@@ -232,7 +238,7 @@ fn run_on(pod: &Pod, mut status: PodStatus, runtime: &PodRuntime, seed: u64, now
                 *sidecar = terminated(container, sidecar.clone(), 0, "Completed", now);
             }
         }
-        ephemeral::end(&spec, &mut status, now);
+        ephemeral::terminate_all(&spec, &mut status, now);
         status.phase = Some(if failed { "Failed" } else { "Succeeded" }.into());
         not_ready(&mut status, if failed { "PodFailed" } else { "PodCompleted" }, &spec.containers, now);
         return Step::Write { status: Box::new(status), events };
@@ -244,40 +250,41 @@ fn run_on(pod: &Pod, mut status: PodStatus, runtime: &PodRuntime, seed: u64, now
             not_ready(&mut status, "ContainersNotReady", &spec.containers, now);
         }
     }
-    if is_changed || debugs.is_changed {
+    if is_changed || ephemeral_update.is_changed {
         return Step::Write { status: Box::new(status), events };
     }
     Step::Until(due.into_iter().min())
 }
 
-/// Being deleted: the containers stop within the grace period, then the pod goes.
+/// The next step of a pod that is being deleted: its containers stop within the grace period, then
+/// the pod is deleted.
 fn stop(
     pod: &Pod,
     mut status: PodStatus,
     is_terminal: bool,
-    runtime: &PodRuntime,
+    runtime: &SimulatedPods,
     deletion: Timestamp,
     now: Timestamp,
 ) -> Step {
     let spec = pod.spec.clone().unwrap_or_default();
-    // deletionTimestamp is when the grace period ends.
+    // The deletion timestamp is the end of the grace period.
     let grace = SignedDuration::from_secs(pod.metadata.deletion_grace_period_seconds.unwrap_or(30));
-    let asked = deletion.checked_sub(grace).unwrap_or(now);
-    let takes = SignedDuration::try_from(runtime.stop_delay.0).unwrap_or_default().min(grace);
+    let deleted_at = deletion.checked_sub(grace).unwrap_or(now);
+    let stop_delay = SignedDuration::try_from(runtime.stop_delay.0).unwrap_or_default().min(grace);
     let has_run = status.start_time.is_some();
-    let ends = if has_run && !is_terminal { asked.checked_add(takes).unwrap_or(now) } else { now };
+    let ends = if has_run && !is_terminal { deleted_at.checked_add(stop_delay).unwrap_or(now) } else { now };
     if ends > now {
         return Step::Until(Some(ends));
     }
     if is_terminal {
-        // Once the grace period is spent, only finalizers hold the pod, and they are their owners' business.
-        let is_spent = pod.metadata.deletion_grace_period_seconds == Some(0);
-        return if is_spent { Step::Until(None) } else { Step::Remove };
+        // With a grace period of 0 only finalizers hold the pod, and other controllers remove those.
+        let grace_is_zero = pod.metadata.deletion_grace_period_seconds == Some(0);
+        return if grace_is_zero { Step::Until(None) } else { Step::Remove };
     }
     // A pod gets a terminal phase before it is removed, also if none of its containers ran: a Job
     // that replaces only failed pods waits for that phase, and holds the pod by a finalizer.
     let events = if has_run {
-        end_all(&spec, &mut status, TERMINATED, "Error", now);
+        terminate_all(&spec, &mut status, TERMINATED, "Error", now);
         spec.containers.iter().map(|c| ("Killing", format!("Stopping container {}", c.name))).collect()
     } else {
         let ended = |c: &Container| terminated(c, blank(c), NOT_FOUND, "ContainerStatusUnknown", now);
@@ -289,8 +296,8 @@ fn stop(
     Step::Write { status: Box::new(status), events }
 }
 
-fn end_all(spec: &PodSpec, status: &mut PodStatus, code: i32, reason: &str, now: Timestamp) {
-    ephemeral::end(spec, status, now);
+fn terminate_all(spec: &PodSpec, status: &mut PodStatus, code: i32, reason: &str, now: Timestamp) {
+    ephemeral::terminate_all(spec, status, now);
     for known in status.container_statuses.iter_mut().flatten() {
         let has_ended = known.state.as_ref().is_some_and(|state| state.terminated.is_some());
         if let Some(container) = spec.containers.iter().find(|c| c.name == known.name).filter(|_| !has_ended) {
@@ -303,7 +310,8 @@ fn restarts(policy: &str, exit_code: i32) -> bool {
     policy == "Always" || policy == "OnFailure" && exit_code != 0
 }
 
-/// How long a container that was restarted this often waits: not at all the first time, then 10 s, 20 s, 40 s, …
+/// Delay before the next restart of a container that was restarted this often: zero, then 10 s,
+/// 20 s, 40 s, …
 fn backoff(restarts: i32) -> SignedDuration {
     if restarts == 0 {
         return SignedDuration::ZERO;
@@ -331,8 +339,8 @@ fn waiting(container: &Container, reason: &str) -> ContainerStatus {
     }
 }
 
-/// A container's next state, with what its node gave it.
-fn carried(had: &ContainerStatus, next: ContainerStatus) -> ContainerStatus {
+/// A container's next status, with the resources of its last one.
+fn with_resources_of(had: &ContainerStatus, next: ContainerStatus) -> ContainerStatus {
     let (allocated_resources, resources) = (had.allocated_resources.clone(), had.resources.clone());
     ContainerStatus { allocated_resources, resources, ..next }
 }
@@ -474,12 +482,13 @@ mod tests {
         pod
     }
 
-    /// Lives until nothing is due, as the controller would, and says when each phase or restart was written.
+    /// Applies steps until none is due before `until`. Returns the pod, and for each write the time
+    /// in seconds, the phase and the restart count.
     fn live(mut pod: Pod, until: i64) -> (Pod, Vec<(i64, String, i32)>) {
         let mut now = at(0);
         let mut history = Vec::new();
         loop {
-            match step(&pod, &PodRuntime::default(), 1, "10.0.0.1", "10.1.1.1", now) {
+            match step(&pod, &SimulatedPods::default(), 1, "10.0.0.1", "10.1.1.1", now) {
                 Step::Write { status, .. } => {
                     let restarts = status.container_statuses.as_ref().map_or(0, |list| list[0].restart_count);
                     history.push((now.duration_since(at(0)).as_secs(), status.phase.clone().unwrap(), restarts));
@@ -492,7 +501,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_starts_runs_for_its_time_and_succeeds() {
+    fn a_pod_starts_runs_for_its_duration_and_succeeds() {
         let (pod, history) = live(pod("Never", &[("berth.dev/run-duration", "180s")]), 1000);
         let phases: Vec<_> = history.iter().map(|(when, phase, _)| (*when, phase.as_str())).collect();
         assert_eq!(phases, [(0, "Pending"), (2, "Running"), (182, "Succeeded")]);
@@ -509,11 +518,11 @@ mod tests {
     }
 
     #[test]
-    fn a_deleted_pod_stops_within_its_grace_and_then_goes() {
+    fn a_deleted_pod_stops_within_its_grace_period_and_is_then_removed() {
         let (mut pod, _) = live(pod("Never", &[("berth.dev/run-duration", "forever")]), 10);
         pod.metadata.deletion_timestamp = Some(Time(at(50)));
         pod.metadata.deletion_grace_period_seconds = Some(30);
-        let runtime = PodRuntime::default();
+        let runtime = SimulatedPods::default();
         assert_eq!(step(&pod, &runtime, 1, "", "", at(20)), Step::Until(Some(at(21))));
         let Step::Write { status, .. } = step(&pod, &runtime, 1, "", "", at(21)) else { panic!("must be written") };
         assert_eq!(status.phase.as_deref(), Some("Failed"));
@@ -527,7 +536,7 @@ mod tests {
             let mut pod = pod("Never", &[]);
             pod.metadata.deletion_timestamp = Some(Time(at(50)));
             pod.metadata.deletion_grace_period_seconds = Some(grace);
-            let runtime = PodRuntime::default();
+            let runtime = SimulatedPods::default();
             let Step::Write { status, events } = step(&pod, &runtime, 1, "", "", at(20)) else {
                 panic!("must be written")
             };
@@ -540,18 +549,18 @@ mod tests {
     }
 
     #[test]
-    fn a_fault_fails_a_running_pod_at_once() {
+    fn a_pod_with_the_fault_annotation_fails_at_once() {
         let (mut pod, _) = live(pod("OnFailure", &[("berth.dev/run-duration", "forever")]), 10);
         pod.annotations_mut().insert(FAIL_NOW_ANNOTATION.into(), "true".into());
         pod.annotations_mut().insert(EXIT_CODE_ANNOTATION.into(), "42".into());
-        let Step::Write { status, .. } = step(&pod, &PodRuntime::default(), 1, "", "", at(20)) else {
+        let Step::Write { status, .. } = step(&pod, &SimulatedPods::default(), 1, "", "", at(20)) else {
             panic!("must fail")
         };
         assert_eq!(status.phase.as_deref(), Some("Failed"));
     }
 
     #[test]
-    fn what_the_node_gave_outlives_restarts() {
+    fn allocated_resources_persist_over_restarts() {
         let mut pod = pod("OnFailure", &[("berth.dev/run-duration", "1s"), ("berth.dev/exit-code", "3")]);
         let container = &mut pod.spec.as_mut().unwrap().containers[0];
         container.resources = serde_json::from_value(serde_json::json!({"requests": {"cpu": "2"}})).unwrap();
@@ -559,7 +568,7 @@ mod tests {
             serde_json::from_value(serde_json::json!([{"resourceName": "cpu", "restartPolicy": "RestartContainer"}]))
                 .unwrap();
         let wanted = container.resources.clone();
-        // It ended, started again, ended, and waits.
+        // At these times the container is restarted, in back-off, restarted, in back-off.
         for seconds in [3, 5, 14, 20] {
             let status = live(pod.clone(), seconds).0.status.unwrap().container_statuses.unwrap().remove(0);
             assert_eq!(status.resources, wanted, "{seconds}");
@@ -578,7 +587,7 @@ mod tests {
         };
         let added = vec![debug("shell", &[]), debug("look", &["sleep", "5"])];
         pod.spec.as_mut().unwrap().ephemeral_containers = Some(added);
-        let runtime = PodRuntime::default();
+        let runtime = SimulatedPods::default();
         let Step::Write { status, events } = step(&pod, &runtime, 1, "", "", at(20)) else { panic!("must start") };
         assert_eq!(events.iter().filter(|(reason, _)| *reason == "Started").count(), 2);
         let states = |status: &PodStatus| -> Vec<ContainerState> {
@@ -587,7 +596,7 @@ mod tests {
             list.iter().map(|known| known.state.clone().unwrap()).collect()
         };
         assert!(states(&status).iter().all(|state| state.running.is_some()));
-        assert_eq!(status.conditions, pod.status.as_ref().unwrap().conditions, "the pod is as ready as before");
+        assert_eq!(status.conditions, pod.status.as_ref().unwrap().conditions, "the pod's readiness is unchanged");
         pod.status = Some(*status);
         assert_eq!(step(&pod, &runtime, 1, "", "", at(20)), Step::Until(Some(at(25))));
         let (pod, _) = live(pod, 1000);

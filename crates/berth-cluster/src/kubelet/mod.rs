@@ -1,7 +1,8 @@
-//! The simulated kubelet: bound pods start, run for their time, and end.
+//! The simulated kubelet: starts bound pods, runs them for their duration, and terminates them.
 //!
-//! A pod's life is written in its status as it happens (start, running since, restarts), and what happens next is
-//! computed from there and from [`run::RunPlan`]: a restart of this process loses nothing and runs nothing twice.
+//! The next step of a pod is computed from its status (start time, running since, restarts) and
+//! from [`run::RunPlan`]. All state is in the pod's status, so a restart of this process loses
+//! nothing and runs nothing twice.
 
 mod controller;
 mod ephemeral;

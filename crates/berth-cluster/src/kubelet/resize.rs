@@ -1,9 +1,11 @@
-//! Resizing containers that run: what the specification asks for becomes what they have, if the node has it.
+//! In-place resize of running containers: applies changed resources of the spec if the node has
+//! enough.
 //!
-//! `status.observedGeneration` says up to which change of the specification the kubelet has looked; what the node gave
-//! containers is written beside them (`allocatedResources`), with their limits from the first change on (`resources`). A
-//! resize the node has no room for waits (`PodResizePending`, `Deferred`) until pods go or shrink; one that is more than
-//! the node's size is `Infeasible`, until the node grows.
+//! `status.observedGeneration` is the last generation of the spec that the kubelet has handled. Each
+//! container status has the requests that the node granted (`allocatedResources`), and after the
+//! first resize also the limits (`resources`). A resize that does not fit beside the other pods is
+//! pending (`PodResizePending`, reason `Deferred`) until pods terminate or shrink. A resize beyond
+//! the node's allocatable resources is `Infeasible` until the node grows.
 //!
 //! Source: KEP-1287 (in-place update of pod resources) and KEP-5067 (pod generation).
 
@@ -17,36 +19,37 @@ use crate::scheduling::Resources;
 use crate::time::stamp;
 
 const PENDING: &str = "PodResizePending";
-/// The resources that are resized, in the order the node is asked about them.
+/// The resources that can be resized, in the order in which they are checked.
 const RESIZED: [&str; 2] = ["cpu", "memory"];
 
-/// Does a resize of this pod wait for room?
+/// True if the pod has a pending resize.
 pub fn is_pending(pod: &Pod) -> bool {
     let conditions = pod.status.as_ref().and_then(|status| status.conditions.as_ref());
     conditions.into_iter().flatten().any(|it| it.type_ == PENDING)
 }
 
-/// What a pod has of its node: what it asks for, unless it waits for that; then what it was given before.
-pub fn held(pod: &Pod) -> Resources {
+/// The resources that a pod holds on its node: its requests, or with a pending resize the
+/// allocation before it.
+pub fn reserved(pod: &Pod) -> Resources {
     match (&pod.spec, &pod.status) {
-        (Some(spec), Some(status)) if is_pending(pod) => given(spec, status),
+        (Some(spec), Some(status)) if is_pending(pod) => allocated(spec, status),
         (Some(spec), _) => Resources::of_pod(spec),
         (None, _) => Resources::default(),
     }
 }
 
-/// Does this change of a pod make room on its node?
-pub fn makes_room(old: &Pod, new: &Pod) -> bool {
-    // Most changes are of neither, and need no sums.
-    let may = old.metadata.generation != new.metadata.generation || is_pending(old) != is_pending(new);
-    may && {
-        let (before, after) = (held(old), held(new));
+/// True if this change of a pod frees resources on its node.
+pub fn frees_resources(old: &Pod, new: &Pod) -> bool {
+    // Most changes affect neither, and then the sums are not needed.
+    let may_differ = old.metadata.generation != new.metadata.generation || is_pending(old) != is_pending(new);
+    may_differ && {
+        let (before, after) = (reserved(old), reserved(new));
         RESIZED.iter().any(|name| after.get(name) < before.get(name))
     }
 }
 
-/// Does a node have more to give than before?
-pub fn grew(old: &Node, new: &Node) -> bool {
+/// True if the node's allocatable resources increased.
+pub fn has_grown(old: &Node, new: &Node) -> bool {
     let (before, after) = (allocatable(old), allocatable(new));
     RESIZED.iter().any(|name| after.get(name) > before.get(name))
 }
@@ -56,8 +59,8 @@ fn allocatable(node: &Node) -> Resources {
     amounts.map(Resources::from_quantities).unwrap_or_default()
 }
 
-/// What the node has set aside for a pod, by what its containers' statuses say.
-fn given(spec: &PodSpec, status: &PodStatus) -> Resources {
+/// The resources allocated to a pod according to its container statuses.
+fn allocated(spec: &PodSpec, status: &PodStatus) -> Resources {
     let mut spec = spec.clone();
     let lists = [
         (Some(&mut spec.containers), &status.container_statuses),
@@ -72,19 +75,19 @@ fn given(spec: &PodSpec, status: &PodStatus) -> Resources {
     Resources::of_pod(&spec)
 }
 
-/// Does a pod run that changed since the kubelet looked, or that waits for room?
-pub fn concerns(pod: &Pod) -> bool {
+/// True if the pod runs and has a changed spec or a pending resize.
+pub fn needs_resize(pod: &Pod) -> bool {
     let status = pod.status.as_ref().filter(|status| status.phase.as_deref() == Some("Running"));
-    let seen = status.map(|status| status.observed_generation.unwrap_or(1));
+    let observed = status.map(|status| status.observed_generation.unwrap_or(1));
     pod.metadata.deletion_timestamp.is_none()
-        && seen.is_some_and(|seen| pod.metadata.generation.is_some_and(|it| seen < it) || is_pending(pod))
+        && observed.is_some_and(|observed| pod.metadata.generation.is_some_and(|it| observed < it) || is_pending(pod))
 }
 
-/// The status of a running pod whose specification changed since the kubelet looked; `None` when there is nothing to
-/// write. `others` is what the other pods of the node use. Who asks for it must not be asked for another pod of the node
-/// until that status can be seen.
+/// The new status of a running pod with a changed spec or a pending resize; `None` if the status
+/// does not change. `others` returns the resources that the node's other pods use. The caller must
+/// not call this for another pod of the node before the cache shows the returned status.
 pub fn resize(pod: &Pod, node: &Node, others: impl FnOnce() -> Resources, now: Timestamp) -> Option<PodStatus> {
-    if !concerns(pod) {
+    if !needs_resize(pod) {
         return None;
     }
     let before = pod.status.as_ref()?;
@@ -93,10 +96,11 @@ pub fn resize(pod: &Pod, node: &Node, others: impl FnOnce() -> Resources, now: T
     let mut status = before.clone();
     status.observed_generation = Some(generation);
     let conditions = status.conditions.get_or_insert_default();
-    // Other things change as well (images, tolerations), and who gives something back takes nobody's room.
-    let (wanted, had) = (Resources::of_pod(spec), given(spec, before));
+    // Only an increase can be rejected. A decrease, or a change of another field such as an image,
+    // needs no free resources.
+    let (wanted, had) = (Resources::of_pod(spec), allocated(spec, before));
     let wants_more = RESIZED.iter().any(|name| wanted.get(name) > had.get(name));
-    match wants_more.then(|| refusal(&wanted, node, others)).flatten() {
+    match wants_more.then(|| rejection(&wanted, node, others)).flatten() {
         Some((reason, message)) => {
             let known = conditions.iter().find(|it| it.type_ == PENDING);
             let since = known.and_then(|known| known.last_transition_time.clone());
@@ -123,9 +127,9 @@ pub fn resize(pod: &Pod, node: &Node, others: impl FnOnce() -> Resources, now: T
                 for known in statuses.iter_mut().flatten() {
                     let runs = known.state.as_ref().is_some_and(|state| state.running.is_some());
                     match containers.into_iter().flatten().find(|it| it.name == known.name) {
-                        Some(container) if runs => give(container, known, uid, now),
-                        // It will start with that.
-                        Some(container) => set(container, known),
+                        Some(container) if runs => apply_resources(container, known, uid, now),
+                        // The container is not running; its next start uses these resources.
+                        Some(container) => set_resources(container, known),
                         None => {}
                     }
                 }
@@ -135,23 +139,25 @@ pub fn resize(pod: &Pod, node: &Node, others: impl FnOnce() -> Resources, now: T
     (status != *before).then_some(status)
 }
 
-/// Notes what a container has from the start: what it asked for, and its limits where a change of them means a restart.
-pub fn note(container: &Container, status: &mut ContainerStatus) {
+/// Sets the resources in the status of a container that starts: its requests; with a resize policy
+/// RestartContainer also its limits.
+pub fn set_initial_resources(container: &Container, status: &mut ContainerStatus) {
     if container.resize_policy.iter().flatten().any(|policy| policy.restart_policy == "RestartContainer") {
-        set(container, status);
+        set_resources(container, status);
     } else {
         status.allocated_resources = container.resources.as_ref().and_then(|resources| resources.requests.clone());
     }
 }
 
-fn set(container: &Container, status: &mut ContainerStatus) {
+fn set_resources(container: &Container, status: &mut ContainerStatus) {
     let resources = container.resources.clone().unwrap_or_default();
     status.allocated_resources = resources.requests.clone();
     status.resources = Some(ResourceRequirements { claims: None, ..resources });
 }
 
-/// A container gets what its specification asks for; its policy may say that it has to start again for that.
-fn give(container: &Container, status: &mut ContainerStatus, uid: &str, now: Timestamp) {
+/// Applies the resources of the spec to a running container. Restarts the container if its resize
+/// policy requires it.
+fn apply_resources(container: &Container, status: &mut ContainerStatus, uid: &str, now: Timestamp) {
     let wanted = container.resources.clone().unwrap_or_default();
     let policies = container.resize_policy.iter().flatten();
     let restarts = status.resources.as_ref().is_some_and(|had| {
@@ -167,11 +173,11 @@ fn give(container: &Container, status: &mut ContainerStatus, uid: &str, now: Tim
     if restarts {
         *status = running(container, uid, status.restart_count + 1, now);
     }
-    set(container, status);
+    set_resources(container, status);
 }
 
-/// Why the node cannot give what is asked for, in the kubelet's words.
-fn refusal(wanted: &Resources, node: &Node, others: impl FnOnce() -> Resources) -> Option<(&'static str, String)> {
+/// Reason and message, in the kubelet's words, if the node cannot grant the requests.
+fn rejection(wanted: &Resources, node: &Node, others: impl FnOnce() -> Resources) -> Option<(&'static str, String)> {
     let capacity = allocatable(node);
     for name in RESIZED {
         let (wanted, capacity) = (wanted.get(name), capacity.get(name));
@@ -223,12 +229,12 @@ mod tests {
 
     fn resized(pod: &Pod, others: &str) -> Value {
         let now = Timestamp::UNIX_EPOCH;
-        serde_json::to_value(resize(pod, &node(), || used(others), now).expect("something to write")).expect("JSON")
+        serde_json::to_value(resize(pod, &node(), || used(others), now).expect("a changed status")).expect("JSON")
     }
 
     #[test]
-    fn a_container_gets_what_the_node_has() {
-        assert_eq!(resize(&pod(2, 2, "3"), &node(), || used("0"), Timestamp::UNIX_EPOCH), None, "it was seen");
+    fn a_container_is_resized_if_the_node_has_the_resources() {
+        assert_eq!(resize(&pod(2, 2, "3"), &node(), || used("0"), Timestamp::UNIX_EPOCH), None, "observed already");
         let status = resized(&pod(2, 1, "3"), "1");
         let container = &status["containerStatuses"][0];
         assert_eq!(container["allocatedResources"], json!({"cpu": "3"}));
@@ -237,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn a_policy_asks_for_a_restart() {
+    fn a_restart_container_policy_restarts_the_container() {
         let mut grown = pod(2, 1, "1");
         let container = &mut grown.spec.as_mut().expect("spec").containers[0];
         container.resources = serde_json::from_value(json!({"requests": {"cpu": "1", "memory": "2Gi"}})).expect("some");
@@ -247,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_node_has_not_waits_or_never_comes() {
+    fn a_resize_that_does_not_fit_is_deferred_or_infeasible() {
         let status = resized(&pod(2, 1, "5"), "0");
         let condition = &status["conditions"][0];
         assert_eq!((&condition["type"], &condition["reason"]), (&json!("PodResizePending"), &json!("Infeasible")));
@@ -258,20 +264,24 @@ mod tests {
         assert_eq!(
             status["containerStatuses"][0]["resources"],
             json!({"requests": {"cpu": "1"}}),
-            "it has what it had"
+            "the resources are unchanged"
         );
         waiting.status = serde_json::from_value(status).expect("a status");
         assert!(is_pending(&waiting));
-        assert_eq!(held(&waiting).get("cpu"), 1000, "it does not hold what it waits for");
-        assert_eq!(resize(&waiting, &node(), || used("2"), Timestamp::MAX), None, "there is no more room than before");
+        assert_eq!(reserved(&waiting).get("cpu"), 1000, "a pending resize reserves nothing");
+        assert_eq!(
+            resize(&waiting, &node(), || used("2"), Timestamp::MAX),
+            None,
+            "the node has no more free resources than before"
+        );
         let status = resized(&waiting, "1");
         assert_eq!(status["containerStatuses"][0]["resources"], json!({"requests": {"cpu": "3"}}));
         assert_eq!(status["conditions"], json!([]));
     }
 
     #[test]
-    fn who_asks_for_no_more_is_not_refused() {
-        // Its node has less than its pods have: another image, or less, is possible all the same.
+    fn a_change_without_an_increase_is_never_rejected() {
+        // The node is overcommitted. A change of the image or a decrease is possible nevertheless.
         let status = resized(&pod(2, 1, "1000m"), "6");
         assert_eq!((&status["conditions"], &status["observedGeneration"]), (&json!([]), &json!(2)));
         let status = resized(&pod(2, 1, "500m"), "6");
@@ -280,18 +290,18 @@ mod tests {
     }
 
     #[test]
-    fn room_is_made_by_who_shrinks_and_by_nodes_that_grow() {
-        assert!(makes_room(&pod(1, 1, "3"), &pod(2, 1, "1")));
-        assert!(!makes_room(&pod(1, 1, "3"), &pod(2, 1, "4")));
-        assert!(!makes_room(&pod(1, 1, "3"), &pod(1, 1, "3")));
-        let mut refused = pod(2, 1, "6");
-        refused.status = serde_json::from_value(resized(&refused, "0")).expect("a status");
-        assert!(is_pending(&refused));
+    fn a_pod_that_shrinks_and_a_node_that_grows_free_resources() {
+        assert!(frees_resources(&pod(1, 1, "3"), &pod(2, 1, "1")));
+        assert!(!frees_resources(&pod(1, 1, "3"), &pod(2, 1, "4")));
+        assert!(!frees_resources(&pod(1, 1, "3"), &pod(1, 1, "3")));
+        let mut rejected = pod(2, 1, "6");
+        rejected.status = serde_json::from_value(resized(&rejected, "0")).expect("a status");
+        assert!(is_pending(&rejected));
         let mut larger = node();
         let allocatable = larger.status.as_mut().and_then(|status| status.allocatable.as_mut()).expect("resources");
         allocatable.insert("cpu".into(), serde_json::from_value(json!("8")).expect("text"));
-        assert!(grew(&node(), &larger) && !grew(&larger, &node()));
-        let status = resize(&refused, &larger, || used("1"), Timestamp::UNIX_EPOCH).expect("it fits now");
+        assert!(has_grown(&node(), &larger) && !has_grown(&larger, &node()));
+        let status = resize(&rejected, &larger, || used("1"), Timestamp::UNIX_EPOCH).expect("it fits now");
         assert_eq!(status.conditions, Some(Vec::new()));
     }
 }

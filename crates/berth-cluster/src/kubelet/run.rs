@@ -1,31 +1,32 @@
-//! How long a simulated pod runs and how it ends.
+//! The duration and exit code of a simulated container.
 //!
-//! First of: the pod's own annotations, its command (`sleep 30`, `exit 3`, `true`, `false`), the first rule of the
-//! configuration that matches, the default. Pods that restart always run for ever unless they say otherwise.
+//! They come from the first of these sources: the pod's annotations, the container's command
+//! (`sleep 30`, `exit 3`, `true`, `false`), the first matching rule of the configuration, the
+//! default. The default duration is unlimited for pods with restart policy Always.
 
 use std::time::Duration;
 
-use berth_api::berth::{EXIT_CODE_ANNOTATION, PodRuntime, RUN_DURATION_ANNOTATION, RunDuration};
+use berth_api::berth::{EXIT_CODE_ANNOTATION, RUN_DURATION_ANNOTATION, RunDuration, SimulatedPods};
 use k8s_openapi::api::core::v1::{Container, Pod};
 use kube::ResourceExt;
 
 use crate::random::draw;
 use crate::scheduling::matches_label_selector;
 
-/// Annotation a fault sets: the running pod fails at once.
+/// Annotation that fault injection sets: the running pod fails at once.
 pub const FAIL_NOW_ANNOTATION: &str = "berth.dev/fail-now";
 
-/// What one run of a container does.
+/// The plan of one run of a container.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RunPlan {
-    /// How long it runs; `None` until it is stopped.
+    /// Duration; `None` to run until stopped.
     pub duration: Option<Duration>,
-    /// The code it ends with.
+    /// Exit code.
     pub exit_code: i32,
 }
 
-/// Plans one container of a pod.
-pub fn plan(pod: &Pod, container: &Container, runtime: &PodRuntime, seed: u64) -> RunPlan {
+/// The run of a pod's container.
+pub fn plan(pod: &Pod, container: &Container, runtime: &SimulatedPods, seed: u64) -> RunPlan {
     let annotation = |key: &str| pod.annotations().get(key).map(String::as_str);
     let command = Command::of(container);
     let rule = runtime.rules.iter().find(|rule| {
@@ -44,10 +45,10 @@ pub fn plan(pod: &Pod, container: &Container, runtime: &PodRuntime, seed: u64) -
         .or(command.exit_code)
         .or_else(|| rule.and_then(|rule| rule.exit_code).map(|code| i32::from(code.0)))
         .unwrap_or(0);
-    RunPlan { duration: settle(duration, pod, seed), exit_code }
+    RunPlan { duration: resolve(duration, pod, seed), exit_code }
 }
 
-/// Plans a container of which only its command line says anything.
+/// The run of a container, from its command alone.
 pub fn plan_of_command(container: &Container) -> RunPlan {
     let command = Command::of(container);
     let duration = match command.duration {
@@ -64,9 +65,10 @@ fn parse_duration(text: &str) -> Option<RunDuration> {
     }
 }
 
-/// Draws from a distribution. The draw is the task's, not the pod's: a pod that replaces a preempted one has the same
-/// work before it.
-fn settle(duration: RunDuration, pod: &Pod, seed: u64) -> Option<Duration> {
+/// Resolves a duration, drawing from a distribution if it is one. Pods with the same owner and
+/// completion index get the same value, so that the replacement of a preempted pod has the same
+/// work to do.
+fn resolve(duration: RunDuration, pod: &Pod, seed: u64) -> Option<Duration> {
     match duration {
         RunDuration::Fixed(duration) => Some(duration.0),
         RunDuration::Forever => None,
@@ -85,7 +87,7 @@ fn settle(duration: RunDuration, pod: &Pod, seed: u64) -> Option<Duration> {
     }
 }
 
-/// What a container's command line gives away.
+/// The duration and exit code in a container's command line, if any.
 #[derive(Default)]
 struct Command {
     duration: Option<RunDuration>,
@@ -165,7 +167,7 @@ mod tests {
     fn check(command: &[&str], expected: (Option<u64>, i32)) {
         let pod = pod(&[]);
         let container = container(command);
-        let run = plan(&pod, &container, &PodRuntime::default(), 1);
+        let run = plan(&pod, &container, &SimulatedPods::default(), 1);
         assert_eq!((run.duration.map(|d| d.as_secs()), run.exit_code), expected, "{command:?}");
     }
 
@@ -184,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn a_command_says_how_long_it_sleeps_and_how_it_exits() {
+    fn a_command_sets_the_duration_and_the_exit_code() {
         check(&["sleep", "30"], (Some(30), 0));
         check(&["/bin/sh", "-c", "echo hi; sleep 2m && sleep 5s; exit 3"], (Some(125), 3));
         check(&["sleep", "infinity"], (None, 0));
@@ -194,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn annotations_win_over_commands_and_commands_over_rules() {
+    fn annotations_override_commands_and_commands_override_rules() {
         let rule = RunRule {
             selector: Some(LabelSelector {
                 match_labels: Some(BTreeMap::from([("app".into(), "x".into())])),
@@ -204,7 +206,7 @@ mod tests {
             exit_code: Some(ExitCode(9)),
             ..Default::default()
         };
-        let runtime = PodRuntime { rules: vec![rule], ..Default::default() };
+        let runtime = SimulatedPods { rules: vec![rule], ..Default::default() };
         let run = |annotations: &[(&str, &str)], command: &[&str]| {
             let run = plan(&pod(annotations), &container(command), &runtime, 1);
             (run.duration.map(|d| d.as_secs()), run.exit_code)
@@ -218,13 +220,13 @@ mod tests {
     }
 
     #[test]
-    fn a_drawn_run_time_is_the_tasks_and_stays_in_its_bounds() {
+    fn a_drawn_duration_is_reproducible_and_within_its_bounds() {
         let bounds = RunDuration::Between {
             min: berth_api::berth::Duration::from_secs(10),
             max: berth_api::berth::Duration::from_secs(20),
         };
-        let one = settle(bounds, &pod(&[]), 1).unwrap();
-        assert_eq!(Some(one), settle(bounds, &pod(&[]), 1));
+        let one = resolve(bounds, &pod(&[]), 1).unwrap();
+        assert_eq!(Some(one), resolve(bounds, &pod(&[]), 1));
         assert!((10..=20).contains(&one.as_secs()));
     }
 }

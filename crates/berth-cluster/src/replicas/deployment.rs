@@ -1,4 +1,4 @@
-//! Deployments: a ReplicaSet per template, and the way from one to the next.
+//! The Deployment controller: one ReplicaSet per pod template, and rollouts from one to the next.
 
 use std::sync::Arc;
 
@@ -11,18 +11,18 @@ use kube::ResourceExt;
 
 use super::{Writer, is_controlled_by, owned_by, template_hash};
 
-/// Label: the template a ReplicaSet and its pods are of.
+/// Label with the hash of the pod template, on a ReplicaSet and its pods.
 const TEMPLATE_HASH: &str = "pod-template-hash";
-/// Annotation: how manieth template it is.
+/// Annotation with the revision number of the template.
 const REVISION: &str = "deployment.kubernetes.io/revision";
 
-/// Annotation: the revisions a ReplicaSet had before, when its template was gone back to.
+/// Annotation with the earlier revision numbers of a ReplicaSet that a rollback has reused.
 const REVISION_HISTORY: &str = "deployment.kubernetes.io/revision-history";
-/// Annotation: how many replicas the Deployment wanted when the ReplicaSet was last scaled.
+/// Annotation with the Deployment's replicas at the time when the ReplicaSet was last scaled.
 const DESIRED_REPLICAS: &str = "deployment.kubernetes.io/desired-replicas";
-/// Annotation: how many there could be then, with those that come early.
+/// Annotation with the Deployment's replicas plus its surge at that time.
 const MAX_REPLICAS: &str = "deployment.kubernetes.io/max-replicas";
-/// Annotations of a Deployment that are not about its ReplicaSets.
+/// Annotations that are not copied from a Deployment to its ReplicaSets.
 const OWN_ANNOTATIONS: [&str; 6] = [
     "kubectl.kubernetes.io/last-applied-configuration",
     "deprecated.deployment.rollback.to",
@@ -32,18 +32,18 @@ const OWN_ANNOTATIONS: [&str; 6] = [
     MAX_REPLICAS,
 ];
 
-/// What a Deployment needs next.
+/// The next writes for a Deployment.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Plan {
-    /// A ReplicaSet to make.
+    /// A ReplicaSet to create.
     pub create: Option<ReplicaSet>,
-    /// ReplicaSets to change.
+    /// ReplicaSets to update.
     pub change: Vec<ReplicaSet>,
-    /// ReplicaSets of templates nobody goes back to any more.
+    /// Old ReplicaSets beyond `revisionHistoryLimit`.
     pub delete: Vec<Arc<ReplicaSet>>,
-    /// Its status.
+    /// The Deployment's new status.
     pub status: DeploymentStatus,
-    /// The revision of its template, for its annotation.
+    /// Revision number of the current template, for the Deployment's annotation.
     pub revision: i64,
 }
 
@@ -71,7 +71,7 @@ fn available(set: &ReplicaSet) -> i32 {
     set.status.as_ref().and_then(|status| status.available_replicas).unwrap_or(0)
 }
 
-/// A number or a share of `total`.
+/// Resolves `maxSurge` or `maxUnavailable`: a number, or a percentage of `total`. Default: 25%.
 fn resolve(value: Option<&IntOrString>, total: i32, round_up: bool) -> i32 {
     let quarter = IntOrString::String("25%".to_owned());
     match value.unwrap_or(&quarter) {
@@ -84,7 +84,7 @@ fn resolve(value: Option<&IntOrString>, total: i32, round_up: bool) -> i32 {
     }
 }
 
-/// Plans the next step. `sets`: the ReplicaSets it controls.
+/// Plans the next writes. `sets` are the ReplicaSets that the Deployment controls.
 pub fn plan(deployment: &Deployment, sets: &[Arc<ReplicaSet>], now: Timestamp) -> Plan {
     let spec = deployment.spec.clone().unwrap_or_default();
     let wanted = spec.replicas.unwrap_or(1);
@@ -96,7 +96,7 @@ pub fn plan(deployment: &Deployment, sets: &[Arc<ReplicaSet>], now: Timestamp) -
     let newest_old = old.iter().map(|set| revision(set)).max().unwrap_or(0);
     let mut plan = Plan { revision: new.map_or(0, |set| revision(set)), ..Plan::default() };
     let paused = spec.paused == Some(true);
-    // Going back to an older template makes it the newest again.
+    // A rollback gives the older template the highest revision number.
     if plan.revision <= newest_old {
         plan.revision = newest_old + 1;
     }
@@ -106,22 +106,23 @@ pub fn plan(deployment: &Deployment, sets: &[Arc<ReplicaSet>], now: Timestamp) -
     let surge = if recreate { 0 } else { resolve(rolling.max_surge.as_ref(), wanted, true) };
     let mut unavailable = if recreate { wanted } else { resolve(rolling.max_unavailable.as_ref(), wanted, false) };
     if surge == 0 && unavailable == 0 {
-        // Nothing could ever move.
+        // With both zero, no pod could ever be replaced.
         unavailable = 1;
     }
     let unavailable = unavailable.min(wanted);
     let total = sum(&old, replicas) + new.map_or(0, |set| replicas(set));
-    let left = sum(&old, observed).max(sum(&old, replicas));
+    let old_replicas = sum(&old, observed).max(sum(&old, replicas));
     let scale = [(DESIRED_REPLICAS, wanted), (MAX_REPLICAS, wanted.saturating_add(surge))];
-    let of_scale = scale.map(|(key, count)| (key.to_owned(), count.to_string()));
+    let scale_annotations = scale.map(|(key, count)| (key.to_owned(), count.to_string()));
     let mut size = |set: &ReplicaSet, size: i32, revision: Option<i64>| {
         let mut changed = set.clone();
         if new.is_some_and(|new| new.metadata.name == set.metadata.name) {
-            // The newest one tells what was said of the Deployment with this template (`kubernetes.io/change-cause`).
-            changed.annotations_mut().extend(told_on(deployment));
+            // The new ReplicaSet gets the Deployment's annotations, such as
+            // `kubernetes.io/change-cause`.
+            changed.annotations_mut().extend(inherited_annotations(deployment));
         }
         if replicas(set) != size {
-            changed.annotations_mut().extend(of_scale.clone());
+            changed.annotations_mut().extend(scale_annotations.clone());
         }
         changed.spec.get_or_insert_default().replicas = Some(size);
         if let Some(revision) = revision {
@@ -136,25 +137,28 @@ pub fn plan(deployment: &Deployment, sets: &[Arc<ReplicaSet>], now: Timestamp) -
             plan.change.push(changed);
         }
     };
-    let held = new.map_or(0, |set| replicas(set));
-    let grown = match (recreate, old.is_empty()) {
-        (true, _) if left > 0 => held,
+    let current_replicas = new.map_or(0, |set| replicas(set));
+    let target_replicas = match (recreate, old.is_empty()) {
+        (true, _) if old_replicas > 0 => current_replicas,
         (true, _) => wanted,
-        (false, _) if held >= wanted => wanted,
-        (false, _) => (held + (wanted + surge - total).max(0)).min(wanted),
+        (false, _) if current_replicas >= wanted => wanted,
+        (false, _) => (current_replicas + (wanted + surge - total).max(0)).min(wanted),
     };
     let number = plan.revision;
+    // Scale the new ReplicaSet. A paused Deployment only follows a changed replica count.
     match new {
         Some(set) if paused && !old.iter().any(|set| replicas(set) > 0) => size(set, wanted, None),
         Some(set) if paused => size(set, replicas(set), None),
         _ if paused => {}
-        Some(set) => size(set, grown, Some(number)),
+        Some(set) => size(set, target_replicas, Some(number)),
         None => {}
     }
+    // Scale the old ReplicaSets down.
     if !paused && recreate {
         old.iter().for_each(|set| size(set, 0, None));
     } else if !paused {
-        // As many may go as leave enough available; those that serve nobody go first.
+        // Unavailable pods are removed first. Available pods are removed only as long as the
+        // minimum stays available.
         let unready = new.map_or(0, |set| (replicas(set) - available(set)).max(0));
         let mut spare = total - (wanted - unavailable) - unready;
         let mut sizes: Vec<i32> = old.iter().map(|set| replicas(set)).collect();
@@ -166,17 +170,17 @@ pub fn plan(deployment: &Deployment, sets: &[Arc<ReplicaSet>], now: Timestamp) -
         let serving = sum(&old, available) + new.map_or(0, |set| available(set));
         let mut spare = spare.min(serving - (wanted - unavailable));
         for size in &mut sizes {
-            let gone = (*size).min(spare.max(0));
-            *size -= gone;
-            spare -= gone;
+            let removed = (*size).min(spare.max(0));
+            *size -= removed;
+            spare -= removed;
         }
         old.iter().zip(sizes).for_each(|(set, wanted)| size(set, wanted, None));
     }
     if new.is_none() && !paused {
-        let first = if recreate && left > 0 { 0 } else { (wanted + surge - total).clamp(0, wanted) };
-        let mut made = replica_set(deployment, &hash, first, plan.revision);
-        made.annotations_mut().extend(of_scale);
-        plan.create = Some(made);
+        let first = if recreate && old_replicas > 0 { 0 } else { (wanted + surge - total).clamp(0, wanted) };
+        let mut created = replica_set(deployment, &hash, first, plan.revision);
+        created.annotations_mut().extend(scale_annotations);
+        plan.create = Some(created);
     }
     let limit = usize::try_from(spec.revision_history_limit.unwrap_or(10)).unwrap_or(0);
     let idle: Vec<_> = old.iter().filter(|set| replicas(set) == 0 && observed(set) == 0).collect();
@@ -185,8 +189,8 @@ pub fn plan(deployment: &Deployment, sets: &[Arc<ReplicaSet>], now: Timestamp) -
     plan
 }
 
-/// Annotations of a Deployment that its newest ReplicaSet has too.
-fn told_on(deployment: &Deployment) -> impl Iterator<Item = (String, String)> + '_ {
+/// Annotations that the new ReplicaSet copies from its Deployment.
+fn inherited_annotations(deployment: &Deployment) -> impl Iterator<Item = (String, String)> + '_ {
     let all = deployment.annotations().iter().filter(|(key, _)| !OWN_ANNOTATIONS.contains(&key.as_str()));
     all.map(|(key, value)| (key.clone(), value.clone()))
 }
@@ -204,7 +208,9 @@ fn replica_set(deployment: &Deployment, hash: &str, replicas: i32, revision: i64
             name: Some(format!("{}-{hash}", deployment.name_any())),
             namespace: deployment.namespace(),
             labels: Some(labels),
-            annotations: Some(told_on(deployment).chain([(REVISION.to_owned(), revision.to_string())]).collect()),
+            annotations: Some(
+                inherited_annotations(deployment).chain([(REVISION.to_owned(), revision.to_string())]).collect(),
+            ),
             owner_references: Some(vec![owned_by(deployment)]),
             ..ObjectMeta::default()
         },
@@ -227,11 +233,11 @@ fn status(
 ) -> DeploymentStatus {
     let all: Vec<&Arc<ReplicaSet>> = old.iter().copied().chain(new).collect();
     let wanted = deployment.spec.as_ref().and_then(|spec| spec.replicas).unwrap_or(1);
-    let (total, here) = (sum(&all, observed), sum(&all, available));
+    let (total, available_replicas) = (sum(&all, observed), sum(&all, available));
     let updated = new.map_or(0, |set| observed(set));
     let known = deployment.status.clone().unwrap_or_default();
     let mut conditions = known.conditions.unwrap_or_default();
-    if here >= min_available {
+    if available_replicas >= min_available {
         let message = "Deployment has minimum availability.";
         set_condition(&mut conditions, "Available", true, "MinimumReplicasAvailable", message, now);
     } else {
@@ -239,7 +245,7 @@ fn status(
         set_condition(&mut conditions, "Available", false, "MinimumReplicasUnavailable", message, now);
     }
     let name = new.map_or_else(|| deployment.name_any(), |set| set.name_any());
-    if updated == wanted && total == wanted && here == wanted {
+    if updated == wanted && total == wanted && available_replicas == wanted {
         let message = format!("ReplicaSet \"{name}\" has successfully progressed.");
         set_condition(&mut conditions, "Progressing", true, "NewReplicaSetAvailable", &message, now);
     } else {
@@ -251,8 +257,8 @@ fn status(
         replicas: count(total),
         updated_replicas: count(updated),
         ready_replicas: count(sum(&all, ready)),
-        available_replicas: count(here),
-        unavailable_replicas: count((total.max(wanted)) - here),
+        available_replicas: count(available_replicas),
+        unavailable_replicas: count((total.max(wanted)) - available_replicas),
         observed_generation: deployment.metadata.generation,
         conditions: Some(conditions),
         ..DeploymentStatus::default()
@@ -272,7 +278,7 @@ fn set_condition(
     if known.is_some_and(|it| it.status == status && it.reason.as_deref() == Some(reason)) {
         return;
     }
-    let turned = known.filter(|it| it.status == status).and_then(|it| it.last_transition_time.clone());
+    let transition_time = known.filter(|it| it.status == status).and_then(|it| it.last_transition_time.clone());
     conditions.retain(|it| it.type_ != type_);
     conditions.push(DeploymentCondition {
         type_: type_.to_owned(),
@@ -280,7 +286,7 @@ fn set_condition(
         reason: Some(reason.to_owned()),
         message: Some(message.to_owned()),
         last_update_time: Some(Time(now)),
-        last_transition_time: Some(turned.unwrap_or(Time(now))),
+        last_transition_time: Some(transition_time.unwrap_or(Time(now))),
     });
     conditions.sort_by(|a, b| a.type_.cmp(&b.type_));
 }
@@ -325,7 +331,7 @@ impl Reconciler for Controller {
         let mut sets = self.of_deployment.get(&key.to_string());
         sets.retain(|set| is_controlled_by(set.as_ref(), &uid));
         let plan = plan(&deployment, &sets, self.clock.now());
-        let tell = |message: &str| {
+        let record_scaling = |message: &str| {
             self.recorder.event(deployment.as_ref(), EventType::Normal, "ScalingReplicaSet", message);
         };
         for set in &plan.change {
@@ -334,14 +340,18 @@ impl Reconciler for Controller {
             self.sets.replace(set).await?;
             let (after, name) = (replicas(set), set.name_any());
             if after != before {
-                let way = if after > before { "up" } else { "down" };
-                tell(&format!("Scaled {way} replica set {name} from {before} to {after}"));
+                let direction = if after > before { "up" } else { "down" };
+                record_scaling(&format!("Scaled {direction} replica set {name} from {before} to {after}"));
             }
         }
         if let Some(set) = &plan.create {
-            let made = self.sets.create(&key.namespace, set).await?;
-            if replicas(&made) > 0 {
-                tell(&format!("Scaled up replica set {} from 0 to {}", made.name_any(), replicas(&made)));
+            let created = self.sets.create(&key.namespace, set).await?;
+            if replicas(&created) > 0 {
+                record_scaling(&format!(
+                    "Scaled up replica set {} from 0 to {}",
+                    created.name_any(),
+                    replicas(&created)
+                ));
             }
         }
         for set in &plan.delete {
@@ -349,10 +359,11 @@ impl Reconciler for Controller {
         }
         let mut current = (*deployment).clone();
         let number = plan.revision.to_string();
-        let marked = deployment.spec.as_ref().is_some_and(|spec| spec.paused != Some(true));
-        if marked && current.annotations().get(REVISION) != Some(&number) {
+        let is_unpaused = deployment.spec.as_ref().is_some_and(|spec| spec.paused != Some(true));
+        if is_unpaused && current.annotations().get(REVISION) != Some(&number) {
             current.annotations_mut().insert(REVISION.to_owned(), number);
-            // The change brings another look, with the version it made.
+            // The watch event of this write triggers the next reconcile, with the new
+            // `resourceVersion`.
             self.writer.replace(&current).await?;
             return Ok(Action::Wait);
         }
@@ -378,7 +389,7 @@ mod tests {
         serde_json::from_value(json!({"metadata": metadata, "spec": spec})).unwrap()
     }
 
-    /// The ReplicaSets after every pod that was asked for became available.
+    /// The ReplicaSets after one planned step, with all their pods available.
     fn settled(deployment: &Deployment, mut sets: Vec<Arc<ReplicaSet>>) -> Vec<Arc<ReplicaSet>> {
         let step = plan(deployment, &sets, Timestamp::UNIX_EPOCH);
         sets.extend(step.create.map(Arc::new));
@@ -398,7 +409,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rollout_keeps_to_surge_and_unavailability() {
+    fn a_rollout_respects_max_surge_and_max_unavailable() {
         let rolling = json!({"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}});
         let mut sets = settled(&deployment(3, "1", rolling.clone()), Vec::new());
         assert_eq!(sizes(&sets), [3]);
@@ -428,7 +439,7 @@ mod tests {
     }
 
     #[test]
-    fn going_back_to_a_template_uses_its_replica_set() {
+    fn a_rollback_reuses_the_replica_set_of_the_old_template() {
         let mut sets = settled(&deployment(1, "1", Value::Null), Vec::new());
         for version in ["2", "1"] {
             for _ in 0..4 {
@@ -441,29 +452,29 @@ mod tests {
     }
 
     #[test]
-    fn replica_sets_tell_why_there_is_a_template_and_for_how_many_they_were_scaled() {
+    fn replica_sets_have_the_change_cause_and_the_desired_replicas() {
         const CAUSE: &str = "kubernetes.io/change-cause";
-        let because = |version: &str, replicas: i32, cause: &str| {
+        let with_cause = |version: &str, replicas: i32, cause: &str| {
             let mut deployment = deployment(replicas, version, Value::Null);
             let annotations = [(CAUSE, cause), (OWN_ANNOTATIONS[0], "{}"), (REVISION, "7")];
             deployment.annotations_mut().extend(annotations.map(|(key, value)| (key.to_owned(), value.to_owned())));
             deployment
         };
-        let told = |set: &ReplicaSet| {
+        let annotations_of = |set: &ReplicaSet| {
             let of = |key: &str| set.annotations().get(key).cloned().unwrap_or_default();
             assert!(!set.annotations().contains_key(OWN_ANNOTATIONS[0]), "{:?}", set.annotations());
             (of(CAUSE), of(DESIRED_REPLICAS), of(MAX_REPLICAS), revision(set))
         };
-        let mut sets = settled(&because("1", 4, "first"), Vec::new());
-        assert_eq!(told(&sets[0]), ("first".into(), "4".into(), "5".into(), 1));
-        // Another word for the same template; of what was said about the next one the first knows nothing.
-        sets = settled(&because("1", 8, "first, grown"), sets);
-        assert_eq!(told(&sets[0]), ("first, grown".into(), "8".into(), "10".into(), 1));
+        let mut sets = settled(&with_cause("1", 4, "first"), Vec::new());
+        assert_eq!(annotations_of(&sets[0]), ("first".into(), "4".into(), "5".into(), 1));
+        // A changed cause reaches the current template's ReplicaSet, but no older one.
+        sets = settled(&with_cause("1", 8, "first, grown"), sets);
+        assert_eq!(annotations_of(&sets[0]), ("first, grown".into(), "8".into(), "10".into(), 1));
         for _ in 0..12 {
-            sets = settled(&because("2", 8, "second"), sets);
+            sets = settled(&with_cause("2", 8, "second"), sets);
         }
         assert_eq!(sizes(&sets), [0, 8]);
-        assert_eq!(told(&sets[0]).0, "first, grown");
-        assert_eq!(told(&sets[1]), ("second".into(), "8".into(), "10".into(), 2));
+        assert_eq!(annotations_of(&sets[0]).0, "first, grown");
+        assert_eq!(annotations_of(&sets[1]), ("second".into(), "8".into(), "10".into(), 2));
     }
 }

@@ -1,9 +1,9 @@
-//! Objects that keep a number of pods running, as kube-controller-manager does: ReplicaSets, the Deployments that roll
-//! from one to the next, and StatefulSets.
+//! The ReplicaSet, Deployment and StatefulSet controllers of kube-controller-manager.
 //!
-//! Each has a pure plan of the next step and a controller that takes it; the answers of the API go into the caches, so
-//! that no pod is made twice. What they leave out: adopting pods by selector, ControllerRevisions (a StatefulSet keeps no
-//! template but its newest), deleting claims of pods that are scaled away (`whenScaled: Delete`).
+//! Each module has a pure function that plans the next writes, and a controller that applies them.
+//! Written objects go into the caches at once, so that no pod is created twice. Not implemented:
+//! adopting pods by selector, ControllerRevisions (a StatefulSet keeps only its current template),
+//! and deleting the claims of pods that are scaled down (`whenScaled: Delete`).
 
 pub mod deployment;
 pub mod replica_set;
@@ -27,7 +27,7 @@ pub fn install(manager: &mut Manager) {
     stateful_set::install(manager);
 }
 
-/// The reference that makes `owner` the controller of what it makes.
+/// The owner reference that makes `owner` an object's controller.
 fn owned_by<K: Resource<DynamicType = ()>>(owner: &K) -> OwnerReference {
     OwnerReference {
         api_version: K::api_version(&()).into_owned(),
@@ -39,18 +39,18 @@ fn owned_by<K: Resource<DynamicType = ()>>(owner: &K) -> OwnerReference {
     }
 }
 
-/// Is the object controlled by the one with this UID?
+/// True if the object's controller has this UID.
 fn is_controlled_by(object: &impl Resource, uid: &str) -> bool {
     let mut owners = object.owner_references().iter();
     owners.any(|owner| owner.controller == Some(true) && owner.uid == uid)
 }
 
-/// A name for a template: the same for the same template.
+/// Hash of a pod template, as a name suffix.
 fn template_hash(template: &PodTemplateSpec) -> String {
     random::suffix(0, &[&json!(template).to_string()], 10)
 }
 
-/// A pod made of a template.
+/// The pod of a template, controlled by `owner`. It has no name yet.
 fn pod_of<K: Resource<DynamicType = ()>>(owner: &K, template: &PodTemplateSpec) -> Pod {
     let metadata = template.metadata.clone().unwrap_or_default();
     Pod {
@@ -67,25 +67,25 @@ fn pod_of<K: Resource<DynamicType = ()>>(owner: &K, template: &PodTemplateSpec) 
     }
 }
 
-/// It runs or may still run.
-fn is_alive(pod: &Pod) -> bool {
+/// True if the pod has neither terminated nor been deleted.
+fn is_active(pod: &Pod) -> bool {
     !is_terminated(pod) && !is_deleted(pod)
 }
 
-/// Since when it has been ready without a break; nothing when it is not.
+/// When the pod last became ready; `None` if it is not ready.
 fn ready_since(pod: &Pod) -> Option<jiff::Timestamp> {
     let conditions = pod.status.as_ref()?.conditions.as_ref()?;
     let ready = conditions.iter().find(|it| it.type_ == "Ready" && it.status == "True")?;
     Some(ready.last_transition_time.as_ref().map_or(jiff::Timestamp::UNIX_EPOCH, |time| time.0))
 }
 
-/// How long until a ready pod counts as available; zero when it does.
-fn until_available(ready: jiff::Timestamp, min_ready_seconds: i32, now: jiff::Timestamp) -> std::time::Duration {
+/// Time until a pod that became ready at `ready` counts as available; zero if it already does.
+fn time_until_available(ready: jiff::Timestamp, min_ready_seconds: i32, now: jiff::Timestamp) -> std::time::Duration {
     let at = ready.checked_add(jiff::SignedDuration::from_secs(i64::from(min_ready_seconds))).unwrap_or(ready);
     std::time::Duration::try_from(at.duration_since(now)).unwrap_or_default()
 }
 
-/// Writes and the caches that see their answers at once.
+/// Writes objects of one kind, and puts the written object into the cache at once.
 struct Writer<K> {
     client: Client,
     cache: Cache<K>,
@@ -114,7 +114,7 @@ where
         Ok(made)
     }
 
-    /// Replaces an object; the version it carries must be current.
+    /// Replaces an object; its `resourceVersion` must be current.
     async fn replace(&self, object: &K) -> Result<(), Error> {
         let api = self.api(&object.namespace().unwrap_or_default());
         let params = PostParams::default();
@@ -129,13 +129,14 @@ where
         Ok(())
     }
 
-    /// Deletes this object and no other of its name.
+    /// Deletes the object, unless another one with the same name has replaced it.
     async fn delete(&self, object: &K) -> Result<(), Error> {
         let preconditions = Preconditions { uid: object.uid(), resource_version: None };
         let params = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::background() };
         match self.api(&object.namespace().unwrap_or_default()).delete(&object.name_any(), &params).await {
             Ok(answer) => {
-                // The answer is the object while it terminates, a Status once it is gone.
+                // The API server returns the object while it terminates, or a Status once it is
+                // deleted.
                 match answer.left() {
                     Some(left) => self.cache.observe(left),
                     None => self.cache.observe_deleted(object),

@@ -1,4 +1,4 @@
-//! ReplicaSets: so many pods of one template.
+//! The ReplicaSet controller: keeps a number of pods of one template.
 
 use std::cmp::Reverse;
 use std::sync::Arc;
@@ -9,59 +9,60 @@ use k8s_openapi::api::apps::v1::{ReplicaSet, ReplicaSetStatus};
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 
-use super::{Writer, is_alive, is_controlled_by, pod_of, ready_since, until_available};
+use super::{Writer, is_active, is_controlled_by, pod_of, ready_since, time_until_available};
 use crate::job::facts::phase;
 
-/// Pods made or deleted in one look.
+/// Maximum number of pods created or deleted in one reconcile.
 const BURST: usize = 500;
-/// Annotation on pods: those with a lower cost go first.
+/// Annotation on pods: pods with a lower cost are deleted first.
 const DELETION_COST: &str = "controller.kubernetes.io/pod-deletion-cost";
 
-/// What a ReplicaSet needs next.
+/// The next writes for a ReplicaSet.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Plan {
-    /// Pods to make.
+    /// Number of pods to create.
     pub create: usize,
     /// Pods to delete.
     pub delete: Vec<Arc<Pod>>,
-    /// Its status.
+    /// The ReplicaSet's new status.
     pub status: ReplicaSetStatus,
-    /// When a ready pod becomes an available one.
-    pub again_after: Option<std::time::Duration>,
+    /// Time until the next ready pod becomes available.
+    pub requeue_after: Option<std::time::Duration>,
 }
 
-/// Plans the next step. `pods`: those it controls.
+/// Plans the next writes. `pods` are those that the ReplicaSet controls.
 pub fn plan(set: &ReplicaSet, pods: &[Arc<Pod>], now: Timestamp) -> Plan {
     let spec = set.spec.clone().unwrap_or_default();
     let wanted = usize::try_from(spec.replicas.unwrap_or(1)).unwrap_or(0);
-    let mut alive: Vec<Arc<Pod>> = pods.iter().filter(|pod| is_alive(pod)).cloned().collect();
-    let mut plan = Plan { create: wanted.saturating_sub(alive.len()).min(BURST), ..Plan::default() };
+    let mut active: Vec<Arc<Pod>> = pods.iter().filter(|pod| is_active(pod)).cloned().collect();
+    let mut plan = Plan { create: wanted.saturating_sub(active.len()).min(BURST), ..Plan::default() };
     let number = |count: usize| i32::try_from(count).unwrap_or(i32::MAX);
-    let waits: Vec<_> = alive
+    let waits: Vec<_> = active
         .iter()
-        .filter_map(|pod| Some(until_available(ready_since(pod)?, spec.min_ready_seconds.unwrap_or(0), now)))
+        .filter_map(|pod| Some(time_until_available(ready_since(pod)?, spec.min_ready_seconds.unwrap_or(0), now)))
         .collect();
     let available = waits.iter().filter(|wait| wait.is_zero()).count();
-    plan.again_after = waits.iter().filter(|wait| !wait.is_zero()).min().copied();
+    plan.requeue_after = waits.iter().filter(|wait| !wait.is_zero()).min().copied();
     plan.status = ReplicaSetStatus {
-        replicas: number(alive.len()),
-        fully_labeled_replicas: Some(number(alive.len())),
+        replicas: number(active.len()),
+        fully_labeled_replicas: Some(number(active.len())),
         ready_replicas: Some(number(waits.len())),
         available_replicas: Some(number(available)),
         observed_generation: set.metadata.generation,
         conditions: set.status.as_ref().and_then(|status| status.conditions.clone()),
         ..ReplicaSetStatus::default()
     };
-    let excess = alive.len().saturating_sub(wanted).min(BURST);
+    let excess = active.len().saturating_sub(wanted).min(BURST);
     if excess > 0 {
-        alive.sort_by_key(|pod| rank(pod));
-        alive.truncate(excess);
-        plan.delete = alive;
+        active.sort_by_key(|pod| rank(pod));
+        active.truncate(excess);
+        plan.delete = active;
     }
     plan
 }
 
-/// Which pods are missed least: without a node, not running, not ready, cheap, ready for a short time, young.
+/// Sort key for deletion, first to be deleted first: pods without a node, not running, not ready,
+/// with a low deletion cost, ready for a shorter time, younger.
 fn rank(pod: &Pod) -> (bool, bool, bool, i64, Reverse<Option<Timestamp>>, Reverse<Option<Timestamp>>, String) {
     let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()).is_some_and(|name| !name.is_empty());
     let cost = pod.annotations().get(DELETION_COST).and_then(|text| text.parse().ok()).unwrap_or(0);
@@ -116,19 +117,19 @@ impl Reconciler for Controller {
             self.recorder.event(set.as_ref(), EventType::Normal, "SuccessfulDelete", &message);
         }
         let template = set.spec.as_ref().and_then(|spec| spec.template.clone()).unwrap_or_default();
-        let mut refused = None;
+        let mut failed_create = None;
         for _ in 0..plan.create {
             let mut pod = pod_of(set.as_ref(), &template);
             pod.metadata.generate_name = Some(format!("{}-", key.name));
             match self.pods.create(&key.namespace, &pod).await {
-                Ok(made) => {
-                    let message = format!("Created pod: {}", made.name_any());
+                Ok(created) => {
+                    let message = format!("Created pod: {}", created.name_any());
                     self.recorder.event(set.as_ref(), EventType::Normal, "SuccessfulCreate", &message);
                 }
                 Err(error) => {
                     let message = format!("Error creating: {}", berth_runtime::message(&error));
                     self.recorder.event(set.as_ref(), EventType::Warning, "FailedCreate", &message);
-                    refused = Some(error);
+                    failed_create = Some(error);
                     break;
                 }
             }
@@ -136,9 +137,9 @@ impl Reconciler for Controller {
         if set.status.as_ref() != Some(&plan.status) {
             self.writer.replace_status(&ReplicaSet { status: Some(plan.status), ..(*set).clone() }).await?;
         }
-        match refused {
+        match failed_create {
             Some(error) => Err(error.into()),
-            None => Ok(plan.again_after.map_or(Action::Wait, Action::After)),
+            None => Ok(plan.requeue_after.map_or(Action::Wait, Action::After)),
         }
     }
 }

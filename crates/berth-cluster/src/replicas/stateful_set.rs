@@ -1,8 +1,9 @@
-//! StatefulSets: pods with a number and a name that lasts.
+//! The StatefulSet controller: pods with an ordinal and a stable name.
 //!
-//! Pods are made in order, each when all before it are ready, and taken away in reverse; with `Parallel` all at once. A new
-//! template replaces pods from the highest number down to the partition, one at a time. Each pod has a claim of its own for
-//! every claim template, which outlives the pod.
+//! Pods are created in order, each after all earlier pods are available, and deleted in reverse
+//! order; with `Parallel`, all at once. A changed template replaces pods one at a time, from the
+//! highest ordinal down to the partition. Each pod has its own claim for every claim template; the
+//! claim outlives the pod.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,67 +15,70 @@ use k8s_openapi::api::apps::v1::{StatefulSet, StatefulSetStatus};
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, PersistentVolumeClaimVolumeSource, Pod, Volume};
 use kube::ResourceExt;
 
-use super::{Writer, is_controlled_by, owned_by, pod_of, ready_since, template_hash, until_available};
+use super::{Writer, is_controlled_by, owned_by, pod_of, ready_since, template_hash, time_until_available};
 use crate::job::facts::{is_deleted, is_terminated};
 
-/// How long until it is looked whether a claim has gone.
-const CLAIM_GOES: Duration = Duration::from_secs(1);
+/// Delay before the controller checks again whether a terminating claim is gone.
+const CLAIM_RECHECK: Duration = Duration::from_secs(1);
 
-/// Label: the template a pod was made of.
+/// Label with the revision of the template that a pod was created from.
 const REVISION: &str = "controller-revision-hash";
-/// Label: the pod's own name.
+/// Label with the pod's name.
 const POD_NAME: &str = "statefulset.kubernetes.io/pod-name";
-/// Label: the pod's number.
+/// Label with the pod's ordinal.
 const POD_INDEX: &str = "apps.kubernetes.io/pod-index";
 
-/// What a StatefulSet needs next.
+/// The next writes for a StatefulSet.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Plan {
-    /// Pods to make.
+    /// Pods to create.
     pub create: Vec<Pod>,
     /// Pods to delete.
     pub delete: Vec<Arc<Pod>>,
-    /// Its status.
+    /// The StatefulSet's new status.
     pub status: StatefulSetStatus,
-    /// When a ready pod becomes an available one.
-    pub again_after: Option<std::time::Duration>,
+    /// Time until the next ready pod becomes available.
+    pub requeue_after: Option<std::time::Duration>,
 }
 
-/// Plans the next step. `pods`: those it controls.
+/// Plans the next writes. `pods` are those that the StatefulSet controls.
 pub fn plan(set: &StatefulSet, pods: &[Arc<Pod>], now: Timestamp) -> Plan {
     let spec = set.spec.clone().unwrap_or_default();
     let revision = format!("{}-{}", set.name_any(), template_hash(&spec.template));
     let first = spec.ordinals.as_ref().and_then(|ordinals| ordinals.start).unwrap_or(0);
     let end = first.saturating_add(spec.replicas.unwrap_or(1));
     let ordered = spec.pod_management_policy.as_deref() != Some("Parallel");
-    let by_number: BTreeMap<i32, &Arc<Pod>> = pods.iter().filter_map(|pod| Some((number(set, pod)?, pod))).collect();
+    let by_ordinal: BTreeMap<i32, &Arc<Pod>> =
+        pods.iter().filter_map(|pod| Some((ordinal_of(set, pod)?, pod))).collect();
     let of_revision = |pod: &Pod| pod.labels().get(REVISION) == Some(&revision);
     let wait = |pod: &Pod| {
         let ready = ready_since(pod).filter(|_| !is_deleted(pod))?;
-        Some(until_available(ready, spec.min_ready_seconds.unwrap_or(0), now))
+        Some(time_until_available(ready, spec.min_ready_seconds.unwrap_or(0), now))
     };
     let is_available = |pod: &Pod| wait(pod).is_some_and(|wait| wait.is_zero());
     let mut plan = Plan {
-        again_after: pods.iter().filter_map(|pod| wait(pod)).filter(|wait| !wait.is_zero()).min(),
+        requeue_after: pods.iter().filter_map(|pod| wait(pod)).filter(|wait| !wait.is_zero()).min(),
         status: status(set, pods, &revision, is_available),
         ..Plan::default()
     };
     if set.metadata.deletion_timestamp.is_some() {
         return plan;
     }
+    // Create missing pods and replace terminated ones, in order.
     for ordinal in first..end {
-        match by_number.get(&ordinal) {
+        match by_ordinal.get(&ordinal) {
             None => plan.create.push(pod(set, ordinal, &revision)),
-            // One that ended is replaced: its name has to become free first.
+            // A terminated pod is deleted first: its replacement needs the same name.
             Some(pod) if is_terminated(pod) && !is_deleted(pod) => plan.delete.push((*pod).clone()),
             Some(_) => {}
         }
-        let settled = by_number.get(&ordinal).is_some_and(|pod| is_available(pod));
+        let settled = by_ordinal.get(&ordinal).is_some_and(|pod| is_available(pod));
         if ordered && !settled {
             return plan;
         }
     }
-    let surplus = by_number.iter().rev().filter(|(ordinal, _)| !(first..end).contains(ordinal));
+    // Scale down, from the highest ordinal.
+    let surplus = by_ordinal.iter().rev().filter(|(ordinal, _)| !(first..end).contains(ordinal));
     for (_, pod) in surplus {
         if !is_deleted(pod) {
             plan.delete.push((*pod).clone());
@@ -86,12 +90,13 @@ pub fn plan(set: &StatefulSet, pods: &[Arc<Pod>], now: Timestamp) -> Plan {
     if !plan.create.is_empty() || !plan.delete.is_empty() {
         return plan;
     }
+    // Replace pods of older revisions, from the highest ordinal.
     let strategy = spec.update_strategy.unwrap_or_default();
     if strategy.type_.as_deref() == Some("OnDelete") {
         return plan;
     }
     let partition = strategy.rolling_update.and_then(|rolling| rolling.partition).unwrap_or(0);
-    for (_, pod) in by_number.range(partition.max(first)..end).rev() {
+    for (_, pod) in by_ordinal.range(partition.max(first)..end).rev() {
         if !of_revision(pod) {
             if !is_deleted(pod) {
                 plan.delete.push((*pod).clone());
@@ -138,8 +143,8 @@ fn status(
     }
 }
 
-/// The number at the end of a pod's name.
-fn number(set: &StatefulSet, pod: &Pod) -> Option<i32> {
+/// The ordinal at the end of a pod's name; `None` if the name is not of this set.
+fn ordinal_of(set: &StatefulSet, pod: &Pod) -> Option<i32> {
     pod.name_any().strip_prefix(&set.name_any())?.strip_prefix('-')?.parse().ok()
 }
 
@@ -156,7 +161,7 @@ fn pod(set: &StatefulSet, ordinal: i32, revision: &str) -> Pod {
     for template in spec.volume_claim_templates.iter().flatten() {
         let volumes = pod.spec.get_or_insert_default().volumes.get_or_insert_default();
         let (name, claim_name) = (template.name_any(), claim_name(set, template, ordinal));
-        // The claim goes before what the template calls by the same name.
+        // The claim replaces a volume of the same name in the template.
         volumes.retain(|volume| volume.name != name);
         let claim = PersistentVolumeClaimVolumeSource { claim_name, read_only: None };
         volumes.push(Volume { name, persistent_volume_claim: Some(claim), ..Volume::default() });
@@ -169,18 +174,18 @@ fn claim_name(set: &StatefulSet, template: &PersistentVolumeClaim, ordinal: i32)
     format!("{}-{}-{ordinal}", template.name_any(), set.name_any())
 }
 
-/// The claims of the pod with this number.
+/// The claims of the pod with this ordinal.
 fn claims(set: &StatefulSet, ordinal: i32) -> Vec<PersistentVolumeClaim> {
     let spec = set.spec.clone().unwrap_or_default();
     let retention = spec.persistent_volume_claim_retention_policy.unwrap_or_default();
-    let goes_along = retention.when_deleted.as_deref() == Some("Delete");
+    let delete_with_set = retention.when_deleted.as_deref() == Some("Delete");
     let of_template = |template: PersistentVolumeClaim| {
         let mut claim = PersistentVolumeClaim { status: None, ..template };
         claim.metadata.name = Some(claim_name(set, &claim, ordinal));
         claim.metadata.namespace = set.namespace();
-        // So that they are found as the pods are.
+        // With the selector's labels, a query that finds the pods also finds the claims.
         claim.labels_mut().extend(spec.selector.match_labels.clone().unwrap_or_default());
-        if goes_along {
+        if delete_with_set {
             claim.metadata.owner_references = Some(vec![owned_by(set)]);
         }
         claim
@@ -228,36 +233,37 @@ impl Reconciler for Controller {
         let mut pods = self.of_set.get(&key.to_string());
         pods.retain(|pod| is_controlled_by(pod.as_ref(), &uid));
         let plan = plan(&set, &pods, self.clock.now());
-        let tell = |type_, reason: &str, message: &str| self.recorder.event(set.as_ref(), type_, reason, message);
+        let record_event =
+            |type_, reason: &str, message: &str| self.recorder.event(set.as_ref(), type_, reason, message);
         for pod in &plan.delete {
             self.pods.delete(pod).await?;
             let message = format!("delete Pod {} in StatefulSet {} successful", pod.name_any(), key.name);
-            tell(EventType::Normal, "SuccessfulDelete", &message);
+            record_event(EventType::Normal, "SuccessfulDelete", &message);
         }
-        let (mut refused, mut again_after) = (None, plan.again_after);
+        let (mut failed_create, mut requeue_after) = (None, plan.requeue_after);
         for pod in &plan.create {
             let name = pod.name_any();
-            match self.claim(&set, pod, tell).await {
+            match self.ensure_claims(&set, pod, record_event).await {
                 Ok(true) => {}
                 Ok(false) => {
-                    again_after = Some(again_after.map_or(CLAIM_GOES, |after| after.min(CLAIM_GOES)));
+                    requeue_after = Some(requeue_after.map_or(CLAIM_RECHECK, |after| after.min(CLAIM_RECHECK)));
                     continue;
                 }
                 Err(error) => {
-                    refused = Some(error);
+                    failed_create = Some(error);
                     break;
                 }
             }
             match self.pods.create(&key.namespace, pod).await {
                 Ok(_) => {
                     let message = format!("create Pod {name} in StatefulSet {} successful", key.name);
-                    tell(EventType::Normal, "SuccessfulCreate", &message);
+                    record_event(EventType::Normal, "SuccessfulCreate", &message);
                 }
                 Err(error) => {
-                    let why = berth_runtime::message(&error);
-                    let message = format!("create Pod {name} in StatefulSet {} failed error: {why}", key.name);
-                    tell(EventType::Warning, "FailedCreate", &message);
-                    refused = Some(error);
+                    let cause = berth_runtime::message(&error);
+                    let message = format!("create Pod {name} in StatefulSet {} failed error: {cause}", key.name);
+                    record_event(EventType::Warning, "FailedCreate", &message);
+                    failed_create = Some(error);
                     break;
                 }
             }
@@ -265,24 +271,24 @@ impl Reconciler for Controller {
         if set.status.as_ref() != Some(&plan.status) {
             self.writer.replace_status(&StatefulSet { status: Some(plan.status), ..(*set).clone() }).await?;
         }
-        match refused {
+        match failed_create {
             Some(error) => Err(error.into()),
-            None => Ok(again_after.map_or(Action::Wait, Action::After)),
+            None => Ok(requeue_after.map_or(Action::Wait, Action::After)),
         }
     }
 }
 
 impl Controller {
-    /// Makes the claims of a pod that are not there. False while one of an earlier pod's is on its way out: a pod that used it
-    /// would keep it from going, and lose it with the next.
-    async fn claim(
+    /// Creates the missing claims of a pod. Returns false while a claim of the same name is being
+    /// deleted: a pod that used it would delay the deletion, and then lose its volume.
+    async fn ensure_claims(
         &self,
         set: &StatefulSet,
         pod: &Pod,
-        tell: impl Fn(EventType, &str, &str),
+        record_event: impl Fn(EventType, &str, &str),
     ) -> Result<bool, kube::Error> {
         let (pod_name, set_name, namespace) = (pod.name_any(), set.name_any(), set.namespace().unwrap_or_default());
-        for claim in number(set, pod).map(|ordinal| claims(set, ordinal)).unwrap_or_default() {
+        for claim in ordinal_of(set, pod).map(|ordinal| claims(set, ordinal)).unwrap_or_default() {
             let name = claim.name_any();
             if let Some(claim) = self.claims.cache.get(&ObjectKey::namespaced(&namespace, &name)) {
                 if claim.metadata.deletion_timestamp.is_some() {
@@ -290,14 +296,14 @@ impl Controller {
                 }
                 continue;
             }
-            let what = format!("create Claim {name} Pod {pod_name} in StatefulSet {set_name}");
+            let subject = format!("create Claim {name} Pod {pod_name} in StatefulSet {set_name}");
             match self.claims.create(&namespace, &claim).await {
-                Ok(_) => tell(EventType::Normal, "SuccessfulCreate", &format!("{what} success")),
-                // Whether it is to stay is seen when the cache knows it.
+                Ok(_) => record_event(EventType::Normal, "SuccessfulCreate", &format!("{subject} success")),
+                // The cache is behind. It will show whether this claim is being deleted.
                 Err(error) if berth_runtime::is_already_exists(&error) => return Ok(false),
                 Err(error) => {
-                    let why = berth_runtime::message(&error);
-                    tell(EventType::Warning, "FailedCreate", &format!("{what} failed error: {why}"));
+                    let cause = berth_runtime::message(&error);
+                    record_event(EventType::Warning, "FailedCreate", &format!("{subject} failed error: {cause}"));
                     return Err(error);
                 }
             }
@@ -335,13 +341,13 @@ mod tests {
     }
 
     #[test]
-    fn pods_come_one_after_the_other_and_go_in_reverse() {
+    fn pods_are_created_in_order_and_deleted_in_reverse() {
         let three = set(json!({"replicas": 3}));
         let make = |set: &StatefulSet, pods: &[Arc<Pod>]| plan(set, pods, Timestamp::UNIX_EPOCH).create.remove(0);
         let first = make(&three, &[]);
         assert_eq!(names([&first]), ["db-0"]);
         let mut pods = vec![Arc::new(first.clone())];
-        assert_eq!(next(&three, &pods), (vec![], vec![]), "the first one is not ready");
+        assert_eq!(next(&three, &pods), (vec![], vec![]), "the first pod is not ready");
         pods = vec![ready(first)];
         let plan_of = |pods: &[Arc<Pod>]| plan(&three, pods, "2026-01-02T00:00:00Z".parse().unwrap());
         for _ in 0..2 {
@@ -363,8 +369,8 @@ mod tests {
             json!({"spec": {"containers": [], "volumes": [{"name": "data", "emptyDir": {}}, {"name": "tmp"}]}});
         let mut spec = json!({"replicas": 1, "volumeClaimTemplates": [data], "template": template,
             "selector": {"matchLabels": {"app": "db"}}});
-        let made = plan(&set(spec.clone()), &[], Timestamp::UNIX_EPOCH).create.remove(0);
-        let volumes = json!(made.spec.unwrap().volumes);
+        let created_pod = plan(&set(spec.clone()), &[], Timestamp::UNIX_EPOCH).create.remove(0);
+        let volumes = json!(created_pod.spec.unwrap().volumes);
         assert_eq!(
             volumes,
             json!([{"name": "tmp"}, {"name": "data", "persistentVolumeClaim": {"claimName": "data-db-0"}}])
@@ -372,7 +378,7 @@ mod tests {
         let claim = claims(&set(spec.clone()), 0).remove(0);
         assert_eq!((claim.name_any().as_str(), claim.namespace().as_deref()), ("data-db-0", Some("ns")));
         assert_eq!(json!(claim.metadata.labels), json!({"tier": "db", "app": "db"}));
-        assert_eq!(claim.metadata.owner_references, None, "they stay when the set goes");
+        assert_eq!(claim.metadata.owner_references, None, "claims outlive the StatefulSet by default");
         spec["persistentVolumeClaimRetentionPolicy"] = json!({"whenDeleted": "Delete"});
         assert_eq!(claims(&set(spec), 0)[0].metadata.owner_references.as_ref().unwrap()[0].name, "db");
     }

@@ -1,7 +1,8 @@
-//! kill -9 under write load, a hundred times on one file: nothing that was acknowledged is lost, revisions only rise.
+//! Kills a writing process a hundred times on one file: no acknowledged write is lost, and
+//! revisions only rise.
 //!
-//! The test starts its own executable again as the victim: that one writes as fast as it can, tells on its standard
-//! output what was acknowledged, and is killed at a random moment.
+//! The test starts its own executable again as the victim. The victim writes as fast as it can,
+//! prints each acknowledged write on its standard output, and is killed at a random moment.
 
 use std::io::{BufRead, BufReader, Read, Write as _};
 use std::path::Path;
@@ -13,14 +14,15 @@ use serde_json::json;
 const VICTIM_FILE: &str = "BERTH_STORE_CRASH_VICTIM";
 const VICTIM_BYTES: &str = "BERTH_STORE_CRASH_BYTES";
 const KILLS: usize = 100;
-/// Of so many kills one meets a victim that writes large objects: its log is moved into the file meanwhile, and begins anew.
+/// Each kill of this number meets a victim that writes large objects, so that its log is
+/// checkpointed and restarted.
 const LARGE_EVERY: usize = 25;
 
 fn open(path: &Path) -> SqliteStore {
     SqliteStore::open(path, SqliteOptions { history: 200, ..SqliteOptions::default() }).unwrap()
 }
 
-/// Not a test: the process that is killed. Does nothing unless started as one.
+/// Not a test: the process that is killed. It does nothing in a normal test run.
 #[test]
 fn victim() {
     let Some(path) = std::env::var_os(VICTIM_FILE) else { return };
@@ -30,7 +32,7 @@ fn victim() {
     runtime.block_on(async {
         let mut out = std::io::stdout().lock();
         for round in 0u64.. {
-            // Several writes at once share a transaction; each is acknowledged by itself.
+            // Concurrent writes share a transaction; each is acknowledged separately.
             let writes: Vec<_> = (0..8)
                 .map(|slot| {
                     let key = format!("/slot/{slot}");
@@ -55,7 +57,7 @@ fn victim() {
 }
 
 #[test]
-fn nothing_acknowledged_is_lost_when_the_process_is_killed() {
+fn no_acknowledged_write_is_lost_when_the_process_is_killed() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("store.db");
     let mut last_revision = 0;
@@ -70,34 +72,39 @@ fn nothing_acknowledged_is_lost_when_the_process_is_killed() {
             .spawn()
             .unwrap();
         let mut lines = BufReader::new(victim.stdout.take().unwrap());
-        // Another number of acknowledgements each time, so that the kill hits different moments.
+        // The number of acknowledgements varies, so that the kills hit different moments.
         let mut acknowledged: Vec<(u64, String)> = Vec::new();
         let mut line = String::new();
         while acknowledged.len() < least + kill * 13 % 61 {
             line.clear();
-            assert_ne!(lines.read_line(&mut line).unwrap(), 0, "the victim ended by itself");
+            assert_ne!(lines.read_line(&mut line).unwrap(), 0, "the victim ended before it was killed");
             acknowledged.extend(acknowledgement(&line));
         }
-        // SIGKILL; no destructor runs.
+        // SIGKILL: no destructor runs.
         victim.kill().unwrap();
         let mut rest = String::new();
         lines.read_to_string(&mut rest).unwrap();
         victim.wait().unwrap();
-        // The last line may be cut off, then it was not heard.
+        // The last line may be incomplete; it does not count.
         acknowledged.extend(rest.split_inclusive('\n').filter(|line| line.ends_with('\n')).filter_map(acknowledgement));
 
         let store = open(&path);
-        let (heard, _) = acknowledged.last().unwrap();
-        assert!(acknowledged.first().unwrap().0 > last_revision, "a revision was given twice");
-        assert!(store.revision() >= *heard, "kill {kill}: at {} although {heard} was acknowledged", store.revision());
+        let (last_acknowledged, _) = acknowledged.last().unwrap();
+        assert!(acknowledged.first().unwrap().0 > last_revision, "a revision was used twice");
+        assert!(
+            store.revision() >= *last_acknowledged,
+            "kill {kill}: at {} although {last_acknowledged} was acknowledged",
+            store.revision()
+        );
         let mut latest = std::collections::BTreeMap::new();
         for (revision, key) in &acknowledged {
             latest.insert(key.clone(), *revision);
         }
         for (key, revision) in latest {
-            // Either that write is still the last one, or a later, unheard one (or an acknowledged delete) followed.
+            // The write is the last one, or a later write followed whose acknowledgement was not
+            // read.
             match store.get(&key) {
-                Some(record) => assert!(record.revision >= revision, "kill {kill}: {key} went back"),
+                Some(record) => assert!(record.revision >= revision, "kill {kill}: {key} has an older revision"),
                 None => assert!(deleted_since(&store, &key, revision), "kill {kill}: {key} is lost"),
             }
         }
@@ -108,13 +115,13 @@ fn nothing_acknowledged_is_lost_when_the_process_is_killed() {
 }
 
 fn acknowledgement(line: &str) -> Option<(u64, String)> {
-    // The test harness of the victim prints on the same stream.
+    // The test harness of the victim prints to the same stream.
     let (_, rest) = line.trim_end().split_once("ack ")?;
     let (revision, key) = rest.split_once(' ')?;
     Some((revision.parse().ok()?, key.to_owned()))
 }
 
-/// Whether the history has a delete of `key` at or after `revision`.
+/// True if the history has a delete of `key` at or after `revision`.
 fn deleted_since(store: &SqliteStore, key: &str, revision: u64) -> bool {
     let Ok(mut watcher) = store.watch(key, revision - 1) else { return false };
     let mut deleted = false;

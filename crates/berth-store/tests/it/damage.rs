@@ -1,5 +1,5 @@
-//! A damaged store is refused or does not differ from a sound one in anything that can be read from it; what is recovered
-//! from it is what was written.
+//! Damaged store files. A damaged file is either rejected or reads exactly like the intact one, and
+//! recovery restores only objects that were written.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -8,12 +8,12 @@ use berth_store::{ListQuery, OpenError, SqliteOptions, SqliteStore, Store, Write
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-/// Flipped bits a file; `BERTH_DAMAGE_CASES` for more.
+/// Number of flipped bits per file, from `BERTH_DAMAGE_CASES`.
 fn cases() -> u64 {
     std::env::var("BERTH_DAMAGE_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(12)
 }
 
-/// Numbers that are the same in each run.
+/// A pseudo-random sequence that is the same in each run.
 struct Random(u64);
 
 impl Random {
@@ -29,7 +29,7 @@ fn open(path: &Path) -> Result<SqliteStore, OpenError> {
     SqliteStore::open(path, SqliteOptions { history: 150, ..SqliteOptions::default() })
 }
 
-/// Objects by key with their text, and the revision.
+/// The text of each object by key, and the revision.
 type Content = (BTreeMap<String, Vec<u8>>, u64);
 
 fn content(store: &SqliteStore) -> Content {
@@ -44,7 +44,7 @@ fn object(name: u64, random: &mut Random) -> Value {
     json!({"kind": "ConfigMap", "metadata": {"name": format!("m{name}"), "namespace": "default"}, "data": {"k": text}})
 }
 
-/// Everything that was acknowledged: the text of each object at each revision, `None` for a deletion.
+/// All acknowledged writes by revision: key and text, with `None` for a delete.
 type Written = BTreeMap<u64, (String, Option<Vec<u8>>)>;
 
 async fn write(store: &SqliteStore, random: &mut Random, writes: usize, written: &mut Written, what: &str) {
@@ -65,7 +65,7 @@ async fn write(store: &SqliteStore, random: &mut Random, writes: usize, written:
     }
 }
 
-/// The files of a store as a killed process leaves them, or as one that was stopped does.
+/// The files of a store that was killed or closed.
 struct Victim {
     folder: TempDir,
     content: Content,
@@ -85,18 +85,18 @@ async fn victim(is_killed: bool) -> Victim {
     let path = folder.path().join("store.db");
     let (mut random, mut written) = (Random(7), Written::new());
     let store = open(&path).unwrap();
-    // What nobody touches again, so that not every page of the file is in the log.
+    // Objects that do not change again, so that some pages are not in the log.
     for name in 1000..1200 {
         let key = format!("/core/configmaps/default/m{name}");
         let record =
             store.commit(Write::Create { key: key.clone(), value: object(name, &mut random) }).await.unwrap().record;
         written.insert(record.revision, (key, Some(record.bytes().to_vec())));
     }
-    write(&store, &mut random, 300, &mut written, "sound").await;
+    write(&store, &mut random, 300, &mut written, "intact").await;
     store.compact(400);
     drop(store);
     let store = open(&path).unwrap();
-    write(&store, &mut random, 300, &mut written, "sound").await;
+    write(&store, &mut random, 300, &mut written, "intact").await;
     let content = content(&store);
     if !is_killed {
         drop(store);
@@ -115,42 +115,43 @@ impl Victim {
         (folder, path)
     }
 
-    /// Whether it is refused; else it has to be what it was and stay so.
-    async fn is_refused(&self, path: &Path, what: &str) -> bool {
+    /// Returns true if the store is rejected. Otherwise checks that its content is unchanged, also
+    /// after more writes.
+    async fn is_rejected(&self, path: &Path, what: &str) -> bool {
         let store = match open(path) {
             Ok(store) => store,
             Err(OpenError::Damaged { .. } | OpenError::EndLost { .. }) => return true,
             Err(error) => panic!("{what}: {error}"),
         };
-        assert!(content(&store) == self.content, "{what} is served");
+        assert!(content(&store) == self.content, "{what}: damaged content is served");
         let (mut random, mut written) = (Random(11), Written::new());
         write(&store, &mut random, 40, &mut written, what).await;
         let after = content(&store);
         drop(store);
-        assert!(content(&open(path).unwrap()) == after, "{what} shows later");
+        assert!(content(&open(path).unwrap()) == after, "{what}: content differs after a restart");
         false
     }
 
-    /// Recovers what was refused: returns how many objects are not as they were.
+    /// Recovers a rejected store. Returns the number of objects that differ from the intact store.
     fn recovered(&self, path: &Path, what: &str) -> usize {
-        let recovery = recover(path).unwrap_or_else(|error| panic!("{what}: {error}")).expect("it was refused");
+        let recovery = recover(path).unwrap_or_else(|error| panic!("{what}: {error}")).expect("the store was rejected");
         let (objects, revision) = content(&open(path).unwrap());
-        assert!(revision > self.content.1, "{what}: a revision would be given twice");
+        assert!(revision > self.content.1, "{what}: a revision would be used twice");
         assert_eq!(objects.len(), recovery.kept, "{what}");
         for (key, text) in &objects {
             let object: Value = serde_json::from_slice(text).unwrap();
             let revision = object["metadata"]["resourceVersion"].as_str().unwrap().parse().unwrap();
             assert!(
                 self.written.get(&revision) == Some(&(key.clone(), Some(text.clone()))),
-                "{what}: {key} was never so"
+                "{what}: {key} was never written like this"
             );
         }
         let before = &self.content.0;
         let other = before.iter().filter(|(key, text)| objects.get(*key) != Some(text)).count();
         let more = objects.keys().filter(|key| !before.contains_key(*key)).count();
-        assert!(!recovery.lost.is_empty() || other + more == 0, "{what}: lost without a word");
-        let said = std::fs::read_to_string(&recovery.report).unwrap();
-        assert!(recovery.lost.iter().all(|line| said.contains(line)), "{what}: {said}");
+        assert!(!recovery.lost.is_empty() || other + more == 0, "{what}: a loss is not reported");
+        let report = std::fs::read_to_string(&recovery.report).unwrap();
+        assert!(recovery.lost.iter().all(|line| report.contains(line)), "{what}: {report}");
         assert!(recovery.damaged.exists());
         other + more
     }
@@ -163,32 +164,32 @@ fn flip(path: &Path, bit: u64) {
 }
 
 #[tokio::test]
-async fn a_flipped_bit_is_refused_or_changes_nothing_and_costs_an_object_at_most() {
+async fn a_flipped_bit_is_rejected_or_harmless_and_damages_at_most_one_object() {
     for (is_killed, suffix) in [(false, ""), (true, ""), (true, "-wal")] {
         let victim = victim(is_killed).await;
         let bits = std::fs::metadata(victim.folder.path().join(format!("store.db{suffix}"))).unwrap().len() * 8;
         assert!(bits > 0, "there is no store.db{suffix}");
-        let (mut random, mut refused, mut worst) = (Random(0x9e37_79b9 + bits), 0, 0);
+        let (mut random, mut rejected, mut worst) = (Random(0x9e37_79b9 + bits), 0, 0);
         for _ in 0..cases() {
             let (folder, path) = victim.copy();
             let bit = random.below(bits);
             let what = format!("bit {bit} of store.db{suffix} (killed: {is_killed})");
             flip(&folder.path().join(format!("store.db{suffix}")), bit);
-            if victim.is_refused(&path, &what).await {
-                refused += 1;
+            if victim.is_rejected(&path, &what).await {
+                rejected += 1;
                 let lost = victim.recovered(&path, &what);
                 worst = worst.max(lost);
                 println!("{what}: {lost}");
                 assert!(lost <= 1, "{what}: {lost} objects are not as they were");
             }
         }
-        println!("store.db{suffix}, killed {is_killed}: {refused} of {} refused, worst {worst}", cases());
-        assert!(refused > 0, "a test of nothing");
+        println!("store.db{suffix}, killed {is_killed}: {rejected} of {} rejected, worst {worst}", cases());
+        assert!(rejected > 0, "no case was rejected");
     }
 }
 
 #[tokio::test]
-async fn a_page_of_noise_is_refused_and_costs_what_was_in_it() {
+async fn a_page_of_noise_is_rejected_or_harmless_and_damages_only_its_objects() {
     let victim = victim(false).await;
     let mut random = Random(3);
     let pages = std::fs::metadata(victim.folder.path().join("store.db")).unwrap().len() / 16_384;
@@ -197,7 +198,7 @@ async fn a_page_of_noise_is_refused_and_costs_what_was_in_it() {
         let mut bytes = std::fs::read(&path).unwrap();
         bytes[page as usize * 16_384..][..16_384].fill_with(|| random.below(256) as u8);
         std::fs::write(&path, bytes).unwrap();
-        if victim.is_refused(&path, &format!("page {page}")).await {
+        if victim.is_rejected(&path, &format!("page {page}")).await {
             let lost = victim.recovered(&path, &format!("page {page}"));
             assert!(lost < 30, "page {page}: {lost} objects are not as they were");
         }
@@ -205,7 +206,7 @@ async fn a_page_of_noise_is_refused_and_costs_what_was_in_it() {
 }
 
 #[tokio::test]
-async fn a_log_that_is_gone_or_cut_off_is_a_lost_end() {
+async fn a_missing_or_truncated_log_is_rejected() {
     let victim = victim(true).await;
     let length = std::fs::metadata(victim.folder.path().join("store.db-wal")).unwrap().len();
     for left in [0, length / 3, length - 20_000] {
@@ -216,20 +217,20 @@ async fn a_log_that_is_gone_or_cut_off_is_a_lost_end() {
         } else {
             std::fs::File::options().write(true).open(&log).unwrap().set_len(left).unwrap();
         }
-        let error = open(&path).err().expect("refused").to_string();
-        // The file by itself may be halfway between two states.
+        let error = open(&path).err().expect("rejected").to_string();
+        // Without the log the file may be between two checkpointed states.
         assert!(error.contains("800 was acknowledged") || error.contains("is damaged"), "{error}");
         assert!(left > 0 || error.contains("store.db-wal"), "{error}");
         assert!(error.contains("--recover"), "{error}");
-        assert_eq!(std::fs::metadata(&log).map_or(0, |log| log.len()), left, "it is left as it was");
-        victim.recovered(&path, &format!("{left} octets of the log"));
-        // Once it is done there is nothing more to do.
+        assert_eq!(std::fs::metadata(&log).map_or(0, |log| log.len()), left, "the log is unchanged");
+        victim.recovered(&path, &format!("{left} bytes of the log"));
+        // A second recovery has nothing to do.
         assert!(recover(&path).unwrap().is_none());
     }
 }
 
 #[tokio::test]
-async fn a_lost_mark_matters_only_to_a_store_that_was_not_closed() {
+async fn a_missing_mark_file_is_rejected_unless_the_store_was_closed() {
     for is_killed in [false, true] {
         let victim = victim(is_killed).await;
         for damage in ["missing", "damaged"] {
@@ -253,13 +254,13 @@ async fn a_lost_mark_matters_only_to_a_store_that_was_not_closed() {
 }
 
 #[tokio::test]
-async fn a_store_that_is_gone_is_not_made_anew() {
+async fn a_missing_store_file_is_not_created_again() {
     let victim = victim(true).await;
     let (folder, path) = victim.copy();
     std::fs::remove_file(&path).unwrap();
-    let error = open(&path).err().expect("refused").to_string();
+    let error = open(&path).err().expect("rejected").to_string();
     assert!(error.contains("missing or empty") && error.contains("store.db-mark"), "{error}");
-    assert!(std::fs::metadata(folder.path().join("store.db-wal")).unwrap().len() > 0, "its log is kept");
+    assert!(std::fs::metadata(folder.path().join("store.db-wal")).unwrap().len() > 0, "the log is kept");
     for file in ["store.db", "store.db-wal", "store.db-mark"] {
         std::fs::remove_file(folder.path().join(file)).unwrap();
     }
@@ -267,7 +268,7 @@ async fn a_store_that_is_gone_is_not_made_anew() {
 }
 
 #[tokio::test]
-async fn a_recovery_that_was_interrupted_is_finished() {
+async fn an_interrupted_recovery_is_completed() {
     let [new, old] = [victim(false).await, victim(true).await];
     let (folder, path) = old.copy();
     std::fs::copy(new.folder.path().join("store.db"), folder.path().join("store.db-next")).unwrap();
@@ -275,7 +276,7 @@ async fn a_recovery_that_was_interrupted_is_finished() {
     assert!(!folder.path().join("store.db-next").exists());
 }
 
-/// A file as versions without checksums wrote it.
+/// Writes a file as versions of Berth without checksums did.
 fn older(path: &Path, rows: &[(u64, &str, Option<&[u8]>)], revision: u64, compacted: u64) {
     let file = rusqlite::Connection::open(path).unwrap();
     file.pragma_update(None, "journal_mode", "WAL").unwrap();
@@ -293,17 +294,17 @@ fn older(path: &Path, rows: &[(u64, &str, Option<&[u8]>)], revision: u64, compac
 }
 
 #[tokio::test]
-async fn a_file_without_checksums_gets_them() {
+async fn a_file_without_checksums_is_migrated() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("store.db");
     let text = |name: &str, revision: u64| {
         format!(r#"{{"metadata":{{"name":"{name}","resourceVersion":"{revision}"}}}}"#).into_bytes()
     };
     let (a, b) = (text("a", 2), text("b", 5));
-    // Revisions 1 and 3 were forgotten; the last one, a deletion, too.
+    // Revisions 1 and 3 were compacted, and so was the last one, a delete.
     older(&path, &[(2, "/x/a", Some(&a)), (4, "/x/c", None), (5, "/x/b", Some(&b)), (6, "/x/b", None)], 7, 3);
-    // Not everything after 3 is there.
-    let error = open(&path).err().expect("refused").to_string();
+    // Not all revisions after 3 have a row.
+    let error = open(&path).err().expect("rejected").to_string();
     assert!(error.contains("revision 7 is missing"), "{error}");
     std::fs::remove_file(&path).unwrap();
     older(&path, &[(2, "/x/a", Some(&a)), (4, "/x/c", None), (5, "/x/b", Some(&b)), (6, "/x/b", None)], 6, 3);
@@ -318,17 +319,17 @@ async fn a_file_without_checksums_gets_them() {
     let file = rusqlite::Connection::open(&path).unwrap();
     let unsummed: i64 = file.query_row("SELECT count(*) FROM log WHERE sum IS NULL", (), |row| row.get(0)).unwrap();
     assert_eq!(unsummed, 0);
-    // What those versions ask for is not there: they do not write rows without checksums beside the others.
+    // Those versions cannot read the new file, so they cannot add rows without checksums.
     assert!(file.prepare("SELECT value FROM meta WHERE name = ?1").is_err());
 }
 
 #[tokio::test]
-async fn what_shows_without_checksums_is_seen_and_left_aside() {
+async fn visible_damage_without_checksums_is_rejected() {
     let good = br#"{"metadata":{"name":"a","namespace":"n","resourceVersion":"1"}}"#;
-    for (key, text, said) in [
+    for (key, text, problem) in [
         ("/x/n/b", &br#"{"metadata":{"name":"c","namespace":"n","resourceVersion":"2"}}"#[..], "metadata.name \"c\""),
         ("/x/n/b", br#"{"metadata":{"name":"b","namespace":"m","resourceVersion":"2"}}"#, "metadata.namespace \"m\""),
-        ("/x/n/b", br#"{"metadata":{"name":"b","namespace":"n","resourceVersion":"3"}}"#, "revision \"3\""),
+        ("/x/n/b", br#"{"metadata":{"name":"b","namespace":"n","resourceVersion":"3"}}"#, "resourceVersion \"3\""),
         ("/x/n/b", b"{\"metadata\":{\"resourceVersion\":\"2\"},\"x\":\"\xff\"}", "UTF-8"),
         ("/x/n/b", br#"{"metadata":{"resourceVersion":"2"},"x":1e999}"#, "JSON"),
         ("/x/n/b", br#"{"metadata":{"resourceVersion":"2"},"x":"#, "JSON"),
@@ -336,30 +337,30 @@ async fn what_shows_without_checksums_is_seen_and_left_aside() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("store.db");
         older(&path, &[(1, "/x/n/a", Some(good)), (2, key, Some(text))], 2, 0);
-        let error = open(&path).err().expect("refused").to_string();
-        assert!(error.contains(said) && error.contains("revision 2 of \"/x/n/b\""), "{error}");
+        let error = open(&path).err().expect("rejected").to_string();
+        assert!(error.contains(problem) && error.contains("revision 2 of \"/x/n/b\""), "{error}");
         assert!(!error.contains("another berth"), "{error}");
         let recovery = recover(&path).unwrap().unwrap();
         assert_eq!((recovery.kept, recovery.lost.len()), (1, 1), "{:?}", recovery.lost);
-        assert!(recovery.lost[0].contains(said), "{:?}", recovery.lost);
+        assert!(recovery.lost[0].contains(problem), "{:?}", recovery.lost);
         assert_eq!(open(&path).unwrap().get("/x/n/a").unwrap().bytes(), &good[..]);
     }
 }
 
 #[test]
-fn a_file_of_something_else_is_refused_and_stays() {
+fn a_foreign_file_is_rejected_and_unchanged() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("store.db");
-    std::fs::write(&path, "not a database, but somebody's text\n".repeat(1000)).unwrap();
+    std::fs::write(&path, "not a database, but plain text\n".repeat(1000)).unwrap();
     for error in [open(&path).err(), recover(&path).err()] {
-        let error = error.expect("refused").to_string();
+        let error = error.expect("rejected").to_string();
         assert!(error.contains("damaged") && !error.contains("another berth"), "{error}");
     }
     assert!(std::fs::read_to_string(&path).unwrap().starts_with("not a database"));
 }
 
 #[test]
-fn another_program_that_has_it_open_is_said_to() {
+fn a_lock_of_another_program_is_reported() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("store.db");
     drop(open(&path).unwrap());

@@ -1,4 +1,4 @@
-//! What the durable store keeps across a restart, and what it does when the disk refuses.
+//! Restarts of the durable store, and write errors.
 
 use berth_store::{CommitError, ListQuery, OpenError, ReadError, SqliteOptions, SqliteStore, Store, Write};
 use serde_json::json;
@@ -30,7 +30,7 @@ async fn objects_history_and_revision_survive_a_restart() {
     assert_eq!(watcher.next().await.unwrap().revision(), 6);
     assert_eq!(watcher.next().await.unwrap().revision(), 7);
     assert!(matches!(store.watch("/a/", 2), Err(ReadError::Compacted { .. })));
-    // The last thing that happened was a delete whose row went: revisions still go on.
+    // The last write is a delete whose row is collected. Revisions still continue after it.
     store.commit(Write::Delete { key: "/a/2".into(), expected: 2, last: None }).await.unwrap();
     for number in 0..8 {
         let key = format!("/b/{number}");
@@ -43,7 +43,7 @@ async fn objects_history_and_revision_survive_a_restart() {
 }
 
 #[tokio::test]
-async fn what_was_deleted_stays_so_however_much_of_the_old_rows_has_gone() {
+async fn a_deleted_object_stays_deleted_while_its_rows_are_collected() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("store.db");
     let open = || SqliteStore::open(&path, SqliteOptions::default()).unwrap();
@@ -54,7 +54,7 @@ async fn what_was_deleted_stays_so_however_much_of_the_old_rows_has_gone() {
         let expected = made.record.revision;
         let changed = store.commit(Write::Update { key: "/a/gone".into(), expected, value: update(1) }).await.unwrap();
         let mut other = store.commit(create(&format!("/b/{round}"))).await.unwrap().record.revision;
-        // So many changes between its rows that they do not go together.
+        // Many changes between its rows, so that the rows are collected in different batches.
         for number in 0..200 {
             let write = Write::Update { key: format!("/b/{round}"), expected: other, value: update(number) };
             other = store.commit(write).await.unwrap().record.revision;
@@ -74,7 +74,7 @@ async fn what_was_deleted_stays_so_however_much_of_the_old_rows_has_gone() {
 }
 
 #[tokio::test]
-async fn the_log_begins_anew_however_much_is_written_without_a_pause() {
+async fn the_log_is_restarted_under_continuous_writes() {
     const WRITERS: u64 = 8;
     const WRITES: u64 = 512;
     const BYTES: u64 = 32 * 1024;
@@ -92,7 +92,7 @@ async fn the_log_begins_anew_however_much_is_written_without_a_pause() {
         });
     }
     writers.join_all().await;
-    // What is written to the log is in the file by and by, and the log does not hold all of it.
+    // Checkpoints move the log into the file meanwhile, so the log stays shorter than the data.
     let log = std::fs::metadata(folder.path().join("store.db-wal")).unwrap().len();
     assert!(log < WRITERS * WRITES * BYTES / 2, "the log has {log} bytes");
     drop(store);
@@ -101,7 +101,7 @@ async fn the_log_begins_anew_however_much_is_written_without_a_pause() {
 }
 
 #[tokio::test]
-async fn a_store_is_opened_once() {
+async fn a_store_cannot_be_opened_twice() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("store.db");
     let _store = SqliteStore::open(&path, SqliteOptions::default()).unwrap();
@@ -110,11 +110,11 @@ async fn a_store_is_opened_once() {
 
 #[cfg(unix)]
 #[test]
-fn a_file_is_open_under_all_its_names() {
+fn a_store_cannot_be_opened_twice_through_symbolic_links() {
     let folders = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
     let [path, link, new] = folders.each_ref().map(|folder| folder.path().join("store.db"));
     std::os::unix::fs::symlink(&path, &link).unwrap();
-    // The first one through a link makes the file.
+    // Opening through a dangling link creates the file.
     let open = SqliteStore::open(&link, SqliteOptions::default()).unwrap();
     std::os::unix::fs::symlink(&path, &new).unwrap();
     for name in [&path, &new] {
@@ -125,7 +125,7 @@ fn a_file_is_open_under_all_its_names() {
 }
 
 #[tokio::test]
-async fn a_file_of_other_pages_is_read_and_written() {
+async fn a_file_with_another_page_size_is_read_and_written() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("store.db");
     let older = rusqlite::Connection::open(&path).unwrap();
@@ -143,7 +143,7 @@ async fn a_file_of_other_pages_is_read_and_written() {
 }
 
 #[tokio::test]
-async fn a_full_disk_refuses_writes_and_nothing_else() {
+async fn a_full_disk_rejects_writes_and_serves_reads() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("store.db");
     let options = SqliteOptions { bytes_max: Some(100_000), ..SqliteOptions::default() };
@@ -166,7 +166,7 @@ async fn a_full_disk_refuses_writes_and_nothing_else() {
     }
     assert_eq!(seen, written);
     drop(store);
-    // What was acknowledged is there; with room again writing goes on.
+    // Acknowledged writes are kept. Without the limit, writes succeed again.
     let store = SqliteStore::open(&path, SqliteOptions::default()).unwrap();
     assert_eq!(store.revision(), written);
     store.commit(create("/b")).await.unwrap();
@@ -174,7 +174,7 @@ async fn a_full_disk_refuses_writes_and_nothing_else() {
 
 #[cfg(unix)]
 #[tokio::test]
-async fn only_the_owner_can_read_it() {
+async fn only_the_owner_can_read_the_files() {
     use std::os::unix::fs::PermissionsExt;
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("store.db");
@@ -194,7 +194,7 @@ async fn only_the_owner_can_read_it() {
     let store = SqliteStore::open(&path, SqliteOptions::default()).unwrap();
     store.commit(create("/a/1")).await.unwrap();
     check();
-    // What others could read, as after the end of a process without a chance to tidy up.
+    // Copies with permissions for others, as of a killed process.
     let copy = tempfile::tempdir().unwrap();
     for file in files() {
         let copied = copy.path().join(file.file_name().unwrap());

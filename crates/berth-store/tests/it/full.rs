@@ -1,4 +1,4 @@
-//! A file system that is full: a small one in memory, mounted where an unprivileged process may do so (a namespace of its own).
+//! A full disk: a small tmpfs, mounted in a user namespace where that is permitted.
 
 use std::path::Path;
 use std::process::Command;
@@ -13,7 +13,7 @@ fn create(number: u64) -> Write {
     Write::Create { key: format!("/a/{number}"), value: json!({"text": "x".repeat(60_000)}) }
 }
 
-/// Waits in real time: the disk and the store's thread do.
+/// Polls a condition in real time.
 async fn until(what: &str, mut condition: impl FnMut() -> bool) {
     for _ in 0..200 {
         if condition() {
@@ -21,10 +21,10 @@ async fn until(what: &str, mut condition: impl FnMut() -> bool) {
         }
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
-    panic!("waited for {what}");
+    panic!("timed out waiting for {what}");
 }
 
-/// Not a test: what runs in the namespace. Does nothing unless started there.
+/// Not a test: the process that runs in the namespace. It does nothing in a normal test run.
 #[tokio::test]
 async fn victim() {
     let Some(folder) = std::env::var_os(VICTIM_FOLDER) else { return };
@@ -33,29 +33,29 @@ async fn victim() {
     let open = || SqliteStore::open(&path, SqliteOptions::default()).unwrap();
     let store = open();
     let mut written = 0;
-    let refused = loop {
+    let error = loop {
         match store.commit(create(written)).await {
             Ok(_) => written += 1,
             Err(error) => break error,
         }
-        assert!(written < 1000, "it is never full");
+        assert!(written < 1000, "the disk never gets full");
     };
-    assert!(matches!(refused, CommitError::Unavailable { .. }), "{refused}");
+    assert!(matches!(error, CommitError::Unavailable { .. }), "{error}");
     assert!(written > 20);
-    // It stays so, and deletions are taken all the while.
+    // The disk stays full, and deletions are still accepted.
     tokio::time::sleep(Duration::from_millis(1500)).await;
     let mut deleted = 0;
     for _ in 0..20 {
-        let trouble = store.trouble().expect("it is known");
+        let trouble = store.trouble().expect("trouble is reported");
         assert!(trouble.reason.contains("deletions") && !trouble.restart_helps, "{trouble:?}");
         assert!(store.commit(create(written)).await.is_err());
         let write = Write::Delete { key: format!("/a/{deleted}"), expected: deleted + 1, last: None };
-        store.commit(write).await.expect("a deletion");
+        store.commit(write).await.expect("deletes");
         deleted += 1;
     }
     let larger = ["-o", "remount,size=64m"];
     assert!(Command::new("mount").args(larger).arg(folder).status().unwrap().success());
-    until("room to be noticed", || store.trouble().is_none()).await;
+    until("the free space to be noticed", || store.trouble().is_none()).await;
     store.commit(create(written)).await.unwrap();
     drop(store);
     assert_eq!(open().revision(), written + deleted + 1);
@@ -63,7 +63,7 @@ async fn victim() {
 }
 
 #[test]
-fn a_full_disk_takes_deletions_until_there_is_room() {
+fn a_full_disk_accepts_only_deletions_until_there_is_space() {
     let folder = tempfile::tempdir().unwrap();
     let mount = "mount -t tmpfs -o size=14m tmpfs \"$1\" && exec \"$0\" full::victim --exact --nocapture";
     let unshare = |command: &[&str]| {
@@ -73,7 +73,7 @@ fn a_full_disk_takes_deletions_until_there_is_room() {
     };
     let at = folder.path().to_str().unwrap();
     if !unshare(&["mount", "-t", "tmpfs", "tmpfs", at]).is_ok_and(|output| output.status.success()) {
-        berth_testing::skip("no file system can be mounted here");
+        berth_testing::skip("cannot mount a file system in a user namespace");
         return;
     }
     let program = std::env::current_exe().unwrap();

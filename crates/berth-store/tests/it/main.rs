@@ -1,4 +1,4 @@
-//! Both stores through the trait: one suite, run on each; and what only the durable one can lose.
+//! Tests of both stores through [`berth_store::Store`], and of the durability of the SQLite store.
 
 mod crash;
 mod damage;

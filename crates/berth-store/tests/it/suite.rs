@@ -1,4 +1,4 @@
-//! What holds for every implementation.
+//! Tests that every implementation of the store passes.
 
 use std::sync::Arc;
 
@@ -23,8 +23,9 @@ fn keys(store: &dyn Store, query: &ListQuery<'_>) -> Vec<String> {
     store.list(query).unwrap().records.iter().map(|record| record.key.to_string()).collect()
 }
 
-/// Runs a test on a store of each kind, with a history of `history` changes and watchers that may lag 8 behind.
-async fn on_both<F: Future<Output = ()>>(history: usize, test: impl Fn(Arc<dyn Store>) -> F) {
+/// Runs a test on both stores, with a history of `history` changes and watchers that may lag 8
+/// changes behind.
+async fn on_both_stores<F: Future<Output = ()>>(history: usize, test: impl Fn(Arc<dyn Store>) -> F) {
     test(Arc::new(MemoryStore::with_limits(history, Some(8)))).await;
     let folder = tempfile::tempdir().unwrap();
     let options = SqliteOptions { history, watcher_buffer: Some(8), bytes_max: None };
@@ -33,7 +34,7 @@ async fn on_both<F: Future<Output = ()>>(history: usize, test: impl Fn(Arc<dyn S
 
 #[tokio::test]
 async fn writes_are_guarded_and_stamped() {
-    on_both(100, |store| async move {
+    on_both_stores(100, |store| async move {
         let first = store.commit(create("/a/x", json!({"n": 1}))).await.unwrap();
         assert_eq!(first.record.revision, 1);
         assert_eq!(*first.value, json!({"n": 1, "metadata": {"resourceVersion": "1"}}));
@@ -55,8 +56,8 @@ async fn writes_are_guarded_and_stamped() {
 }
 
 #[tokio::test]
-async fn lists_are_of_one_revision_and_come_in_pages() {
-    on_both(100, |store| async move {
+async fn pages_of_a_list_are_from_one_revision() {
+    on_both_stores(100, |store| async move {
         for key in ["/b/3", "/a/1", "/a/2", "/a/3"] {
             store.commit(create(key, json!({}))).await.unwrap();
         }
@@ -64,7 +65,7 @@ async fn lists_are_of_one_revision_and_come_in_pages() {
         assert_eq!(keys(&*store, &ListQuery::all("")).len(), 4);
         let page = store.list(&ListQuery { limit: 2, ..ListQuery::all("/a/") }).unwrap();
         assert_eq!((page.records.len(), page.remaining, page.revision), (2, 1, 4));
-        // Everything changes; the rest of the list does not.
+        // The objects change, but the later pages of the list do not.
         store.commit(delete("/a/3", 4)).await.unwrap();
         store.commit(create("/a/25", json!({}))).await.unwrap();
         store.commit(update("/a/2", 3, json!({"new": true}))).await.unwrap();
@@ -72,7 +73,7 @@ async fn lists_are_of_one_revision_and_come_in_pages() {
         assert_eq!(keys(&*store, &rest), ["/a/2", "/a/3"]);
         assert_eq!(store.list(&rest).unwrap().records[0].revision, 3);
         assert_eq!(keys(&*store, &ListQuery::all("/a/")), ["/a/1", "/a/2", "/a/25"]);
-        // What is left is known from the page before, and counted where there was none.
+        // The remaining count comes from the page before, or is computed if that was not listed.
         let page = |after, limit| {
             let query = ListQuery { start_after: Some(after), limit, at_revision: Some(4), ..ListQuery::all("/a/") };
             let page = store.list(&query).unwrap();
@@ -90,8 +91,8 @@ async fn lists_are_of_one_revision_and_come_in_pages() {
 }
 
 #[tokio::test]
-async fn watchers_see_everything_after_their_revision_in_order() {
-    on_both(100, |store| async move {
+async fn watchers_get_all_changes_after_their_revision_in_order() {
+    on_both_stores(100, |store| async move {
         for key in ["/a/1", "/b/1", "/a/2"] {
             store.commit(create(key, json!({"labels": key}))).await.unwrap();
         }
@@ -118,8 +119,8 @@ async fn watchers_see_everything_after_their_revision_in_order() {
 }
 
 #[tokio::test]
-async fn forgotten_history_is_an_error_and_not_a_gap() {
-    on_both(3, |store| async move {
+async fn reading_compacted_history_is_an_error() {
+    on_both_stores(3, |store| async move {
         for number in 1..=6 {
             store.commit(create(&format!("/a/{number}"), json!({}))).await.unwrap();
         }
@@ -130,7 +131,7 @@ async fn forgotten_history_is_an_error_and_not_a_gap() {
         assert_eq!(keys(&*store, &ListQuery { at_revision: Some(3), ..ListQuery::all("/a/") }).len(), 3);
         assert!(store.watch("/a/", 3).is_ok());
         store.compact(6);
-        // Compaction of the durable store happens with the next write at the latest.
+        // The durable store compacts before the next write at the latest.
         store.commit(create("/a/7", json!({}))).await.unwrap();
         assert!(store.watch("/a/", 5).is_err());
         assert_eq!(keys(&*store, &ListQuery::all("/a/")).len(), 7);
@@ -139,8 +140,8 @@ async fn forgotten_history_is_an_error_and_not_a_gap() {
 }
 
 #[tokio::test]
-async fn slow_watchers_are_dropped_and_told() {
-    on_both(100, |store| async move {
+async fn slow_watchers_are_dropped_with_an_error() {
+    on_both_stores(100, |store| async move {
         let mut slow = store.watch("/a/", 0).unwrap();
         let mut other = store.watch("/b/", 0).unwrap();
         for number in 0..20 {
@@ -161,13 +162,14 @@ async fn slow_watchers_are_dropped_and_told() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn racing_writers_lose_no_update() {
-    on_both(10_000, |store| async move {
+    on_both_stores(10_000, |store| async move {
         store.commit(create("/counter", json!({"n": 0}))).await.unwrap();
         let mut watcher = store.watch("", 1).unwrap();
         let reader = tokio::spawn(async move {
             let mut last = 1;
             while last < 1 + 4 * 50 {
-                // A dropped reader would end the test early; it only has eight places, so it must keep up.
+                // The watcher may be dropped, as it lags at most 8 changes; then this check ends
+                // early.
                 let Ok(event) = watcher.next().await else { return };
                 assert_eq!(event.revision(), last + 1);
                 last += 1;
@@ -202,14 +204,14 @@ async fn racing_writers_lose_no_update() {
 }
 
 #[tokio::test]
-async fn what_is_older_than_the_history_is_read_as_it_was_written() {
-    on_both(4, |store| async move {
+async fn condensed_objects_are_read_as_they_were_written() {
+    on_both_stores(4, |store| async move {
         let object = |number: u64| {
-            let owners = json!([{"manager": "somebody", "operation": "Update"}]);
-            json!({"metadata": {"managedFields": owners, "name": format!("n{number}")},
-                "spec": {"number": number, "text": "like the others ".repeat(20)}})
+            let managed_fields = json!([{"manager": "kubectl", "operation": "Update"}]);
+            json!({"metadata": {"managedFields": managed_fields, "name": format!("n{number}")},
+                "spec": {"number": number, "text": "common filler ".repeat(20)}})
         };
-        let without_owners = |object: &Value| {
+        let without_managed_fields = |object: &Value| {
             let mut object = object.clone();
             object["metadata"].as_object_mut().unwrap().remove("managedFields");
             object.to_string().into_bytes()
@@ -224,7 +226,7 @@ async fn what_is_older_than_the_history_is_read_as_it_was_written() {
         for (record, (bytes, value)) in listing.records.iter().zip(&written) {
             assert_eq!((record.bytes(), record.value()), (bytes.clone(), value.clone()));
             let [before, after] = record.without_managed_fields();
-            assert_eq!([&before[..], &after[..]].concat(), without_owners(value));
+            assert_eq!([&before[..], &after[..]].concat(), without_managed_fields(value));
         }
         let changed = store.commit(update("/a/things/00", 1, object(100))).await.unwrap();
         assert_eq!(changed.value["spec"]["number"], 100);

@@ -68,7 +68,7 @@ fn a_store_that_lost_its_end_is_refused_and_recovered_when_asked_to() {
     std::fs::write(&log, &bytes).expect("written");
 
     let said = refused(data.path());
-    assert!(said.contains("lost its end") && said.contains("--recover"), "{said}");
+    assert!(said.contains("lost its last writes") && said.contains("--recover"), "{said}");
     assert!(!said.contains("another berth") && !said.contains("backtrace"), "{said}");
     assert_eq!(said.lines().count(), 1, "{said}");
     assert_eq!(std::fs::read(&log).expect("SQLite's log"), bytes, "a start that is refused changes nothing");

@@ -1,4 +1,5 @@
-//! Suites of the API server's cases that need no server: custom resources against their schemas, metadata, lists, tables.
+//! Suites of the folder `apiserver` that need no server: custom resources and their schemas,
+//! metadata, list options and tables.
 
 use std::sync::Arc;
 
@@ -45,7 +46,8 @@ fn is_root(case: &Case) -> bool {
     input(case, "isResourceRoot").as_bool().unwrap_or_default()
 }
 
-/// Errors as sets of kind and field; the texts of details are compared where they do not quote a library.
+/// Compares errors in any order, by type, field and detail. A detail that quotes a Go library's
+/// error is not compared.
 pub fn errors(case: &Case, got: &[Error]) -> Verdict {
     let wanted = want(case, "errors").as_array().cloned().unwrap_or_default();
     let mut left: Vec<&Error> = got.iter().collect();
@@ -71,11 +73,11 @@ pub fn errors(case: &Case, got: &[Error]) -> Verdict {
     }
     match left.first() {
         None => Ok(()),
-        Some(error) => Err(format!("not wanted: {error}")),
+        Some(error) => Err(format!("unexpected error: {error}")),
     }
 }
 
-/// The CEL part of validation belongs to the server; cases that hang on it are told apart by their error texts.
+/// Compares validation by the schema. CEL rules have suites of their own.
 fn validate(case: &Case) -> Verdict {
     let schema = schema(case)?;
     let prefix = input_text(case, "path");
@@ -131,7 +133,7 @@ fn coerce(case: &Case) -> Verdict {
     let schema = schema(case)?;
     let wanted_error = !want(case, "error").is_null();
     match coerce_metadata(Some(&schema), &mut object, options) {
-        Ok(_) if wanted_error => Err(format!("must fail with {}", want(case, "error"))),
+        Ok(_) if wanted_error => Err(format!("want error {}, got none", want(case, "error"))),
         Ok(unknown) => {
             equal("object", &object, want(case, "object"))?;
             let mut wanted: Vec<String> = want(case, "unknownFields")
@@ -161,7 +163,7 @@ fn decode(case: &Case) -> Verdict {
             Some(wanted) => equal("err", &json!(error), &json!(wanted)),
             None => Err(error),
         },
-        Ok(_) if !want(case, "err").is_null() => Err(format!("must fail with {}", want(case, "err"))),
+        Ok(_) if !want(case, "err").is_null() => Err(format!("want error {}, got none", want(case, "err"))),
         Ok((decoded, unknown)) => {
             let wanted = want(case, "metadata");
             let wanted = if wanted.is_null() { json!({}) } else { wanted.clone() };
@@ -227,7 +229,7 @@ fn columns(case: &Case) -> Verdict {
 fn equal_ignoring(case: &Case) -> Verdict {
     let got = meta::equal_ignoring_managed_fields(input(case, "a"), input(case, "b"));
     equal("want", &json!(got), want(case, "want")).or_else(|error| {
-        // Some cases are recorded with the bare boolean.
+        // Some cases record the boolean without a field name.
         if *case.want.whole() == json!(got) { Ok(()) } else { Err(error) }
     })
 }
@@ -276,7 +278,7 @@ fn options(case: &Case) -> Verdict {
         validation::validate_managed_fields(input(case, "managedFields"), &Path::new("managedFields"))
     } else if has("conditions") {
         let mut errors = validation::validate_conditions(input(case, "conditions"), &Path::new("status.conditions"));
-        // Cases about the reason leave the rest of the condition unfinished.
+        // Cases about the reason omit other required fields of the condition.
         if case.name.contains("reason") {
             errors.retain(|error| error.field.ends_with(".reason"));
         }
@@ -291,7 +293,7 @@ fn options(case: &Case) -> Verdict {
     check(case, &got)
 }
 
-/// The many spellings of what a validation case wants.
+/// Compares validation errors with the expectation, which suites record in different fields.
 fn check(case: &Case, got: &[Error]) -> Verdict {
     let shown: Vec<String> = got.iter().map(ToString::to_string).collect();
     let fits = if let Some(valid) = want(case, "valid").as_bool() {
@@ -308,16 +310,16 @@ fn check(case: &Case, got: &[Error]) -> Verdict {
         wanted.len() == shown.len()
             && wanted.iter().all(|wanted| shown.iter().any(|shown| wanted["error"] == json!(shown)))
     } else if case.data["upstreamTest"] == "TestValidateAnnotations" {
-        // Recorded without an expectation: these are the ones that are one byte too large.
+        // Recorded without an expectation. The annotations of these cases are one byte too large.
         !got.is_empty()
     } else if let Some(fails) = want(case, "expectError").as_bool() {
-        // What the failure has to say, if anything; without one there is nothing that could say it.
+        // Compare the message too, if one is expected.
         let part = want(case, "expectedErrorMessage").as_str().unwrap_or_default();
         fails != got.is_empty() && (part.is_empty() || shown.iter().any(|shown| shown.contains(part)))
     } else if case.want.whole().as_object().is_some_and(Map::is_empty) {
         got.is_empty()
     } else {
-        return Err(format!("unknown want {}, got {shown:?}", case.want.whole()));
+        return Err(format!("unknown form of expectation {}, got {shown:?}", case.want.whole()));
     };
     if fits { Ok(()) } else { Err(format!("got {shown:?}, want {}", case.want.whole())) }
 }
@@ -326,7 +328,8 @@ fn object_meta(case: &Case) -> Verdict {
     let map = case.input.whole().as_object().cloned().unwrap_or_default();
     let path = Path::new("field");
     let got = if map.contains_key("new") {
-        // A time that was set to nothing was recorded as null; an object that is not going has none at all.
+        // Go's zero time was recorded as null. An object that is not being deleted has no such
+        // field.
         let timed = |metadata: &Value| {
             let mut metadata = metadata.clone();
             if metadata.get("deletionTimestamp").is_some_and(Value::is_null) {
@@ -334,7 +337,7 @@ fn object_meta(case: &Case) -> Verdict {
             }
             metadata
         };
-        // What is checked stays as it is.
+        // Validation does not change the new object.
         let new = input(case, "new");
         if let Some(wanted) = case.want.get("expectedNew") {
             equal("new", new, wanted)?;
@@ -375,14 +378,14 @@ fn structural_schema(case: &Case) -> Verdict {
         nested_additional_properties: option("allowNestedAdditionalProperties"),
         nested_rules: option("allowNestedXValidations"),
     };
-    // Errors of the whole have a path; the recorder left the path out of the input.
+    // Some cases validate a whole definition. The path of its schema is not among the inputs.
     let wanted = want(case, "errors").as_array().cloned().unwrap_or_default();
     let prefixed =
         wanted.iter().any(|error| error["field"].as_str().unwrap_or_default().starts_with("spec.validation"));
     let path = if prefixed { Path::new("spec.validation.openAPIV3Schema") } else { Path::root() };
     let mut got = structural::check_structural(input(case, "schema"), exceptions, &path);
     if case.suite == "structural-completeness" {
-        // This suite looks at parts of schemas, and only at what they mention.
+        // This suite has parts of schemas: compare the errors about fields that must be specified.
         got.retain(|error| error.detail.starts_with("because"));
     }
     errors(case, &got)

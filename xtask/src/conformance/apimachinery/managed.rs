@@ -1,4 +1,4 @@
-//! Suites about `managedFields`.
+//! Suites of `managedFields`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, OnceLock};
@@ -26,7 +26,7 @@ pub fn runner(suite: &str) -> Option<Runner> {
     })
 }
 
-/// Equality of managed fields as sets, the rest as it is.
+/// Compares two objects. The order of `managedFields` entries does not matter.
 fn same_object(got: &Value, wanted: &Value) -> bool {
     let split = |value: &Value| {
         let mut value = value.clone();
@@ -53,7 +53,7 @@ fn same_entries(got: &Value, wanted: &Value) -> bool {
         })
 }
 
-/// One set of types for every version.
+/// Recorded types that apply to every version of an object.
 struct Recorded(Typing);
 
 impl Versions for Recorded {
@@ -91,8 +91,8 @@ fn script(case: &Case) -> Verdict {
     for (number, step) in input(case, "steps").as_array().into_iter().flatten().enumerate() {
         let field = |key: &str| step.get(key).and_then(Value::as_str).unwrap_or_default();
         let wanted = case.want["afterStep"].pointer(&format!("/{number}")).unwrap_or(&Value::Null);
-        // A label that appears here for the first time is when this step happened. The last step happens later than
-        // everything, so a time it should not have touched would show.
+        // Recorded times are labels. The label that a step adds is the step's time. The last step
+        // gets a later time than all others, so that a wrongly changed time is noticed.
         let labels: BTreeSet<String> = labels(wanted);
         let fresh = labels.difference(&seen).next().cloned();
         let now = match fresh {
@@ -123,13 +123,13 @@ fn script(case: &Case) -> Verdict {
         match result {
             Ok(object) => {
                 if !wanted_error.is_empty() {
-                    return Err(format!("step {number}: must fail with {wanted_error}, got {object}"));
+                    return Err(format!("step {number}: want error {wanted_error}, got {object}"));
                 }
                 live = Some(object);
             }
             Err(status) => {
                 if wanted_error.is_empty() {
-                    return Err(format!("step {number}: failed: {status}"));
+                    return Err(format!("step {number}: want no error, got {status}"));
                 }
                 let code = wanted.pointer("/status/code").and_then(Value::as_f64).unwrap_or(f64::from(status.code));
                 if code != f64::from(status.code) || status.message != wanted_error {
@@ -150,7 +150,7 @@ fn script(case: &Case) -> Verdict {
     Ok(())
 }
 
-/// The times (or labels of times) in an object's entries.
+/// The time labels in the `managedFields` of a step's live object.
 fn labels(step: &Value) -> BTreeSet<String> {
     let entries = step.pointer("/live/metadata/managedFields").and_then(Value::as_array);
     let times = entries.into_iter().flatten().filter_map(|entry| entry.get("time")?.as_str());
@@ -176,7 +176,7 @@ fn scale(case: &Case) -> Verdict {
         "" => "apps/v1".to_owned(),
         version => meta::GroupVersion::new(part("Group"), version).to_string(),
     };
-    // The version of a scale is said where a list becomes one of a scale; from there it is in the entries.
+    // The scale version is recorded for conversions to a scale only.
     let scale_version = input(case, "gvk").get("apiVersion").and_then(Value::as_str).unwrap_or("autoscaling/v1");
     let fields = ScaleFields { paths, parent_version, scale_version: scale_version.to_owned() };
     let got = match input_text(case, "op") {
@@ -221,7 +221,7 @@ fn conflict(case: &Case) -> Verdict {
         let key = managed.managers.keys().next().ok_or("no entry")?;
         let identity = Identity::from_key(key).ok_or("no identity")?;
         let mut got = identity.to_value();
-        // The recorded identifier of an update also says when; here times are kept beside.
+        // The recorded identifier of an update includes the time. Berth stores times separately.
         if let Some(time) = managed.times.get(key).filter(|_| !identity.applied) {
             got["time"] = json!(time);
         }
@@ -256,7 +256,7 @@ fn conflict(case: &Case) -> Verdict {
         .into_iter()
         .map(|(identity, _, path)| berth_apimachinery::apply::Conflict {
             manager: identity.key(),
-            // The text of one field step is the text itself behind a dot.
+            // A single field element prints as its name after a dot.
             path: vec![berth_apimachinery::apply::PathElement::field(path.trim_start_matches('.'))],
         })
         .collect();

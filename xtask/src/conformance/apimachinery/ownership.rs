@@ -1,4 +1,5 @@
-//! Suites about field ownership below `managedFields`: paths, sets, typed walks, and the updater.
+//! Suites of field ownership: paths, field sets, operations on typed values, and the updater that
+//! server-side apply uses.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -37,7 +38,7 @@ pub fn runner(suite: &str) -> Option<Runner> {
     })
 }
 
-/// A recorded schema by its id.
+/// The recorded schema with an id.
 pub fn schema(case: &Case, id: &str) -> Result<Types, String> {
     if id == "deduced" || id.is_empty() {
         return Ok(Types::deduced());
@@ -155,7 +156,7 @@ fn reconcile(case: &Case) -> Verdict {
     let got = apply::reconcile(&types, &root, input(case, "object"), &set).map_err(text)?;
     match (got, want(case, "set")) {
         (None, Value::Null) => Ok(()),
-        (Some(got), Value::Null) => Err(format!("must stay, got {}", got.to_fields_v1_text())),
+        (Some(got), Value::Null) => Err(format!("want no change, got {}", got.to_fields_v1_text())),
         (got, wanted) => equal_sets("set", &got.unwrap_or(set), wanted),
     }
 }
@@ -180,7 +181,7 @@ fn path_element(case: &Case) -> Verdict {
 }
 
 fn element(text: &str) -> Result<PathElement, String> {
-    PathElement::parse(text).map_err(|e| e.to_string())?.ok_or(format!("unknown kind of step {text}"))
+    PathElement::parse(text).map_err(|e| e.to_string())?.ok_or(format!("{text}: unknown kind of path element"))
 }
 
 fn path_order(case: &Case) -> Verdict {
@@ -309,17 +310,17 @@ fn schema_resolve(case: &Case) -> Verdict {
     let Some(resolved) = resolved else { return Ok(()) };
     let wanted = match apply::read_ref(want(case, "atom")) {
         TypeRef::Inline(atom) => atom,
-        TypeRef::Named(..) => return Err("an atom is no name".to_owned()),
+        TypeRef::Named(..) => return Err("want.atom: expected a type, got a name".to_owned()),
     };
     if *resolved == wanted { Ok(()) } else { Err(format!("got {resolved:?}, want {wanted:?}")) }
 }
 
-/// Paths of the message suite come as text; what matters is how they are grouped.
+/// Compares the message of conflicts. The paths are recorded as text, and the message groups them.
 fn conflict_message(case: &Case) -> Verdict {
     let mut conflicts = Vec::new();
     for manager in input(case, "managers").as_array().into_iter().flatten() {
         for path in manager["paths"].as_array().into_iter().flatten() {
-            // A field step prints as `.name`, so the rest of the text after the first dot prints as itself.
+            // A field element prints as a dot and its name: use the text after the dot as name.
             let text = path.as_str().unwrap_or_default().trim_start_matches('.');
             conflicts.push(Conflict {
                 manager: manager["manager"].as_str().unwrap_or_default().to_owned(),
@@ -330,7 +331,7 @@ fn conflict_message(case: &Case) -> Verdict {
     equal("message", &json!(apply::conflict_text(&conflicts)), want(case, "message"))
 }
 
-/// The recorded converters between versions.
+/// The converters between versions that the cases name.
 struct Converter {
     kind: String,
     types: Arc<Types>,
@@ -425,6 +426,7 @@ fn reliant(object: &Value, from: &str, to: &str) -> Result<Value, ConversionErro
 }
 
 fn script(case: &Case) -> Verdict {
+    // Schemas, converter and ignored fields of the case.
     let parser = input(case, "parser");
     let parser_text =
         |parser: &Value, key: &str| parser.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();
@@ -456,6 +458,7 @@ fn script(case: &Case) -> Verdict {
         ignored.insert(version.clone(), filter(entry)?);
     }
     let return_unchanged = input(case, "returnInputOnNoop").as_bool().unwrap_or_default();
+    // Run the steps on the live object and its managers.
     let mut live: Option<(Value, String)> = None;
     let mut managers = Managers::new();
     let mut failure: Option<String> = None;
@@ -467,7 +470,7 @@ fn script(case: &Case) -> Verdict {
                 let parser = step.get("parser").unwrap_or(step);
                 let id = match parser.get("schema").and_then(Value::as_str) {
                     Some(id) => id.to_owned(),
-                    None => return Err(format!("step {number}: no schema in {step}")),
+                    None => return Err(format!("step {number}: {step} has no schema")),
                 };
                 converter.types = Arc::new(schema(case, &id)?);
                 continue;
@@ -483,7 +486,7 @@ fn script(case: &Case) -> Verdict {
         let manager = field("manager");
         let null = Value::Null;
         let object = step.get("object").unwrap_or(&null);
-        // The live object is read in the version of the request.
+        // Convert the live object to the version of the request.
         if let Some((object, live_version)) = &live
             && *live_version != version
         {
@@ -530,7 +533,7 @@ fn script(case: &Case) -> Verdict {
                 if let Some(wanted) = step.get("wantConflicts").and_then(Value::as_array)
                     && !wanted.is_empty()
                 {
-                    return Err(format!("step {number}: must conflict on {wanted:?}"));
+                    return Err(format!("step {number}: want conflicts {wanted:?}, got none"));
                 }
                 if let Some(object) = object {
                     live = Some((object, version));
@@ -552,7 +555,7 @@ fn script(case: &Case) -> Verdict {
                     })
                     .collect();
                 if got != wanted {
-                    return Err(format!("step {number}: conflicts {got:?}, want {wanted:?}"));
+                    return Err(format!("step {number}: conflicts: got {got:?}, want {wanted:?}"));
                 }
             }
             Err(error) => {
@@ -560,22 +563,23 @@ fn script(case: &Case) -> Verdict {
                 break;
             }
         }
-        // The first wrong step is the useful one.
+        // Report the first step that differs.
         let observed = case.data["observed"].pointer(&format!("/afterStep/{number}/live"));
         if let (Some((got, _)), Some(wanted)) = (&live, observed)
             && !same(got, wanted)
         {
-            return Err(format!("after step {number}: live {got}, want {wanted}"));
+            return Err(format!("live object after step {number}: got {got}, want {wanted}"));
         }
     }
+    // Compare the error, the live object and its managers.
     match (failure, wants_error(case)) {
         (Some(_), true) => return Ok(()),
-        (None, true) => return Err("must fail".to_owned()),
+        (None, true) => return Err("want an error, got none".to_owned()),
         (Some(failure), false) => return Err(failure),
         (None, false) => {}
     }
     if !want(case, "object").is_null() {
-        let (object, version) = live.ok_or("no object")?;
+        let (object, version) = live.ok_or("object: got none")?;
         let wanted_version = want(case, "apiVersion").as_str().unwrap_or(&version);
         let object = if wanted_version == version {
             object
@@ -601,7 +605,7 @@ fn script(case: &Case) -> Verdict {
         }
     }
     match managers.iter().find(|(_, owned)| owned.set.is_empty()) {
-        Some((name, _)) => Err(format!("manager {name} has an empty set")),
+        Some((name, _)) => Err(format!("manager {name} owns no fields, but has an entry")),
         None => Ok(()),
     }
 }

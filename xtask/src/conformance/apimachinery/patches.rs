@@ -1,4 +1,4 @@
-//! Suites about patches.
+//! Suites of patches.
 
 use std::sync::{Arc, OnceLock};
 
@@ -24,7 +24,7 @@ pub fn runner(suite: &str) -> Option<Runner> {
     })
 }
 
-/// The recorded item types, from the OpenAPI document beside the cases.
+/// Schema of a recorded item type, from the OpenAPI documents in the folder `schemas`.
 fn item(case: &Case, name: &str) -> Result<Arc<Schema>, String> {
     static DOCUMENTS: OnceLock<Vec<Document>> = OnceLock::new();
     let documents = DOCUMENTS.get_or_init(|| {
@@ -82,8 +82,8 @@ fn create(case: &Case) -> Verdict {
         let strict = patch::three_way_strategic(&original, &modified, &current, &schema, false);
         let conflict = case.name.contains("conflict");
         match (strict, conflict) {
-            (Ok(_), true) => return Err("must conflict without overwrite".to_owned()),
-            (Err(error), false) => return Err(format!("must not conflict: {error}")),
+            (Ok(_), true) => return Err("want a conflict without overwrite, got a patch".to_owned()),
+            (Err(error), false) => return Err(format!("want no conflict, got {error}")),
             _ => {}
         }
     }
@@ -97,13 +97,13 @@ fn apply(case: &Case) -> Verdict {
             None => true,
         };
         let fails = !(parses("patchText") && parses("originalText"));
-        return if fails { Ok(()) } else { Err("must not parse".to_owned()) };
+        return if fails { Ok(()) } else { Err("want a parse error, got JSON".to_owned()) };
     }
     let schema = item(case, "mergeItem")?;
     let result = patch::apply_strategic(&or_empty(input(case, "original")), &or_empty(input(case, "patch")), &schema);
     match (result, want(case, "expectedError").as_str().filter(|error| !error.is_empty())) {
         (Ok(result), None) => equal("result", &result, want(case, "result")),
-        (Ok(result), Some(error)) => Err(format!("must fail with {error}, got {result}")),
+        (Ok(result), Some(error)) => Err(format!("want error {error}, got {result}")),
         (Err(error), Some(part)) if error.to_string().contains(part) => Ok(()),
         (Err(error), wanted) => Err(format!("failed: {error}, want {wanted:?}")),
     }
@@ -129,7 +129,8 @@ fn text(case: &Case) -> Verdict {
     let check = |name: &str, got: Result<Value, PatchError>| -> Result<Value, String> {
         let error = want(case, &format!("{name}Error")).as_str().unwrap_or_default();
         match got {
-            // Some outcomes depend on the schema source; then either the text or the error is right.
+            // Some results depend on the source of the schema: either the result or the error
+            // counts.
             Err(got) if !error.is_empty() && got.to_string().contains(error) => Ok(Value::Null),
             Err(got) => Err(format!("{name}: {got}")),
             Ok(got) => {
@@ -186,7 +187,7 @@ fn json_patch(case: &Case) -> Verdict {
         .and_then(|patch| patch::apply_json(input(case, "object"), &patch));
     match result {
         Ok(result) => match want(case, "object") {
-            _ if super::wants_error(case) => Err("must fail".to_owned()),
+            _ if super::wants_error(case) => Err("want an error, got a patched object".to_owned()),
             Value::Null => Ok(()),
             wanted if same(&result, wanted) => Ok(()),
             wanted => Err(format!("got {result}, want {wanted}")),

@@ -1,4 +1,4 @@
-//! Suites about names, metadata, options, selectors and error texts.
+//! Suites of names, metadata, request options, selectors and error texts.
 
 use berth_apimachinery::deletion::{self, Deletion};
 use berth_apimachinery::field::{Error, ErrorKind, Path};
@@ -70,7 +70,7 @@ fn string(case: &Case) -> Verdict {
         "wildcard-dns1123-subdomain" => names::is_wildcard_dns1123_subdomain(text),
         other => return Err(format!("unknown validator {other}")),
     };
-    // A name that has to be there says so by an empty message: whoever asks tells it as a required value.
+    // An empty message means that the value is required. Callers of the validator report it so.
     let messages: Vec<String> =
         messages.into_iter().map(|text| if text.is_empty() { "Required value".to_owned() } else { text }).collect();
     if let Some(part) = want(case, "messageContains").as_str()
@@ -168,13 +168,13 @@ fn list_options(case: &Case) -> Verdict {
     check_errors(case, &errors)
 }
 
-/// The error a case describes. Only JSON values can be shown; a Go value with its own text is none.
+/// The error that a case describes. Its bad value must be JSON: Go values are not recorded.
 fn described(error: &Value) -> Result<Error, String> {
     let text = |key: &str| error.get(key).and_then(Value::as_str).unwrap_or_default();
-    let kind = ErrorKind::from_reason(text("type")).ok_or(format!("no such kind of error: {}", text("type")))?;
+    let kind = ErrorKind::from_reason(text("type")).ok_or(format!("{}: unknown type of error", text("type")))?;
     let bad_value = match error.get("badValue") {
         Some(Value::String(text)) if text == "<value omitted>" => None,
-        // The recorder writes a value that is left out of the text as an empty object.
+        // An omitted bad value is recorded as an empty object.
         Some(Value::Object(map)) if map.is_empty() && kind == ErrorKind::TooMany => None,
         other => other.cloned(),
     };
@@ -197,7 +197,7 @@ fn status_invalid(case: &Case) -> Verdict {
     equal("reason", &json!(status.reason), want(case, "reason"))?;
     let mut details = status.to_value()["details"].clone();
     for cause in details["causes"].as_array_mut().into_iter().flatten() {
-        // The recorded causes leave the message to the message of the whole.
+        // The recorded causes have no message.
         cause.as_object_mut().map(|cause| cause.remove("message"));
     }
     if details["causes"].is_null() {
@@ -249,7 +249,8 @@ fn label_parse(case: &Case) -> Verdict {
         }
     }
     if let Some(other) = want(case, "equalsSelector").as_str() {
-        // Written sorted by key, so that equal selectors have equal texts; `x in ()` is how a single empty value prints.
+        // Selectors print sorted by key, so that equal selectors have equal texts. A single empty
+        // value prints as `x in ()`.
         let equal_texts = parsed.to_string() == other;
         equal("equal", &json!(equal_texts), want(case, "equal"))?;
     }
@@ -380,7 +381,7 @@ fn predicate(case: &Case) -> Verdict {
         if wanted.is_null() { want(case, b).clone() } else { wanted.clone() }
     };
     if !either("matches", "shouldMatch").is_null() {
-        // Without attributes (they could not be read) nothing matches.
+        // An object without attributes does not match: upstream failed to read them.
         let matches = input(case, "labels").as_object().is_some_and(|have| labels.matches(have))
             && fields.matches(lookup(input(case, "fields")));
         equal("matches", &json!(matches), &either("matches", "shouldMatch"))?;
@@ -402,11 +403,11 @@ fn predicate(case: &Case) -> Verdict {
     if case.want.whole().as_object().is_some_and(Map::is_empty) {
         let indexed = texts(input(case, "indexFields")).iter().any(|field| fields.exact(field).is_some())
             || texts(input(case, "indexLabels")).iter().any(|label| labels.exact(label).is_some());
-        return if indexed { Err("must not use an index".to_owned()) } else { Ok(()) };
+        return if indexed { Err("want no index, got one".to_owned()) } else { Ok(()) };
     }
     let mut index = Vec::new();
     for field in texts(input(case, "indexFields")) {
-        // The namespace of the request stands in where the selector does not say one.
+        // The namespace of the request applies if the selector names none.
         let value = fields.exact(&field).or((field == "metadata.namespace").then_some("default"));
         index.extend(value.map(|value| json!({"index": format!("f:{field}"), "value": value})));
     }
@@ -417,7 +418,7 @@ fn predicate(case: &Case) -> Verdict {
     equal("index", &Value::from(index), want(case, "index"))
 }
 
-/// A text the error must contain; suites spell its key differently.
+/// Text that the error must contain. Suites record it under different keys.
 fn wanted_error(case: &Case) -> Option<&str> {
     ["error", "err", "expectedError", "expectErr"]
         .into_iter()
@@ -428,7 +429,7 @@ fn wanted_error(case: &Case) -> Option<&str> {
 fn continue_token(case: &Case) -> Verdict {
     let token = input(case, "continueValue").as_str().or(input(case, "token").as_str()).unwrap_or_default();
     if input_text(case, "operation") == "encode" {
-        return Err("encoding is not recorded with inputs".to_owned());
+        return Err("cases of encoding were recorded without inputs".to_owned());
     }
     match (revision::Continue::decode(token, input_text(case, "keyPrefix")), wanted_error(case)) {
         (Ok(got), None) => {
@@ -471,15 +472,15 @@ fn storage_list(case: &Case) -> Verdict {
 
 fn graceful(case: &Case) -> Verdict {
     if want(case, "error") == true {
-        return Err("want an error: no object and options make deletion fail".to_owned());
+        return Err("want an error, but shortening the grace period cannot fail".to_owned());
     }
     let now = input_text(case, "now").parse().map_err(|e| format!("{e}"))?;
     let mut object = json!({"metadata": input(case, "metadata")});
-    let wish = input(case, "options").get("gracePeriodSeconds").and_then(Value::as_i64);
-    let (deletion, wish) = deletion::shorten(&mut object, wish, now);
+    let grace_period = input(case, "options").get("gracePeriodSeconds").and_then(Value::as_i64);
+    let (deletion, grace_period) = deletion::shorten(&mut object, grace_period, now);
     equal("graceful", &json!(deletion == Deletion::Graceful), want(case, "graceful"))?;
     equal("gracefulPending", &json!(deletion == Deletion::Pending), want(case, "gracefulPending"))?;
-    equal("optionsGracePeriodSeconds", &json!(wish), want(case, "optionsGracePeriodSeconds"))?;
+    equal("optionsGracePeriodSeconds", &json!(grace_period), want(case, "optionsGracePeriodSeconds"))?;
     let got = &object["metadata"];
     equal("deletionGracePeriodSeconds", &got["deletionGracePeriodSeconds"], want(case, "deletionGracePeriodSeconds"))?;
     match want(case, "deletionTimestamp") {
@@ -529,7 +530,7 @@ fn webhook_rule(case: &Case) -> Verdict {
         Some(part) => {
             parts.iter().find(|(_, name, _)| *name == part).is_some_and(|(_, _, check)| check(rule, &subject))
         }
-        // Cases about one part give only that.
+        // This suite records some parts of a rule only. Check those.
         None if case.suite == "webhook-rules" => {
             parts.iter().filter(|(key, _, _)| rule.get(*key).is_some()).all(|(_, _, check)| check(rule, &subject))
         }

@@ -1,4 +1,4 @@
-//! Suites about quantities, numbers, times, versions, names of kinds, streams, tables.
+//! Suites of quantities, numbers, times, versions, names of kinds, YAML streams and tables.
 
 use berth_apimachinery::quantity::{self, Format, Quantity};
 use berth_apimachinery::{decode, int_or_string, meta, revision, table, times};
@@ -38,7 +38,7 @@ fn format(name: &str) -> Format {
     }
 }
 
-/// A quantity given as text, or as exact decimal and format.
+/// Reads a quantity that is recorded as text, or as exact decimal and format.
 fn read(value: &Value) -> Result<Quantity, String> {
     let text = |key: &str| value.get(key).and_then(Value::as_str);
     if let Some(text) = text("text") {
@@ -50,7 +50,7 @@ fn read(value: &Value) -> Result<Quantity, String> {
 fn decimal(text: &str, format: Format) -> Result<Quantity, String> {
     let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
     let digits = format!("{whole}{fraction}");
-    // Some have hundreds of zeros behind their digits.
+    // Some recorded decimals end in hundreds of zeros.
     let short = digits.trim_end_matches('0');
     let scale = (digits.len() - short.len()) as i32 - fraction.len() as i32;
     let digits: i128 =
@@ -58,7 +58,7 @@ fn decimal(text: &str, format: Format) -> Result<Quantity, String> {
     Quantity::from_scaled(digits, scale, format).ok_or(format!("{text} is out of range"))
 }
 
-/// Whether the amount is this exact decimal number.
+/// Compares a quantity with an exact decimal number.
 fn is_decimal(what: &str, quantity: Quantity, wanted: &Value) -> Verdict {
     match wanted.as_str() {
         None => Ok(()),
@@ -107,7 +107,7 @@ fn quantity_format(case: &Case) -> Verdict {
         }
     }
     if !want(case, "sameValueAs").is_null() && read(want(case, "sameValueAs"))? != got {
-        return Err(format!("must equal {}", want(case, "sameValueAs")));
+        return Err(format!("want the value of {}, got {got}", want(case, "sameValueAs")));
     }
     if want(case, "roundTripsMilliValue") == &json!(true) {
         equal("milliValue", &json!(got.milli_value()), input(case, "value"))?;
@@ -137,7 +137,7 @@ fn quantity_arithmetic(case: &Case) -> Verdict {
         "sub" => got.sub(read(input(case, "b"))?),
         "neg" => got.neg(),
         "mul" => {
-            let fits = got.mul(input(case, "b").as_i64().ok_or("no factor")?);
+            let fits = got.mul(input(case, "b").as_i64().ok_or("input.b is not an integer")?);
             equal("fitsInt64", &json!(fits), want(case, "fitsInt64"))?;
         }
         other => return Err(format!("unknown op {other}")),
@@ -157,9 +157,9 @@ fn quantity_float(case: &Case) -> Verdict {
         Value::Null => read(case.input.whole())?,
         quantity => read(quantity)?,
     };
-    // What no number says is said in words.
+    // Floats that JSON cannot express, such as infinity, are recorded as strings.
     let wanted = want(case, "float");
-    let wanted = wanted.as_f64().or_else(|| wanted.as_str()?.parse().ok()).ok_or("no float wanted")?;
+    let wanted = wanted.as_f64().or_else(|| wanted.as_str()?.parse().ok()).ok_or("want.float is not a number")?;
     let got = if input_text(case, "mode") == "approximate" { got.as_approximate_f64() } else { got.as_f64() };
     if got == wanted { Ok(()) } else { Err(format!("got {got}, want {wanted}")) }
 }
@@ -262,7 +262,7 @@ fn version_compare(case: &Case) -> Verdict {
 }
 
 fn version_parse(case: &Case) -> Verdict {
-    // The same suite is recorded twice, with different names for the same things.
+    // The suite is recorded twice, with different field names.
     let text = input(case, "text").as_str().or(input(case, "version").as_str()).unwrap_or_default();
     let fails = super::wants_error(case) || want(case, "err") == &json!(true);
     match (revision::parse(text), fails) {

@@ -1,4 +1,4 @@
-//! Who is asking and may they: authentication, impersonation, RBAC.
+//! Suites of authentication, impersonation and RBAC.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -62,11 +62,11 @@ fn anonymous(case: &Case) -> Verdict {
 fn bearer(case: &Case) -> Verdict {
     let headers = texts(input(case, "authorizationHeaders"));
     let got = headers.first().map_or(Bearer::None, |header| bearer_token(header));
-    // Only the token of this case is known to the authenticator behind.
-    let known = case.name.starts_with("valid");
-    let me = || UserInfo { name: "myuser".to_owned(), ..UserInfo::default() };
+    // The authenticator accepts the token in the cases named `valid…` only.
+    let is_valid = case.name.starts_with("valid");
+    let my_user = || UserInfo { name: "myuser".to_owned(), ..UserInfo::default() };
     let tokens = match got {
-        Bearer::Token(token) if known => BTreeMap::from([(token.to_owned(), me())]),
+        Bearer::Token(token) if is_valid => BTreeMap::from([(token.to_owned(), my_user())]),
         _ => BTreeMap::new(),
     };
     let mut sent = http::HeaderMap::new();
@@ -80,8 +80,8 @@ fn bearer(case: &Case) -> Verdict {
     let left: Vec<String> = left.filter_map(|value| value.to_str().ok()).map(str::to_owned).collect();
     same("headers", left, texts(want(case, "expectedAuthorizationHeaders")))?;
     let flag = |field: &str| want(case, field).as_bool().unwrap_or_default();
-    same("ok", matches!(got, Bearer::Token(_)) && known, flag("expectedOK"))?;
-    same("error", matches!(got, Bearer::Token(_)) && !known, flag("expectedErr"))?;
+    same("ok", matches!(got, Bearer::Token(_)) && is_valid, flag("expectedOK"))?;
+    same("error", matches!(got, Bearer::Token(_)) && !is_valid, flag("expectedErr"))?;
     let warned = !want(case, "expectedRecordedWarning").as_str().unwrap_or_default().is_empty();
     same("warning", got == Bearer::Misspelt, warned)
 }
@@ -145,7 +145,7 @@ fn request_header(case: &Case) -> Verdict {
     same("ok", got.is_some(), want(case, "expectedOk").as_bool().unwrap_or_default())?;
     let Some(got) = got else { return Ok(()) };
     same("user", got, user(want(case, "expectedUser")))?;
-    // Where the case says what remains of the headers, that must be what is none of the rules' own.
+    // Compare the remaining headers, if the case records them: those that no rule reads.
     let Some(remaining) = input(case, "finalHeaders").as_object() else { return Ok(()) };
     let left: Vec<&str> = given.iter().map(|(name, _)| *name).filter(|name| !rules.is_one(name)).collect();
     same("headers left", left, remaining.keys().map(String::as_str).collect())
@@ -157,10 +157,10 @@ fn websocket_token(case: &Case) -> Verdict {
         let value = value.parse().map_err(|error| format!("{value}: {error}"))?;
         headers.append(http::header::SEC_WEBSOCKET_PROTOCOL, value);
     }
-    // Only the token of this case is known to the authenticator behind.
-    let known = case.name.starts_with("valid");
+    // The authenticator accepts the token in the cases named `valid…` only.
+    let is_valid = case.name.starts_with("valid");
     let tokens = BTreeMap::from([("token".to_owned(), UserInfo { name: "myuser".to_owned(), ..UserInfo::default() })]);
-    let authenticator = authn::Authenticator::new(if known { tokens } else { BTreeMap::new() }, None);
+    let authenticator = authn::Authenticator::new(if is_valid { tokens } else { BTreeMap::new() }, None);
     let has_token = !matches!(authn::websocket_token(&headers), Ok(None));
     let got = authenticator.authenticate(None, "/api", &mut headers);
     let flag = |field: &str| want(case, field).as_bool().unwrap_or_default();
@@ -234,37 +234,37 @@ pub(super) fn attributes(value: &Value) -> Attributes<'_> {
 }
 
 fn forbidden_message(case: &Case) -> Verdict {
-    let asked = input(case, "attributes");
-    let status = attributes(asked).forbidden(&user(&asked["user"]), text(&case.input, "reason"));
+    let request = input(case, "attributes");
+    let status = attributes(request).forbidden(&user(&request["user"]), text(&case.input, "reason"));
     let wanted: Value = serde_json::from_str(want(case, "expected").as_str().unwrap_or_default())
         .map_err(|error| format!("expectation: {error}"))?;
     same("status", status.to_value(), wanted)
 }
 
-/// The fake authorizer of the recorded cases, as their README describes it.
-fn may_impersonate(user: &UserInfo, asked: &Attributes<'_>) -> bool {
+/// The fake authorizer of the recorded cases (the folder's README).
+fn may_impersonate(user: &UserInfo, request: &Attributes<'_>) -> bool {
     if user.name == "system:admin" {
         return true;
     }
     let group = |at: usize| user.groups.get(at).map(String::as_str).unwrap_or_default();
     let by_first = match group(0) {
-        "wheel" | "regular-impersonater" => asked.resource == "users",
-        "sa-impersonater" => asked.resource == "serviceaccounts",
-        "everything-impersonater" => match asked.resource {
-            "users" | "groups" => asked.group.is_empty(),
-            "uids" => asked.group == "authentication.k8s.io" && asked.name == "some-uid",
-            "userextras" => asked.group == "authentication.k8s.io" && asked.subresource == "scopes",
+        "wheel" | "regular-impersonater" => request.resource == "users",
+        "sa-impersonater" => request.resource == "serviceaccounts",
+        "everything-impersonater" => match request.resource {
+            "users" | "groups" => request.group.is_empty(),
+            "uids" => request.group == "authentication.k8s.io" && request.name == "some-uid",
+            "userextras" => request.group == "authentication.k8s.io" && request.subresource == "scopes",
             _ => false,
         },
         _ => false,
     };
     let by_second = match group(1) {
-        "group-impersonater" => asked.resource == "groups",
-        "extra-setter-scopes" => asked.resource == "userextras" && asked.subresource == "scopes",
+        "group-impersonater" => request.resource == "groups",
+        "extra-setter-scopes" => request.resource == "userextras" && request.subresource == "scopes",
         "extra-setter-particular-scopes" => {
-            asked.resource == "userextras" && asked.subresource == "scopes" && asked.name == "scope-a"
+            request.resource == "userextras" && request.subresource == "scopes" && request.name == "scope-a"
         }
-        "extra-setter-project" => asked.resource == "userextras" && asked.subresource == "project",
+        "extra-setter-project" => request.resource == "userextras" && request.subresource == "project",
         "escaped-scopes" | "almost-escaped-scopes" => true,
         _ => false,
     };
@@ -280,8 +280,8 @@ fn impersonate(case: &Case) -> Verdict {
         }
     }
     let before = user(input(case, "user"));
-    let decide = |user: &UserInfo, asked: &Attributes<'_>| Decision {
-        allowed: may_impersonate(user, asked),
+    let decide = |user: &UserInfo, request: &Attributes<'_>| Decision {
+        allowed: may_impersonate(user, request),
         reason: String::new(),
     };
     let (code, got) = match impersonation::apply(before.clone(), &mut headers, decide) {
@@ -324,8 +324,8 @@ impl Policies for Recorded<'_> {
 }
 
 fn authorizer(case: &Case) -> Verdict {
-    let asked = input(case, "attributes");
-    let decision = rbac::decide(&Recorded(case.input.whole()), &attributes(asked), &user(&asked["user"]));
+    let request = input(case, "attributes");
+    let decision = rbac::decide(&Recorded(case.input.whole()), &attributes(request), &user(&request["user"]));
     same("allowed", decision.allowed, want(case, "allowed").as_bool().unwrap_or_default())
 }
 

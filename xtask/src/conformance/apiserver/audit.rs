@@ -1,4 +1,4 @@
-//! What the audit log records.
+//! Suites of the audit policy.
 
 use berth_apiserver::UserInfo;
 use berth_apiserver::audit::policy::{self, Policy, Stage};
@@ -19,17 +19,17 @@ pub(super) fn runner(suite: &str) -> Option<Runner> {
 fn decision(case: &Case) -> Verdict {
     let mut policy = input(case, "policy").clone();
     if let Some(fields) = policy.as_object_mut() {
-        // The recorded ones have what is inlined in a written policy as fields of their own.
+        // The recorder wrote Go's inlined structs as fields.
         fields.retain(|name, _| name != "objectMeta" && name != "typeMeta");
     }
     let policy = Policy::from_value(&policy).map_err(|errors| format!("{errors:?}"))?;
-    let asked = input(case, "attributes");
+    let request = input(case, "attributes");
     let user = UserInfo {
-        name: text(&asked["user"], "name").to_owned(),
-        groups: texts(&asked["user"]["groups"]),
+        name: text(&request["user"], "name").to_owned(),
+        groups: texts(&request["user"]["groups"]),
         ..UserInfo::default()
     };
-    let got = policy.decide(&attributes(asked), &user);
+    let got = policy.decide(&attributes(request), &user);
     let wanted = want(case, "decision");
     same("level", got.level.name(), text(wanted, "level"))?;
     let omits = wanted["omitManagedFields"].as_bool().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! CustomResourceDefinitions: validation, defaults, names, conditions, warnings.
+//! Suites of CustomResourceDefinitions: validation, defaults, names, conditions and warnings.
 
 use berth_apimachinery::field::{Error, Path};
 use berth_apiserver::crd::conditions::{self, Condition};
@@ -31,7 +31,8 @@ pub(super) fn runner(suite: &str) -> Option<Runner> {
     })
 }
 
-/// Errors as sets of kind and field; details where they do not quote a library.
+/// Compares errors in any order, by type, field and detail. A detail that quotes a Go library's
+/// error is not compared.
 fn errors(wanted: &Value, got: &[Error]) -> Verdict {
     let mut left: Vec<&Error> = got.iter().collect();
     for wanted in wanted.as_array().into_iter().flatten() {
@@ -48,7 +49,7 @@ fn errors(wanted: &Value, got: &[Error]) -> Verdict {
         };
         left.remove(at);
     }
-    left.first().map_or(Ok(()), |error| Err(format!("not wanted: {error}")))
+    left.first().map_or(Ok(()), |error| Err(format!("unexpected error: {error}")))
 }
 
 fn check(case: &Case) -> Verdict {
@@ -61,7 +62,8 @@ fn check(case: &Case) -> Verdict {
     errors(if wanted.is_null() { want(case, "errors") } else { wanted }, &got)
 }
 
-/// Stored expressions may use a function that only they may: that of a server a version newer.
+/// Compares updates with expressions that use a function of a newer server. Only stored expressions
+/// may use it.
 fn new_functions(case: &Case) -> Verdict {
     let stored = Env::new(berth_cel::NEWEST).constant_function("test", Vec::new(), Type::Bool);
     let got = validate::validate_update_with(input(case, "crd"), input(case, "oldCrd"), stored);
@@ -99,7 +101,8 @@ fn api_approval(case: &Case) -> Verdict {
             let got = approval::is_protected_group(text(&case.input, "group"));
             same("protected", got, want(case, "expected").as_bool().unwrap_or_default())
         }
-        // These were recorded without their expectation; it is what the README of the annotation says.
+        // Recorded without an expectation. The runner computes it from the annotation's
+        // documentation.
         "TestCalculateCondition" => {
             let got = approval::condition(&own("annotationValue")).map(|(status, ..)| status);
             let wanted = match text(&case.input, "annotationValue") {
@@ -115,8 +118,8 @@ fn api_approval(case: &Case) -> Verdict {
             let acceptable = |text: &str| text.starts_with("https://") || text.starts_with("unapproved");
             let (new, old) = (input(case, "annotationValue"), input(case, "oldAnnotationValue"));
             let kind = |value: &Value| value.as_str().map(|text| (text.is_empty(), acceptable(text)));
-            let refused = protected && !acceptable(new.as_str().unwrap_or_default()) && kind(new) != kind(old);
-            same("refused", !got.is_empty(), refused)
+            let rejected = protected && !acceptable(new.as_str().unwrap_or_default()) && kind(new) != kind(old);
+            same("rejected", !got.is_empty(), rejected)
         }
         other => Err(format!("unknown test {other}")),
     }
@@ -167,7 +170,7 @@ fn conditions(case: &Case) -> Verdict {
                 reason: text(new, "reason"),
                 message: text(new, "message"),
             };
-            // Without a time in the case it is that of the recording, which the expectation has.
+            // If the case has no time, take the time of the recording from the expectation.
             let wanted = want(case, "expectedcrdCondition");
             let recorded = wanted.as_array().into_iter().flatten().find(|it| it["type"] == new["type"]);
             let recorded = recorded.map(|it| text(it, "lastTransitionTime")).unwrap_or_default();

@@ -1,4 +1,5 @@
-//! What a request asks for and how its answer looks.
+//! Suites of requests: content negotiation, request info, updates of custom resources and printer
+//! columns.
 
 use berth_apimachinery::selector::FieldSelector;
 use berth_apiserver::negotiation::{self, Parameters, parameter};
@@ -23,7 +24,8 @@ pub(super) fn runner(suite: &str) -> Option<Runner> {
     })
 }
 
-/// The clause that is accepted of `offered`; without forms other than the object's own.
+/// The media type among `offered` that an `Accept` header selects, and its parameters. Clauses for
+/// other forms of the object (`as=Table`) are skipped.
 fn chosen<'a, 'o>(accept: &'a str, offered: &[&'o str]) -> Option<(&'o str, Parameters<'a>)> {
     negotiation::choose(accept, offered, |_, parameters| parameter(parameters, "as").is_none())
 }
@@ -87,8 +89,7 @@ fn parse(method: &str, url: &str) -> Result<RequestInfo, String> {
 }
 
 fn request_info(case: &Case) -> Verdict {
-    // The prefixes a server knows are fixed here; cases with others are about a setting Berth does not have.
-    // A case without a method is one without a verb.
+    // A case without a method does not compare the verb.
     let method = text(&case.input, "method");
     let got = parse(if method.is_empty() { "OPTIONS" } else { method }, text(&case.input, "url"))?;
     let got = json!({
@@ -97,7 +98,7 @@ fn request_info(case: &Case) -> Verdict {
         "labelSelector": got.label_selector, "name": got.name, "namespace": got.namespace, "parts": got.parts,
         "path": got.path, "resource": got.resource, "subresource": got.subresource, "verb": got.verb,
     });
-    // One folder has everything about the request, the other only what the case is about.
+    // The suite is recorded twice: once with the whole request info, once with some fields.
     let all = want(case, "info");
     let wanted = if all.is_object() { all } else { case.want.whole() };
     if let Some(error) = wanted.get("error").and_then(Value::as_str) {
@@ -107,7 +108,7 @@ fn request_info(case: &Case) -> Verdict {
     let unknown = wanted.as_object().into_iter().flatten();
     let unknown = unknown.filter(|(field, _)| *field != "error").find(|(field, _)| got.get(field).is_none());
     if let Some((field, _)) = unknown {
-        return Err(format!("{field}: the runner does not look at it"));
+        return Err(format!("{field}: the runner does not read this field"));
     }
     for (field, value) in got.as_object().into_iter().flatten() {
         if !all.is_object() && wanted.get(field).is_none() || method.is_empty() && field == "verb" {
@@ -116,7 +117,7 @@ fn request_info(case: &Case) -> Verdict {
         let wanted = wanted.get(field).cloned().unwrap_or_default();
         let empty = |value: &Value| value.is_null() || *value == json!([]) || *value == json!("");
         if *value != wanted && !(empty(value) && empty(&wanted)) {
-            return Err(format!("{field}: {value}, wanted {wanted}"));
+            return Err(format!("{field}: got {value}, want {wanted}"));
         }
     }
     Ok(())
@@ -184,7 +185,7 @@ fn printer_columns(case: &Case) -> Verdict {
     same("rows", objects.len(), rows.len())?;
     for (object, wanted) in objects.iter().zip(&rows) {
         let mut cells = printers::cells(&row, &row.versions[0], object, jiff::Timestamp::UNIX_EPOCH);
-        // A kind without columns gets an age; the recorded function was called with none at all.
+        // Berth adds the age to a kind without columns. The recorded function does not.
         cells.truncate(headers.len());
         same("cells", &Value::Array(cells), &wanted["cells"])?;
     }

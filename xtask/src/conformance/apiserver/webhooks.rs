@@ -1,4 +1,4 @@
-//! Webhooks: which are called, with what, and what their answers mean.
+//! Suites of webhooks: which webhooks a request calls, and how their responses are read.
 
 use berth_apimachinery::field::Path;
 use berth_apimachinery::meta::{self, GroupVersionKind, GroupVersionResource};
@@ -28,7 +28,7 @@ pub(super) fn runner(suite: &str) -> Option<Runner> {
     })
 }
 
-/// What the recorded cases could look up, as their README describes it.
+/// Resources and namespaces that the recorded cases can look up (the folder's README).
 struct Recorded;
 
 impl Lookup for Recorded {
@@ -73,7 +73,8 @@ fn target(attributes: &Value) -> Target {
     }
 }
 
-fn asked<'a>(attributes: &'a Value, target: &'a Target) -> Asked<'a> {
+/// The request that the attributes of a case describe.
+fn request_of<'a>(attributes: &'a Value, target: &'a Target) -> Asked<'a> {
     Asked {
         target,
         operation: text(attributes, "operation"),
@@ -85,7 +86,7 @@ fn asked<'a>(attributes: &'a Value, target: &'a Target) -> Asked<'a> {
 
 fn namespace_labels(case: &Case) -> Verdict {
     let target = target(input(case, "attr"));
-    let got = matching::namespace_labels(&asked(input(case, "attr"), &target), &Recorded);
+    let got = matching::namespace_labels(&request_of(input(case, "attr"), &target), &Recorded);
     let got = got.map_err(|error| format!("{error:?}"))?;
     same("labels", &Value::Object(got), want(case, "expectedLabels"))
 }
@@ -93,20 +94,20 @@ fn namespace_labels(case: &Case) -> Verdict {
 fn object_selector(case: &Case) -> Verdict {
     let target = target(input(case, "attrs"));
     let webhook = json!({"objectSelector": input(case, "objectSelector")});
-    let got = matching::object_matches(&webhook, &asked(input(case, "attrs"), &target));
+    let got = matching::object_matches(&webhook, &request_of(input(case, "attrs"), &target));
     same("call", got, Ok(want(case, "expectCall").as_bool().unwrap_or_default()))
 }
 
 fn policy_matching(case: &Case) -> Verdict {
     let attributes = input(case, "attrs");
     let target = target(attributes);
-    let question = asked(attributes, &target);
-    let got = policies::matches(input(case, "criteria"), &question, text(attributes, "name"), &Recorded);
+    let request = request_of(attributes, &target);
+    let got = policies::matches(input(case, "criteria"), &request, text(attributes, "name"), &Recorded);
     let error = text(&case.want, "expectErr");
     let got = match got {
         Err(MatchError::Broken(why)) if !error.is_empty() && why.contains(error) => return Ok(()),
         Err(other) => return Err(format!("{other:?}")),
-        Ok(_) if !error.is_empty() => return Err(format!("must fail with {error}")),
+        Ok(_) if !error.is_empty() => return Err(format!("want error {error}, got none")),
         Ok(got) => got,
     };
     same("match", got.is_some(), want(case, "expectMatches").as_bool().unwrap_or_default())?;
@@ -114,7 +115,7 @@ fn policy_matching(case: &Case) -> Verdict {
     let wanted = self::target(&json!({
         "resource": want(case, "expectMatchResource"), "kind": want(case, "expectMatchKind"), "subresource": "",
     }));
-    // Nothing is recorded where the request is taken as it came.
+    // The expectation is empty if the request matches without conversion.
     if !wanted.kind.kind.is_empty() {
         same("kind", &got.kind, &wanted.kind)?;
     }
@@ -127,19 +128,19 @@ fn policy_matching(case: &Case) -> Verdict {
 fn should_call(case: &Case) -> Verdict {
     let target = target(input(case, "attrs"));
     let mut webhook = input(case, "webhook").clone();
-    // Cases without a selector are about what comes before it.
+    // Cases about rules omit the selectors. An empty selector matches.
     for field in ["namespaceSelector", "objectSelector"] {
         if webhook[field].is_null() && !webhook["rules"].is_null() {
             webhook[field] = json!({});
         }
     }
-    let got = matching::should_call(&webhook, &asked(input(case, "attrs"), &target), &Recorded);
+    let got = matching::should_call(&webhook, &request_of(input(case, "attrs"), &target), &Recorded);
     let error = text(&case.want, "expectErr");
     let got = match got {
         Err(MatchError::Broken(why)) if !error.is_empty() && why.contains(error) => return Ok(()),
         Err(other) => return Err(format!("{other:?}")),
-        Ok(_) if !error.is_empty() => return Err(format!("must fail with {error}")),
-        // Match conditions come last; the recorded ones answer as the case says.
+        Ok(_) if !error.is_empty() => return Err(format!("want error {error}, got none")),
+        // Match conditions are evaluated last. The case records their result.
         Ok(Some(_)) if webhook["matchConditions"].is_array() && input(case, "matchResult") == false => None,
         Ok(got) => got,
     };
@@ -160,7 +161,7 @@ fn response(case: &Case) -> Verdict {
     let got = match (got, text(wanted, "expectErr")) {
         (Err(why), error) if !error.is_empty() && why.contains(error) => return Ok(()),
         (got, "") => got?,
-        (got, error) => return Err(format!("{got:?}, must fail with {error}")),
+        (got, error) => return Err(format!("want error {error}, got {got:?}")),
     };
     same("allowed", got.allowed, want(case, "expectAllowed").as_bool().unwrap_or_default())?;
     same("patch", String::from_utf8_lossy(&got.patch).as_ref(), text(wanted, "expectPatch"))?;
@@ -171,7 +172,7 @@ fn response(case: &Case) -> Verdict {
 }
 
 fn ca_bundle(case: &Case) -> Verdict {
-    // Objects carry base64 of PEM; the cases show the PEM itself, or text that is none.
+    // API objects have base64 of the PEM. The cases have the PEM, or invalid text.
     let given = input(case, "caBundle").as_str().unwrap_or_default();
     let encoded = if given.starts_with("-----") { base64(given) } else { given.to_owned() };
     let errors = client_config::validate_ca_bundle(Some(&Value::from(encoded)), &Path::new("caBundle"));
@@ -213,14 +214,14 @@ fn restore_metadata(case: &Case) -> Verdict {
 }
 
 fn conversion_response(case: &Case) -> Verdict {
-    let answer = input(case, "response");
-    // The old version's answers were recorded without saying what they are.
-    let says = |field: &str| !meta::map_mut(&mut answer.clone()).get(field).is_none_or(Value::is_null);
-    let version = if says("apiVersion") || says("kind") { ReviewVersion::V1 } else { ReviewVersion::V1beta1 };
-    let got = conversion::converted_objects(version, text(&case.input, "uid"), answer);
+    let response = input(case, "response");
+    // Responses of v1beta1 were recorded without `apiVersion` and `kind`.
+    let has = |field: &str| !meta::map_mut(&mut response.clone()).get(field).is_none_or(Value::is_null);
+    let version = if has("apiVersion") || has("kind") { ReviewVersion::V1 } else { ReviewVersion::V1beta1 };
+    let got = conversion::converted_objects(version, text(&case.input, "uid"), response);
     match (got, text(&case.want, "err")) {
         (Ok(objects), "") => same("objects", &Value::Array(objects), want(case, "objects")),
         (Err(why), error) if error.starts_with(&why) => Ok(()),
-        (got, error) => Err(format!("{got:?}, wanted error {error:?}")),
+        (got, error) => Err(format!("want error {error:?}, got {got:?}")),
     }
 }

@@ -1,4 +1,4 @@
-//! Schemas of definitions with their rules.
+//! Suites of the schemas of CustomResourceDefinitions and their rules.
 
 use berth_apimachinery::field::Path;
 use berth_apimachinery::schema::structural::{self, StructuralOptions};
@@ -49,7 +49,7 @@ fn validate_defaults(case: &Case) -> Verdict {
     let path = if prefix.is_empty() { Path::root() } else { Path::new(prefix) };
     let root = if flag(&case.input, "isResourceRoot") { Root::Resource } else { Root::Value };
     let pruned = flag(&case.input, "requirePrunedDefaults");
-    // The checks of the structure refuse what cannot be read; its defaults are nobody's business then.
+    // The structural checks reject a schema that cannot be parsed. Its defaults are not validated.
     let Ok(schema) = Schema::parse_crd(input(case, "schema")) else { return errors(case, &[]) };
     let mut got = schema.validate_defaults(root, pruned, &path);
     let env = Env::new(berth_cel::NEWEST);

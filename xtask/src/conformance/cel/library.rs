@@ -1,4 +1,4 @@
-//! Functions.
+//! Suites of the function library and its costs.
 
 use berth_cel::estimate::Sizes;
 use berth_cel::library::{Attributes, Authorizer, Check, Verdict as Decision};
@@ -25,7 +25,8 @@ impl Authorizer for AllowAll {
     }
 }
 
-/// What upstream's tests of costs suppose: texts have up to twelve characters, unless the expression tells.
+/// The assumption of upstream's cost tests: strings have at most twelve characters, unless the
+/// expression determines their length.
 struct ShortTexts;
 
 impl Sizes for ShortTexts {
@@ -36,7 +37,7 @@ impl Sizes for ShortTexts {
 
 fn run(case: &Case, cost: bool) -> Verdict {
     let authorizer = Type::Opaque("kubernetes.authorization.Authorizer");
-    // Upstream's tests of costs leave constants as they are, and have what only some expressions have.
+    // Upstream's cost tests do not fold constants, and enable mixed literals and patches.
     let env = Env::new(berth_cel::NEWEST).variable("authorizer", authorizer).fold_constants(!cost);
     let env = if cost { env.mixed_literals(true).patches() } else { env };
     let program = match env.compile(text(&case.input, "expression")) {
@@ -60,12 +61,12 @@ fn run(case: &Case, cost: bool) -> Verdict {
     match (ran.result, want(case, "runtimeError").as_str()) {
         (Err(error), Some(wanted)) => same("error", error.to_string().as_str(), wanted),
         (Err(error), None) => Err(format!("error: {error}")),
-        (Ok(value), Some(wanted)) => Err(format!("got {}, wanted error {wanted}", shown(&value))),
+        (Ok(value), Some(wanted)) => Err(format!("got {}, want error {wanted}", shown(&value))),
         (Ok(value), None) => same("result", &shown(&value), want(case, "result")),
     }
 }
 
-/// A value as the cases write it.
+/// A value in the form of the recorded cases.
 fn shown(value: &Cel<'_>) -> Value {
     let name = value.type_name();
     match value {
@@ -84,7 +85,7 @@ fn shown(value: &Cel<'_>) -> Value {
             let text = value.to_json().and_then(|json| json.as_str()?.parse::<jiff::Timestamp>().ok());
             json!({"type": "timestamp", "value": text.map(|at| at.to_string())})
         }
-        // Upstream has no text for questions to the authorizer but this.
+        // Upstream prints this text for all authorizer types.
         _ if name.starts_with("kubernetes.authorization.") => json!({"type": name, "value": "no such overload"}),
         Cel::Optional(None) => json!({"type": "optional", "value": null}),
         Cel::Optional(Some(inner)) => json!({"type": "optional", "value": shown(inner)}),

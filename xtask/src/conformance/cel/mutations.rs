@@ -1,4 +1,4 @@
-//! Mutating policies.
+//! Suites of mutating admission policies.
 
 use berth_apimachinery::apply::Types;
 use berth_apimachinery::builtin;
@@ -23,13 +23,13 @@ fn run(case: &Case, patch_type: PatchType) -> Verdict {
     let wanted = text(&case.want, "expectedErr");
     match mutate(case, patch_type) {
         Err(error) if !wanted.is_empty() && error.contains(wanted) => Ok(()),
-        Err(error) => Err(format!("error {error}\nwanted {wanted:?}")),
-        Ok(_) if !wanted.is_empty() => Err(format!("must fail with {wanted}")),
-        Ok(object) => same("object", written(object), written(want(case, "expectedResult").clone())),
+        Err(error) => Err(format!("got error  {error}\nwant error {wanted:?}")),
+        Ok(_) if !wanted.is_empty() => Err(format!("want error {wanted}, got none")),
+        Ok(object) => same("object", without_empty(object), without_empty(want(case, "expectedResult").clone())),
     }
 }
 
-/// The name of the definition of the objects that a group, version and resource are of.
+/// The name of the OpenAPI definition of a resource.
 fn definition(resource: &Value) -> Option<&'static str> {
     let resource =
         GroupVersionResource::new(text(resource, "group"), text(resource, "version"), text(resource, "resource"));
@@ -38,7 +38,7 @@ fn definition(resource: &Value) -> Option<&'static str> {
 }
 
 fn mutate(case: &Case, patch_type: PatchType) -> Result<Value, String> {
-    let definition = definition(input(case, "gvr")).ok_or("no definition of the resource")?;
+    let definition = definition(input(case, "gvr")).ok_or("the resource has no definition")?;
     let expression = text(&case.input, "expression");
     let declared = Declared { authorizer: true, ..Declared::default() };
     let mutator = Mutator::compile(expression, patch_type, Env::default(), &declared)?;
@@ -48,20 +48,20 @@ fn mutate(case: &Case, patch_type: PatchType) -> Result<Value, String> {
         Inputs { object, old_object: &none, request: &none, params: &none, namespace: &none, authorizer: None };
     let mut budget = POLICY_COST_MAX;
     let mutation = mutator.evaluate(&inputs, &mut budget)?;
-    let schema = builtin::document().definition(definition).ok_or("no schema of the resource")?;
+    let schema = builtin::document().definition(definition).ok_or("the resource has no schema")?;
     mutation::apply(&mutation, object, Some((&schema, &Types::from_schema(&schema))))
 }
 
-/// Without what a Go struct writes although it is empty.
-fn written(mut value: Value) -> Value {
+/// The value without nulls and empty objects, which Go structs serialize.
+fn without_empty(mut value: Value) -> Value {
     match &mut value {
         Value::Object(map) => {
-            let entries = std::mem::take(map).into_iter().map(|(key, value)| (key, written(value)));
+            let entries = std::mem::take(map).into_iter().map(|(key, value)| (key, without_empty(value)));
             map.extend(
                 entries.filter(|(_, value)| !value.is_null() && value.as_object().is_none_or(|map| !map.is_empty())),
             );
         }
-        Value::Array(items) => items.iter_mut().for_each(|item| *item = written(item.take())),
+        Value::Array(items) => items.iter_mut().for_each(|item| *item = without_empty(item.take())),
         _ => {}
     }
     value

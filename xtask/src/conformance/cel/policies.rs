@@ -1,4 +1,4 @@
-//! Policies and match conditions.
+//! Suites of validating admission policies and match conditions.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -8,7 +8,7 @@ use berth_apimachinery::selector::{FieldSelector, LabelSelector};
 use berth_cel::admission::conditions::{self, Matched};
 use berth_cel::admission::policy::{self, Annotation, Expression, FailurePolicy, OutOfBudget, Validation};
 use berth_cel::admission::{CachingAuthorizer, Declared, Inputs, environment, typecheck};
-use berth_cel::library::{Attributes, Authorizer, User, Verdict as Answer};
+use berth_cel::library::{Attributes, Authorizer, User, Verdict as Decision};
 use berth_cel::types::Type;
 use berth_cel::value::{Value as Cel, untyped};
 use berth_cel::{Decl, Env, Variables};
@@ -30,7 +30,7 @@ pub fn runner(suite: &str) -> Option<Runner> {
     })
 }
 
-/// The environment of a case: its version, and the function that some servers know.
+/// The environment of a case: its version, and the function `test` for stored expressions.
 fn base(case: &Case) -> Env {
     let version = input(case, "compatibilityVersion").as_str().and_then(|version| version.split_once('.'));
     let version = version.and_then(|(_, minor)| minor.parse().ok()).unwrap_or(berth_cel::NEWEST);
@@ -62,13 +62,13 @@ fn compile(case: &Case) -> Verdict {
         let compiled = Expression::compile(&env, expression, &[Type::Bool]);
         let wanted = wanted.as_str().unwrap_or_default();
         if !compiled.error().is_some_and(|error| error.contains(wanted)) {
-            return Err(format!("{expression}: {:?}, wanted {wanted}", compiled.error()));
+            return Err(format!("{expression}: got error {:?}, want {wanted}", compiled.error()));
         }
     }
     Ok(())
 }
 
-/// The request of a case as an AdmissionReview has it.
+/// The request of a case, in the form of an AdmissionReview.
 fn request(attributes: &Value) -> Value {
     let mut request = json!({
         "kind": attributes["kind"], "resource": attributes["resource"], "requestKind": attributes["kind"],
@@ -84,27 +84,28 @@ fn request(attributes: &Value) -> Value {
     request
 }
 
-/// An authorizer that answers as the case says.
+/// An authorizer with the decisions that the case records.
 struct Fake<'a>(&'a Value);
 
 impl Authorizer for Fake<'_> {
-    fn authorize(&self, attributes: &Attributes) -> Answer {
-        let answer = |value: &Value| Answer {
+    fn authorize(&self, attributes: &Attributes) -> Decision {
+        let decision = |value: &Value| Decision {
             allowed: value["decision"] == 1,
             reason: text(value, "reason").to_owned(),
             error: value.get("err").and_then(Value::as_str).map(str::to_owned),
         };
         match self.0.get("match") {
-            Some(rule) if matches(&rule["match"], attributes) => answer(&rule["authorizerResult"]),
-            _ => answer(&self.0["defaultResult"]),
+            Some(rule) if matches(&rule["match"], attributes) => decision(&rule["authorizerResult"]),
+            _ => decision(&self.0["defaultResult"]),
         }
     }
 }
 
-fn matches(wanted: &Value, asked: &Attributes) -> bool {
+/// True if the attributes equal the recorded ones.
+fn matches(wanted: &Value, got: &Attributes) -> bool {
     let same = |field: &str, value: &str| text(wanted, field) == value;
-    let version = if asked.path.is_some() { "" } else { "*" };
-    let fields = match asked.field_selector.as_deref().map(FieldSelector::parse) {
+    let version = if got.path.is_some() { "" } else { "*" };
+    let fields = match got.field_selector.as_deref().map(FieldSelector::parse) {
         None => (Value::Null, Value::Null),
         Some(Err(error)) => (Value::Null, json!(error.to_string())),
         Some(Ok(selector)) => {
@@ -112,7 +113,7 @@ fn matches(wanted: &Value, asked: &Attributes) -> bool {
             (selector.requirements().iter().map(show).collect(), Value::Null)
         }
     };
-    let labels = match asked.label_selector.as_deref().map(LabelSelector::parse) {
+    let labels = match got.label_selector.as_deref().map(LabelSelector::parse) {
         None => (Value::Null, Value::Null),
         Some(Err(error)) => (Value::Null, json!(error.to_string())),
         Some(Ok(selector)) => {
@@ -120,26 +121,26 @@ fn matches(wanted: &Value, asked: &Attributes) -> bool {
             (selector.requirements().iter().map(show).collect(), Value::Null)
         }
     };
-    let user = match &asked.user {
+    let user = match &got.user {
         None => Value::Null,
         Some(user) => json!({"name": user.name, "uid": user.uid, "groups": user.groups}),
     };
     let field = |name: &str| wanted.get(name).cloned().unwrap_or_default();
-    same("verb", &asked.verb)
-        && same("path", asked.path.as_deref().unwrap_or_default())
-        && same("apiGroup", &asked.group)
+    same("verb", &got.verb)
+        && same("path", got.path.as_deref().unwrap_or_default())
+        && same("apiGroup", &got.group)
         && same("apiVersion", version)
-        && same("resource", &asked.resource)
-        && same("subresource", &asked.subresource)
-        && same("namespace", &asked.namespace)
-        && same("name", &asked.name)
-        && flag(wanted, "resourceRequest") == asked.path.is_none()
+        && same("resource", &got.resource)
+        && same("subresource", &got.subresource)
+        && same("namespace", &got.namespace)
+        && same("name", &got.name)
+        && flag(wanted, "resourceRequest") == got.path.is_none()
         && (field("fieldSelectorRequirements"), field("fieldSelectorParsingErr")) == fields
         && (field("labelSelectorRequirements"), field("labelSelectorParsingErr")) == labels
         && field("user") == user
 }
 
-/// Runs `check` with what the expressions of a case see.
+/// Calls `check` with the inputs of a case's expressions.
 fn with_inputs<T>(case: &Case, check: impl FnOnce(&Inputs<'_>) -> T) -> T {
     let attributes = input(case, "attributes");
     let request = request(attributes);
@@ -175,7 +176,7 @@ fn expressions(case: &Case) -> Verdict {
             match (result, wanted.get("error").and_then(Value::as_str)) {
                 (Err(error), Some(wanted)) if error.contains(wanted) => {}
                 (Ok(value), None) => same("value", value.to_json().as_ref(), wanted.get("evalResult"))?,
-                (got, wanted) => return Err(format!("got {:?}, wanted error {wanted:?}", got.map(|v| v.to_json()))),
+                (got, wanted) => return Err(format!("got {:?}, want error {wanted:?}", got.map(|v| v.to_json()))),
             }
         }
         Ok(())
@@ -214,7 +215,7 @@ fn variables(case: &Case) -> Verdict {
     let finish = |error: String| match wanted {
         "" => Err(error),
         wanted if error.contains(wanted) => Ok(()),
-        wanted => Err(format!("got {error}\nwanted {wanted}")),
+        wanted => Err(format!("got error  {error}\nwant error {wanted}")),
     };
     let mut declared = Declared { variables: Some(Type::Dyn), ..Declared::default() };
     let mut programs = BTreeMap::new();
@@ -242,7 +243,7 @@ fn variables(case: &Case) -> Verdict {
     });
     match result {
         Err(error) => finish(error),
-        Ok(_) if !wanted.is_empty() => Err(format!("must fail with {wanted}")),
+        Ok(_) if !wanted.is_empty() => Err(format!("want error {wanted}, got none")),
         Ok(value) => same("value", &value, want(case, "expectedResult")),
     }
 }
@@ -260,17 +261,18 @@ fn result(evaluation: &Value) -> Result<Cel<'_>, String> {
 }
 
 fn decisions(case: &Case) -> Verdict {
+    // Decide.
     let failure_policy = failure_policy(case);
     let list = |field: &str| input(case, field).as_array().cloned().unwrap_or_default();
     let action = |admitted: bool| if admitted { "admit" } else { "deny" };
     let mut got = Vec::new();
     let mut annotations = Vec::new();
-    let broken = match input(case, "matcher").get("error").and_then(Value::as_str) {
+    let failure = match input(case, "matcher").get("error").and_then(Value::as_str) {
         Some(error) => Some(error.to_owned()),
         None => flag(&case.input, "throwError").then(|| "test error".to_owned()),
     };
-    let is_skipped = input(case, "matcher").get("matches") == Some(&Value::Bool(false)) && broken.is_none();
-    if let Some(error) = broken {
+    let is_skipped = input(case, "matcher").get("matches") == Some(&Value::Bool(false)) && failure.is_none();
+    if let Some(error) = failure {
         let decision = policy::decide(Err(error), None, &Validation::default(), failure_policy);
         got.push((action(decision.admitted), decision.message, decision.reason));
     } else if !is_skipped {
@@ -287,7 +289,7 @@ fn decisions(case: &Case) -> Verdict {
             got.push((action(decision.admitted), decision.message, decision.reason));
         }
         for evaluation in &list("auditEvaluations") {
-            // A null result is recorded as the number its enumeration has.
+            // A null result is recorded as 0, the value of its enumeration.
             let result = match result(evaluation) {
                 Ok(Cel::Int(0)) => Ok(Cel::Null),
                 other => other,
@@ -295,11 +297,12 @@ fn decisions(case: &Case) -> Verdict {
             annotations.push(policy::annotate(result, text(&evaluation["expressionAccessor"], "valueExpression")));
         }
     }
+    // Compare the decisions and the audit annotations.
     let decisions = want(case, "policyDecision").as_array().cloned().unwrap_or_default();
     same("decisions", got.len(), decisions.len())?;
     for ((action, message, reason), wanted) in got.iter().zip(&decisions) {
         same("action", *action, text(wanted, "action"))?;
-        // The table gives texts of refusals only.
+        // Only denials have a recorded message.
         if !text(wanted, "message").is_empty() {
             same("message", message.as_str(), text(wanted, "message"))?;
         }
@@ -332,12 +335,12 @@ fn match_conditions(case: &Case) -> Verdict {
             (name, result(evaluation).map(|value| matches!(value, Cel::Bool(true))))
         })
         .collect();
-    let broken = flag(&case.input, "throwError").then(|| "test error".to_owned());
+    let failure = flag(&case.input, "throwError").then(|| "test error".to_owned());
     let wanted = text(&case.want, "expectError");
-    match conditions::decide(&results, broken, failure_policy(case)) {
+    match conditions::decide(&results, failure, failure_policy(case)) {
         Matched::Failed(error) if !wanted.is_empty() && error.contains(wanted) => Ok(()),
-        Matched::Failed(error) => Err(format!("error {error}, wanted {wanted:?}")),
-        _ if !wanted.is_empty() => Err(format!("must fail with {wanted}")),
+        Matched::Failed(error) => Err(format!("got error {error}, want {wanted:?}")),
+        _ if !wanted.is_empty() => Err(format!("want error {wanted}, got none")),
         Matched::Yes => same("match", true, flag(&case.want, "shouldMatch")),
         Matched::No(name) => {
             same("match", false, flag(&case.want, "shouldMatch"))?;
@@ -380,17 +383,17 @@ fn type_check(case: &Case) -> Verdict {
     same("warnings", Value::from(got), want(case, "warnings").clone())
 }
 
-/// Answers in the recorded order, one answer per question that reaches it.
+/// An authorizer that returns the recorded decisions in order, one per call.
 struct Backend<'a>(RefCell<std::slice::Iter<'a, Value>>);
 
 impl Authorizer for Backend<'_> {
-    fn authorize(&self, _: &Attributes) -> Answer {
-        self.0.borrow_mut().next().map_or_else(Answer::default, answer)
+    fn authorize(&self, _: &Attributes) -> Decision {
+        self.0.borrow_mut().next().map_or_else(Decision::default, decision)
     }
 }
 
-fn answer(value: &Value) -> Answer {
-    Answer {
+fn decision(value: &Value) -> Decision {
+    Decision {
         allowed: value["decision"] == 1,
         reason: text(value, "reason").to_owned(),
         error: value.get("error").and_then(Value::as_str).map(str::to_owned),
@@ -403,7 +406,7 @@ fn caching(case: &Case) -> Verdict {
     let cache = CachingAuthorizer::new(&backend);
     for call in input(case, "calls").as_array().into_iter().flatten() {
         let got = cache.authorize(&attributes(&call["attributes"]));
-        same("answer", got, answer(&call["expected"]))?;
+        same("decision", got, decision(&call["expected"]))?;
     }
     Ok(())
 }

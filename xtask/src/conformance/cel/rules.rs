@@ -1,4 +1,4 @@
-//! `x-kubernetes-validations`.
+//! Suites of `x-kubernetes-validations`.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -89,7 +89,7 @@ fn validate(case: &Case) -> Verdict {
     }
 }
 
-/// What was stored before.
+/// Whether the stored object had the case's rules and message expressions.
 struct Known {
     rules: bool,
     messages: bool,
@@ -105,7 +105,7 @@ impl rules::Stored for Known {
     }
 }
 
-/// The compatibility version of a case (the minor one).
+/// The minor version of Kubernetes that the case's expressions must be compatible with.
 pub fn version(case: &Case) -> u32 {
     let version = input(case, "celCompatibilityVersion").as_str().and_then(|version| version.split_once('.'));
     version.and_then(|(_, minor)| minor.parse().ok()).unwrap_or(berth_cel::NEWEST)
@@ -119,7 +119,7 @@ fn compile(case: &Case, cost: bool) -> Verdict {
         vec![Type::String],
         Type::String,
     );
-    // The set of stored expressions was not recorded, but the names tell it.
+    // The stored expressions were not recorded. The names of the cases imply them.
     let known = Known {
         rules: ["unmodified expression", "if expressions are unchanged", "if message expression is changed"]
             .iter()
@@ -132,8 +132,8 @@ fn compile(case: &Case, cost: bool) -> Verdict {
     same_compiled(&compiled, want(case, "results").as_array().map_or(&[], Vec::as_slice), cost)
 }
 
-/// What is known of each rule before it is evaluated: errors, whether it looks at the old value, how often it can run and,
-/// if asked for, what one run can cost.
+/// Compares the compiled rules: errors, use of `oldSelf`, and the cardinality (how often a rule can
+/// run). With `cost`, also the estimated cost of a run.
 fn same_compiled(compiled: &[rules::Compiled], wanted: &[Value], cost: bool) -> Verdict {
     same("rules", compiled.len(), wanted.len())?;
     for (got, wanted) in compiled.iter().zip(wanted) {
@@ -165,7 +165,7 @@ fn same_compiled(compiled: &[rules::Compiled], wanted: &[Value], cost: bool) -> 
 fn field_path(case: &Case) -> Verdict {
     let root = input(case, "schema");
     let schema = schema(root)?;
-    // One option is given, if any: that steps must not stand in brackets.
+    // The only option forbids array notation (`['field']`).
     let notation = match input(case, "options").as_u64() {
         None | Some(0) => ArrayNotation::Allowed,
         Some(_) => ArrayNotation::Refused,
@@ -183,7 +183,7 @@ fn field_path(case: &Case) -> Verdict {
                 wanted.properties.keys().collect::<Vec<_>>(),
             )
         }
-        (got, wanted) => Err(format!("got {:?}, wanted error {wanted:?}", got.map(|(path, _)| path))),
+        (got, wanted) => Err(format!("got {:?}, want error {wanted:?}", got.map(|(path, _)| path))),
     }
 }
 
@@ -202,7 +202,7 @@ fn correlation(case: &Case) -> Verdict {
         Some(found) => {
             same("old value", Some(found.values().1), old)?;
             same("new value", Some(found.values().0), case.input.get("newValue"))?;
-            // Upstream's table only says where equality matters.
+            // Upstream's cases record equality, but not inequality.
             let wanted = flag(&case.want, "expectEqual");
             same("equal", found.is_unchanged() || !wanted, true)
         }
@@ -210,7 +210,7 @@ fn correlation(case: &Case) -> Verdict {
 }
 
 fn map_list(case: &Case) -> Verdict {
-    // A list of type "map" is spelled so in one case; it is no list at all.
+    // One case has the type "map", which is not a list.
     let mut declared = input(case, "sts").clone();
     if text(&declared, "type") == "map" {
         declared["type"] = Value::from("object");
@@ -237,7 +237,7 @@ fn escaping(case: &Case) -> Verdict {
         return same("escaped", escaped, None);
     }
     if name.is_empty() {
-        // Only the way back was recorded.
+        // The case records unescaping only.
         return same("unescaped", berth_cel::unescape(wanted), None);
     }
     same("escaped", escaped.as_deref(), Some(wanted))?;

@@ -1,4 +1,4 @@
-//! Flavor assigner suites: the search through flavors, alone.
+//! Suites of the flavor assigner, without a scheduling cycle.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,7 +18,7 @@ fn name(text: &str) -> Name {
     Name::from(text)
 }
 
-/// Amounts written as `flavor/resource`.
+/// Amounts by flavor-resource, recorded with keys `flavor/resource`.
 pub fn flavor_amounts(value: &Value) -> FlavorAmounts {
     let pair = |(key, amount): (&String, &Value)| {
         let (flavor, resource) = key.split_once('/')?;
@@ -61,7 +61,8 @@ fn add_usage(world: &mut World, input: &impl Lookup) {
     }
 }
 
-/// Tells the engine about the workload and the older slice it replaces; the slice's key if there is one.
+/// Adds the workload, and the slice that it replaces, to the engine. Returns both keys; the second
+/// is `None` if there is no slice.
 fn add_workload(world: &mut World, input: &impl Lookup) -> Result<(WorkloadKey, Option<WorkloadKey>), String> {
     let workload: api::Workload = object(input, "workload")?;
     let key = workload_key(&workload);
@@ -95,7 +96,7 @@ fn add_workload(world: &mut World, input: &impl Lookup) -> Result<(WorkloadKey, 
     let old_key = workload_key(&old);
     let model = world.translate(&old);
     world.apply(Event::WorkloadUpserted(Box::new(model)));
-    // The case's usage says what is in use; the slice's own is not added to it.
+    // The usage of the case includes the slice's: do not count it twice.
     world.engine.lab().hide(&old_key);
     Ok((key, Some(old_key)))
 }
@@ -104,7 +105,7 @@ fn mode(mode: AssignmentMode) -> &'static str {
     mode.as_str()
 }
 
-/// The assigner on full counts.
+/// Compares the assignment with full pod counts.
 pub fn assign(case: &Case) -> Verdict {
     let input = &case.input;
     let mut world = World::new(case)?;
@@ -116,11 +117,12 @@ pub fn assign(case: &Case) -> Verdict {
     let options = AssignOptions { simulation: Some(simulation(&input["simulationResult"])), pinned: None, replaced };
     let queue = input["targetClusterQueue"].as_str().unwrap_or_default();
     let now = world.time();
-    let report = world.engine.lab().assign(&key, queue, &options, now).ok_or("the queue is not known")?;
+    let report = world.engine.lab().assign(&key, queue, &options, now).ok_or("the queue does not exist")?;
     verdict(compare(&case.want, &report))
 }
 
-/// Nominate, let the world change, and assign again with the nominated flavors.
+/// Nominates flavors, changes the usage, and assigns again with the nominated flavors. Compares
+/// both assignments.
 pub fn recompute(case: &Case) -> Verdict {
     let input = &case.input;
     let mut world = World::new(case)?;
@@ -130,22 +132,22 @@ pub fn recompute(case: &Case) -> Verdict {
     let now = world.time();
     let mut options =
         AssignOptions { simulation: Some(simulation(&input["simulationResult"])), pinned: None, replaced };
-    let nominated = world.engine.lab().assign(&key, queue, &options, now).ok_or("the queue is not known")?;
+    let nominated = world.engine.lab().assign(&key, queue, &options, now).ok_or("the queue does not exist")?;
     let mut found = compare(&case.want["nominated"], &nominated);
-    let then = &input["atRecompute"];
-    add_usage(&mut world, then);
-    let pins = then["nominationMapping"].as_object().into_iter().flatten().map(|(set, flavors)| {
+    let second = &input["atRecompute"];
+    add_usage(&mut world, second);
+    let pins = second["nominationMapping"].as_object().into_iter().flatten().map(|(set, flavors)| {
         let flavors = flavors.as_object().into_iter().flatten();
         (name(set), flavors.map(|(key, it)| (name(key), name(it.as_str().unwrap_or_default()))).collect())
     });
     options.pinned = Some(pins.collect());
-    options.simulation = Some(simulation(&then["simulationResult"]));
-    let again = world.engine.lab().assign(&key, queue, &options, now).ok_or("the queue is not known")?;
+    options.simulation = Some(simulation(&second["simulationResult"]));
+    let again = world.engine.lab().assign(&key, queue, &options, now).ok_or("the queue does not exist")?;
     found.extend(compare(&case.want["recomputed"], &again));
     verdict(found)
 }
 
-/// Compares whatever a case wants to know about an assignment.
+/// Compares the expectations that a case has of an assignment.
 fn compare(want: &impl Lookup, report: &AssignmentReport) -> Vec<String> {
     let mut found = Vec::new();
     let first = report.pod_sets.first();
@@ -163,7 +165,7 @@ fn compare(want: &impl Lookup, report: &AssignmentReport) -> Vec<String> {
     }
     if let Some(wanted) = want.find("flavorAttemptNoFitReasons") {
         let attempts = report.pod_sets.iter().flat_map(|set| &set.attempts);
-        // Only flavors that were attempted and that the case speaks of are compared.
+        // Compare flavors that were attempted and that the case names.
         for attempt in attempts {
             if let Some(wanted) = wanted.get(&*attempt.flavor) {
                 let got = attempt.no_fit.map_or("", |reason| reason.as_str());
@@ -266,7 +268,9 @@ fn compare_assignment(want: &Value, report: &AssignmentReport) -> Vec<String> {
     found
 }
 
-/// Attempts as loosely as upstream asserts them (see the suite's description).
+/// Compares attempts as upstream asserts them. If a flavor fits, every attempt of ours must be
+/// among the recorded ones, and flavors that lack a resource do not count. Otherwise every recorded
+/// attempt must be among ours.
 fn compare_attempts(path: &str, wanted: &[Value], attempts: &[berth_engine::FlavorAttempt]) -> Vec<String> {
     let form = |attempt: &berth_engine::FlavorAttempt| {
         let reasons: BTreeSet<String> = attempt.findings.iter().map(ToString::to_string).collect();
@@ -280,10 +284,10 @@ fn compare_attempts(path: &str, wanted: &[Value], attempts: &[berth_engine::Flav
     let got: Vec<Value> = attempts.iter().map(form).collect();
     let wanted: Vec<Value> = wanted.iter().map(plain).collect();
     let has_fit = attempts.iter().any(|it| it.mode == AssignmentMode::Fit);
-    let (these, those) = if has_fit { (&got, &wanted) } else { (&wanted, &got) };
-    these
+    let (checked, allowed) = if has_fit { (&got, &wanted) } else { (&wanted, &got) };
+    checked
         .iter()
-        .filter(|it| !those.contains(it))
+        .filter(|it| !allowed.contains(it))
         .filter(|it| {
             !(has_fit
                 && wanted.iter().any(|want| {
@@ -294,14 +298,15 @@ fn compare_attempts(path: &str, wanted: &[Value], attempts: &[berth_engine::Flav
                     want["flavor"] == it["flavor"] && want["mode"] == "NoFit" && only_missing
                 }))
         })
-        .map(|it| format!("{path}.flavorAssignmentAttempts: {it} not among {}", json!(those)))
+        .map(|it| format!("{path}.flavorAssignmentAttempts: {it} not among {}", json!(allowed)))
         .collect()
 }
 
-/// What an assignment counts as in use, per flavor and resource: its own counts, less what a replaced slice holds.
+/// Compares the usage of an assignment per flavor-resource, less the usage of a replaced slice.
 pub fn total_requests(case: &Case) -> Verdict {
     let input = &case.input;
     let mut workload: api::Workload = object(&input["workloadInfo"], "workload")?;
+    // Reduce the counts to those of the assignment, and collect the quota that its flavors need.
     let mut groups: BTreeMap<String, api::FlavorQuotas> = BTreeMap::new();
     for set in input["assignment"]["podSets"].as_array().into_iter().flatten() {
         let named = workload.spec.pod_sets.iter_mut().find(|it| set["name"] == *it.name);
@@ -318,6 +323,7 @@ pub fn total_requests(case: &Case) -> Verdict {
             }
         }
     }
+    // A queue with that quota.
     let mut world = World::new(case)?;
     let mut queue = api::ClusterQueue::default();
     queue.metadata.name = Some("cq".to_owned());
@@ -330,7 +336,7 @@ pub fn total_requests(case: &Case) -> Verdict {
     world.apply(Event::ClusterQueueUpserted(translate::cluster_queue(&queue)));
     let mut slice = input["replacedWorkloadSlice"].clone();
     for set in slice["totalRequests"].as_array_mut().into_iter().flatten() {
-        // The slice holds the flavors its successor gets.
+        // The slice holds the flavors that its successor gets.
         let chosen = input["assignment"]["podSets"].as_array().into_iter().flatten();
         let chosen = chosen.filter(|it| it["name"] == set["name"]).filter_map(|it| it["flavors"].as_object()).flatten();
         set["flavors"] = chosen.map(|(resource, choice)| (resource.clone(), choice["flavor"].clone())).collect();
@@ -342,13 +348,13 @@ pub fn total_requests(case: &Case) -> Verdict {
     let (key, replaced) = add_workload(&mut world, &facts)?;
     let now = world.time();
     let options = AssignOptions { replaced, ..AssignOptions::default() };
-    let report = world.engine.lab().assign(&key, "cq", &options, now).ok_or("the queue is not known")?;
+    let report = world.engine.lab().assign(&key, "cq", &options, now).ok_or("the queue does not exist")?;
     let got: BTreeMap<String, i64> =
         report.usage.iter().map(|((flavor, resource), it)| (format!("{flavor}/{resource}"), *it)).collect();
     verdict(differences("totalRequests", &case.want["totalRequests"], &json!(got)))
 }
 
-/// Which of two ways to use a flavor is better.
+/// Compares which of two assignment modes the queue prefers.
 pub fn preference(case: &Case) -> Verdict {
     let input = &case.input;
     let grade = |value: &Value| {
@@ -369,7 +375,7 @@ pub fn preference(case: &Case) -> Verdict {
     verdict(differences("aPreferredOverB", &case.want["aPreferredOverB"], &json!(got)))
 }
 
-/// The search for reduced counts.
+/// Compares the search for reduced pod counts.
 pub fn partial_admission(case: &Case) -> Verdict {
     let input = &case.input;
     let number = |value: &Value| value.as_i64().and_then(|it| i32::try_from(it).ok());

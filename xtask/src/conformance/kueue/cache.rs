@@ -1,4 +1,4 @@
-//! Cache suites: quota arithmetic, snapshots, shares, readiness, usage figures.
+//! Suites of Kueue's cache: quota arithmetic, snapshots, shares, readiness and usage in statuses.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ use super::super::fields::Fields;
 use super::super::{Case, Verdict};
 use super::assigner::flavor_amounts;
 use super::compare::{differences, normal, verdict};
-use super::topology::take_places;
+use super::topology::add_topology_usage;
 use super::world::{World, object, objects};
 
 fn amount(amount: Amount) -> Value {
@@ -24,7 +24,7 @@ fn amount(amount: Amount) -> Value {
     }
 }
 
-/// What queues could take, with and without usage.
+/// Compares the available quota of queues, with and without usage.
 pub fn available(case: &Case) -> Verdict {
     let input = &case.input;
     let mut world = World::new(case)?;
@@ -47,7 +47,7 @@ pub fn available(case: &Case) -> Verdict {
     verdict(found)
 }
 
-/// Dominant resource shares.
+/// Compares dominant resource shares.
 pub fn fair_sharing(case: &Case) -> Verdict {
     let input = &case.input;
     let want = &case.want;
@@ -57,6 +57,7 @@ pub fn fair_sharing(case: &Case) -> Verdict {
         return verdict(differences("serialized", &want["serialized"], &json!(format!("{share}"))));
     }
     let mut world = World::new(case)?;
+    // Usage is given per queue, or for the queue `cq` only.
     let per_queue = input["usage"].as_object().is_some_and(|map| map.values().any(Value::is_object));
     if per_queue {
         for (queue, usage) in input["usage"].as_object().into_iter().flatten() {
@@ -95,7 +96,7 @@ pub fn fair_sharing(case: &Case) -> Verdict {
     verdict(found)
 }
 
-/// The generation after an update.
+/// Compares the generation of a queue after an update.
 pub fn generation(case: &Case) -> Verdict {
     let input = &case.input;
     let mut world = World::new(case)?;
@@ -106,7 +107,7 @@ pub fn generation(case: &Case) -> Verdict {
     verdict(differences("generation", &case.want["lastAssignmentGeneration"], &json!(got)))
 }
 
-/// Condition Active.
+/// Compares the condition Active of a queue.
 pub fn readiness(case: &Case) -> Verdict {
     let input = &case.input;
     let mut world = World::new(case)?;
@@ -137,7 +138,7 @@ pub fn readiness(case: &Case) -> Verdict {
     };
     let want = &case.want;
     let mut found = differences("reason", &want["reason"], &json!(reason));
-    // One of the tables does not assert it.
+    // One of the suites does not assert the status.
     if let Some(wanted) = want["status"].as_str().filter(|text| !text.is_empty()) {
         found.extend(differences("status", &json!(wanted), &json!(if active { "True" } else { "False" })));
     }
@@ -151,13 +152,13 @@ pub fn readiness(case: &Case) -> Verdict {
     verdict(found)
 }
 
-/// Quota and usage of a snapshot; usage of topology domains as the first queue sees it, which is through its flavors as
-/// they are once some of them were given other labels.
+/// Compares quota and usage of a snapshot. Usage of topology domains is that of the first queue's
+/// flavors, after some of them got other labels.
 pub fn snapshot(case: &Case) -> Verdict {
     let input = &case.input;
     let mut world = World::new(case)?;
     for (flavor, usages) in input["tasFlavorUsage"].as_object().into_iter().flatten() {
-        take_places(&mut world, flavor, usages);
+        add_topology_usage(&mut world, flavor, usages);
     }
     for flavor in objects::<api::ResourceFlavor>(input, "relabeledResourceFlavors")? {
         world.apply(Event::FlavorUpserted(translate::flavor(&flavor)));
@@ -187,21 +188,21 @@ pub fn snapshot(case: &Case) -> Verdict {
     verdict(found)
 }
 
-/// The flavors a queue has quota of.
+/// The flavors that a queue has quota on.
 fn flavors_of(queue: &api::ClusterQueue) -> Vec<String> {
     let groups = queue.spec.resource_groups.iter();
     groups.flat_map(|group| group.flavors.iter().map(|flavor| flavor.name.clone())).collect()
 }
 
-/// Usage after workloads were imagined away and back.
+/// Compares usage after workloads were hidden from the snapshot and added again.
 pub fn snapshot_usage(case: &Case) -> Verdict {
     let input = &case.input;
     let mut world = World::new(case)?;
-    for (list, away) in [("remove", true), ("add", false)] {
+    for (list, removes) in [("remove", true), ("add", false)] {
         for key in input[list].as_array().into_iter().flatten().filter_map(Value::as_str) {
             let (namespace, name) = key.split_once('/').unwrap_or_default();
             let key = WorkloadKey::new(namespace, name);
-            if away {
+            if removes {
                 world.engine.lab().hide(&key);
             } else {
                 world.engine.lab().unhide(&key);
@@ -223,14 +224,14 @@ fn compare_snapshot(want: &Fields, world: &mut World) -> Vec<String> {
     }
     for name in want["inactiveClusterQueues"].as_array().into_iter().flatten().filter_map(Value::as_str) {
         if !world.queues.contains_key(name) || world.engine.lab().is_schedulable(name) {
-            found.push(format!("{name}: want known and inactive"));
+            found.push(format!("{name}: want an existing and inactive queue"));
         }
     }
     found
 }
 
 fn compare_node(path: &str, want: &Value, report: Option<NodeReport>, is_queue: bool) -> Vec<String> {
-    let Some(report) = report else { return vec![format!("{path}: not known")] };
+    let Some(report) = report else { return vec![format!("{path}: not found")] };
     let text = |(flavor, resource): &(Name, Name)| format!("{flavor}/{resource}");
     let quotas: BTreeMap<String, Value> = report
         .quotas
@@ -274,7 +275,8 @@ fn compare_node(path: &str, want: &Value, report: Option<NodeReport>, is_queue: 
     found
 }
 
-fn figures(list: &[(Name, BTreeMap<Name, FlavorUsage>)], borrowed: bool) -> Value {
+/// Usage per flavor, as in a queue's status.
+fn usage_of_flavors(list: &[(Name, BTreeMap<Name, FlavorUsage>)], borrowed: bool) -> Value {
     let list = list.iter().map(|(flavor, resources)| {
         let resources = resources.iter().map(|(resource, usage)| {
             let mut entry =
@@ -289,18 +291,18 @@ fn figures(list: &[(Name, BTreeMap<Name, FlavorUsage>)], borrowed: bool) -> Valu
     json!(list.collect::<Vec<_>>())
 }
 
-/// Figures of a ClusterQueue's status.
+/// Compares the usage in a ClusterQueue's status.
 pub fn cluster_queue_usage(case: &Case) -> Verdict {
     let input = &case.input;
     let mut world = World::new(case)?;
     let queue: api::ClusterQueue = object(input, "clusterQueue")?;
     world.apply(Event::ClusterQueueUpserted(translate::cluster_queue(&queue)));
-    let status = world.engine.cluster_queue_status(&queue.name_any()).ok_or("the queue is not known")?;
+    let status = world.engine.cluster_queue_status(&queue.name_any()).ok_or("the queue does not exist")?;
     let got = json!({
         "admittedWorkloads": status.admitted,
         "reservingWorkloads": status.reserving,
-        "reservedResources": figures(&status.flavors_reservation, true),
-        "usedResources": figures(&status.flavors_usage, true),
+        "reservedResources": usage_of_flavors(&status.flavors_reservation, true),
+        "usedResources": usage_of_flavors(&status.flavors_usage, true),
     });
     let mut want = case.want.whole().clone();
     for key in ["admittedWorkloads", "reservingWorkloads"] {
@@ -311,7 +313,7 @@ pub fn cluster_queue_usage(case: &Case) -> Verdict {
     verdict(differences("", &want, &got))
 }
 
-/// Figures of a LocalQueue's status.
+/// Compares the usage in a LocalQueue's status.
 pub fn local_queue_usage(case: &Case) -> Verdict {
     let input = &case.input;
     let mut world = World::new(case)?;
@@ -327,7 +329,7 @@ pub fn local_queue_usage(case: &Case) -> Verdict {
     }
     let namespace = local.metadata.namespace.clone().unwrap_or_default();
     let status = world.engine.local_queue_status(&namespace, &local.name_any());
-    let got = status.map_or(json!([]), |status| figures(&status.flavors_reservation, false));
+    let got = status.map_or(json!([]), |status| usage_of_flavors(&status.flavors_reservation, false));
     let want = case.want.get("usage").cloned().unwrap_or(json!([]));
     let null_as_empty = if want.is_null() { json!([]) } else { want };
     verdict(differences("usage", &null_as_empty, &got))

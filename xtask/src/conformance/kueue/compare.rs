@@ -1,4 +1,4 @@
-//! Comparing what came out with what is wanted: normal forms, and the smallest differences.
+//! Comparison of results with expectations: normal forms and differences.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use berth_apimachinery::quantity::Quantity;
 use berth_controllers::translate::admission::decode;
 use serde_json::{Map, Value, json};
 
-/// The differences between two values, one line each with the path; empty when they agree.
+/// The differences between two values, one line per path. Empty if they are equal.
 pub fn differences(path: &str, want: &Value, got: &Value) -> Vec<String> {
     match (want, got) {
         (Value::Object(want), Value::Object(got)) => {
@@ -31,12 +31,13 @@ pub fn differences(path: &str, want: &Value, got: &Value) -> Vec<String> {
     }
 }
 
-/// A verdict from differences.
+/// The verdict for a list of differences.
 pub fn verdict(differences: Vec<String>) -> Result<(), String> {
     if differences.is_empty() { Ok(()) } else { Err(differences.join("\n")) }
 }
 
-/// A workload in the form compared: what no decision depends on is gone, lists without order are sorted.
+/// A workload in normal form: without time stamps and bookkeeping, and with conditions in order of
+/// type.
 pub fn workload(object: &Value) -> Value {
     let mut object = object.clone();
     if let Some(metadata) = object["metadata"].as_object_mut() {
@@ -61,7 +62,8 @@ pub fn workload(object: &Value) -> Value {
     normal(&object)
 }
 
-/// A value without nulls and empty parts, with quantities by value and topology assignments domain by domain.
+/// A value in normal form: without nulls and empty parts, with quantities in decimal form and
+/// topology assignments as lists of domains.
 pub fn normal(value: &Value) -> Value {
     match value {
         Value::Object(map) => {
@@ -117,7 +119,7 @@ fn quantities(value: &Value) -> Value {
     Value::Object(by_value.collect())
 }
 
-/// A map of lists of keys, each sorted.
+/// Sorts each list of a map of key lists, and removes empty lists.
 pub fn sorted_lists(value: &Value) -> Value {
     if value.is_null() {
         return json!({});

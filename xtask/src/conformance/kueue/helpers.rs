@@ -1,4 +1,5 @@
-//! Suites of small functions: orders of entries and of domains, placements merged and cut, penalties.
+//! Suites of small functions: order of entries and of topology domains, merging and truncating
+//! placements, and entry penalties.
 
 use std::collections::BTreeMap;
 
@@ -21,7 +22,7 @@ fn strings(value: &Value) -> Vec<Name> {
     value.as_array().into_iter().flatten().filter_map(Value::as_str).map(name).collect()
 }
 
-/// The order of entries without fair sharing.
+/// Compares the order of entries without fair sharing.
 pub fn entry_ordering(case: &Case) -> Verdict {
     let input = &case.input;
     let world = World::new(case)?;
@@ -45,10 +46,11 @@ pub fn entry_ordering(case: &Case) -> Verdict {
     verdict(differences("order", &case.want["order"], &json!(order)))
 }
 
-/// Which of two entries goes first under fair sharing.
+/// Compares the order of two entries under fair sharing.
 pub fn fair_sharing_compare(case: &Case) -> Verdict {
     let input = &case.input;
     let world = World::new(case)?;
+    // Each flavor-resource gets a number.
     let mut pairs: BTreeMap<String, u32> = BTreeMap::new();
     let mut number = |key: String| {
         let next = u32::try_from(pairs.len()).unwrap_or(0);
@@ -78,7 +80,7 @@ pub fn fair_sharing_compare(case: &Case) -> Verdict {
     verdict(differences("aBeforeB", &case.want["aBeforeB"], &json!(got)))
 }
 
-/// The order of domains.
+/// Compares the order of topology domains.
 pub fn domain_order(case: &Case) -> Verdict {
     let input = &case.input;
     let (engine, ..) = config(case)?;
@@ -107,7 +109,7 @@ pub fn domain_order(case: &Case) -> Verdict {
     verdict(differences("order", &case.want["order"], &json!(order)))
 }
 
-/// The order of two domains by their values.
+/// Compares the order of two topology domains that differ in their values only.
 pub fn level_order(case: &Case) -> Verdict {
     let input = &case.input;
     let capacity = |key: &str| DomainCapacity { values: strings(&input[key]), ..DomainCapacity::default() };
@@ -123,7 +125,7 @@ pub fn level_order(case: &Case) -> Verdict {
     verdict(differences("sign", &case.want["sign"], &json!(got)))
 }
 
-/// Whether a topology has the levels of a request.
+/// Compares whether a topology has the levels of a request.
 pub fn has_level(case: &Case) -> Verdict {
     let input = &case.input;
     let request: api::PodSetTopologyRequest = object(input, "podSetTopologyRequest").unwrap_or_default();
@@ -149,14 +151,14 @@ fn encode(placement: &TopologyAssignment) -> Value {
     })
 }
 
-/// Two placements as one.
+/// Merges two placements and compares the result.
 pub fn merge(case: &Case) -> Verdict {
     let input = &case.input;
     let got = lab::merge_placements(&placement(&input["a"]), &placement(&input["b"]));
     verdict(differences("result", &normal(&case.want["result"]), &normal(&encode(&got))))
 }
 
-/// The first pods of a placement.
+/// Truncates a placement to its first pods and compares the result.
 pub fn truncate(case: &Case) -> Verdict {
     let input = &case.input;
     let count = input["newCount"].as_i64().and_then(|count| i32::try_from(count).ok()).unwrap_or(0);
@@ -164,7 +166,7 @@ pub fn truncate(case: &Case) -> Verdict {
     verdict(differences("result", &normal(&case.want["result"]), &normal(&encode(&got))))
 }
 
-/// Whether an admission is charged to its local queue.
+/// Compares whether an admission adds a penalty to the usage of its LocalQueue.
 pub fn entry_penalty(case: &Case) -> Verdict {
     let input = &case.input;
     let mut world = World::new(case)?;

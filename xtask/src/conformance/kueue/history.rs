@@ -1,5 +1,8 @@
-//! Random platforms with histories: workloads arrive and finish, cycles run until nothing moves, victims stop. What is
-//! compared is every cycle's admissions and evictions, and at the end of each step who holds what and who waits where.
+//! Random histories. In each step workloads finish and arrive, and cycles run until no decision
+//! changes any more. Victims stop after each cycle.
+//!
+//! The runner compares the admissions and evictions of every cycle. After each step it compares the
+//! quota that workloads hold, and the waiting workloads of each queue.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -17,22 +20,26 @@ use super::super::{Case, Verdict};
 use super::compare::{differences, sorted_lists, verdict};
 use super::world::{World, objects};
 
-/// Fruitless cycles after which a step is settled, and the number of cycles after which it never will be.
-const FRUITLESS_MAX: u32 = 3;
+/// Number of successive cycles without a decision after which a step ends.
+const IDLE_CYCLES_MAX: u32 = 3;
+/// Number of cycles after which a step counts as unstable.
 const CYCLES_MAX: u32 = 60;
 
+/// A flush delay that no history reaches.
 const NEVER: Duration = Duration::from_secs(1_000_000_000);
 
-/// Runs a history step by step; ends at the first step that differs, because later ones may follow from it.
+/// Runs a history step by step. Stops at the first step that differs: later differences may be
+/// consequences of it.
 pub fn random(case: &Case) -> Verdict {
-    // Histories say when workloads return to their heaps: after a cycle and after a finish, never by themselves. What the
-    // configuration objects asked for at the start is therefore carried out after the first cycle.
+    // In a history, inadmissible workloads return to their heaps after a cycle and after a workload
+    // finishes, not after a delay. The flushes that the configuration objects request at the start
+    // therefore run after the first cycle.
     let mut world = World::with_flush_delay(case, NEVER)?;
     let each = case.input["addMode"] == "each";
     for step in case.data["steps"].as_array().into_iter().flatten() {
         let mut run = Run::default();
-        known(step, &["name", "finish", "add", "want"])?;
-        known(&step["want"], &["cycles", "assignments", "active", "inadmissible", "unstable"])?;
+        reject_unknown(step, &["name", "finish", "add", "want"])?;
+        reject_unknown(&step["want"], &["cycles", "assignments", "active", "inadmissible", "unstable"])?;
         for key in step["finish"].as_array().into_iter().flatten().filter_map(Value::as_str) {
             finish(&mut world, key);
         }
@@ -52,14 +59,15 @@ pub fn random(case: &Case) -> Verdict {
     Ok(())
 }
 
-/// Refuses what this runner would leave aside.
-fn known(object: &Value, keys: &[&str]) -> Verdict {
+/// Fails if the object has a field that this runner does not read.
+fn reject_unknown(object: &Value, keys: &[&str]) -> Verdict {
     match object.as_object().into_iter().flatten().find(|(key, _)| !keys.contains(&key.as_str())) {
-        Some((key, _)) => Err(format!("{key}: the runner does not look at it")),
+        Some((key, _)) => Err(format!("{key}: the runner does not read this field")),
         None => Ok(()),
     }
 }
 
+/// Removes a workload. If it is the sticky workload of a queue, the queue then has none.
 fn finish(world: &mut World, key: &str) {
     let (namespace, name) = key.split_once('/').unwrap_or_default();
     let key = WorkloadKey::new(namespace, name);
@@ -73,34 +81,36 @@ fn finish(world: &mut World, key: &str) {
     world.flush();
 }
 
-/// What one step did.
+/// Results of one step.
 #[derive(Default)]
 struct Run {
+    /// Admissions and evictions of each cycle.
     cycles: Vec<Value>,
+    /// True if [`CYCLES_MAX`] cycles did not suffice.
     unstable: bool,
 }
 
 impl Run {
-    /// Cycles until no heap holds a workload, or nothing moves any more.
+    /// Runs cycles until no heap has a workload, or several cycles in a row decide nothing.
     fn settle(&mut self, world: &mut World) {
-        let mut fruitless = 0;
+        let mut idle_cycles = 0;
         for _ in 0..CYCLES_MAX {
-            if !world.engine.has_candidates() || fruitless == FRUITLESS_MAX {
+            if !world.engine.has_candidates() || idle_cycles == IDLE_CYCLES_MAX {
                 return;
             }
             let preemptors = preemptors(world);
             let outcome = world.cycle();
-            keep_preemptors(world, &preemptors);
+            restore_preemptors(world, &preemptors);
             let cycle = summary(&outcome);
-            let moved = cycle != json!({"admitted": [], "evicted": []});
-            fruitless = if moved { 0 } else { fruitless + 1 };
+            let is_idle = cycle == json!({"admitted": [], "evicted": []});
+            idle_cycles = if is_idle { idle_cycles + 1 } else { 0 };
             self.cycles.push(cycle);
             world.now += SignedDuration::from_secs(1);
             confirm(world, &outcome);
             stop_evicted(world);
             world.flush();
         }
-        self.unstable |= world.engine.has_candidates() && fruitless < FRUITLESS_MAX;
+        self.unstable |= world.engine.has_candidates() && idle_cycles < IDLE_CYCLES_MAX;
     }
 
     fn compare(&self, world: &World, want: &Value) -> Vec<String> {
@@ -114,16 +124,16 @@ impl Run {
         }
         let mut found = differences("number of cycles", &json!(wanted.len()), &json!(self.cycles.len()));
         found.extend(differences("assignments", &want["assignments"], &json!(assignments(world))));
-        let (active, aside) = world.waiting();
+        let (active, inadmissible) = world.waiting();
         found.extend(differences("active", &sorted_lists(&want["active"]), &json!(active)));
-        found.extend(differences("inadmissible", &sorted_lists(&want["inadmissible"]), &json!(aside)));
+        found.extend(differences("inadmissible", &sorted_lists(&want["inadmissible"]), &json!(inadmissible)));
         let unstable = want["unstable"] == json!(true);
         found.extend(differences("unstable", &json!(unstable), &json!(self.unstable)));
         found
     }
 }
 
-/// Who got quota in a cycle and who was told to leave.
+/// The workloads that a cycle admitted, and those that it evicted, with the reason.
 fn summary(outcome: &CycleOutcome) -> Value {
     let (mut admitted, mut evicted) = (Vec::new(), BTreeMap::new());
     for decision in &outcome.decisions {
@@ -146,16 +156,17 @@ fn summary(outcome: &CycleOutcome) -> Value {
     json!({"admitted": admitted, "evicted": evicted})
 }
 
-/// The workload every queue remembers as waiting for preemptions it started.
+/// The sticky workload of every queue: it waits for the preemptions that it started.
 fn preemptors(world: &mut World) -> Vec<(String, WorkloadKey)> {
     let queues: Vec<String> = world.queues.keys().cloned().collect();
     let lab = world.engine.lab();
     queues.into_iter().filter_map(|queue| lab.sticky(&queue).map(|key| (queue, key))).collect()
 }
 
-/// Upstream it is the workload controller that tells a queue to forget its preemptor once that was admitted. Histories
-/// were recorded without one: a queue remembers its last preemptor until another comes.
-fn keep_preemptors(world: &mut World, before: &[(String, WorkloadKey)]) {
+/// Restores sticky workloads that a cycle removed by admitting them. Upstream's workload controller
+/// removes them, and histories were recorded without that controller: a queue keeps its last sticky
+/// workload until another replaces it.
+fn restore_preemptors(world: &mut World, before: &[(String, WorkloadKey)]) {
     let mut lab = world.engine.lab();
     for (queue, key) in before {
         if lab.sticky(queue).is_none() {
@@ -164,17 +175,17 @@ fn keep_preemptors(world: &mut World, before: &[(String, WorkloadKey)]) {
     }
 }
 
-/// Lets the engine see the objects a cycle changed, as a watch would.
+/// Sends the objects that a cycle changed to the engine, as a watch would.
 fn confirm(world: &mut World, outcome: &CycleOutcome) {
     for decision in &outcome.decisions {
-        world.see(&decision.workload);
+        world.resend(&decision.workload);
         if let Decided::Preempt { victims, .. } = &decision.verdict {
-            victims.iter().for_each(|victim| world.see(&victim.workload));
+            victims.iter().for_each(|victim| world.resend(&victim.workload));
         }
     }
 }
 
-/// Every evicted workload stops, gives its quota back and queues again.
+/// Stops every evicted workload: it releases its quota and queues again.
 fn stop_evicted(world: &mut World) {
     let leaving = world.workloads.iter().filter(|(_, it)| status::is_evicted(it) && status::has_quota_reservation(it));
     let leaving: Vec<WorkloadKey> = leaving.map(|(key, _)| key.clone()).collect();
@@ -182,11 +193,11 @@ fn stop_evicted(world: &mut World) {
         let (now, gates) = (world.now, world.gates.clone());
         let Some(object) = world.workloads.get_mut(&key) else { continue };
         status::release_after_eviction(object, &gates, now);
-        world.see(&key);
+        world.resend(&key);
     }
 }
 
-/// Who holds what, in the form the histories were recorded in.
+/// Admission of every workload that holds quota, by key, in the form of the recorded histories.
 fn assignments(world: &World) -> BTreeMap<String, Value> {
     let held = world.engine.holding().into_iter().filter_map(|key| {
         let admission = translate::admission(world.engine.admission(key)?, true);

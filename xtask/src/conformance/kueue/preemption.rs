@@ -1,4 +1,4 @@
-//! Preemption suites: targets, their order, policies, priorities, messages.
+//! Suites of preemption: targets, their order, policies, priorities and messages.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,7 +18,7 @@ fn name(value: &Value) -> Name {
     Name::from(value.as_str().unwrap_or_default())
 }
 
-/// Targets of a preemptor whose flavors are given.
+/// Compares the targets of a preemptor whose flavors are given.
 pub fn targets(case: &Case) -> Verdict {
     let input = &case.input;
     let mut world = World::new(case)?;
@@ -27,10 +27,11 @@ pub fn targets(case: &Case) -> Verdict {
     }
     let incoming: api::Workload = object(input, "incoming")?;
     let key = workload_key(&incoming);
-    // Whatever its object says, the preemptor holds nothing yet.
+    // The preemptor holds no quota, even if its object has an admission.
     let mut model = world.translate(&incoming);
     model.admission = None;
     world.apply(berth_engine::Event::WorkloadUpserted(Box::new(model.clone())));
+    // Sum the request per flavor-resource, and collect the flavor-resources that need preemption.
     let queue = input["targetClusterQueue"].as_str().unwrap_or_default().to_owned();
     let (mut request, mut short) = (FlavorAmounts::new(), BTreeSet::new());
     for set in input["assignment"]["podSets"].as_array().into_iter().flatten() {
@@ -65,13 +66,13 @@ pub fn targets(case: &Case) -> Verdict {
         differences_found.extend(differences("targets", &json!(wanted), &json!(got)));
     }
     if let Some(list) = want["workloads"].as_array() {
-        differences_found.extend(evicted(&mut world, &key, &queue, &found, list));
+        differences_found.extend(evict_and_compare(&mut world, &key, &queue, &found, list));
     }
     verdict(differences_found)
 }
 
-/// Evicts the targets as the scheduler would and compares the objects.
-fn evicted(
+/// Evicts the targets as the scheduler would, and returns the differences of the objects.
+fn evict_and_compare(
     world: &mut World,
     preemptor: &WorkloadKey,
     queue: &str,
@@ -98,7 +99,7 @@ fn evicted(
     differences("workloads", &json!(wanted), &json!(got))
 }
 
-/// The order in which fair sharing asks queues for victims.
+/// Compares the order in which fair sharing takes victims from queues.
 pub fn fair_ordering(case: &Case) -> Verdict {
     let input = &case.input;
     let mut world = World::new(case)?;
@@ -134,7 +135,7 @@ pub fn fair_ordering(case: &Case) -> Verdict {
     verdict(differences("order", &wanted, &json!(order)))
 }
 
-/// The order of candidates.
+/// Compares the order of preemption candidates.
 pub fn candidates_ordering(case: &Case) -> Verdict {
     let input = &case.input;
     let mut world = World::new(case)?;
@@ -181,7 +182,7 @@ pub fn candidates_ordering(case: &Case) -> Verdict {
     verdict(differences("order", &case.want["order"], &json!(order)))
 }
 
-/// Whether a policy lets one workload preempt another.
+/// Compares whether a policy allows one workload to preempt another.
 pub fn policy(case: &Case) -> Verdict {
     let input = &case.input;
     let mut world = World::new(case)?;
@@ -200,7 +201,7 @@ pub fn policy(case: &Case) -> Verdict {
     verdict(differences("satisfies", &case.want["satisfies"], &json!(got)))
 }
 
-/// Base, boost and effective priority.
+/// Compares base priority, boost and effective priority.
 pub fn priority_info(case: &Case) -> Verdict {
     let mut world = World::new(case)?;
     let workload: api::Workload = object(&case.input, "workload")?;
@@ -213,7 +214,7 @@ pub fn priority_info(case: &Case) -> Verdict {
     verdict(differences("", case.want.whole(), &got))
 }
 
-/// The message of a victim.
+/// Compares the preemption message of a victim.
 pub fn message(case: &Case) -> Verdict {
     let input = &case.input;
     let preemptor: api::Workload = object(input, "preemptor").unwrap_or_default();

@@ -1,4 +1,5 @@
-//! Queue suites: order, places, requeue rules, flushes, back-off, second passes; and small helpers of the scheduler.
+//! Suites of queues (order, requeueing, flushes, back-off, second passes) and of the scheduler's
+//! requeueing.
 
 use std::collections::BTreeMap;
 
@@ -54,7 +55,7 @@ fn pending_reason(text: &str) -> PendingReason {
     ALL.into_iter().find(|reason| reason.as_str() == text).unwrap_or(PendingReason::PendingEvaluation)
 }
 
-/// A queue named `cq` with a local queue for every one the workloads name.
+/// An engine with a ClusterQueue `cq` and the LocalQueues that the workloads name.
 fn with_queue(case: &Case, workloads: &[api::Workload]) -> Result<World, String> {
     let input = &case.input;
     let mut world = World::new(case)?;
@@ -85,14 +86,14 @@ fn with_queue(case: &Case, workloads: &[api::Workload]) -> Result<World, String>
     Ok(world)
 }
 
-/// `key in (a,b)`, the only form the cases use.
+/// Parses `key in (a,b)`, the only form of selector in the cases.
 fn parse_selector(text: &str) -> LabelSelector {
     let Some((key, values)) = text.split_once(" in ") else { return LabelSelector::default() };
     let values = values.trim_matches(['(', ')']).split(',').map(name).collect();
     LabelSelector { requirements: vec![Requirement { key: name(key), operator: Operator::In, values }] }
 }
 
-/// Which of two workloads is the head.
+/// Compares the head of a queue with two workloads.
 pub fn strict_fifo(case: &Case) -> Verdict {
     let input = &case.input;
     let pair: [api::Workload; 2] = [object(input, "w1")?, object(input, "w2")?];
@@ -105,7 +106,7 @@ pub fn strict_fifo(case: &Case) -> Verdict {
     verdict(differences("result", &case.want["result"], &json!(got)))
 }
 
-/// One head per active queue.
+/// Compares the heads of the active queues.
 pub fn heads(case: &Case) -> Verdict {
     let mut world = World::new(case)?;
     let mut found = differences("assigned before", &case.want["assigned"], &json!(assigned(&world)));
@@ -120,15 +121,15 @@ pub fn heads(case: &Case) -> Verdict {
     verdict(found)
 }
 
-/// The local queue of every workload that belongs to one, whether it waits there or is looked at.
+/// The LocalQueue of every workload that has one and holds no quota, by key.
 fn assigned(world: &World) -> BTreeMap<String, String> {
     let local = |key: &WorkloadKey| Some(format!("{}/{}", key.namespace, world.engine.local_queue(key)?));
-    let held_back = |key: &WorkloadKey| world.engine.admission(key).is_some();
-    let keys = world.workloads.keys().filter(|key| !held_back(key));
+    let holds_quota = |key: &WorkloadKey| world.engine.admission(key).is_some();
+    let keys = world.workloads.keys().filter(|key| !holds_quota(key));
     keys.filter_map(|key| Some((key.to_string(), local(key)?))).collect()
 }
 
-/// The head where local queues are ordered by usage.
+/// Compares the head of a queue that orders LocalQueues by usage.
 pub fn admission_fair_sharing(case: &Case) -> Verdict {
     let input = &case.input;
     let mut world = World::new(case)?;
@@ -152,7 +153,7 @@ pub fn admission_fair_sharing(case: &Case) -> Verdict {
     verdict(differences("wl", &case.want["wl"]["metadata"]["name"], &json!(got)))
 }
 
-/// Where a popped workload goes, and whether it sticks to the head.
+/// Requeues a popped workload. Compares its place, and whether it is the sticky workload.
 pub fn requeue(case: &Case) -> Verdict {
     let input = &case.input;
     let workload: api::Workload = object(input, "workload")?;
@@ -170,7 +171,7 @@ pub fn requeue(case: &Case) -> Verdict {
     if !tried.is_empty() {
         lab.set_scan(&key, &tried);
     }
-    // A pop that nothing followed: no flush counts as newer than it.
+    // Pop once more, so that no flush counts as later than the last pop.
     lab.pop("cq");
     let reason = requeue_reason(input["reason"].as_str().unwrap_or_default());
     let (added, active) = lab.requeue(&key, reason, PendingReason::PendingEvaluation, now);
@@ -188,7 +189,8 @@ pub fn requeue(case: &Case) -> Verdict {
     verdict(found)
 }
 
-/// Whether a reason sets the workload's class aside, and what is remembered for it.
+/// Compares whether a requeue reason makes the scheduling equivalence class inadmissible, and the
+/// reason that the queue stores for the class.
 pub fn class_reason(case: &Case) -> Verdict {
     let input = &case.input;
     let workload: api::Workload = object(input, "workload")?;
@@ -205,18 +207,18 @@ pub fn class_reason(case: &Case) -> Verdict {
     if input["deleteFromInadmissible"] == json!(true) {
         world.apply(Event::WorkloadRemoved(key.clone()));
     }
-    let set_aside = world.engine.lab().inadmissible_class_reason("cq", &key);
+    let class_reason = world.engine.lab().inadmissible_class_reason("cq", &key);
     let want = &case.want;
     if let Some(wanted) = want.get("schedulingHashRecordedAsInadmissible") {
-        return verdict(differences("recorded", wanted, &json!(set_aside.is_some())));
+        return verdict(differences("recorded", wanted, &json!(class_reason.is_some())));
     }
-    let mut found = differences("ok", &want["ok"], &json!(set_aside.is_some()));
-    let got = set_aside.map_or("", |reason| reason.as_str());
+    let mut found = differences("ok", &want["ok"], &json!(class_reason.is_some()));
+    let got = class_reason.map_or("", |reason| reason.as_str());
     found.extend(differences("reason", &json!(want["reason"].as_str().unwrap_or_default()), &json!(got)));
     verdict(found)
 }
 
-/// Requeueing through the manager.
+/// Compares whether a workload is requeued, depending on whether it exists and is queued.
 pub fn requeue_workload(case: &Case) -> Verdict {
     let input = &case.input;
     let mut world = World::new(case)?;
@@ -236,7 +238,7 @@ pub fn requeue_workload(case: &Case) -> Verdict {
     verdict(differences("requeued", &case.want["requeued"], &json!(added)))
 }
 
-/// A script of operations on one queue.
+/// Runs a script of operations on one queue.
 pub fn operations(case: &Case) -> Verdict {
     let input = &case.input;
     let list = |key: &str| objects::<api::Workload>(input, key);
@@ -250,7 +252,7 @@ pub fn operations(case: &Case) -> Verdict {
     for workload in list("workloadsToAdd")? {
         world.upsert(workload);
     }
-    // The cases pop nothing; a pop of an empty queue keeps "flushed since" from being true for ever.
+    // Requeue workloads that were never popped.
     for (suite, reason) in [
         ("inadmissibleWorkloadsToRequeue", RequeueReason::Generic),
         ("admissibleWorkloadsToRequeue", RequeueReason::FailedAfterNomination),
@@ -282,7 +284,7 @@ pub fn operations(case: &Case) -> Verdict {
     verdict(differences("", case.want.whole(), &got))
 }
 
-/// A push, a push of an update, a pop.
+/// Pushes a workload twice, then pops.
 pub fn push(case: &Case) -> Verdict {
     let workload: api::Workload = object(&case.input, "workload")?;
     let mut world = with_queue(case, std::slice::from_ref(&workload))?;
@@ -290,13 +292,14 @@ pub fn push(case: &Case) -> Verdict {
     world.upsert(workload);
     let head = world.engine.lab().pop("cq").map(|key| key.to_string());
     let positions = world.engine.pending("cq");
-    let aside: Vec<String> = positions.iter().filter(|it| it.inadmissible).map(|it| it.workload.to_string()).collect();
+    let inadmissible: Vec<String> =
+        positions.iter().filter(|it| it.inadmissible).map(|it| it.workload.to_string()).collect();
     let mut found = differences("head", &case.want["head"], &json!(head));
-    found.extend(differences("inadmissible", &case.want["inadmissible"], &json!(aside)));
+    found.extend(differences("inadmissible", &case.want["inadmissible"], &json!(inadmissible)));
     verdict(found)
 }
 
-/// Whether the back-off is over.
+/// Compares whether the back-off has expired.
 pub fn backoff(case: &Case) -> Verdict {
     let workload: api::Workload = object(&case.input, "workload")?;
     let key = workload_key(&workload);
@@ -307,7 +310,7 @@ pub fn backoff(case: &Case) -> Verdict {
     verdict(differences("result", &case.want["result"], &json!(got)))
 }
 
-/// Flushes of trees.
+/// Compares the effect of flushes on the trees of queues and cohorts.
 pub fn inadmissible(case: &Case) -> Verdict {
     let input = &case.input;
     let mut world = World::new(case)?;
@@ -319,22 +322,21 @@ pub fn inadmissible(case: &Case) -> Verdict {
             world.engine.lab().requeue(&key, RequeueReason::Generic, PendingReason::PendingEvaluation, now);
         }
     }
-    // What the objects of the case asked for at the start has no set-aside workloads to help.
     for queue in input["cqNames"].as_array().into_iter().flatten().filter_map(Value::as_str) {
         world.apply(Event::FlushRequested { cluster_queue: name(queue) });
     }
     let now = world.time();
     let moved = world.engine.lab().flush_requested(now);
-    let (active, aside) = world.waiting();
+    let (active, inadmissible) = world.waiting();
     let want = &case.want;
     let mut found = differences("movedCount", &want["movedCount"], &json!(moved.iter().sum::<usize>()));
     found.extend(differences("moveWorkloadsLogCount", &want["moveWorkloadsLogCount"], &json!(moved.len())));
     found.extend(differences("active", &want["active"], &json!(active)));
-    found.extend(differences("inadmissible", &want["inadmissible"], &json!(aside)));
+    found.extend(differences("inadmissible", &want["inadmissible"], &json!(inadmissible)));
     verdict(found)
 }
 
-/// Which local queue a workload is assigned to, and why to none.
+/// Compares the LocalQueue that a workload is assigned to, or the error.
 pub fn add_workload(case: &Case) -> Verdict {
     let workload: api::Workload = object(&case.input, "workload")?;
     let key = workload_key(&workload);
@@ -347,7 +349,7 @@ pub fn add_workload(case: &Case) -> Verdict {
     verdict(found)
 }
 
-/// The local queue a workload belongs to, and why it waits in no queue, by upstream's names of the kinds of errors.
+/// The LocalQueue of a workload, and upstream's error text if the workload is not queued.
 fn place(world: &mut World, key: &WorkloadKey) -> (Value, &'static str) {
     let local = world.engine.local_queue(key).map(|local| format!("{}/{local}", key.namespace));
     let assigned = json!({key.to_string(): local});
@@ -359,7 +361,7 @@ fn place(world: &mut World, key: &WorkloadKey) -> (Value, &'static str) {
     }
 }
 
-/// A workload that moves between local queues.
+/// Moves a workload between LocalQueues.
 pub fn update_workload(case: &Case) -> Verdict {
     let input = &case.input;
     let mut world = World::new(case)?;
@@ -370,7 +372,7 @@ pub fn update_workload(case: &Case) -> Verdict {
     let key = workload_key(&updated);
     let want = &case.want;
     let mut found = Vec::new();
-    // Objects that wait for a queue are no members of it, and upstream assigns them to none.
+    // Upstream assigns a workload without a usable queue to no LocalQueue.
     let (before, error) = place(&mut world, &key);
     let before = if error.is_empty() { before } else { json!({}) };
     found.extend(differences("input.assigned", &input["assigned"], &before));
@@ -395,7 +397,7 @@ pub fn update_workload(case: &Case) -> Verdict {
     verdict(found)
 }
 
-/// Second passes that are due.
+/// Compares the second passes that are due.
 pub fn second_pass(case: &Case) -> Verdict {
     let input = &case.input;
     let mut found = Vec::new();
@@ -417,7 +419,7 @@ pub fn second_pass(case: &Case) -> Verdict {
     verdict(found)
 }
 
-/// What is kept for an entry that must wait for preemption.
+/// Compares the quota that is reserved for an entry that waits for preemption.
 pub fn resources_to_reserve(case: &Case) -> Verdict {
     let input = &case.input;
     let mut world = World::new(case)?;
@@ -434,7 +436,7 @@ pub fn resources_to_reserve(case: &Case) -> Verdict {
     verdict(differences("reserved", &case.want["reserved"], &json!(got)))
 }
 
-/// Whether a recorded scan has to start over.
+/// Compares whether recorded scan progress is outdated.
 pub fn last_assignment(case: &Case) -> Verdict {
     let input = &case.input;
     let args = &input["args"];
@@ -456,7 +458,8 @@ pub fn last_assignment(case: &Case) -> Verdict {
     verdict(differences("result", &case.want["result"], &json!(got)))
 }
 
-/// A popped workload goes back after a cycle that ended in some way; what its status says, and how often it was written.
+/// Requeues a popped workload twice, as after a cycle with the given outcome. Compares the queue,
+/// the workload's status, and the number of status writes.
 pub fn entry_requeue(case: &Case) -> Verdict {
     let input = &case.input;
     let entry = &input["entry"];
@@ -478,7 +481,7 @@ pub fn entry_requeue(case: &Case) -> Verdict {
         }
         let (before, now) = (world.workloads[key].status.clone(), world.time());
         if matches!(status, "assumed" | "nominated") {
-            // Its admission failed: it goes back into its queue, and there is nothing to report.
+            // The admission failed: the workload is requeued without a report.
             world.engine.lab().requeue(key, requeue, reason, now);
         } else if let Some(Decision { verdict: berth_engine::Verdict::Wait(wait), .. }) =
             world.engine.lab().put_back(key, cause.clone(), now)
@@ -488,9 +491,9 @@ pub fn entry_requeue(case: &Case) -> Verdict {
         writes += u32::from(world.workloads[key].status != before);
     }
     let want = &case.want;
-    let (active, aside) = world.waiting();
+    let (active, inadmissible) = world.waiting();
     let mut found = differences("left", &want["left"], &json!(active));
-    found.extend(differences("inadmissibleLeft", &want["inadmissibleLeft"], &json!(aside)));
+    found.extend(differences("inadmissibleLeft", &want["inadmissibleLeft"], &json!(inadmissible)));
     found.extend(differences("statusUpdates", &want["statusUpdates"], &json!(writes)));
     let wanted: api::WorkloadStatus =
         serde_json::from_value(want["workloadStatus"].clone()).map_err(|error| format!("workloadStatus: {error}"))?;

@@ -1,4 +1,4 @@
-//! End-to-end scheduling suites: objects in, one or more cycles, objects out.
+//! End-to-end scheduling suites: they create objects, run cycles and compare the objects.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use super::super::{Case, Verdict};
 use super::compare::{differences, normal, sorted_lists, verdict, workload};
 use super::world::{World, objects};
 
-/// Suites that run a number of cycles and compare everything afterwards.
+/// Runs the number of cycles of the case, then compares all expectations.
 pub fn cycles(case: &Case) -> Verdict {
     let input = &case.input;
     let mut world = World::new(case)?;
@@ -40,14 +40,14 @@ fn restore_usage(world: &mut World, input: &Fields) {
     }
 }
 
-/// Second passes that are due at the start: the first is due a second after it was asked for.
+/// Advances the clock if the case has second passes. The first is due a second after its request.
 fn second_pass(world: &mut World, input: &Fields) {
     if input["secondPass"].as_array().is_some_and(|list| !list.is_empty()) {
         world.now += jiff::SignedDuration::from_secs(1);
     }
 }
 
-/// Compares everything a case wants after its cycles.
+/// Compares all expectations of a case after its cycles.
 fn compare(case: &Case, world: &World, outcomes: &[CycleOutcome]) -> Verdict {
     let want = &case.want;
     let mut found = Vec::new();
@@ -63,8 +63,8 @@ fn compare(case: &Case, world: &World, outcomes: &[CycleOutcome]) -> Verdict {
         let new: BTreeMap<&String, &Value> = assignments.iter().filter(|(key, _)| !admitted.contains(*key)).collect();
         found.extend(differences("newAssignments", &normal(wanted), &normal(&json!(new))));
     }
-    let (left, aside) = world.waiting();
-    for (key, got) in [("left", left), ("inadmissibleLeft", aside)] {
+    let (left, inadmissible) = world.waiting();
+    for (key, got) in [("left", left), ("inadmissibleLeft", inadmissible)] {
         if let Some(wanted) = want.get(key) {
             found.extend(differences(key, &sorted_lists(wanted), &json!(got)));
         }
@@ -91,7 +91,7 @@ fn compare(case: &Case, world: &World, outcomes: &[CycleOutcome]) -> Verdict {
     verdict(found)
 }
 
-/// Counts that are zero say the same as counts that are absent.
+/// The counts without zeros: a zero is equal to an absent count.
 fn without_zeros(value: &Value) -> Value {
     match value {
         Value::Object(map) => {
@@ -102,7 +102,7 @@ fn without_zeros(value: &Value) -> Value {
     }
 }
 
-/// Keys of workloads that were admitted at the start and do not wait for a replacement of a node.
+/// Keys of the workloads that were admitted at the start and do not wait for a node replacement.
 fn admitted_at_start(case: &Case) -> Result<Vec<String>, String> {
     let workloads = objects::<api::Workload>(&case.input, "workloads")?;
     let replaces_nodes = case.data["upstreamTest"] == "TestScheduleForTAS";
@@ -121,7 +121,7 @@ fn compare_workloads(wanted: &[Value], world: &World) -> Vec<String> {
     let wanted: BTreeMap<String, Value> = wanted
         .iter()
         .map(|object| {
-            // Through the API type, so that both sides are written alike.
+            // Parse and serialize with the API type, so that both sides have the same form.
             let typed: Option<api::Workload> = serde_json::from_value(object.clone()).ok();
             (key(object), typed.map_or(Value::Null, |it| workload(&serde_json::to_value(it).unwrap_or_default())))
         })
@@ -144,7 +144,6 @@ fn compare_events(wanted: &[Value], how: &Value, got: &[Value]) -> Vec<String> {
     };
     let mut wanted: Vec<Value> = wanted.iter().map(form).collect();
     let mut got: Vec<Value> = got.iter().map(form).collect();
-    // Messages of victims also name priorities; compared is the part every version has.
     if how["orderIgnored"] == json!(true) {
         wanted.sort_by_key(Value::to_string);
         got.sort_by_key(Value::to_string);
@@ -152,7 +151,7 @@ fn compare_events(wanted: &[Value], how: &Value, got: &[Value]) -> Vec<String> {
     differences("events", &json!(wanted), &json!(got))
 }
 
-/// A cycle, workloads that finish, the tree's other workloads again, a second cycle.
+/// Runs a cycle, deletes workloads, and runs a second cycle.
 pub fn two_cycles(case: &Case) -> Verdict {
     let input = &case.input;
     let mut world = World::new(case)?;
@@ -174,7 +173,7 @@ pub fn two_cycles(case: &Case) -> Verdict {
     verdict(found)
 }
 
-/// Lets the engine see the objects as they are now, as a watch would.
+/// Sends all objects to the engine, as a watch would.
 fn confirm(world: &mut World) {
     let objects: Vec<api::Workload> = world.workloads.values().cloned().collect();
     for object in objects {
@@ -182,7 +181,8 @@ fn confirm(world: &mut World) {
     }
 }
 
-/// Several cycles with quota that comes and goes: does the search through flavors go on where it was?
+/// Runs several cycles, optionally with changing quota. Compares the flavors that workloads got,
+/// which depend on the scan progress that the engine keeps.
 pub fn preserve_scan(case: &Case) -> Verdict {
     let input = &case.input;
     let mut world = World::new(case)?;

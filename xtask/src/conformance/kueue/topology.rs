@@ -1,4 +1,4 @@
-//! Topology placement suites.
+//! Suites of topology placement.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -31,7 +31,7 @@ fn strings(value: &Value) -> Vec<Name> {
     value.as_array().into_iter().flatten().filter_map(Value::as_str).map(name).collect()
 }
 
-/// Placement of pod sets in one flavor.
+/// Compares the placement of pod sets on one flavor.
 pub fn assignment(case: &Case) -> Verdict {
     let input = &case.input;
     let mut world = World::new(case)?;
@@ -55,7 +55,7 @@ pub fn assignment(case: &Case) -> Verdict {
     }];
     world.apply(Event::ClusterQueueUpserted(queue));
     for (key, flavor) in [("priorOwnUsage", "default"), ("priorFlavorUsage", "other")] {
-        take_places(&mut world, flavor, &input[key]);
+        add_topology_usage(&mut world, flavor, &input[key]);
     }
     if let Some(usages) = input["aggregatedDomainUsages"].as_object().filter(|usages| !usages.is_empty()) {
         for (host, usage) in usages {
@@ -75,15 +75,15 @@ pub fn assignment(case: &Case) -> Verdict {
         got.insert(set.to_string(), entry);
     }
     let mut wanted = case.want["podSets"].clone();
-    // A pod set with neither an assignment nor a reason got nothing; one that was not looked at got nothing either.
+    // A pod set without assignment and reason equals a pod set that is absent from the results.
     if let Some(sets) = wanted.as_object_mut() {
         sets.retain(|_, set| set.as_object().is_some_and(|set| !set.is_empty()));
     }
     verdict(differences("podSets", &wanted, &Value::Object(got)))
 }
 
-/// Takes places in a flavor's topology, as a list of usages says.
-pub fn take_places(world: &mut World, flavor: &str, usages: &Value) {
+/// Adds usage to the domains of a flavor's topology.
+pub fn add_topology_usage(world: &mut World, flavor: &str, usages: &Value) {
     for usage in usages.as_array().into_iter().flatten() {
         let domain = TopologyDomain {
             values: strings(&usage["values"]),
@@ -94,10 +94,10 @@ pub fn take_places(world: &mut World, flavor: &str, usages: &Value) {
     }
 }
 
-/// What has to be placed for an assignment that is given.
+/// Compares the pod sets that need a topology placement under the given assignment.
 pub fn requests(case: &Case) -> Verdict {
-    let (mut world, key, sets) = given(case)?;
-    let got = world.engine.lab().to_place(&key, "cq", &sets).ok_or("the workload is not known")?;
+    let (mut world, key, sets) = world_with_assignment(case)?;
+    let got = world.engine.lab().to_place(&key, "cq", &sets).ok_or("the workload does not exist")?;
     let want = &case.want;
     let mut found = Vec::new();
     if let Some(wanted) = want.get("podSetsWithTASRequest") {
@@ -111,22 +111,22 @@ pub fn requests(case: &Case) -> Verdict {
     verdict(found)
 }
 
-/// What an assignment takes beyond what the admission before accounts for.
+/// Compares the topology usage that an assignment adds to that of the previous admission.
 pub fn usage(case: &Case) -> Verdict {
-    let (mut world, key, sets) = given(case)?;
+    let (mut world, key, sets) = world_with_assignment(case)?;
     let previous: Option<api::Admission> = serde_json::from_value(case.input["previousAdmission"].clone()).ok();
     let held: Vec<GivenPodSet> = previous
         .iter()
         .flat_map(|previous| translate::admission_from_api(previous).pod_sets)
         .map(|held| GivenPodSet {
             count: held.count.unwrap_or(0),
-            // The cases leave them out: a second pass never changes them.
+            // Absent from the cases: a second pass never changes flavors.
             flavors: sets.iter().find(|set| set.name == held.name).map(|set| set.flavors.clone()).unwrap_or_default(),
             name: held.name,
             topology: held.topology,
         })
         .collect();
-    let net = world.engine.lab().net_places(&key, "cq", &sets, &held).ok_or("the workload is not known")?;
+    let net = world.engine.lab().net_places(&key, "cq", &sets, &held).ok_or("the workload does not exist")?;
     let mut got: BTreeMap<String, Vec<Value>> = BTreeMap::new();
     for (flavor, values, per_pod, count) in net {
         let values: Vec<&str> = values.iter().map(|value| &**value).collect();
@@ -135,7 +135,7 @@ pub fn usage(case: &Case) -> Verdict {
         got.entry(flavor.to_string()).or_default().push(entry);
     }
     let mut wanted = case.want["tasUsage"].clone();
-    // No usage of a flavor is the same as no entry for it.
+    // A flavor without usage equals an absent flavor.
     if let Some(flavors) = wanted.as_object_mut() {
         flavors.retain(|_, list| list.as_array().is_none_or(|list| !list.is_empty()));
     }
@@ -143,8 +143,9 @@ pub fn usage(case: &Case) -> Verdict {
     verdict(differences("tasUsage", &wanted, &json!(got)))
 }
 
-/// A queue with the flavors of a given assignment, its workload, and the assignment.
-fn given(case: &Case) -> Result<(World, WorkloadKey, Vec<GivenPodSet>), String> {
+/// Creates the flavors, the queue and the workload of an assignment. Returns the world, the
+/// workload's key, and the assignment.
+fn world_with_assignment(case: &Case) -> Result<(World, WorkloadKey, Vec<GivenPodSet>), String> {
     let input = &case.input;
     let mut world = World::new(case)?;
     let topology_flavors = strings(&input["tasFlavors"]);
@@ -188,7 +189,7 @@ fn given(case: &Case) -> Result<(World, WorkloadKey, Vec<GivenPodSet>), String> 
     Ok((world, key, sets))
 }
 
-/// An assignment in the internal encoding.
+/// Reads a topology assignment that is recorded in Kueue's internal form.
 fn decode(assignment: &Value) -> TopologyAssignment {
     let domains = assignment["domains"].as_array().into_iter().flatten().map(|domain| TopologyDomain {
         values: strings(&domain["values"]),
@@ -197,7 +198,7 @@ fn decode(assignment: &Value) -> TopologyAssignment {
     TopologyAssignment { levels: strings(&assignment["levels"]), domains: domains.collect() }
 }
 
-/// Placements of the slice an elastic workload replaces, per pod set.
+/// Placements of the slice that an elastic workload replaces, per pod set.
 fn earlier_slice(input: &Fields) -> Result<BTreeMap<Name, TopologyAssignment>, String> {
     let mut earlier = BTreeMap::new();
     for request in input["podSetRequests"].as_array().into_iter().flatten() {
@@ -221,16 +222,16 @@ fn encode(topology: &TopologyAssignment) -> Value {
     })
 }
 
-/// The workload of a case: its pod sets as the requests say, its failed nodes as its object says.
+/// The workload of a case. The pod sets come from the requests, the failed nodes from the object.
 fn workload(world: &World, input: &Fields) -> Workload {
     let object: api::Workload = serde_json::from_value(input["workload"].clone()).unwrap_or_default();
     let mut model = world.translate(&object);
     if object.metadata.name.is_none() {
         model.key = WorkloadKey::new("ns", "wl");
     }
-    let keeps = !model.unhealthy_nodes.is_empty();
-    model.admission = model.admission.filter(|_| keeps);
-    if keeps {
+    let replaces_nodes = !model.unhealthy_nodes.is_empty();
+    model.admission = model.admission.filter(|_| replaces_nodes);
+    if replaces_nodes {
         let admission = object.status.as_ref().and_then(|status| status.admission.as_ref());
         model.admission = admission.map(translate::admission_from_api);
     }

@@ -1,4 +1,5 @@
-//! A case's objects in an engine, and what its decisions do to the objects.
+//! The objects of a case, an engine that has them, and the changes that the engine's decisions make
+//! to the objects.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -22,7 +23,7 @@ use serde_json::{Value, json};
 use super::super::Case;
 use super::super::fields::Lookup;
 
-/// An engine, the objects it was told about, and the events that were sent.
+/// An engine, the objects of a case, and the Kubernetes events that were recorded.
 pub struct World {
     pub engine: Engine,
     pub gates: Gates,
@@ -30,7 +31,7 @@ pub struct World {
     pub workloads: BTreeMap<WorkloadKey, api::Workload>,
     pub queues: BTreeMap<String, api::ClusterQueue>,
     pub events: Vec<Value>,
-    /// The kind of error every write of a status meets, if the case has one.
+    /// Kind of the error that every status write returns, if the case has one.
     write_error: Option<String>,
     limit_ranges: Vec<LimitRange>,
     resources: Resources,
@@ -41,7 +42,7 @@ pub fn objects<T: DeserializeOwned>(input: &impl Lookup, key: &str) -> Result<Ve
     match input.field(key) {
         Value::Null => Ok(Vec::new()),
         list => {
-            // Some suites wrap a workload in what upstream's queues keep about it.
+            // Some suites wrap a workload in upstream's `workload.Info`.
             let unwrapped = |entry: &Value| match entry.get("workload") {
                 Some(workload) if entry.get("totalRequests").is_some() => workload.clone(),
                 _ => entry.clone(),
@@ -63,7 +64,7 @@ pub fn now(case: &Case) -> Timestamp {
     text.parse().unwrap_or(Timestamp::UNIX_EPOCH)
 }
 
-/// Feature gates and configuration of a case.
+/// Engine configuration, feature gates and resource configuration of a case.
 pub fn config(case: &Case) -> Result<(EngineConfig, Gates, Resources), String> {
     let input = &case.input;
     let mut raw = json!({});
@@ -92,13 +93,13 @@ pub fn config(case: &Case) -> Result<(EngineConfig, Gates, Resources), String> {
 }
 
 impl World {
-    /// An engine that knows the configuration objects and workloads of a case, and never waits before it gives workloads
-    /// that were set aside another chance.
+    /// An engine with the configuration objects and workloads of a case. It flushes inadmissible
+    /// workloads without delay.
     pub fn new(case: &Case) -> Result<World, String> {
         World::with_flush_delay(case, Duration::ZERO)
     }
 
-    /// The same, with a delay before such chances.
+    /// Like [`World::new`], with a delay before inadmissible workloads are flushed.
     pub fn with_flush_delay(case: &Case, delay: Duration) -> Result<World, String> {
         let input = &case.input;
         let (mut config, gates, resources) = config(case)?;
@@ -117,13 +118,14 @@ impl World {
             limit_ranges: Vec::new(),
             resources,
         };
+        // Configuration objects, each after those that it refers to.
         for object in objects::<Value>(input, "objects")? {
             if object["kind"] == "LimitRange" {
                 world.limit_ranges.push(serde_json::from_value(object).map_err(|error| error.to_string())?);
             }
         }
         for namespace in objects::<Value>(input, "namespaces")? {
-            // Either an object or just its metadata.
+            // Some suites have the metadata only.
             let metadata = if namespace["metadata"].is_object() { &namespace["metadata"] } else { &namespace };
             let metadata: ObjectMeta = serde_json::from_value(metadata.clone()).map_err(|error| error.to_string())?;
             let labels = translate::labels(metadata.labels.as_ref());
@@ -162,6 +164,7 @@ impl World {
         for queue in objects::<api::LocalQueue>(input, "localQueues")? {
             world.apply(Event::LocalQueueUpserted(translate::local_queue(&queue)));
         }
+        // Workloads last: the engine then knows the queues that they name.
         for workload in objects::<api::Workload>(input, "workloads")? {
             if !world.workloads.contains_key(&translate::workload_key(&workload)) {
                 world.upsert(workload);
@@ -175,33 +178,33 @@ impl World {
         translate::time(self.now)
     }
 
-    /// Tells the engine something.
+    /// Sends an event to the engine.
     pub fn apply(&mut self, event: Event) {
         let now = self.time();
         self.engine.apply(event, now);
     }
 
-    /// Takes note of a workload's newest version.
+    /// Stores a new version of a workload and sends it to the engine.
     pub fn upsert(&mut self, workload: api::Workload) {
         let model = self.translate(&workload);
         self.workloads.insert(translate::workload_key(&workload), workload);
         self.apply(Event::WorkloadUpserted(Box::new(model)));
     }
 
-    /// Lets the engine see a workload as its object stands now, as a watch would.
-    pub fn see(&mut self, key: &WorkloadKey) {
+    /// Sends the stored version of a workload to the engine, as a watch would.
+    pub fn resend(&mut self, key: &WorkloadKey) {
         if let Some(object) = self.workloads.get(key).cloned() {
             self.upsert(object);
         }
     }
 
-    /// Gives set-aside workloads every chance that was asked for, at once.
+    /// Runs all requested flushes of inadmissible workloads, without delay.
     pub fn flush(&mut self) {
         let now = self.time();
         self.engine.lab().flush_requested(now);
     }
 
-    /// A workload as the engine reads it.
+    /// Translates a workload into the engine's form.
     pub fn translate(&self, workload: &api::Workload) -> berth_engine::model::Workload {
         let namespace = workload.metadata.namespace.as_deref().unwrap_or_default();
         let limit_ranges: Vec<LimitRange> = self
@@ -217,12 +220,13 @@ impl World {
         )
     }
 
-    /// Runs one cycle and does to the objects what was decided.
+    /// Runs one cycle and applies its decisions to the objects.
     pub fn cycle(&mut self) -> CycleOutcome {
         let now = self.time();
         let outcome = self.engine.cycle(now);
         for (key, change) in changes(outcome.clone()) {
-            // Upstream no controller runs beside the scheduler: workloads that were set aside unseen are not told why.
+            // In upstream's tests no controller runs beside the scheduler, so bypassed workloads
+            // get no condition.
             if !matches!(change, Change::Bypassed(_)) {
                 self.carry_out(&key, &change);
             }
@@ -230,7 +234,7 @@ impl World {
         outcome
     }
 
-    /// Carries out a change as the writer does, on the objects of the case.
+    /// Applies a change to the objects of the case, as the scheduling controller's writer does.
     pub fn carry_out(&mut self, key: &WorkloadKey, change: &Change) {
         if let Some(kind) = self.write_error.clone() {
             return self.fail(key, change, &kind);
@@ -248,8 +252,8 @@ impl World {
         }
     }
 
-    /// Reverts a change in the engine whose write failed, unless the object was deleted: its removal
-    /// would be the next event.
+    /// Reverts a change in the engine after its write failed. Does nothing if the object was
+    /// deleted, as the removal is then the next event.
     fn fail(&mut self, key: &WorkloadKey, change: &Change, kind: &str) {
         match change {
             _ if kind == "NotFound" => {}
@@ -277,7 +281,7 @@ impl World {
         }));
     }
 
-    /// Keys in the heaps, and inadmissible keys, per queue.
+    /// Keys of the waiting workloads per queue: those in the heap, and the inadmissible ones.
     pub fn waiting(&self) -> (BTreeMap<String, Vec<String>>, BTreeMap<String, Vec<String>>) {
         let (mut heap, mut inadmissible) =
             (BTreeMap::<String, Vec<String>>::new(), BTreeMap::<String, Vec<String>>::new());
@@ -291,7 +295,7 @@ impl World {
         (heap, inadmissible)
     }
 
-    /// What every workload holds, by key, as the API writes it.
+    /// Admission of every workload that holds quota, by key, in API form.
     pub fn assignments(&self) -> BTreeMap<String, Value> {
         let admissions = self.engine.holding().into_iter().filter_map(|key| {
             let admission = translate::admission(self.engine.admission(key)?, true);

@@ -1,30 +1,32 @@
-//! Comparison as upstream's tests do it: empty is absent, quantities by value, times of transitions not at all.
+//! Comparison with the rules of upstream's tests: an empty value equals an absent one, quantities
+//! are compared by value, and transition times are ignored.
 
 use berth_apimachinery::quantity::Quantity;
 use serde_json::{Map, Value};
 
-/// Differences between what is wanted and what is there, one per line; empty when they agree.
+/// Differences between the expected and the actual value, one per line. Empty if they are equal.
+/// Fields named in `ignore` do not count.
 pub fn differences(want: &Value, got: &Value, ignore: &[&str]) -> Vec<String> {
     let mut lines = Vec::new();
     walk("", &normal(want, ignore), &normal(got, ignore), &mut lines);
     lines
 }
 
-/// Agreement, or the differences.
+/// The verdict for a list of differences.
 pub fn verdict(lines: Vec<String>) -> Result<(), String> {
     if lines.is_empty() { Ok(()) } else { Err(lines.join("\n")) }
 }
 
-/// Keys that never count.
-const NOISE: &[&str] = &["lastTransitionTime", "resourceVersion", "managedFields"];
+/// Fields that are never compared.
+const IGNORED: &[&str] = &["lastTransitionTime", "resourceVersion", "managedFields"];
 
-/// A value without empty parts, with conditions in order of type.
+/// A value without ignored fields and empty parts, and with conditions in order of type.
 pub fn normal(value: &Value, ignore: &[&str]) -> Value {
     match value {
         Value::Object(map) => {
             let mut out = Map::new();
             for (key, value) in map {
-                if NOISE.contains(&key.as_str()) || ignore.contains(&key.as_str()) {
+                if IGNORED.contains(&key.as_str()) || ignore.contains(&key.as_str()) {
                     continue;
                 }
                 let mut value = normal(value, ignore);

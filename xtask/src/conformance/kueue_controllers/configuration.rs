@@ -1,4 +1,4 @@
-//! Kueue's configuration file: rules and feature gates.
+//! Suites of Kueue's configuration file: validation and feature gates.
 
 use std::collections::BTreeMap;
 
@@ -20,14 +20,15 @@ pub fn runner(suite: &str) -> Option<Runner> {
             |case| validated(case, Compare::Fields, |error| error.field.starts_with("resources.deviceClassMappings"))
         }
         "config-load-and-validate-feature-gates" => feature_gates,
-        "config-wait-for-pods-ready-is-enabled" => waits,
+        "config-wait-for-pods-ready-is-enabled" => waits_for_pods_ready,
         _ => return None,
     })
 }
 
-fn validated(case: &Case, how: Compare, of_interest: fn(&Error) -> bool) -> Verdict {
+/// Compares the validation errors of a file that `is_relevant` selects.
+fn validated(case: &Case, how: Compare, is_relevant: fn(&Error) -> bool) -> Verdict {
     let file: File = input(case, "cfg")?;
-    let got = configuration::validate(&file, &gates(case)).into_iter().filter(of_interest).collect();
+    let got = configuration::validate(&file, &gates(case)).into_iter().filter(is_relevant).collect();
     errors(case, "err", how, got)
 }
 
@@ -36,12 +37,12 @@ fn feature_gates(case: &Case) -> Verdict {
     let on_command_line: String = input(case, "featureGatesCLI")?;
     let got: Vec<Error> = configuration::validate_gates(&map, &on_command_line).err().into_iter().collect();
     let wanted = &case.want["err"];
-    // What several gates lack is listed in no certain order upstream; such rows leave the detail out.
+    // Upstream lists several problems in no certain order. Such cases have no detail.
     let detail = wanted.as_array().and_then(|list| list.first()).map_or("", |e| e["detail"].as_str().unwrap_or(""));
     errors(case, "err", if detail.is_empty() { Compare::Fields } else { Compare::Exact }, got)
 }
 
-fn waits(case: &Case) -> Verdict {
+fn waits_for_pods_ready(case: &Case) -> Verdict {
     let file: File = input(case, "cfg")?;
     let got = configuration::waits_for_pods_ready(&file, &gates(case));
     let want = case.want["result"] == Value::Bool(true);

@@ -1,4 +1,4 @@
-//! The core controllers: workloads, queues, flavors, priority classes.
+//! Suites of the core controllers: workloads, queues, flavors and priority classes.
 
 use std::time::Duration;
 
@@ -51,15 +51,16 @@ fn go_duration(value: &Value) -> Option<Duration> {
     Some(Duration::try_from(parsed).unwrap_or_default())
 }
 
-/// A duration a case wants; none is zero.
+/// An expected duration. Zero if the case has none.
 fn wanted_duration(value: &Value) -> Result<Duration, String> {
     match value {
         Value::Null => Ok(Duration::ZERO),
-        text => go_duration(text).ok_or_else(|| format!("{text} is no duration")),
+        text => go_duration(text).ok_or_else(|| format!("{text} is not a duration")),
     }
 }
 
 fn workload_reconcile(case: &Case) -> Verdict {
+    // Objects and configuration before the reconcile.
     let gates = gates(case);
     let data = &case.input;
     let stores = Stores::by_hand();
@@ -102,6 +103,7 @@ fn workload_reconcile(case: &Case) -> Verdict {
         let policy: WorkloadRetentionPolicy = read(&options["workloadRetention"])?;
         config.object_retention_policies = Some(ObjectRetentionPolicies { workloads: Some(policy) });
     }
+    // Reconcile, and apply the steps to the workload.
     let context = Context { stores: &stores, config: &config, gates: &gates, now: now(case) };
     let plan = reconcile(context, &workload);
 
@@ -128,21 +130,22 @@ fn workload_reconcile(case: &Case) -> Verdict {
                 }
             }
             Step::Delete(_) => after = None,
-            Step::Event(told) => events.push(json!({
+            Step::Event(event) => events.push(json!({
                 "key": {"namespace": workload.namespace().unwrap_or_default(), "name": workload.name_any()},
-                "eventType": format!("{:?}", told.event_type),
-                "reason": told.reason,
-                "message": told.message,
+                "eventType": format!("{:?}", event.event_type),
+                "reason": event.reason,
+                "message": event.message,
             })),
             _ => {}
         }
     }
+    // Compare the workload. Berth writes merge patches: if the case records their result
+    // separately, that result counts.
     let mut lines = Vec::new();
-    // Merge patches are what is written here, so that their outcome counts where it differs.
     let merged = &want["workloadUseMergePatch"];
     let mut wanted = want["workload"].clone();
     if !merged.is_null() {
-        // What a merge patch clears stays cleared; everything else is the same in both.
+        // Both recorded results are equal except for the fields that a merge patch can clear.
         for field in CLEARED {
             wanted["status"][field] = merged["status"][field].clone();
         }
@@ -163,12 +166,13 @@ fn workload_reconcile(case: &Case) -> Verdict {
     lines.extend(differences(&list(&want["events"]), &Value::from(events), &[]));
     let wanted_error = want["error"].as_str().unwrap_or_default();
     let part = want["errorMsg"].as_str().unwrap_or_default();
-    // The only error a plan can meet here is that of a write; it is wanted whole, or a part of it.
+    // Compare the error and the requeue delay. Only a write can fail here. The case has the whole
+    // error text or a part of it.
     if error != wanted_error && (part.is_empty() || !wanted_error.is_empty()) || !error.contains(part) {
         lines.push(format!("error: want {wanted_error:?}, got {error:?}"));
     }
     if want["result"]["requeue"] == true {
-        lines.push("requeue: no plan asks to be made again at once".to_owned());
+        lines.push("requeue: want an immediate requeue, which plans do not have".to_owned());
     }
     let wanted_after = wanted_duration(&want["result"]["requeueAfter"])?;
     let got_after = plan.requeue_after.unwrap_or_default();
@@ -178,10 +182,10 @@ fn workload_reconcile(case: &Case) -> Verdict {
     verdict(lines)
 }
 
-/// Parts of a status that a merge patch removes and the patch of upstream's other way of writing leaves.
+/// Status fields that a merge patch can clear. Upstream's default way of writing leaves them.
 const CLEARED: [&str; 4] = ["admission", "conditions", "requeueState", "unhealthyNodes"];
 
-/// How many workloads wait for their queue once the engine has seen the outcome.
+/// Number of workloads that wait in a queue once the engine has the resulting workload.
 fn queued(stores: &Stores, workload: Option<&Workload>, now: jiff::Timestamp) -> usize {
     let at = translate::time(now);
     let mut engine = Engine::new(Config::default().engine());
@@ -200,7 +204,8 @@ fn queued(stores: &Stores, workload: Option<&Workload>, now: jiff::Timestamp) ->
     queues.iter().map(|queue| engine.pending(&queue.name_any()).len()).sum()
 }
 
-/// Upstream adjusts what it wants while the granular reasons are off.
+/// The workload without granular reasons if their gate is off. Upstream adjusts its expectations in
+/// the same way.
 fn adjust(workload: &Value, gates: &berth_controllers::Gates) -> Value {
     if gates.on(berth_controllers::Gate::UnadmittedWorkloadsObservability) {
         return workload.clone();
@@ -259,7 +264,7 @@ fn sync_admission_checks(case: &Case) -> Verdict {
     verdict(differences(&list(&case.want["checks"]), &got, &[]))
 }
 
-/// The queue of the table, which its rows do not repeat.
+/// The queue of the cases that record none.
 fn queue_with_checks() -> Result<ClusterQueue, String> {
     let rule = |name: &str, flavors: &[&str]| json!({"name": name, "onFlavors": flavors});
     let flavor = |name: &str| json!({"name": name, "resources": []});
@@ -294,8 +299,8 @@ fn flavor_reconcile(case: &Case) -> Verdict {
     let name = flavor.name_any();
     let in_use = queues.iter().any(|queue| queues::protect::uses_flavor(queue, &name));
     let deleted = want["deleted"] == true;
-    // Upstream deletes some flavors between the preparation and the reconcile, of which a row keeps no trace but its
-    // outcome. One that is in use stays, deleted or not.
+    // Upstream deletes some flavors before the reconcile, which the cases do not record: only the
+    // outcome shows it. A flavor that is in use stays in both situations, so both are tested.
     let deletions: &[bool] = if deleted {
         &[true]
     } else if in_use {
@@ -311,10 +316,10 @@ fn flavor_reconcile(case: &Case) -> Verdict {
         }
         let stored = (case.input["skipStore"] != true).then_some(flavor);
         let after = stored.map(|flavor| queues::protect::guarded(&flavor, in_use).unwrap_or(flavor));
-        let gone =
+        let is_removed =
             |flavor: &ResourceFlavor| flavor.metadata.deletion_timestamp.is_some() && flavor.finalizers().is_empty();
-        lines.extend((deleted != after.as_ref().is_some_and(gone)).then(|| format!("deleted: want {deleted}")));
-        let after = after.filter(|flavor| !gone(flavor));
+        lines.extend((deleted != after.as_ref().is_some_and(is_removed)).then(|| format!("deleted: want {deleted}")));
+        let after = after.filter(|flavor| !is_removed(flavor));
         let got = serde_json::to_value(after).map_err(|e| e.to_string())?;
         lines.extend(differences(&json!({"flavor": want["flavor"]}), &json!({"flavor": got}), &["deletionTimestamp"]));
     }
@@ -393,7 +398,7 @@ fn set_check_state(case: &Case) -> Verdict {
     verdict(differences(&list(&case.want["states"]), &got, &[]))
 }
 
-/// The object as it stands after a write, and the error of a write that fails: it changes nothing.
+/// The stored object and the error after a write. A failing write leaves the object unchanged.
 pub(super) fn written<T: Clone + PartialEq>(before: &T, after: T, failure: &Value) -> (T, Value) {
     if *before == after || failure.is_null() { (after, Value::Null) } else { (before.clone(), failure.clone()) }
 }
@@ -427,7 +432,7 @@ fn max_retry_time(case: &Case) -> Verdict {
     status::status_mut(&mut workload).admission_checks = input(case, "checkStates")?;
     let got = checks::retry_at(&workload);
     let want: Option<jiff::Timestamp> = case.want["retryTime"].as_str().and_then(|text| text.parse().ok());
-    // Go's zero time stands for none.
+    // Go's zero time means that there is none.
     let want = want.filter(|at| at.as_second() > 0);
     if got == want { Ok(()) } else { Err(format!("want {want:?}, got {got:?}")) }
 }

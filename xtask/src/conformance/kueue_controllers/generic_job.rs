@@ -1,5 +1,5 @@
-//! What every integration shares, run with batch Jobs in the place of upstream's mocks: the pod sets a mock answers with
-//! become the Job's template, and rules of its own are the runner's.
+//! Suites of the code that all job integrations share. Batch Jobs replace upstream's mock jobs: the
+//! mock's pod sets become the Job's template, and the runner adds the mock's own validation errors.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -46,7 +46,7 @@ pub fn runner(suite: &str) -> Option<Runner> {
     })
 }
 
-/// The job of a case, asking for the pods the mock asks for.
+/// The job of a case, with the pod template and count of the mock's first pod set.
 fn job_with(job: &Value, pod_sets: &Value) -> Result<BatchJob, String> {
     let mut job: BatchJob = read(job)?;
     if let Some(set) = read::<Vec<PodSet>>(pod_sets)?.first() {
@@ -57,7 +57,8 @@ fn job_with(job: &Value, pod_sets: &Value) -> Result<BatchJob, String> {
     Ok(job)
 }
 
-fn world(namespace: Option<String>) -> Stores {
+/// Stores with one namespace.
+fn stores_with(namespace: Option<String>) -> Stores {
     let stores = Stores::by_hand();
     let metadata = ObjectMeta { name: namespace, ..ObjectMeta::default() };
     stores.namespaces.observe(Namespace { metadata, ..Namespace::default() });
@@ -68,7 +69,7 @@ fn reconcile_job(case: &Case) -> Verdict {
     let gates = gates(case);
     let data = &case.input;
     let job = job_with(&data["job"], &data["podSets"])?;
-    let stores = world(job.namespace());
+    let stores = stores_with(job.namespace());
     let workloads: Vec<Workload> = input(case, "objs")?;
     for workload in &workloads {
         stores.workloads.observe(workload.clone());
@@ -91,25 +92,26 @@ fn reconcile_job(case: &Case) -> Verdict {
             lines.extend(differences(&json!({&name: info[part]}), &json!({&name: template["metadata"][part]}), &[]));
         }
     }
-    // A mock says nothing about the ranks of its pods; a batch Job does.
+    // A batch Job's pod sets have a topology request with the pod index label. A mock's have none.
     let mut workloads = after.workloads;
     for set in workloads.iter_mut().flat_map(|workload| &mut workload.spec.pod_sets) {
         set.topology_request = None;
     }
     lines.extend(compare_workloads(&want["workloads"], &workloads, &[])?);
-    // Tables that want no events at all do not look at them.
+    // A suite without an expectation of events does not compare them.
     if !want["events"].is_null() {
         lines.extend(differences(&want["events"], &Value::from(after.events), &[]));
     }
     verdict(lines)
 }
 
-/// Condition PodsReady is written; where the write fails, the executor's error is what is wanted.
+/// Compares whether the condition PodsReady is written. A failing write is an error of the executor
+/// of plans, which this suite does not run.
 fn with_pods_ready(case: &Case) -> Verdict {
     let gates = gates(case);
     let job: BatchJob = input(case, "job")?;
     let workload: Workload = input(case, "workload")?;
-    let stores = world(job.namespace());
+    let stores = stores_with(job.namespace());
     stores.workloads.observe(workload);
     stores.jobs.observe(job.clone());
     let mut config = config(&Value::Null)?;
@@ -123,7 +125,7 @@ fn with_pods_ready(case: &Case) -> Verdict {
     let writes = plan.steps.iter().any(|step| matches!(step, Step::PatchWorkloadStatus(after) if ready(after)));
     match plan.error {
         None if writes => Ok(()),
-        error => Err(format!("PodsReady is written: {writes}; error: {error:?}")),
+        error => Err(format!("PodsReady written: want true, got {writes}; error: {error:?}")),
     }
 }
 
@@ -131,7 +133,7 @@ fn missing_class(case: &Case) -> Verdict {
     let gates = gates(case);
     let data = &case.input;
     let job = job_with(&data["job"], &data["podSets"])?;
-    let stores = world(job.namespace());
+    let stores = stores_with(job.namespace());
     for class in input::<Vec<WorkloadPriorityClass>>(case, "objects")? {
         stores.workload_priority_classes.observe(class);
     }
@@ -142,15 +144,15 @@ fn missing_class(case: &Case) -> Verdict {
     let plan = reconcile(context, &berth_runtime::ObjectKey::of(&job), Some(&job));
     let want = &case.want;
     let mut lines = Vec::new();
-    // An error is compared by its kind; both classes can be missing, and nothing else can go wrong.
+    // Compare the kind of the error. The only expected kind is that a priority class is missing.
     let kind =
         plan.error.as_ref().map(|error| if error.to_string().contains("not found") { "NotFound" } else { "other" });
     if kind != want["err"]["reason"].as_str() {
         lines.push(format!("error: want {}, got {:?}", want["err"], plan.error));
     }
     let warnings = plan.steps.iter().filter_map(|step| match step {
-        Step::Event(told) if told.reason == "WorkloadPriorityClassNotFound" => {
-            Some(event(&job.namespace().unwrap_or_default(), &job.name_any(), told))
+        Step::Event(new_event) if new_event.reason == "WorkloadPriorityClassNotFound" => {
+            Some(event(&job.namespace().unwrap_or_default(), &job.name_any(), new_event))
         }
         _ => None,
     });
@@ -162,7 +164,7 @@ fn missing_class(case: &Case) -> Verdict {
 
 fn validate_create(case: &Case) -> Verdict {
     let job = &case.input["job"];
-    // The kind a job claims to be decides; its content is the same for all.
+    // The recorded kind decides. The content is the same for all kinds.
     let got = match case.input["gvk"]["kind"].as_str() {
         Some("JobSet") => {
             let set = json!({"metadata": job["metadata"], "spec": {"replicatedJobs": []}});
@@ -183,11 +185,12 @@ fn validate_update(case: &Case) -> Verdict {
     errors(case, "err", Compare::Fields, got)
 }
 
+/// Compares the errors of the shared rules, followed by those of the kind's own rules.
 fn with_own_rules(case: &Case, new: &Value, old: Option<&Value>) -> Verdict {
     let data = |field: &str| if old.is_some() { &case.input["args"][field] } else { &case.input[field] };
     let want = &case.want["error"];
     if !data("customValidationError").is_null() {
-        return Err(format!("want {want}: the own rules of a kind complain, they cannot fail"));
+        return Err(format!("want {want}: validation rules of a kind return errors, but cannot fail to run"));
     }
     let gates = gates(case);
     let new: BatchJob = read(new)?;
@@ -208,7 +211,7 @@ fn should_be_suspended(case: &Case) -> Verdict {
     let job: BatchJob = input(case, "obj")?;
     let mut config = Config { managed_jobs_namespace_selector: LabelSelector::default(), ..Config::default() };
     config.manage_jobs_without_queue_name = data["manageJobsWithoutQueueName"] == true;
-    // The one managed job of this table.
+    // Every case of this suite has one managed job.
     let parent = Arc::new(json!({"metadata": {"name": "parent", "uid": "parent"}}));
     let lookup =
         |_: &str, resource: &str, _: &str, name: &str| (resource == "jobs" && name == "parent").then(|| parent.clone());
@@ -223,15 +226,16 @@ fn should_be_suspended(case: &Case) -> Verdict {
 
 fn implicitly_enabled(case: &Case) -> Verdict {
     let enabled: Vec<String> = input(case, "enabled")?;
-    let brought: BTreeMap<String, Vec<String>> = input(case, "integrationsImplicit")?;
+    let implicit: BTreeMap<String, Vec<String>> = input(case, "integrationsImplicit")?;
     let enabled: Vec<&str> = enabled.iter().map(String::as_str).collect();
-    let of = |name: &str| brought.get(name).map(|list| list.iter().map(String::as_str).collect()).unwrap_or_default();
+    let of = |name: &str| implicit.get(name).map(|list| list.iter().map(String::as_str).collect()).unwrap_or_default();
     let got = json!(frameworks::implicitly_enabled(&enabled, of));
     verdict(differences(&json!({"it": case.want["implicit"]}), &json!({"it": got}), &[]))
 }
 
-/// Integrations that are enabled with what they depend on. The rows leave out that some have no dependencies: whatever is
-/// named in the table of dependencies counts as registered.
+/// Compares the error for enabled integrations whose dependencies are missing. The cases do not
+/// list integrations without dependencies: every integration in the map of dependencies is
+/// registered.
 fn dependencies(case: &Case) -> Verdict {
     let enabled: Vec<String> = input(case, "enabled")?;
     let depends: BTreeMap<String, Vec<String>> = input(case, "integrationsDependencies")?;
@@ -239,7 +243,8 @@ fn dependencies(case: &Case) -> Verdict {
     let of = |name: &str| depends.get(name).map(|list| list.iter().map(String::as_str).collect()).unwrap_or_default();
     let on: Vec<&str> = enabled.iter().copied().chain(frameworks::implicitly_enabled(&enabled, of)).collect();
     let is_registered = |name: &&str| depends.contains_key(*name) || depends.values().flatten().any(|it| it == name);
-    // Whatever is not registered cannot be named in a configuration; what others depend on comes with them.
+    // A configuration cannot name an integration that is not registered. Berth enables dependencies
+    // implicitly.
     let got = on.iter().any(|name| !is_registered(name)).then_some("integration not found");
     verdict(differences(&json!({"error": case.want["error"]}), &json!({"error": got}), &[]))
 }
@@ -247,7 +252,7 @@ fn dependencies(case: &Case) -> Verdict {
 fn immutable_pod_spec(case: &Case) -> Verdict {
     let read_spec = |field: &str| -> Result<PodSpec, String> {
         let mut spec = case.input[field].clone();
-        // Tables leave out what a real pod must have.
+        // The cases omit the required field `containers`.
         if spec["containers"].is_null() {
             spec["containers"] = json!([]);
         }

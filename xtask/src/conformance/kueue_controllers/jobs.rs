@@ -1,4 +1,4 @@
-//! The integrations of batch Jobs and JobSets.
+//! Suites of the integrations of batch Jobs and JobSets.
 
 use std::collections::BTreeMap;
 
@@ -39,7 +39,7 @@ pub fn runner(suite: &str) -> Option<Runner> {
     })
 }
 
-/// Elastic jobs' pods are held back.
+/// Compares the scheduling gates of an elastic job's pods.
 fn elastic_gate(case: &Case) -> Verdict {
     let mut object = case.input["args"]["job"].clone();
     object["spec"]["template"]["spec"]["containers"] = json!([]);
@@ -51,7 +51,7 @@ fn elastic_gate(case: &Case) -> Verdict {
 
 // -- reconcile -------------------------------------------------------------------------------------------------------
 
-/// What upstream's reconciler options say, as a configuration.
+/// The configuration that corresponds to upstream's reconciler options.
 pub(super) fn config(options: &Value) -> Result<Config, String> {
     let mut config = Config { wait_for_pods_ready: None, ..Config::default() };
     config.managed_jobs_namespace_selector = LabelSelector::default();
@@ -100,37 +100,37 @@ fn add_priority_classes(case: &Case, stores: &Stores) -> Result<(), String> {
     Ok(())
 }
 
-/// Objects after a plan was carried out.
+/// Objects after a plan was executed, and the Kubernetes events that it recorded.
 pub(super) struct After<J> {
     pub job: Option<J>,
     pub workloads: Vec<Workload>,
     pub events: Vec<Value>,
 }
 
+/// Executes a plan on objects in memory.
 pub(super) fn apply<J: Job>(job: Option<J>, workloads: Vec<Workload>, plan: Plan<J>) -> After<J> {
     let mut after = After { job, workloads, events: Vec::new() };
     for step in plan.steps {
         match step {
-            Step::Event(told) => {
-                // Events of a deleted job still name it.
+            Step::Event(new_event) => {
                 let (namespace, name) = match &after.job {
                     Some(job) => (job.namespace().unwrap_or_default(), job.name_any()),
                     None => Default::default(),
                 };
-                after.events.push(event(&namespace, &name, &told));
+                after.events.push(event(&namespace, &name, &new_event));
             }
-            Step::EventAbout(job, told) => {
-                after.events.push(event(&job.namespace().unwrap_or_default(), &job.name_any(), &told));
+            Step::EventAbout(job, new_event) => {
+                after.events.push(event(&job.namespace().unwrap_or_default(), &job.name_any(), &new_event));
             }
-            Step::WorkloadEvent(workload, told) => {
-                after.events.push(event(&workload.namespace().unwrap_or_default(), &workload.name_any(), &told));
+            Step::WorkloadEvent(workload, new_event) => {
+                after.events.push(event(&workload.namespace().unwrap_or_default(), &workload.name_any(), &new_event));
             }
             Step::Patch(job) | Step::PatchStatus(job) => after.job = Some(*job),
             Step::Delete(job) => {
-                let mut gone = (*job).clone();
-                gone.meta_mut().deletion_timestamp =
+                let mut deleted = (*job).clone();
+                deleted.meta_mut().deletion_timestamp =
                     Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(jiff::Timestamp::UNIX_EPOCH));
-                after.job = Some(gone);
+                after.job = Some(deleted);
             }
             Step::CreateWorkload(workload) => after.workloads.push(*workload),
             Step::PatchWorkload(new) => {
@@ -144,7 +144,7 @@ pub(super) fn apply<J: Job>(job: Option<J>, workloads: Vec<Workload>, plan: Plan
                     old.status = new.status;
                 }
             }
-            Step::DeleteWorkload(gone) => after.workloads.retain(|w| w.name_any() != gone.name_any()),
+            Step::DeleteWorkload(deleted) => after.workloads.retain(|w| w.name_any() != deleted.name_any()),
         }
     }
     after
@@ -154,16 +154,18 @@ fn find<'a>(workloads: &'a mut [Workload], like: &Workload) -> Option<&'a mut Wo
     workloads.iter_mut().find(|workload| workload.name_any() == like.name_any())
 }
 
-pub(super) fn event(namespace: &str, name: &str, told: &berth_controllers::plan::NewEvent) -> Value {
+/// An event in the form of the recorded cases.
+pub(super) fn event(namespace: &str, name: &str, new_event: &berth_controllers::plan::NewEvent) -> Value {
     json!({
         "key": {"namespace": namespace, "name": name},
-        "eventType": format!("{:?}", told.event_type),
-        "reason": told.reason,
-        "message": told.message,
+        "eventType": format!("{:?}", new_event.event_type),
+        "reason": new_event.reason,
+        "message": new_event.message,
     })
 }
 
 fn job_reconcile(case: &Case) -> Verdict {
+    // Objects before the reconcile.
     let gates = gates(case);
     let want = &case.want;
     let stores = stores();
@@ -200,21 +202,23 @@ fn job_reconcile(case: &Case) -> Verdict {
         None => berth_runtime::ObjectKey::of(&job),
     };
     let current = stores.jobs.get(&key);
+    // Reconcile.
     let context = Context { stores: &stores, config: &config, gates: &gates, now: now(case) };
     let plan = reconcile(context, &key, current.as_deref());
     let error = plan.error.as_ref().map(ToString::to_string);
     let after = apply(has_job.then_some(job), workloads, plan);
 
+    // Compare the job, then the workloads, events and error.
     let mut lines = Vec::new();
     let deleted = after.job.as_ref().is_some_and(|job| job.metadata.deletion_timestamp.is_some());
     let want_job = &want["job"];
     if want_job.is_null() || want_job["metadata"].as_object().is_none_or(|metadata| metadata.is_empty()) {
-        // Cases about a job that is gone from the start have nothing to compare.
+        // The job must be deleted, unless the case started without one.
         if has_job && !deleted && !want_job.is_null() {
-            lines.push("the job should be gone".to_owned());
+            lines.push("job: want it deleted".to_owned());
         }
         if !want_job.is_null() {
-            // An empty Job says that there is none.
+            // An empty Job stands for no job.
             lines.extend(differences(want_job, &json!({"apiVersion": "batch/v1", "kind": "Job"}), &[]));
         }
     } else {
@@ -248,7 +252,8 @@ fn jobset_reconcile(case: &Case) -> Verdict {
     let after = apply(Some(job), Vec::new(), plan);
     let got = serde_json::to_value(&after.job).map_err(|e| e.to_string())?;
     let mut lines = differences(&want["job"]["spec"], &got["spec"], &[]);
-    // Upstream's row compares neither containers nor priority classes of the templates: it ignores the pod spec.
+    // Upstream does not compare the pod spec: ignore the templates and the priority that follows
+    // from their priority classes.
     let hidden = &["name", "labels", "ownerReferences", "finalizers"];
     let strip = |value: &Value| {
         let mut value = value.clone();
@@ -299,7 +304,7 @@ pub(super) fn compare_workloads(want: &Value, got: &[Workload], hidden: &[&str])
     if let Some(list) = want.as_array_mut() {
         list.sort_by_key(|workload| workload["metadata"]["name"].as_str().unwrap_or_default().to_owned());
     }
-    // Merge patches clear the admission; upstream does not compare it then.
+    // Upstream does not compare the admission where merge patches clear it.
     let without_admission = |list: &Value| -> Value {
         let mut list = list.clone();
         for workload in list.as_array_mut().into_iter().flatten() {
@@ -320,7 +325,7 @@ fn compare_lists(want: &Value, got: &Value, hidden: &[&str]) -> Vec<String> {
     differences(&strip(want), &strip(got), &["creationTimestamp"])
 }
 
-// -- one function each -----------------------------------------------------------------------------------------------
+// -- single functions ------------------------------------------------------------------------------------------------
 
 fn pod_sets<J: Job + Default>(case: &Case, field: &str) -> Verdict {
     let job: J = input(case, field)?;

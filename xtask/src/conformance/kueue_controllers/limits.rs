@@ -1,4 +1,4 @@
-//! Effective requests: limit ranges, runtime classes, and what breaks their rules.
+//! Suites of effective requests: limit ranges, runtime classes and violations of limits.
 
 use std::collections::BTreeMap;
 
@@ -20,11 +20,11 @@ pub fn runner(suite: &str) -> Option<Runner> {
         "workload-validate-limit-range" => |case| {
             let workload: Workload = input(case, "workload")?;
             let range: LimitRange = input(case, "limitRange")?;
-            complaints(&case.want["error"], validate::problem(&specs(&workload), &[range]))
+            errors_in_message(&case.want["error"], validate::problem(&specs(&workload), &[range]))
         },
         "workload-validate-resources" => |case| {
             let workload: Workload = read(&case.input["workloadInfo"]["obj"])?;
-            complaints(&case.want["error"], validate::problem(&specs(&workload), &[]))
+            errors_in_message(&case.want["error"], validate::problem(&specs(&workload), &[]))
         },
         "workload-adjust-resources" => adjust,
         _ => return None,
@@ -43,11 +43,11 @@ fn summarize(case: &Case) -> Verdict {
             got.insert(type_.to_owned(), serde_json::to_value(item).map_err(|e| e.to_string())?);
         }
     }
-    // The type of an item is its key here; upstream leaves the field empty.
+    // The result has the type as key; upstream leaves the field `type` empty.
     verdict(differences(&case.want["result"], &Value::Object(got), &["type"]))
 }
 
-/// The pod most rows of the table share, which the rows do not repeat.
+/// The pod of the cases that record none.
 fn common_pod_spec() -> Result<PodSpec, String> {
     let container = |requests: Value| json!({"name": "c", "resources": {"requests": requests}});
     let spec = json!({
@@ -81,11 +81,11 @@ fn validate_pod_spec(case: &Case) -> Verdict {
         .collect();
     let range: LimitRange =
         serde_json::from_value(json!({"metadata": {}, "spec": {"limits": items}})).map_err(|e| e.to_string())?;
-    complaints(&case.want["result"], validate::problem(&[spec], &[range]))
+    errors_in_message(&case.want["result"], validate::problem(&[spec], &[range]))
 }
 
-/// Every complaint wanted is in the message, and nothing else is.
-fn complaints(want: &Value, got: Option<String>) -> Verdict {
+/// Compares a message with the expected errors: it must contain each of them and no other.
+fn errors_in_message(want: &Value, got: Option<String>) -> Verdict {
     let want = want.as_array().cloned().unwrap_or_default();
     let message = got.unwrap_or_default();
     for error in &want {
@@ -96,7 +96,7 @@ fn complaints(want: &Value, got: Option<String>) -> Verdict {
         }
     }
     let found = message.matches("Invalid value").count();
-    if found == want.len() { Ok(()) } else { Err(format!("want {} complaints, got {message:?}", want.len())) }
+    if found == want.len() { Ok(()) } else { Err(format!("want {} errors, got {message:?}", want.len())) }
 }
 
 fn adjust(case: &Case) -> Verdict {

@@ -1,4 +1,4 @@
-//! The ProvisioningRequest admission check.
+//! Suites of the ProvisioningRequest admission check.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -27,6 +27,7 @@ pub fn runner(suite: &str) -> Option<Runner> {
 }
 
 fn reconcile(case: &Case) -> Verdict {
+    // Objects before the reconcile.
     let gates = gates(case);
     let workload: Workload = input(case, "workload")?;
     let configs: Vec<ProvisioningRequestConfig> = input(case, "configs")?;
@@ -45,10 +46,11 @@ fn reconcile(case: &Case) -> Verdict {
     let flavor = |name: &str| flavors.iter().find(|f| f.name_any() == name).cloned().map(Arc::new);
     let view = View { checks, requests: existing.clone(), flavor: &flavor, gates: &gates, now: now(case) };
     let want = &case.want;
+    // Reconcile, and apply the steps to the objects.
     let result = decide(&workload, &view);
     let mut after = workload.clone();
     let mut events = Vec::new();
-    let mut tell = |reason: &str, message: String| {
+    let mut record_event = |reason: &str, message: String| {
         events.push(json!({
             "key": {"namespace": workload.namespace().unwrap_or_default(), "name": workload.name_any()},
             "eventType": "Normal", "reason": reason, "message": message,
@@ -63,14 +65,14 @@ fn reconcile(case: &Case) -> Verdict {
         Ok(steps) => {
             for step in steps {
                 match step {
-                    Step::Delete(request) => existing.retain(|known| known.name_any() != request.name_any()),
+                    Step::Delete(request) => existing.retain(|other| other.name_any() != request.name_any()),
                     Step::Create { templates: new, request, .. } => {
                         for mut template in new {
                             template.metadata.owner_references = Some(vec![requests::owner(&*request, true)]);
-                            let known = templates.entry(template.name_any()).or_insert_with(|| template.clone());
-                            known.metadata.owner_references = template.metadata.owner_references;
+                            let stored = templates.entry(template.name_any()).or_insert_with(|| template.clone());
+                            stored.metadata.owner_references = template.metadata.owner_references;
                         }
-                        tell(
+                        record_event(
                             "ProvisioningRequestCreated",
                             format!("Created ProvisioningRequest: {:?}", request.name_any()),
                         );
@@ -78,14 +80,15 @@ fn reconcile(case: &Case) -> Verdict {
                     }
                     Step::Status { workload, events } => {
                         after = *workload;
-                        for told in events {
-                            tell(&told.reason, told.message);
+                        for event in events {
+                            record_event(&event.reason, event.message);
                         }
                     }
                 }
             }
         }
     }
+    // Compare the error, the workload, the requests, the templates and the events.
     match (want["reconcileError"].as_str(), failure) {
         (None, None) => {}
         (Some(wanted), Some(got)) if wanted == "any error" || got.contains(wanted) => {}
@@ -110,7 +113,7 @@ fn reconcile(case: &Case) -> Verdict {
     }
     for name in want["requestsNotFound"].as_array().into_iter().flatten().filter_map(Value::as_str) {
         if existing.iter().any(|request| request.name_any() == name) {
-            lines.push(format!("request {name} should be gone"));
+            lines.push(format!("request {name}: want it deleted"));
         }
     }
     for (name, wanted) in want["templates"].as_object().into_iter().flatten() {

@@ -1,4 +1,5 @@
-//! Small functions: names, priorities, pod set infos, topology requests, owners.
+//! Suites of small functions of the job integrations: names, priorities, pod set infos, topology
+//! requests and owners.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -89,7 +90,7 @@ fn from_assignment(case: &Case) -> Verdict {
             let got = serde_json::to_value(info).map_err(|e| e.to_string())?;
             verdict(differences(&want["info"], &got, &[]))
         }
-        Err(error) if want["error"]["message"] == error.to_string() => nothing(&want["info"]),
+        Err(error) if want["error"]["message"] == error.to_string() => want_zero(&want["info"]),
         Err(error) => Err(error.to_string()),
     }
 }
@@ -221,11 +222,11 @@ fn ancestor(case: &Case) -> Verdict {
 
 fn compare_priority(want: &Fields, got: Result<priority::Priority, priority::PriorityError>) -> Verdict {
     match got {
-        // Both kinds of error say that a class does not exist.
+        // Both errors of Berth mean that a class does not exist.
         Err(_)
             if want["err"]["reason"] == "NotFound" && matches!(want["priorityClassValue"].as_i64(), None | Some(0)) =>
         {
-            nothing(&want["priorityClassRef"])
+            want_zero(&want["priorityClassRef"])
         }
         Err(error) => Err(error.to_string()),
         Ok(_) if !want["err"].is_null() => Err(format!("want error {}", want["err"])),
@@ -240,8 +241,8 @@ fn compare_priority(want: &Fields, got: Result<priority::Priority, priority::Pri
     }
 }
 
-/// Whether some integration manages an owner's kind. The table's integrations, which its rows do not repeat, are those of
-/// `K1`, `K2` and `K3`.
+/// Compares whether an integration manages an owner's kind. Every case of this suite has
+/// integrations for `K1`, `K2` and `K3`.
 fn job_type(case: &Case) -> Verdict {
     let owner: OwnerReference = read(&case.input["owner"])?;
     let kinds = ["K1", "K2", "K3"].map(|kind| format!("{kind}.v1.test-group"));
@@ -252,8 +253,8 @@ fn job_type(case: &Case) -> Verdict {
     verdict(differences(&json!({"it": case.want["jobType"]}), &json!({"it": got}), &[]))
 }
 
-/// Agreement where nothing is wanted.
-fn nothing(want: &Value) -> Verdict {
+/// Agrees if the expected value is absent or consists of zero values.
+fn want_zero(want: &Value) -> Verdict {
     let zeros = [json!(null), json!(0), json!("")];
     if want.as_object().is_none_or(|fields| fields.values().all(|value| zeros.contains(value))) {
         Ok(())
@@ -303,7 +304,7 @@ fn parsed_priority(case: &Case) -> Verdict {
     let workload: Workload = input(case, "workload")?;
     let gates = gates(case);
     let want = &case.want;
-    // A boost that cannot be read counts as none.
+    // An invalid boost counts as none.
     let effective = json!(priority::effective(&workload, &gates));
     match priority::boost(&workload, &gates) {
         got if got.is_err() == (want["err"] == true) && effective == want["priority"] => Ok(()),

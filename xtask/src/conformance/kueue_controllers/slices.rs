@@ -1,4 +1,4 @@
-//! Elastic jobs: which slices stand for a job, and the counts they differ by.
+//! Suites of elastic jobs: the slices of a job and their pod counts.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -53,7 +53,8 @@ fn counts(value: &Value) -> Result<PodSetCounts, String> {
     read::<BTreeMap<String, i32>>(value).map(PodSetCounts)
 }
 
-fn in_api(case: &Case) -> Result<Vec<Arc<Workload>>, String> {
+/// The workloads of the recorded API client that the job owns.
+fn owned_by_job(case: &Case) -> Result<Vec<Arc<Workload>>, String> {
     let objects: Vec<Workload> = read(&case.input["args"]["clnt"]["objects"])?;
     let uid = case.input["args"]["jobObject"]["metadata"]["uid"].as_str().unwrap_or_default();
     let owned = objects.into_iter().filter(|w| w.owner_references().iter().any(|owner| owner.uid == uid));
@@ -69,10 +70,10 @@ fn name(workload: Option<&Arc<Workload>>) -> String {
 }
 
 fn not_finished(case: &Case) -> Verdict {
-    let got: Vec<String> = slices::not_finished(&in_api(case)?).iter().map(|w| w.name_any()).collect();
+    let got: Vec<String> = slices::not_finished(&owned_by_job(case)?).iter().map(|w| w.name_any()).collect();
     let wanted = case.want["result"].as_array().into_iter().flatten();
     let wanted: Vec<&Value> = wanted.map(|workload| &workload["metadata"]["name"]).collect();
-    // The slices of a job come from a watch's cache: to read them cannot fail.
+    // Berth reads the slices of a job from a watch's cache, which cannot fail.
     same(&json!({"names": wanted, "err": case.want["err"]}), &json!({"names": got, "err": false}))
 }
 
@@ -88,10 +89,10 @@ fn normalize(case: &Case) -> Verdict {
 }
 
 fn ensure(case: &Case) -> Verdict {
-    let open = slices::not_finished(&in_api(case)?);
-    let active = slices::normalize(&open);
+    let unfinished = slices::not_finished(&owned_by_job(case)?);
+    let active = slices::normalize(&unfinished);
     let pod_sets: Vec<PodSet> = read(&case.input["args"]["jobPodSets"])?;
-    let ensured = slices::ensure(&open, &active, &pod_sets);
+    let ensured = slices::ensure(&unfinished, &active, &pod_sets);
     let compatible = ensured != SliceState::Incompatible;
     let workload = match ensured {
         SliceState::Current(workload) => Some((*workload).clone()),
@@ -110,7 +111,7 @@ fn preemptible_key(case: &Case) -> Verdict {
     same(&case.want["result"], &json!(slices::replaced_key(&workload)))
 }
 
-/// The slice a workload replaces, if the snapshot has it in the workload's queue.
+/// Compares the slice that a workload replaces, if the snapshot has it in the workload's queue.
 fn replaced(case: &Case) -> Verdict {
     let args = &case.input["args"];
     let feature_gates = gates(case);
@@ -119,7 +120,7 @@ fn replaced(case: &Case) -> Verdict {
     let mut engine = Engine::new(config.engine());
     let (resources, classes) = (Resources::default(), BTreeMap::new());
     let context = translate::Context { resources: &resources, limit_ranges: &[], runtime_classes: &classes };
-    let mut see = |workload: &Workload| {
+    let mut upsert = |workload: &Workload| {
         engine.apply(Event::WorkloadUpserted(Box::new(translate::workload(workload, &context))), at);
     };
     for (queue, entry) in args["snap"]["clusterQueues"].as_object().into_iter().flatten() {
@@ -127,13 +128,13 @@ fn replaced(case: &Case) -> Verdict {
             let mut holder: Workload = read(&info["obj"])?;
             let admission = Admission { cluster_queue: queue.clone(), ..Admission::default() };
             status::set_quota_reservation(&mut holder, admission, now(case));
-            see(&holder);
+            upsert(&holder);
         }
     }
     let mut got = None;
     if !args["wl"]["obj"].is_null() {
         let workload: Workload = read(&args["wl"]["obj"])?;
-        see(&workload);
+        upsert(&workload);
         let queue = args["wl"]["clusterQueue"].as_str().unwrap_or_default();
         for queue in args["snap"]["clusterQueues"].as_object().into_iter().flatten().map(|(name, _)| name) {
             engine.apply(Event::ClusterQueueUpserted(translate::cluster_queue(&ClusterQueue::named(queue))), at);
@@ -144,7 +145,7 @@ fn replaced(case: &Case) -> Verdict {
     if let Some((key, _)) =
         want.as_object().into_iter().flatten().find(|(key, _)| !["wl", "targets"].contains(&key.as_str()))
     {
-        return Err(format!("result.{key}: the runner does not look at it"));
+        return Err(format!("result.{key}: the runner does not read this field"));
     }
     let name = |info: &Value| info["obj"]["metadata"]["name"].clone();
     let targets: Vec<Value> =

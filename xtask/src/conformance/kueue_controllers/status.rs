@@ -1,4 +1,4 @@
-//! Status of queues, counted by the engine the controllers use.
+//! Suites of the status of queues, which the engine counts.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -37,9 +37,9 @@ fn apply(engine: &mut Engine, workloads: &[Workload], namespace: &str, at: berth
 fn cluster_queue(case: &Case) -> Verdict {
     let data = &case.input;
     let want = &case.want;
-    // The engine is cache and manager in one: it knows a queue or it does not.
+    // Upstream has a cache and a queue manager. The engine is both: it has the queue or not.
     let (cached, managed) = (&data["insertCqIntoCache"], &data["insertCqIntoManager"]);
-    let known = *cached == true && *managed == true;
+    let exists = *cached == true && *managed == true;
     let text = |field: &str| data[field].as_str().unwrap_or_default();
     let mut queue = ClusterQueue::named(text("clusterQueueName"));
     queue.metadata.generation = Some(1);
@@ -52,18 +52,18 @@ fn cluster_queue(case: &Case) -> Verdict {
     }
     let at = translate::time(now(case));
     let mut engine = Engine::new(EngineConfig::default());
-    if known {
+    if exists {
         engine.apply(Event::ClusterQueueUpserted(read_queues::cluster_queue(&queue)), at);
     }
     engine.apply(Event::LocalQueueUpserted(read_queues::local_queue(&local)), at);
     apply(&mut engine, &workloads, "", at);
-    let unknown = ["cluster queue not found", "clusterQueue doesn't exist"];
-    let Some(mut figures) = engine.cluster_queue_status(text("clusterQueueName")) else {
-        // Nothing is written about a queue the engine does not know.
+    let not_found = ["cluster queue not found", "clusterQueue doesn't exist"];
+    let Some(mut counts) = engine.cluster_queue_status(text("clusterQueueName")) else {
+        // The status of a queue that the engine does not have is not written.
         let got = serde_json::to_value(queue.status).map_err(|e| e.to_string())?;
         let mut lines = differences(&want["cqStatus"], &got, &[]);
-        if !want["error"].as_str().is_some_and(|text| unknown.contains(&text)) {
-            lines.push(format!("error: want {}, got a queue that is not known", want["error"]));
+        if !want["error"].as_str().is_some_and(|text| not_found.contains(&text)) {
+            lines.push(format!("error: want {}, got: the queue does not exist", want["error"]));
         }
         return verdict(lines);
     };
@@ -72,14 +72,15 @@ fn cluster_queue(case: &Case) -> Verdict {
         message: text("newMessage").to_owned(),
     };
     let problems = if text("newConditionStatus") == "True" { Vec::new() } else { vec![problem] };
-    figures.readiness = QueueReadiness { problems };
-    let after = queues::cluster_queue::refreshed(&queue, &figures, false, now(case));
+    counts.readiness = QueueReadiness { problems };
+    let after = queues::cluster_queue::refreshed(&queue, &counts, false, now(case));
     let got = serde_json::to_value(after.status).map_err(|e| e.to_string())?;
     let want = json!({"cqStatus": want["cqStatus"], "error": want["error"]});
     verdict(differences(&want, &json!({"cqStatus": got}), &[]))
 }
 
 fn local_queue(case: &Case) -> Verdict {
+    // Create the engine with the ClusterQueue.
     let data = &case.input;
     let queue: LocalQueue = input(case, "localQueue")?;
     let cluster: Option<ClusterQueue> = match &data["clusterQueue"] {
@@ -101,27 +102,28 @@ fn local_queue(case: &Case) -> Verdict {
     let mut engine = Engine::new(config);
     if let Some(cluster) = &cluster {
         let mut spec = read_queues::cluster_queue(cluster);
-        // Charges are made in queues that share by usage; the table's queues need not say that they do.
+        // Penalties need a queue with usage-based admission, which the cases do not set.
         spec.admission_scope = (!sharing.is_null()).then_some(AdmissionScope::UsageBased);
         engine.apply(Event::ClusterQueueUpserted(spec), at);
     }
-    // The ledger is what an earlier life recorded, whatever the object says.
+    // Restore the usage that the case records, then that of the queue's status.
     let entry = &data["initialConsumedResources"];
     if entry["lastUpdate"].is_string() {
         let mut recorded = queue.clone();
         recorded.status = Some(serde_json::from_value(json!({"fairSharing": {"weightedShare": 0,
             "admissionFairSharingStatus": {"consumedResources": entry["resources"], "lastUpdate": entry["lastUpdate"]}}}))
             .map_err(|e| e.to_string())?);
-        engine.apply(read_queues::recorded_usage(&recorded).ok_or("nothing recorded")?, at);
+        engine.apply(read_queues::recorded_usage(&recorded).ok_or("no recorded usage")?, at);
     }
     if let Some(event) = read_queues::recorded_usage(&queue) {
         engine.apply(event, at);
     }
+    // Add the LocalQueue, its workloads, and a pending entry penalty.
     engine.apply(Event::LocalQueueUpserted(read_queues::local_queue(&queue)), at);
     let (namespace, name) = (queue.namespace().unwrap_or_default(), queue.name_any());
     apply(&mut engine, &input::<Vec<Workload>>(case, "runningWls")?, &namespace, at);
     if !data["pendingEntryPenalty"].is_null() {
-        // A charge is that of a workload whose admission was decided.
+        // Berth's penalties belong to workloads that hold quota: add one.
         let usage = &data["pendingEntryPenalty"];
         let workload = json!({"metadata": {"name": "charged", "namespace": namespace}, "spec": {"queueName": name,
             "podSets": [{"name": "main", "count": 1, "template": {"spec": {"containers": [
@@ -134,19 +136,21 @@ fn local_queue(case: &Case) -> Verdict {
         apply(&mut engine, std::slice::from_ref(&workload), &namespace, at);
         engine.lab().charge(&translate::workload_key(&workload));
     }
+    // Sample the usage and compute the status.
     let sample = engine.sample_usage(&namespace, &name, at);
-    let mut figures = engine.local_queue_status(&namespace, &name);
+    let mut counts = engine.local_queue_status(&namespace, &name);
     if !data["pendingEntryPenalty"].is_null()
-        && let Some(figures) = &mut figures
+        && let Some(counts) = &mut counts
     {
-        // The table's charge has no workload; ours holds quota meanwhile.
-        figures.reserving -= 1;
+        // Do not count the workload that was added for the penalty.
+        counts.reserving -= 1;
     }
     let cluster = cluster.filter(|_| data["deleteClusterQueue"] != true);
     let recorded = sample.is_some_and(|sample| sample.recorded);
-    let after = queues::local_queue::refreshed(&queue, cluster.as_ref(), figures.as_ref(), recorded, now(case));
+    let after = queues::local_queue::refreshed(&queue, cluster.as_ref(), counts.as_ref(), recorded, now(case));
     let got = serde_json::to_value(after).map_err(|e| e.to_string())?;
     let want = &case.want;
+    // Compare the object, the requeue delay and the consumed usage.
     let mut lines = differences(&want["localQueue"], &got, &["lastUpdate"]);
     let next = sample.and_then(|sample| sample.next).map(duration::format);
     if want["requeueAfter"].as_str() != next.as_deref() {
@@ -159,7 +163,7 @@ fn local_queue(case: &Case) -> Verdict {
         if want["consumedResources"]["statusAccounted"] != accounted {
             lines.push(format!("consumedResources.statusAccounted: got {accounted}"));
         }
-        let (consumed, got) = figures.and_then(|figures| figures.consumed).ok_or("the ledger is empty")?;
+        let (consumed, got) = counts.and_then(|counts| counts.consumed).ok_or("no consumed usage")?;
         if translate::time(stamp) != got {
             lines.push(format!("consumedResources.lastUpdate: want {stamp}, got {got:?}"));
         }

@@ -1,4 +1,4 @@
-//! Admission: defaults and rules of Kueue's objects and of jobs.
+//! Suites of webhooks: defaults and validation of Kueue's objects and of jobs.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -92,12 +92,12 @@ pub fn runner(suite: &str) -> Option<Runner> {
     })
 }
 
-/// How much of an error counts.
+/// The parts of a validation error that are compared.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum Compare {
-    /// Type and field; detail and value of the first one where the case gives them.
+    /// Type and field. If the case names a detail or value, also those of the first error.
     Fields,
-    /// Detail too.
+    /// Type, field and detail.
     Exact,
 }
 
@@ -143,6 +143,8 @@ fn names(prefix: &str, count: usize) -> Vec<String> {
     (0..count).map(|index| format!("{prefix}{index:03}")).collect()
 }
 
+/// Compares whether a queue with these resource groups is rejected. A group has resources and
+/// flavors.
 fn rejected(case: &Case, groups: Vec<(Vec<String>, Vec<String>)>) -> Verdict {
     let groups: Vec<Value> = groups
         .into_iter()
@@ -163,12 +165,13 @@ fn rejected(case: &Case, groups: Vec<(Vec<String>, Vec<String>)>) -> Verdict {
     if got.is_empty() != want { Ok(()) } else { Err(format!("rejected: want {want}, got {got:?}")) }
 }
 
-/// Groups whose sizes multiply to the given totals: one flavor in each, with up to 64 resources.
+/// Compares whether a queue with these numbers of flavors and resources is rejected.
 fn combinations(case: &Case) -> Verdict {
     let (flavors, resources) = (number(case, "numFlavors"), number(case, "numResources"));
     rejected(case, vec![(names("res", resources), names("f", flavors))])
 }
 
+/// Compares a job after the webhook set its defaults.
 fn default<J: Job>(case: &Case, field: &str) -> Verdict {
     let object = case.input.whole();
     let mut job = object[field].clone();
@@ -184,10 +187,11 @@ fn default<J: Job>(case: &Case, field: &str) -> Verdict {
         }]);
     }
     config.manage_jobs_without_queue_name = object["manageJobsWithoutQueueName"].as_bool().unwrap_or(false);
-    let mut known: BTreeMap<(String, String), Arc<Value>> = BTreeMap::new();
+    // The objects that the webhook can look up, by resource and name.
+    let mut objects: BTreeMap<(String, String), Arc<Value>> = BTreeMap::new();
     let mut add = |resource: &str, object: &Value| {
         let name = object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
-        known.insert((resource.to_owned(), name), Arc::new(object.clone()));
+        objects.insert((resource.to_owned(), name), Arc::new(object.clone()));
     };
     for (field, resource) in
         [("queues", "localqueues"), ("clusterQueues", "clusterqueues"), ("namespaces", "namespaces")]
@@ -203,7 +207,8 @@ fn default<J: Job>(case: &Case, field: &str) -> Verdict {
         add("localqueues", &json!({"metadata": {"name": "default", "namespace": "default"}}));
     }
     if case.suite == "jobframework-base-webhook-default" {
-        // Upstream's queue manager of this table knows one queue that leads to other clusters.
+        // In upstream's test of this suite, the queue manager has one queue with a MultiKueue
+        // check.
         add("localqueues", &json!({"metadata": {"name": "multikueue"}, "spec": {"clusterQueue": "mk"}}));
         let strategy = json!({"admissionChecks": [{"name": "mk"}]});
         add("clusterqueues", &json!({"metadata": {"name": "mk"}, "spec": {"admissionChecksStrategy": strategy}}));
@@ -217,7 +222,7 @@ fn default<J: Job>(case: &Case, field: &str) -> Verdict {
         add(&format!("{kind}s"), other);
     }
     let lookup = |_group: &str, resource: &str, _namespace: &str, name: &str| {
-        known.get(&(resource.to_owned(), name.to_owned())).cloned()
+        objects.get(&(resource.to_owned(), name.to_owned())).cloned()
     };
     let namespace = job["metadata"]["namespace"].as_str().unwrap_or("default").to_owned();
     webhooks::default_job::<J>(&mut job, &namespace, &config, &gates(case), &lookup).map_err(|e| format!("{e:?}"))?;
@@ -253,11 +258,11 @@ fn default_priority_class(case: &Case) -> Verdict {
     let classes = case.input["wpcObjects"].as_array().cloned().unwrap_or_default();
     let lookup = |_: &str, resource: &str, _: &str, name: &str| {
         if resource == "jobs" && name == "parent" {
-            // The managed job of this table.
+            // Every case of this suite has this managed job.
             return Some(Arc::new(json!({"metadata": {"name": "parent", "uid": "parent"}})));
         }
-        let known = classes.iter().find(|class| class["metadata"]["name"] == name);
-        known.filter(|_| resource == "workloadpriorityclasses").cloned().map(Arc::new)
+        let class = classes.iter().find(|class| class["metadata"]["name"] == name);
+        class.filter(|_| resource == "workloadpriorityclasses").cloned().map(Arc::new)
     };
     webhooks::default_job::<BatchJob>(&mut job, "default", &config, &gates(case), &lookup)
         .map_err(|e| format!("{e:?}"))?;

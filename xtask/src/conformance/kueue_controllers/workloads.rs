@@ -1,4 +1,4 @@
-//! Small questions about workloads, queues and checks, asked of the functions and the engine the controllers use.
+//! Suites of small functions about workloads, queues and admission checks.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -34,7 +34,7 @@ use crate::conformance::{Case, Runner, Verdict};
 
 pub fn runner(suite: &str) -> Option<Runner> {
     Some(match suite {
-        "workload-from-quota-reserved-or-admitted-to-pending" => fell_back,
+        "workload-from-quota-reserved-or-admitted-to-pending" => returned_to_pending,
         "workload-eviction-pending-latency" => eviction_latency,
         "workload-is-evicted-by-deactivation" => |case| evicted_by(case, "result", eviction::DEACTIVATED),
         "workload-is-evicted-by-pods-ready-timeout" => {
@@ -45,7 +45,7 @@ pub fn runner(suite: &str) -> Option<Runner> {
             equal(&case.want["result"], json!(status::same_reclaimable_pods(&a, &b)))
         },
         "workload-limit-reclaimable-pods-to-pod-set-sizes" => |case| {
-            // The workload of this table.
+            // Every case of this suite uses this workload.
             let sets = json!([{"name": "ps1", "count": 3}, {"name": "ps2", "count": 5}]);
             let workload = with_pod_sets(sets)?;
             equal(&case.want["result"], json!(status::within_pod_sets(&workload, input(case, "reclaimablePods")?)))
@@ -90,19 +90,19 @@ pub fn runner(suite: &str) -> Option<Runner> {
         "provisioning-update-check-message" => check_message,
         "provisioning-is-missing-in-cache" => |case| {
             let cache = Cache::for_tests(input::<Vec<ProvisioningRequest>>(case, "requests")?);
-            // The table's workload, check and attempt.
+            // Every case of this suite uses this workload, check and attempt.
             let name = requests::request_name("wl", "check1", 1);
-            let known = cache.get(&ObjectKey::namespaced("ns", &name)).is_some();
-            equal(&case.want["result"], json!(!known))
+            let is_missing = cache.get(&ObjectKey::namespaced("ns", &name)).is_none();
+            equal(&case.want["result"], json!(is_missing))
         },
         "priority-default-workload-priority-class-exist" => default_class,
         "workload-is-explicitly-requesting-tas" => |case| {
             let sets: Vec<PodSet> = input(case, "podSets")?;
-            let asks = |set: &PodSet| {
+            let has_request = |set: &PodSet| {
                 let request = set.topology_request.as_ref().map(topology_request);
                 berth_engine::lab::asks_for_topology(request.as_ref())
             };
-            equal(&case.want["result"], json!(sets.iter().any(asks)))
+            equal(&case.want["result"], json!(sets.iter().any(has_request)))
         },
         "provisioning-index-workload"
         | "provisioning-index-provisioning-requests"
@@ -138,7 +138,7 @@ fn with_pod_sets(sets: Value) -> Result<Workload, String> {
 
 // -- stages and evictions --------------------------------------------------------------------------------------------
 
-fn fell_back(case: &Case) -> Verdict {
+fn returned_to_pending(case: &Case) -> Verdict {
     let stage = |field: &str| match case.input[field].as_str() {
         Some("admitted") => Stage::Admitted,
         Some("quotaReserved") => Stage::QuotaReserved,
@@ -206,7 +206,7 @@ fn config(case: &Case, options: &Value) -> Result<Config, String> {
     Ok(config)
 }
 
-/// An engine that knows these workloads and the queues they name.
+/// An engine with these workloads.
 fn engine(config: &Config, workloads: &[&Workload], at: Time) -> Engine {
     let mut engine = Engine::new(config.engine());
     let classes = BTreeMap::new();
@@ -238,7 +238,7 @@ fn new_info(case: &Case) -> Verdict {
     let want = &case.want["info"];
     let queue = workload.status.as_ref().and_then(|s| s.admission.as_ref()).map(|a| a.cluster_queue.clone());
     let mut lines = Vec::new();
-    // Where pods are placed is the admission's own record, which nothing is computed from here.
+    // The topology placement is copied from the admission, so there is nothing to compare.
     lines.extend(differences(&want["totalRequests"], &json!(got), &["topologyRequest"]));
     lines.extend(differences(
         &json!({"clusterQueue": want["clusterQueue"]}),
@@ -269,7 +269,7 @@ fn rebuilt(case: &Case) -> Verdict {
     equal(&case.want["requests"], json!(got))
 }
 
-/// What a workload with these requests and flavors holds in its queue, and what it asks for without a flavor.
+/// Compares the quota that a workload holds in its queue, and the requests without a flavor.
 fn resource_usage(case: &Case) -> Verdict {
     let (mut pod_sets, mut assignments) = (Vec::new(), Vec::new());
     for (index, set) in case.input["info"]["totalRequests"].as_array().into_iter().flatten().enumerate() {
@@ -330,7 +330,7 @@ fn propagate_requests(case: &Case) -> Verdict {
     equal(&case.want["result"], json!(status::set_resource_requests(&mut workload, fresh)))
 }
 
-// -- order and likeness ----------------------------------------------------------------------------------------------
+// -- order and equivalence -------------------------------------------------------------------------------------------
 
 fn scheduling_hash(case: &Case) -> Verdict {
     let (a, b): (Workload, Workload) = (input(case, "wl1")?, input(case, "wl2")?);
@@ -366,20 +366,21 @@ fn second_pass(case: &Case) -> Verdict {
     equal(&case.want["result"], json!(engine.lab().needs_second_pass(&workload_key(&workload))))
 }
 
-// -- which changes concern whom --------------------------------------------------------------------------------------
+// -- which changes controllers react to ------------------------------------------------------------------------------
 
-/// A generic event stands for no change of the object.
+/// Compares which changes of a flavor are reconciled, and the objects that are passed on. A generic
+/// event is no change.
 fn flavor_predicates(case: &Case) -> Verdict {
     let (old, new) = (optional::<ResourceFlavor>(case, "oldRF")?, optional::<ResourceFlavor>(case, "newRF")?);
     let mut lines = Vec::new();
     let got = queues::protect::concerns(old.as_ref(), new.as_ref());
     lines.extend(differences(&json!({"bool": case.want["bool"]}), &json!({"bool": got}), &[]));
-    // Whoever watches is told what there was and what there is, unless nothing happened.
-    let told = case.input["eventType"] != "generic";
-    let seen = |object: Option<&ResourceFlavor>| json!({"it": object.filter(|_| told)});
+    // Watchers get the old and the new object, unless the object did not change.
+    let changed = case.input["eventType"] != "generic";
+    let passed_on = |object: Option<&ResourceFlavor>| json!({"it": object.filter(|_| changed)});
     for (field, object) in [("old", old.as_ref()), ("new", new.as_ref())] {
-        // Only whether it is set: the recording has more digits than an object.
-        lines.extend(differences(&json!({"it": case.want[field]}), &seen(object), &["deletionTimestamp"]));
+        // The recorded deletion timestamp is more precise than an API object's.
+        lines.extend(differences(&json!({"it": case.want[field]}), &passed_on(object), &["deletionTimestamp"]));
     }
     verdict(lines)
 }
@@ -387,7 +388,7 @@ fn flavor_predicates(case: &Case) -> Verdict {
 fn priority_class_predicates(case: &Case) -> Verdict {
     let new = optional::<WorkloadPriorityClass>(case, "newWPC")?;
     let old = match case.input["eventType"].as_str() {
-        // Nothing changed.
+        // A generic event is no change.
         Some("generic") => new.clone(),
         _ => optional(case, "oldWPC")?,
     };
@@ -403,7 +404,7 @@ fn queue(name: &str) -> ClusterQueue {
     queue
 }
 
-/// A queue that is being deleted, and one workload.
+/// Compares whether a queue that is being deleted can be removed while it has one workload.
 fn cluster_queue(case: &Case) -> Verdict {
     let workload: Workload = input(case, "workload")?;
     let at = translate::time(now(case));
@@ -414,12 +415,12 @@ fn cluster_queue(case: &Case) -> Verdict {
     let (resources, classes) = (Resources::default(), BTreeMap::new());
     let context = translate::Context { resources: &resources, limit_ranges: &[], runtime_classes: &classes };
     engine.apply(Event::WorkloadUpserted(Box::new(translate::workload(&workload, &context))), at);
-    let figures = engine.cluster_queue_status("cq").unwrap_or_default();
+    let counts = engine.cluster_queue_status("cq").unwrap_or_default();
     let want = &case.want;
-    if queues::cluster_queue::can_be_deleted(&queue, &figures) {
+    if queues::cluster_queue::can_be_deleted(&queue, &counts) {
         return equal(want.whole(), json!({"deleted": true, "reserving": 0}));
     }
-    let after = queues::cluster_queue::refreshed(&queue, &figures, false, now(case));
+    let after = queues::cluster_queue::refreshed(&queue, &counts, false, now(case));
     let status = after.status.unwrap_or_default();
     let active = status.conditions.iter().find(|condition| condition.type_ == conditions::ACTIVE);
     equal(
@@ -433,9 +434,9 @@ fn cluster_queue(case: &Case) -> Verdict {
     )
 }
 
-// -- the ledger of admission fair sharing ----------------------------------------------------------------------------
+// -- usage of admission fair sharing ---------------------------------------------------------------------------------
 
-/// An engine with usage-based queues `ns/lq` and `ns/lq2` of `cq`.
+/// An engine with LocalQueues `ns/lq` and `ns/lq2` of `cq`, which orders them by usage.
 fn usage_based(at: Time) -> Result<Engine, String> {
     let mut settings = Config::default().engine();
     settings.admission_fair_sharing = Some(AdmissionFairSharing {
@@ -462,37 +463,40 @@ fn upsert(engine: &mut Engine, workload: &Workload, at: Time) {
     engine.apply(Event::WorkloadUpserted(Box::new(translate::workload(workload, &context))), at);
 }
 
-/// A workload with a charge on its local queue: it holds quota for a moment, as when its admission was decided.
-fn charged(engine: &mut Engine, old: &Workload, new: &Workload, at: Time) {
-    let mut deciding = old.clone();
+/// Adds a workload with an entry penalty on its LocalQueue. The workload holds quota, as it does
+/// when its admission was decided.
+fn add_with_penalty(engine: &mut Engine, old: &Workload, new: &Workload, at: Time) {
+    let mut admitting = old.clone();
     let reserved = [new, old].into_iter().find(|workload| status::has_quota_reservation(workload));
     if let Some(reserved) = reserved {
-        deciding.status = reserved.status.clone();
+        admitting.status = reserved.status.clone();
     }
-    if let Some(status) = &mut deciding.status {
+    if let Some(status) = &mut admitting.status {
         status.conditions.retain(|condition| condition.type_ == conditions::QUOTA_RESERVED);
     }
-    upsert(engine, &deciding, at);
+    upsert(engine, &admitting, at);
     engine.lab().charge(&workload_key(old));
 }
 
+/// Compares whether an update moves the entry penalty into the consumed usage.
 fn settles_penalty(case: &Case) -> Verdict {
     let (old, new): (Workload, Workload) = (input(case, "oldWl")?, input(case, "newWl")?);
     let at = translate::time(now(case));
     let mut engine = usage_based(at)?;
     if status::is_admitted(&old) {
-        // It was admitted before the charge was made, which no admission of ours does: the charge comes last.
+        // The case has a penalty after the admission. Berth adds it before; imitate the case.
         upsert(&mut engine, &old, at);
         engine.lab().charge(&workload_key(&old));
     } else {
-        charged(&mut engine, &old, &new, at);
+        add_with_penalty(&mut engine, &old, &new, at);
     }
     upsert(&mut engine, &new, at);
-    let consumed = engine.local_queue_status("ns", "lq").and_then(|figures| figures.consumed);
+    let consumed = engine.local_queue_status("ns", "lq").and_then(|counts| counts.consumed);
     let folded = consumed.is_some_and(|(consumed, _)| consumed.values().any(|amount| *amount > 0.0));
     equal(case.want.whole(), json!({"pending": engine.lab().has_penalty(&workload_key(&new)), "folded": folded}))
 }
 
+/// Compares whether an update drops an entry penalty that cannot be moved into the consumed usage.
 fn drops_penalty(case: &Case) -> Verdict {
     let (old, new): (Workload, Workload) = (input(case, "oldWl")?, input(case, "newWl")?);
     let at = translate::time(now(case));
@@ -500,11 +504,11 @@ fn drops_penalty(case: &Case) -> Verdict {
     let holding = json!({"conditions": [{"type": "QuotaReserved", "status": "True", "reason": "QuotaReserved", "message": "",
         "lastTransitionTime": now(case).to_string()}], "admission": {"clusterQueue": "cq", "podSetAssignments": [
         {"name": "main", "count": 1, "flavors": {"cpu": "rf"}, "resourceUsage": {"cpu": "4"}}]}});
-    let mut deciding = old.clone();
+    let mut admitting = old.clone();
     if !status::has_quota_reservation(&old) {
-        deciding.status = Some(read(&holding)?);
+        admitting.status = Some(read(&holding)?);
     }
-    charged(&mut engine, &deciding, &deciding, at);
+    add_with_penalty(&mut engine, &admitting, &admitting, at);
     if !status::has_quota_reservation(&old) {
         upsert(&mut engine, &old, at);
     }
@@ -512,16 +516,16 @@ fn drops_penalty(case: &Case) -> Verdict {
     let pending = engine.lab().has_penalty(&workload_key(&new));
     let mut got = json!({});
     for key in case.want["pendingOn"].as_object().into_iter().flatten().map(|(key, _)| key) {
-        // A charge is under the queue its workload names, or nowhere.
+        // A penalty belongs to the LocalQueue that its workload names.
         got[key] = json!(pending && *key == format!("ns/{}", new.spec.queue_name));
     }
     equal(&case.want["pendingOn"], got)
 }
 
-/// The usage of a queue that consumed 50 of something and whose object is gone: it weighs 1 then.
+/// Compares the usage of a LocalQueue that consumed 50 GPUs and was deleted. Its weight is then 1.
 fn local_queue_usage(case: &Case) -> Verdict {
     if case.input["err"]["reason"] != "NotFound" {
-        return Err("a local queue's weight is what its watch said: there is no request that could fail".to_owned());
+        return Err("the weight of a LocalQueue comes from a watch, not from a request that can fail".to_owned());
     }
     let at = translate::time(now(case));
     let mut engine = usage_based(at)?;
@@ -531,7 +535,7 @@ fn local_queue_usage(case: &Case) -> Verdict {
     equal(case.want.whole(), json!({"usage": usage}))
 }
 
-/// A charge of two cores is folded into what the ledger has.
+/// Compares the consumed usage after an entry penalty of two cores was added to it.
 fn folds_penalty(case: &Case) -> Verdict {
     let at = translate::time(now(case));
     let mut engine = usage_based(at)?;
@@ -546,7 +550,7 @@ fn folds_penalty(case: &Case) -> Verdict {
             at,
         );
     }
-    // Half of an admission is charged when the interval is the half-life: four cores make two.
+    // The penalty is half of the request, as the sampling interval equals the half-life time.
     let workload = json!({"metadata": {"name": "wl", "namespace": "ns"}, "spec": {"queueName": "lq", "podSets": [
         {"name": "main", "count": 1, "template": {"spec": {"containers": [
             {"name": "c", "resources": {"requests": {"cpu": "4"}}}]}}}]},
@@ -559,8 +563,9 @@ fn folds_penalty(case: &Case) -> Verdict {
     engine.lab().charge(&workload_key(&workload));
     status::set(&mut workload, conditions::ADMITTED, true, "Admitted", "", now(case));
     upsert(&mut engine, &workload, at);
+    // Compare the consumed usage.
     let (consumed, stamp) =
-        engine.local_queue_status("ns", "lq").and_then(|it| it.consumed).ok_or("nothing consumed")?;
+        engine.local_queue_status("ns", "lq").and_then(|it| it.consumed).ok_or("no consumed usage")?;
     let want = &case.want;
     let mut lines = Vec::new();
     let cpu = consumed.get("cpu").copied().unwrap_or(0.0);
@@ -588,8 +593,8 @@ fn check_config(case: &Case) -> Verdict {
     let config = optional::<ProvisioningRequestConfig>(case, "config")?;
     let target = case.input["targetAdmissionCheck"].as_str().unwrap_or_default();
     let Some(found) = found.filter(|found| found.name_any() == target) else {
-        // A check that does not exist has no configuration; whoever asks has looked it up before.
-        return if want["error"] == "any error" { Ok(()) } else { Err("there is no such check".to_owned()) };
+        // Berth's callers look up the check first, so they report a missing check themselves.
+        return if want["error"] == "any error" { Ok(()) } else { Err("the check does not exist".to_owned()) };
     };
     let find = |name: &str| config.clone().filter(|config| config.name_any() == name).map(Arc::new);
     match (check::config(&found, find), want["error"].as_str()) {
@@ -622,12 +627,12 @@ fn check_message(case: &Case) -> Verdict {
     equal(case.want.whole(), got)
 }
 
-/// A job without a class gets the default one exactly when there is one.
+/// Compares whether a job without a priority class gets the default class.
 fn default_class(case: &Case) -> Verdict {
     let classes = case.input["workloadPriorityClassList"]["items"].as_array().cloned().unwrap_or_default();
     let lookup = |_: &str, resource: &str, _: &str, name: &str| {
-        let known = classes.iter().find(|class| class["metadata"]["name"] == name);
-        known.filter(|_| resource == "workloadpriorityclasses").cloned().map(Arc::new)
+        let class = classes.iter().find(|class| class["metadata"]["name"] == name);
+        class.filter(|_| resource == "workloadpriorityclasses").cloned().map(Arc::new)
     };
     let mut job = json!({"metadata": {"name": "job", "namespace": "ns", "labels": {labels::QUEUE_NAME: "queue"}},
         "spec": {"template": {"spec": {"containers": []}}}});

@@ -1,33 +1,33 @@
-//! A store in memory with somebody between it and who writes.
+//! An in-memory store whose writes are intercepted by the test.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use berth_store::{CommitFuture, ListQuery, Listing, MemoryStore, ReadError, Record, Store, Trouble, Watcher, Write};
 
-/// What becomes of a write on its way into the store.
-pub trait Meddler: Send + Sync + 'static {
+/// Handles the writes of an [`InterceptedStore`].
+pub trait CommitInterceptor: Send + Sync + 'static {
     fn commit(&self, store: &MemoryStore, user: &str, write: Write) -> CommitFuture;
 
-    /// Why it can write nothing.
+    /// Why the store cannot write, if it cannot.
     fn trouble(&self) -> Option<Trouble> {
         None
     }
 }
 
-/// The store, with all writes through the meddler's hands.
-pub struct Meddled<M> {
+/// A store that passes all writes to its interceptor.
+pub struct InterceptedStore<M> {
     pub store: MemoryStore,
-    pub meddler: M,
+    pub interceptor: M,
 }
 
-impl<M: Meddler> Meddled<M> {
-    pub fn by(meddler: M) -> Arc<Meddled<M>> {
-        Arc::new(Meddled { store: MemoryStore::new(), meddler })
+impl<M: CommitInterceptor> InterceptedStore<M> {
+    pub fn new(interceptor: M) -> Arc<InterceptedStore<M>> {
+        Arc::new(InterceptedStore { store: MemoryStore::new(), interceptor })
     }
 }
 
-impl<M: Meddler> Store for Meddled<M> {
+impl<M: CommitInterceptor> Store for InterceptedStore<M> {
     fn revision(&self) -> u64 {
         self.store.revision()
     }
@@ -41,11 +41,11 @@ impl<M: Meddler> Store for Meddled<M> {
     }
 
     fn commit_for(&self, user: &str, write: Write) -> CommitFuture {
-        self.meddler.commit(&self.store, user, write)
+        self.interceptor.commit(&self.store, user, write)
     }
 
     fn trouble(&self) -> Option<Trouble> {
-        self.meddler.trouble()
+        self.interceptor.trouble()
     }
 
     fn watch(&self, prefix: &str, after: u64) -> Result<Watcher, ReadError> {

@@ -1,5 +1,5 @@
-//! A connection that is closed when the client stops reading or does not begin. Otherwise the rest
-//! of a list, and the state it comes from, would stay in memory as long as the client likes.
+//! A connection that is closed when the client stops reading, or never sends the HTTP/2 preface.
+//! Otherwise a stalled client could keep the rest of a list in memory forever.
 
 use std::io;
 use std::pin::Pin;
@@ -9,14 +9,14 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Sleep;
 
-/// Length in bytes of the preface that begins every HTTP/2 connection. Pings check the connection
-/// after it.
+/// Length in bytes of the preface with which every HTTP/2 connection begins. After the preface,
+/// pings detect a stalled client.
 const PREFACE: usize = 24;
 
-/// Fails a write if the client has read none of it for `patience`.
-pub(super) struct Patient<S> {
+/// A stream whose writes fail if the client reads nothing for `unread_limit`.
+pub(super) struct TimedStream<S> {
     stream: S,
-    patience: Duration,
+    unread_limit: Duration,
     /// Deadline of a waiting write.
     waiting: Option<Pin<Box<Sleep>>>,
     preface: Option<Preface>,
@@ -24,22 +24,22 @@ pub(super) struct Patient<S> {
 
 /// The HTTP/2 preface while it is incomplete.
 struct Preface {
-    /// Bytes of it not yet received.
+    /// Number of bytes not yet received.
     missing: usize,
-    /// Deadline for them.
+    /// Deadline for these bytes.
     until: Pin<Box<Sleep>>,
 }
 
-impl<S: AsyncWrite + Unpin> Patient<S> {
-    pub(super) fn new(stream: S, patience: Duration) -> Patient<S> {
-        Patient { stream, patience, waiting: None, preface: None }
+impl<S: AsyncWrite + Unpin> TimedStream<S> {
+    pub(super) fn new(stream: S, unread_limit: Duration) -> TimedStream<S> {
+        TimedStream { stream, unread_limit, waiting: None, preface: None }
     }
 
     /// For HTTP/2: reads fail unless the preface arrives within `time`, which the HTTP library
     /// does not check.
-    pub(super) fn begins_within(self, time: Duration) -> Patient<S> {
+    pub(super) fn with_preface_limit(self, time: Duration) -> TimedStream<S> {
         let until = Box::pin(tokio::time::sleep(time));
-        Patient { preface: Some(Preface { missing: PREFACE, until }), ..self }
+        TimedStream { preface: Some(Preface { missing: PREFACE, until }), ..self }
     }
 
     /// Writes, and checks how long the write has been waiting.
@@ -53,14 +53,14 @@ impl<S: AsyncWrite + Unpin> Patient<S> {
             self.waiting = None;
             return answer;
         }
-        let patience = self.patience;
-        let waiting = self.waiting.get_or_insert_with(|| Box::pin(tokio::time::sleep(patience)));
+        let limit = self.unread_limit;
+        let waiting = self.waiting.get_or_insert_with(|| Box::pin(tokio::time::sleep(limit)));
         ready!(waiting.as_mut().poll(context));
-        Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "nothing of what was sent has been taken")))
+        Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the client does not read sent data")))
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Patient<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for TimedStream<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -74,14 +74,17 @@ impl<S: AsyncRead + Unpin> AsyncRead for Patient<S> {
                 self.preface = None;
             } else if answer.is_pending() {
                 ready!(preface.until.as_mut().poll(context));
-                return Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the connection does not begin")));
+                return Poll::Ready(Err(io::Error::new(
+                    io::ErrorKind::TimedOut,
+                    "the client did not send the HTTP/2 preface",
+                )));
             }
         }
         answer
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Patient<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for TimedStream<S> {
     fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         self.write(context, |stream, context| stream.poll_write(context, bytes))
     }
@@ -117,41 +120,41 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_stalled_reader_is_disconnected_and_a_slow_reader_is_not() {
         let (near, mut far) = duplex(64);
-        let mut patient = Patient::new(near, Duration::from_secs(60));
+        let mut stream = TimedStream::new(near, Duration::from_secs(60));
         let reader = tokio::spawn(async move {
             let mut some = [0; 64];
             for _ in 0..8 {
                 sleep(Duration::from_secs(50)).await;
-                far.read_exact(&mut some).await.expect("it is sent");
+                far.read_exact(&mut some).await.expect("sent");
             }
             far
         });
-        patient.write_all(&[7; 64 * 9]).await.expect("taken, if slowly");
+        stream.write_all(&[7; 64 * 9]).await.expect("read, if slowly");
         let _far = reader.await.expect("no panic");
         let start = Instant::now();
-        let error = patient.write_all(&[7; 64]).await.expect_err("nobody takes it");
+        let error = stream.write_all(&[7; 64]).await.expect_err("the client does not read");
         assert_eq!((error.kind(), start.elapsed().as_secs()), (io::ErrorKind::TimedOut, 60));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_beginning_is_not_waited_for_for_ever() {
-        let patience = Duration::from_secs(60);
+    async fn an_incomplete_http2_preface_times_out() {
+        let limit = Duration::from_secs(60);
         for sent in [0, PREFACE - 1] {
             let (near, mut far) = duplex(64);
-            far.write_all(&vec![7; sent]).await.expect("room");
-            let mut patient = Patient::new(near, patience).begins_within(patience);
+            far.write_all(&vec![7; sent]).await.expect("written");
+            let mut stream = TimedStream::new(near, limit).with_preface_limit(limit);
             let start = Instant::now();
             let mut bytes = Vec::new();
-            let error = patient.read_to_end(&mut bytes).await.expect_err("it does not begin");
+            let error = stream.read_to_end(&mut bytes).await.expect_err("the preface is incomplete");
             assert_eq!((error.kind(), bytes.len()), (io::ErrorKind::TimedOut, sent));
             assert_eq!(start.elapsed().as_secs(), 60);
         }
         let (near, mut far) = duplex(64);
-        far.write_all(&[7; PREFACE]).await.expect("room");
-        let mut patient = Patient::new(near, patience).begins_within(patience);
+        far.write_all(&[7; PREFACE]).await.expect("written");
+        let mut stream = TimedStream::new(near, limit).with_preface_limit(limit);
         let mut bytes = [0; PREFACE + 1];
-        patient.read_exact(&mut bytes[..PREFACE]).await.expect("it is there");
-        let late = tokio::time::timeout(patience * 10, patient.read(&mut bytes)).await;
-        assert!(late.is_err(), "what has begun may be silent");
+        stream.read_exact(&mut bytes[..PREFACE]).await.expect("received");
+        let late = tokio::time::timeout(limit * 10, stream.read(&mut bytes)).await;
+        assert!(late.is_err(), "a read after the preface has no limit");
     }
 }

@@ -1,4 +1,4 @@
-//! Clients over a real socket that do nothing: what they hold on to is taken from them.
+//! Time limits for idle and stalled clients, over a real socket.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use berth_apiserver::auth::authn::Authenticator;
 use berth_apiserver::pki::Pki;
-use berth_apiserver::tls::Patience;
+use berth_apiserver::tls::TimeLimits;
 use berth_apiserver::{ApiServer, Config, UserInfo};
 use berth_store::MemoryStore;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -17,16 +17,16 @@ use crate::wire::connect;
 
 /// Longer than any test takes.
 const EVER: Duration = Duration::from_secs(600);
-/// As long as the listener waits for what a test is about.
+/// The limit under test.
 const SHORT: Duration = Duration::from_millis(200);
 const TOKEN: &str = "Authorization: Bearer secret\r\n";
 
-/// A listener that has the patience of `change`, and all in the world otherwise.
-async fn listen(change: impl FnOnce(&mut Patience)) -> (SocketAddr, Pki, Server) {
+/// A listener whose time limits are [`EVER`], except those that `change` sets.
+async fn listen(change: impl FnOnce(&mut TimeLimits)) -> (SocketAddr, Pki, Server) {
     let (listener, pki, now) = crate::wire::on_a_free_port().await;
-    let mut patience = Patience { handshake: EVER, headers: EVER, body: EVER, taking: EVER };
-    change(&mut patience);
-    let listener = listener.with_patience(patience);
+    let mut limits = TimeLimits { handshake: EVER, headers: EVER, body: EVER, unread: EVER };
+    change(&mut limits);
+    let listener = listener.with_time_limits(limits);
     let address = listener.address();
     let api = ApiServer::new(Config::new(Arc::new(MemoryStore::new()), Arc::new(move || now)));
     let tokens = [("secret".to_owned(), UserInfo::master("alice"))];
@@ -41,16 +41,16 @@ fn socket() -> TcpSocket {
 
 #[tokio::test]
 async fn a_client_without_a_tls_handshake_is_disconnected() {
-    let (address, _pki, _server) = listen(|patience| patience.handshake = SHORT).await;
+    let (address, _pki, _server) = listen(|limits| limits.handshake = SHORT).await;
     let mut stream = socket().connect(address).await.expect("connected");
     let mut answer = Vec::new();
-    let end = tokio::time::timeout(EVER / 10, stream.read_to_end(&mut answer)).await.expect("it ends");
+    let end = tokio::time::timeout(EVER / 10, stream.read_to_end(&mut answer)).await.expect("the connection ends");
     assert!(end.is_err() || answer.is_empty(), "{answer:?}");
 }
 
 #[tokio::test]
 async fn a_client_with_incomplete_headers_is_disconnected() {
-    let (address, pki, _server) = listen(|patience| patience.headers = SHORT).await;
+    let (address, pki, _server) = listen(|limits| limits.headers = SHORT).await;
     let beginnings = [
         ("http/1.1", ""),
         ("http/1.1", "GET /api/v1/namespaces HTTP/1.1\r\nHost: local"),
@@ -61,14 +61,14 @@ async fn a_client_with_incomplete_headers_is_disconnected() {
         let mut stream = connect(socket(), address, &pki, protocol).await.expect("connected");
         stream.write_all(beginning.as_bytes()).await.expect("sent");
         let mut answer = Vec::new();
-        let end = tokio::time::timeout(EVER / 10, stream.read_to_end(&mut answer)).await.expect("it ends");
+        let end = tokio::time::timeout(EVER / 10, stream.read_to_end(&mut answer)).await.expect("the connection ends");
         assert!(end.is_err() || !String::from_utf8_lossy(&answer).contains("200 OK"), "{answer:?}");
     }
 }
 
 #[tokio::test]
 async fn a_client_that_stalls_in_its_body_gets_a_504() {
-    let (address, pki, _server) = listen(|patience| patience.body = SHORT).await;
+    let (address, pki, _server) = listen(|limits| limits.body = SHORT).await;
     let mut stream = connect(socket(), address, &pki, "http/1.1").await.expect("connected");
     let request =
         format!("POST /api/v1/namespaces HTTP/1.1\r\nHost: localhost\r\n{TOKEN}Content-Length: 100\r\n\r\n{{");
@@ -82,8 +82,8 @@ async fn a_client_that_stalls_in_its_body_gets_a_504() {
 #[tokio::test]
 async fn a_client_that_does_not_read_its_response_is_disconnected() {
     const LINE: &str = "a line of many";
-    let (address, pki, server) = listen(|patience| patience.taking = SHORT).await;
-    // More than the system keeps for both ends of a connection.
+    let (address, pki, server) = listen(|limits| limits.unread = SHORT).await;
+    // More data than the socket buffers of both ends hold.
     let text = LINE.repeat(1024 * 1024 / LINE.len() - 100);
     for index in 0..24 {
         let map = serde_json::json!({"metadata": {"name": format!("m{index}")}, "data": {"a": text}});
@@ -98,7 +98,7 @@ async fn a_client_that_does_not_read_its_response_is_disconnected() {
     stream.write_all(request.as_bytes()).await.expect("sent");
     tokio::time::sleep(SHORT * 10).await;
     let mut answer = Vec::new();
-    let end = tokio::time::timeout(EVER / 10, stream.read_to_end(&mut answer)).await.expect("it ends");
+    let end = tokio::time::timeout(EVER / 10, stream.read_to_end(&mut answer)).await.expect("the connection ends");
     let whole = end.is_ok() && answer.ends_with(b"]}\n");
     assert!(!whole && answer.starts_with(b"HTTP/1.1 200"), "{} bytes", answer.len());
 }

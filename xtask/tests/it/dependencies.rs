@@ -1,11 +1,11 @@
-//! The walls of ARCHITECTURE.md, read from the crates' manifests: which crate may know which.
+//! The allowed dependencies between crates (ARCHITECTURE.md). The tests read the manifests.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use crate::workspace_root;
 
-/// The dependencies of a crate: those it ships with, not those of its tests.
+/// The dependencies of a crate, without dev-dependencies.
 fn dependencies(name: &str) -> BTreeSet<String> {
     let path = workspace_root().join("crates").join(name).join("Cargo.toml");
     let text = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
@@ -18,27 +18,29 @@ fn dependencies(name: &str) -> BTreeSet<String> {
             found.insert(name.trim().trim_end_matches(".workspace").to_owned());
         }
     }
-    assert!(text.contains("[package]"), "{name}: did the manifest's form change?");
+    assert!(text.contains("[package]"), "{name}: Cargo.toml has no [package]: adapt this test");
     found
 }
 
-/// The files of a folder and of the folders in it.
+/// The files of a folder and its subfolders.
 fn sources(folder: &Path) -> Vec<PathBuf> {
     let mut files = Vec::new();
-    for entry in std::fs::read_dir(folder).expect("a folder of sources") {
-        let path = entry.expect("an entry").path();
+    for entry in std::fs::read_dir(folder).expect("the folder is readable") {
+        let path = entry.expect("the folder is readable").path();
         if path.is_dir() { files.extend(sources(&path)) } else { files.push(path) }
     }
     files
 }
 
+/// Fails if the crate depends on a forbidden one.
 fn check(name: &str, forbidden: &[&str]) {
     let used = dependencies(name);
-    let over: Vec<&str> = forbidden.iter().copied().filter(|wall| used.contains(*wall)).collect();
-    assert!(over.is_empty(), "{name} must not depend on {over:?}");
+    let violations: Vec<&str> = forbidden.iter().copied().filter(|other| used.contains(*other)).collect();
+    assert!(violations.is_empty(), "{name} must not depend on {violations:?}");
 }
 
-const OURS: [&str; 15] = [
+/// The crates of the workspace that have rules here.
+const CRATES: [&str; 15] = [
     "berth-engine",
     "berth-load",
     "berth-apimachinery",
@@ -57,45 +59,46 @@ const OURS: [&str; 15] = [
 ];
 
 #[test]
-fn the_engine_knows_nothing_but_itself() {
-    check("berth-engine", &OURS[1..]);
+fn the_engine_depends_on_no_other_crate_of_berth() {
+    check("berth-engine", &CRATES[1..]);
     check("berth-engine", &["kube", "k8s-openapi", "tokio", "futures", "rand", "tracing", "jiff", "serde_json"]);
 }
 
 #[test]
-fn load_plans_know_the_engine_and_no_cluster() {
+fn load_plans_depend_on_the_engine_and_on_no_cluster() {
     let others =
-        OURS.iter().copied().filter(|ours| !["berth-engine", "berth-load", "berth-apimachinery"].contains(ours));
+        CRATES.iter().copied().filter(|name| !["berth-engine", "berth-load", "berth-apimachinery"].contains(name));
     check("berth-load", &others.collect::<Vec<_>>());
     check("berth-load", &["kube", "k8s-openapi", "tokio", "rand"]);
 }
 
 #[test]
-fn machinery_and_store_know_no_client_and_no_clock() {
-    // The store reads and writes objects in the packed form, which is API mechanics.
+fn api_machinery_and_store_depend_on_no_client() {
+    // The store uses the packed form of objects, which `berth-apimachinery` defines.
     for (name, allowed) in [("berth-apimachinery", ""), ("berth-store", "berth-apimachinery")] {
-        let others = OURS.iter().copied().filter(|ours| *ours != name && *ours != allowed);
+        let others = CRATES.iter().copied().filter(|other| *other != name && *other != allowed);
         check(name, &others.collect::<Vec<_>>());
         check(name, &["kube", "k8s-openapi", "rand"]);
     }
 }
 
 #[test]
-fn expressions_know_api_mechanics_and_nothing_else() {
+fn expressions_depend_on_the_api_machinery_only_and_read_no_clock() {
     let allowed = ["berth-cel", "berth-apimachinery"];
-    check("berth-cel", &OURS.iter().copied().filter(|ours| !allowed.contains(ours)).collect::<Vec<_>>());
+    check("berth-cel", &CRATES.iter().copied().filter(|name| !allowed.contains(name)).collect::<Vec<_>>());
     check("berth-cel", &["kube", "k8s-openapi", "rand", "tokio", "chrono"]);
-    // Time zones come with a library that could ask for the time: an expression's value must not depend on that.
+    // `jiff` is needed for time zones, but can also read the clock. The value of an expression must
+    // not depend on the clock.
     let files = sources(&workspace_root().join("crates/berth-cel/src"));
     for path in &files {
-        let text = std::fs::read_to_string(path).expect("a source file");
-        assert!(!text.contains("::now("), "{} asks for the time", path.display());
+        let text = std::fs::read_to_string(path).expect("the file is readable");
+        assert!(!text.contains("::now("), "{} reads the clock", path.display());
     }
-    assert!(files.len() > 20, "{} files only: have the sources moved?", files.len());
+    assert!(files.len() > 20, "found {} source files only: adapt the path in this test", files.len());
 }
 
 #[test]
-fn the_server_is_untyped() {
+fn the_api_server_depends_on_no_typed_objects() {
     check(
         "berth-apiserver",
         &["kube", "k8s-openapi", "berth-api", "berth-controllers", "berth-cluster", "berth-engine"],
@@ -103,7 +106,7 @@ fn the_server_is_untyped() {
 }
 
 #[test]
-fn controllers_know_no_server_and_no_simulated_cluster() {
+fn controllers_depend_on_no_api_server_and_no_simulated_cluster() {
     check(
         "berth-controllers",
         &["berth-apiserver", "berth-store", "berth-cluster", "berth-embedded", "berth-simulator", "berth-dashboard"],
@@ -111,7 +114,7 @@ fn controllers_know_no_server_and_no_simulated_cluster() {
 }
 
 #[test]
-fn the_simulated_cluster_knows_no_server_and_no_queueing() {
+fn the_simulated_cluster_depends_on_no_api_server_and_no_queueing() {
     check(
         "berth-cluster",
         &["berth-apiserver", "berth-store", "berth-controllers", "berth-engine", "berth-embedded", "berth-simulator"],
@@ -119,7 +122,7 @@ fn the_simulated_cluster_knows_no_server_and_no_queueing() {
 }
 
 #[test]
-fn the_embedded_cluster_knows_no_scenario() {
+fn the_embedded_cluster_depends_on_no_scenarios() {
     let forbidden =
         ["berth-engine", "berth-load", "berth-process", "berth-bench", "berth-simulator", "berth-dashboard"];
     check("berth-embedded", &forbidden);
@@ -127,27 +130,28 @@ fn the_embedded_cluster_knows_no_scenario() {
 }
 
 #[test]
-fn benches_know_no_scenario_and_no_page() {
+fn benchmarks_depend_on_no_scenarios_and_no_dashboard() {
     check("berth-bench", &["berth-simulator", "berth-dashboard"]);
     let allowed = ["berth-process", "berth-apiserver", "berth-controllers", "berth-runtime"];
-    check("berth-process", &OURS.iter().copied().filter(|ours| !allowed.contains(ours)).collect::<Vec<_>>());
+    check("berth-process", &CRATES.iter().copied().filter(|name| !allowed.contains(name)).collect::<Vec<_>>());
 }
 
 #[test]
 fn only_run_imports_the_simulator() {
-    let imports = |path: &Path| std::fs::read_to_string(path).expect("a source file").contains("berth_simulator");
+    let imports =
+        |path: &Path| std::fs::read_to_string(path).expect("the file is readable").contains("berth_simulator");
     let root = workspace_root().join("crates/berth/src");
     let importing: Vec<PathBuf> = sources(&root).into_iter().filter(|path| imports(path)).collect();
     assert_eq!(importing, [root.join("run.rs")]);
 }
 
 #[test]
-fn the_pages_know_what_any_client_of_a_cluster_may_know() {
+fn the_dashboard_depends_only_on_crates_for_clients_of_a_cluster() {
     let allowed = ["berth-dashboard", "berth-controllers", "berth-runtime", "berth-api", "berth-apimachinery"];
-    check("berth-dashboard", &OURS.iter().copied().filter(|ours| !allowed.contains(ours)).collect::<Vec<_>>());
+    check("berth-dashboard", &CRATES.iter().copied().filter(|name| !allowed.contains(name)).collect::<Vec<_>>());
 }
 
 #[test]
-fn the_runtime_knows_kubernetes_only_through_a_client() {
+fn the_runtime_depends_on_no_api_server_and_no_controllers() {
     check("berth-runtime", &["berth-apiserver", "berth-store", "berth-cluster", "berth-controllers", "berth-engine"]);
 }
