@@ -1,0 +1,379 @@
+//! What a kubelet tells a runtime to run.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+/// UID of a pod. Names the pod's folder, so a runtime accepts letters, digits and `-` only.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct PodUid(pub String);
+
+impl std::fmt::Display for PodUid {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// One run of a container.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ContainerId {
+    /// UID of the pod.
+    pub pod: PodUid,
+    /// Name of the container within the pod.
+    pub name: String,
+    /// Number of the run: 0 for the first, the restart count afterwards.
+    pub attempt: u32,
+}
+
+impl std::fmt::Display for ContainerId {
+    /// The ID that a pod's status shows, without the runtime's scheme.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}_{}_{}", self.pod, self.name, self.attempt)
+    }
+}
+
+/// What is common to the containers of a pod.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct SandboxConfig {
+    /// UID of the pod.
+    pub uid: PodUid,
+    /// Namespace of the pod.
+    pub namespace: String,
+    /// Name of the pod.
+    pub name: String,
+    /// Host name inside the pod.
+    pub hostname: String,
+    /// Fully qualified name for `/etc/hosts`: `hostname.subdomain.namespace.svc.cluster.local`.
+    pub fqdn: Option<String>,
+    /// Additional lines of `/etc/hosts`.
+    pub host_aliases: Vec<HostAlias>,
+    /// Resolver configuration; `None` for the host's.
+    pub dns: Option<DnsConfig>,
+    /// Use the host's network namespace.
+    pub host_network: bool,
+    /// Use the host's PID namespace.
+    pub host_pid: bool,
+    /// Use the host's IPC namespace.
+    pub host_ipc: bool,
+    /// One PID namespace for all containers of the pod.
+    pub share_process_namespace: bool,
+    /// Ports of the host that are forwarded to the pod.
+    pub host_ports: Vec<HostPort>,
+    /// Sum of the containers' limits, for the pod's control group.
+    pub limits: Limits,
+    /// Group that owns the pod's volumes (`fsGroup`).
+    pub fs_group: Option<u32>,
+    /// Kernel parameters of the pod's namespaces.
+    pub sysctls: BTreeMap<String, String>,
+    /// Volumes by name.
+    pub volumes: BTreeMap<String, Volume>,
+}
+
+/// Addresses of `/etc/hosts`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HostAlias {
+    /// Address.
+    pub ip: String,
+    /// Host names of the address.
+    pub hostnames: Vec<String>,
+}
+
+/// Content of `/etc/resolv.conf`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DnsConfig {
+    /// Addresses of name servers.
+    pub nameservers: Vec<String>,
+    /// Search domains.
+    pub searches: Vec<String>,
+    /// Options such as `ndots:5`.
+    pub options: Vec<String>,
+}
+
+/// A port of the host that is forwarded to a container.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct HostPort {
+    /// Address of the host; all if empty.
+    pub host_ip: String,
+    /// Port of the host.
+    pub host_port: u16,
+    /// Port of the pod.
+    pub container_port: u16,
+    /// Transport protocol.
+    pub protocol: Protocol,
+}
+
+/// Transport protocol of a port.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Protocol {
+    /// TCP.
+    #[default]
+    Tcp,
+    /// UDP.
+    Udp,
+}
+
+/// Limits of a container or pod. Zero-sized limits do not exist: `None` is unlimited.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Limits {
+    /// CPU time in thousandths of a CPU.
+    pub cpu_milli: Option<u64>,
+    /// Requested CPU in thousandths: the weight in competition for CPU time.
+    pub cpu_request_milli: u64,
+    /// Memory in bytes.
+    pub memory_bytes: Option<u64>,
+    /// Requested memory in bytes: containers above their request are killed first when the machine runs out of memory.
+    pub memory_request_bytes: u64,
+    /// Files written outside of volumes, in bytes.
+    pub ephemeral_storage_bytes: Option<u64>,
+}
+
+/// A volume of a pod, with its content where the kubelet computes it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", tag = "type")]
+pub enum Volume {
+    /// An empty folder with the pod's lifetime.
+    EmptyDir {
+        /// A tmpfs instead of a folder on disk.
+        memory: bool,
+        /// Limit in bytes. A pod that exceeds it is evicted.
+        size_limit_bytes: Option<u64>,
+    },
+    /// Files whose content comes from the API: ConfigMaps, Secrets, projected volumes, fields.
+    Files {
+        /// Files by path relative to the volume.
+        files: BTreeMap<String, FileContent>,
+    },
+    /// A path of the host.
+    HostPath {
+        /// Path on the host.
+        path: PathBuf,
+        /// What must be at the path, or is created there.
+        kind: HostPathType,
+    },
+    /// A folder that outlives the pod: a bound claim. It exists.
+    Folder {
+        /// Path on the host.
+        path: PathBuf,
+    },
+}
+
+/// A file of a [`Volume::Files`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FileContent {
+    /// Bytes of the file.
+    pub data: Vec<u8>,
+    /// Permission bits, such as `0o644`.
+    pub mode: u32,
+}
+
+/// What a `hostPath` volume requires of its path.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum HostPathType {
+    /// No check.
+    #[default]
+    Unchecked,
+    /// Create a folder if the path does not exist.
+    DirectoryOrCreate,
+    /// An existing folder.
+    Directory,
+    /// Create an empty file if the path does not exist.
+    FileOrCreate,
+    /// An existing file.
+    File,
+    /// An existing Unix socket.
+    Socket,
+    /// An existing character device.
+    CharDevice,
+    /// An existing block device.
+    BlockDevice,
+}
+
+/// Order and restarts of a container.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ContainerKind {
+    /// Runs to its end before the next container starts.
+    Init,
+    /// An init container with restart policy Always.
+    Sidecar,
+    /// One of `spec.containers`.
+    Main,
+    /// Added to a running pod, as by `kubectl debug`.
+    Ephemeral,
+}
+
+/// One run of a container, with everything resolved: references to ConfigMaps, Secrets, fields and
+/// variables are values here.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ContainerConfig {
+    /// Which run.
+    pub id: ContainerId,
+    /// Kind of the container.
+    pub kind: ContainerKind,
+    /// The image that [`crate::PodRuntime::ensure_image`] returned.
+    pub image: crate::Image,
+    /// Program and first arguments; the image's entrypoint if empty.
+    pub command: Vec<String>,
+    /// Arguments; the image's if this and `command` are empty.
+    pub args: Vec<String>,
+    /// Environment in order; added to the image's.
+    pub env: Vec<(String, String)>,
+    /// Working directory; the image's if empty.
+    pub working_dir: String,
+    /// Mounted volumes.
+    pub mounts: Vec<Mount>,
+    /// Devices of this container: GPUs and others.
+    pub devices: Vec<Device>,
+    /// Users and rights.
+    pub security: Security,
+    /// CPU and memory limits.
+    pub limits: Limits,
+    /// Keep an input stream open for `attach`.
+    pub stdin: bool,
+    /// Close the input stream when the first `attach` ends.
+    pub stdin_once: bool,
+    /// Run on a terminal.
+    pub tty: bool,
+    /// Where the container writes its termination message.
+    pub termination_message_path: String,
+    /// Where the termination message comes from.
+    pub termination_message_policy: TerminationMessagePolicy,
+    /// Container whose PID namespace an ephemeral container joins.
+    pub target: Option<String>,
+}
+
+/// Source of a termination message.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum TerminationMessagePolicy {
+    /// The file at `terminationMessagePath`.
+    #[default]
+    File,
+    /// That file, or the end of the log of a failed container if the file is empty.
+    FallbackToLogsOnError,
+}
+
+/// A volume mounted into a container.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Mount {
+    /// Name of the volume in [`SandboxConfig::volumes`].
+    pub volume: String,
+    /// Absolute path in the container.
+    pub path: String,
+    /// Path within the volume, relative; empty for the whole volume.
+    pub sub_path: String,
+    /// Mounted read-only.
+    pub read_only: bool,
+    /// Propagation of later mounts.
+    pub propagation: Propagation,
+}
+
+/// Propagation of mounts between host and container.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Propagation {
+    /// None.
+    #[default]
+    Private,
+    /// Mounts of the host appear in the container.
+    HostToContainer,
+    /// Both ways.
+    Bidirectional,
+}
+
+/// A device that is visible in a container.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Device {
+    /// Extended resource, such as `nvidia.com/gpu`.
+    pub resource: String,
+    /// Identifier within the resource: a GPU's UUID or index.
+    pub id: String,
+    /// Device files on the host, which have the same path in the container.
+    pub paths: Vec<PathBuf>,
+}
+
+/// Users and rights of a container.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Security {
+    /// User; the image's if absent.
+    pub user: Option<u32>,
+    /// Primary group; the user's in the image if absent.
+    pub group: Option<u32>,
+    /// Supplementary groups, `fsGroup` included.
+    pub supplemental_groups: Vec<u32>,
+    /// Refuse to run as user 0.
+    pub run_as_non_root: bool,
+    /// All capabilities and devices of the host.
+    pub privileged: bool,
+    /// Root file system mounted read-only.
+    pub read_only_root_filesystem: bool,
+    /// `setuid` programs and file capabilities take effect.
+    pub allow_privilege_escalation: bool,
+    /// Changes of the default set of capabilities.
+    pub capabilities: Capabilities,
+    /// No system-call filter (`seccompProfile: Unconfined`).
+    pub seccomp_unconfined: bool,
+    /// The whole of `/proc` is visible (`procMount: Unmasked`).
+    pub unmasked_proc: bool,
+}
+
+/// Changes of the default set of capabilities. Names are without the prefix `CAP_`, or `ALL`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Capabilities {
+    /// Added capabilities.
+    pub add: Vec<String>,
+    /// Dropped capabilities.
+    pub drop: Vec<String>,
+}
+
+/// User of an image: `user[:group]`, by number or name.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct UserSpec(pub String);
+
+/// When an image is pulled.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ImagePullPolicy {
+    /// Resolve the tag at the registry at each start.
+    Always,
+    /// Pull only if the image is not present.
+    #[default]
+    IfNotPresent,
+    /// Never pull.
+    Never,
+}
+
+/// An image that a container needs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ImageRequest {
+    /// Reference as in the pod's spec.
+    pub reference: String,
+    /// Pull policy.
+    pub policy: ImagePullPolicy,
+    /// Credentials from the pod's pull secrets, in order.
+    pub credentials: Vec<RegistryCredential>,
+}
+
+/// Credentials of a registry. Not printed by `Debug`.
+#[derive(Clone, PartialEq, Eq)]
+pub struct RegistryCredential {
+    /// Registry, with an optional path prefix: `registry.example.com/team`.
+    pub registry: String,
+    /// User name.
+    pub username: String,
+    /// Password or token.
+    pub password: String,
+}
+
+impl std::fmt::Debug for RegistryCredential {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("RegistryCredential").field("registry", &self.registry).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,192 @@
+//! The interface between a kubelet and the runtime that runs its pods.
+//!
+//! The kubelet (`berth_cluster::kubelet`) decides: the order of containers, probes, restarts, status
+//! and events. A [`PodRuntime`] carries the decisions out. It is shaped like the Container Runtime
+//! Interface of Kubernetes, so that an implementation over a CRI socket could follow. One runtime
+//! runs processes of this machine (`berth-node`); simulated pods need none, because their state
+//! follows from their status and the time.
+//!
+//! This crate has data types and traits only. It knows no Kubernetes type, no server and no
+//! operating system: the kubelet translates a pod's spec into [`SandboxConfig`] and
+//! [`ContainerConfig`], which can be written to disk and sent to another process.
+
+mod config;
+mod state;
+mod streams;
+
+pub use config::{
+    Capabilities, ContainerConfig, ContainerId, ContainerKind, Device, DnsConfig, FileContent, HostAlias, HostPathType,
+    HostPort, ImagePullPolicy, ImageRequest, Limits, Mount, PodUid, Propagation, Protocol, RegistryCredential,
+    SandboxConfig, Security, TerminationMessagePolicy, UserSpec, Volume,
+};
+pub use state::{
+    ContainerState, ContainerStats, ContainerStatus, ExecOutput, Exit, Image, ImageRoot, PodState, PodStats,
+};
+pub use streams::{Duplex, ExitStatus, Input, LogQuery, LogStream, Output, StreamIo, StreamName, TerminalSize};
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use futures::stream::BoxStream;
+
+/// Failure of a call of a [`PodRuntime`].
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum RuntimeError {
+    /// The pod or container does not exist, or has ended.
+    #[error("{0}")]
+    NotFound(String),
+    /// The image is not present and must not be pulled, or cannot be pulled. The kubelet reports
+    /// `ErrImagePull` (or `ErrImageNeverPull`) and retries with back-off.
+    #[error("{message}")]
+    Image {
+        /// Reason of the container's waiting state, such as `ErrImagePull`.
+        reason: &'static str,
+        /// What failed, and the remedy.
+        message: String,
+    },
+    /// The configuration cannot be carried out on this machine, such as a user name that the image
+    /// does not have. The kubelet reports `CreateContainerConfigError`.
+    #[error("{0}")]
+    Config(String),
+    /// The container's program cannot be started, such as a missing file. The kubelet reports
+    /// `RunContainerError`, with exit code 127 or 128 as container runtimes do.
+    #[error("{message}")]
+    Start {
+        /// Exit code of the container's terminated state: 127 if the program does not exist, 126 if
+        /// it cannot be executed, 128 otherwise.
+        exit_code: i32,
+        /// What failed.
+        message: String,
+    },
+    /// The runtime does not have this feature at this isolation level.
+    #[error("{0}")]
+    Unsupported(String),
+    /// The call did not end within its time limit.
+    #[error("{0}")]
+    TimedOut(String),
+    /// Any other failure; the call can be repeated.
+    #[error("{0}")]
+    Internal(String),
+}
+
+/// Result of a call of a [`PodRuntime`].
+pub type Result<T> = std::result::Result<T, RuntimeError>;
+
+/// Runs the pods of one node.
+///
+/// Every call is idempotent: a kubelet that restarts repeats calls whose answer it has not seen. No
+/// call starts a container twice: a [`ContainerId`] names one run (`attempt`), and the runtime
+/// records a start durably before the program begins.
+pub trait PodRuntime: Send + Sync + 'static {
+    /// Name and version, as in a node's `containerRuntimeVersion`: `berth://0.1.0`.
+    fn version(&self) -> String;
+
+    /// Makes an image available according to its pull policy. Returns what the image declares.
+    fn ensure_image<'a>(&'a self, request: &'a ImageRequest) -> BoxFuture<'a, Result<Image>>;
+
+    /// Creates a pod's sandbox: folder, volumes, namespaces, network and control groups. Returns the
+    /// state of the sandbox, which exists already if this call is repeated.
+    fn run_sandbox<'a>(&'a self, config: &'a SandboxConfig) -> BoxFuture<'a, Result<PodState>>;
+
+    /// Replaces the files of a [`Volume::Files`] atomically: readers see all old or all new files.
+    fn update_files<'a>(&'a self, pod: &'a PodUid, volume: &'a str, files: &'a Volume) -> BoxFuture<'a, Result<()>>;
+
+    /// Starts one run of a container. Returns its state.
+    ///
+    /// If this run was started before, returns its present state and starts nothing.
+    fn start_container<'a>(&'a self, config: &'a ContainerConfig) -> BoxFuture<'a, Result<ContainerStatus>>;
+
+    /// Stops a container: its stop signal first, SIGKILL after `grace`. Returns once the signal was
+    /// sent; the end appears in [`PodRuntime::pod`].
+    fn stop_container<'a>(&'a self, container: &'a ContainerId, grace: Duration) -> BoxFuture<'a, Result<()>>;
+
+    /// Kills what is left of a pod and releases its network, mounts and control groups. The folder
+    /// with logs and exit codes stays until [`PodRuntime::remove_sandbox`].
+    fn stop_sandbox<'a>(&'a self, pod: &'a PodUid) -> BoxFuture<'a, Result<()>>;
+
+    /// Removes a stopped pod's folder. Succeeds if there is none.
+    fn remove_sandbox<'a>(&'a self, pod: &'a PodUid) -> BoxFuture<'a, Result<()>>;
+
+    /// The present state of a pod, `None` if the runtime has no sandbox of this UID.
+    fn pod(&self, pod: &PodUid) -> Option<Arc<PodState>>;
+
+    /// All sandboxes, with those that a former process of this program started.
+    fn pods(&self) -> Vec<Arc<PodState>>;
+
+    /// UIDs of pods whose state changed (a container started or ended, the sandbox ended). A slow
+    /// reader may miss repetitions, never the last change of a pod.
+    fn changes(&self) -> BoxStream<'static, PodUid>;
+
+    /// Runs a command in a running container and returns its output, for probes and hooks. Output
+    /// beyond 10 KiB is cut off. After `timeout` the command is killed ([`RuntimeError::TimedOut`]).
+    fn exec_sync<'a>(
+        &'a self,
+        container: &'a ContainerId,
+        command: &'a [String],
+        timeout: Duration,
+    ) -> BoxFuture<'a, Result<ExecOutput>>;
+
+    /// Runs a command in a running container with the client's streams. Returns when the command
+    /// has ended and its output was written. The command is killed when the future is dropped.
+    fn exec(
+        &self,
+        container: ContainerId,
+        command: Vec<String>,
+        io: StreamIo,
+    ) -> BoxFuture<'static, Result<ExitStatus>>;
+
+    /// Connects a client's streams to a container's own input and output. Returns when the
+    /// container ends; dropping the future only disconnects.
+    fn attach(&self, container: ContainerId, io: StreamIo) -> BoxFuture<'static, Result<ExitStatus>>;
+
+    /// Connects a byte stream to a TCP port on the loopback address of a pod.
+    fn port_forward(&self, pod: PodUid, port: u16, stream: Box<dyn Duplex>) -> BoxFuture<'static, Result<()>>;
+
+    /// The log of one run of a container.
+    fn logs(&self, container: ContainerId, query: LogQuery) -> BoxFuture<'static, Result<LogStream>>;
+
+    /// Use of CPU, memory and disk by a pod, `None` if it does not run.
+    fn stats<'a>(&'a self, pod: &'a PodUid) -> BoxFuture<'a, Option<PodStats>>;
+}
+
+/// The images of one node.
+pub trait Images: Send + Sync + 'static {
+    /// Makes an image available; see [`PodRuntime::ensure_image`].
+    fn ensure<'a>(&'a self, request: &'a ImageRequest) -> BoxFuture<'a, Result<Image>>;
+}
+
+/// The pod network of one node.
+pub trait SandboxNetwork: Send + Sync + 'static {
+    /// The address of a pod. It is allocated by the first call, recorded durably, and the same
+    /// until [`SandboxNetwork::release`].
+    fn allocate<'a>(&'a self, pod: &'a PodUid) -> BoxFuture<'a, Result<IpAddr>>;
+
+    /// Connects the network namespace of the process `pid` to the pod network, with the pod's
+    /// address, routes, and the loopback interface up. Repeating it has no effect.
+    fn connect<'a>(&'a self, pod: &'a PodUid, pid: u32) -> BoxFuture<'a, Result<()>>;
+
+    /// Disconnects a pod and frees its address. Succeeds if there is none.
+    fn release<'a>(&'a self, pod: &'a PodUid) -> BoxFuture<'a, Result<()>>;
+}
+
+/// The devices of one node: GPUs and other extended resources.
+pub trait Devices: Send + Sync + 'static {
+    /// Number of healthy devices by resource, such as `nvidia.com/gpu: 8`.
+    fn capacity(&self) -> BTreeMap<String, usize>;
+
+    /// Assigns `count` devices of a resource to a container and records the assignment durably. A
+    /// repeated call returns the same devices.
+    ///
+    /// # Errors
+    /// Fewer than `count` devices are free, or the assignment cannot be recorded.
+    fn assign(&self, pod: &PodUid, container: &str, resource: &str, count: usize) -> Result<Vec<Device>>;
+
+    /// Returns a pod's devices.
+    fn release(&self, pod: &PodUid);
+
+    /// Returns the devices of all pods that are not in `pods`. The kubelet calls this at its start.
+    fn retain(&self, pods: &BTreeSet<PodUid>);
+}

@@ -1,0 +1,157 @@
+//! What a runtime reports.
+
+use std::path::PathBuf;
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use crate::{ContainerId, PodUid, UserSpec};
+
+/// An image that is available, and what it declares.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Image {
+    /// Reference as requested.
+    pub reference: String,
+    /// Digest, or a description of the mapping: `host`, `folder:/srv/images/torch`.
+    pub id: String,
+    /// Root file system; `None` for the host's own files.
+    pub root: Option<ImageRoot>,
+    /// Entrypoint.
+    pub entrypoint: Vec<String>,
+    /// Default arguments.
+    pub cmd: Vec<String>,
+    /// Environment, `NAME=value`.
+    pub env: Vec<String>,
+    /// User.
+    pub user: UserSpec,
+    /// Working directory.
+    pub working_dir: String,
+    /// Signal that stops a container; SIGTERM if empty.
+    pub stop_signal: String,
+    /// Size in bytes, zero if unknown.
+    pub size_bytes: u64,
+    /// Something that users should know, such as "no image was imported: runs on the host's
+    /// files". The kubelet reports it in an event.
+    pub notice: Option<String>,
+}
+
+/// Where the root file system of an image is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", tag = "type")]
+pub enum ImageRoot {
+    /// Unpacked layers, the lowest first; each is a folder for overlayfs.
+    Layers {
+        /// Folders.
+        folders: Vec<PathBuf>,
+    },
+    /// A folder that is used as it is, read-only.
+    Folder {
+        /// Folder.
+        path: PathBuf,
+    },
+}
+
+/// State of a pod in its runtime.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PodState {
+    /// UID.
+    pub uid: PodUid,
+    /// Namespace.
+    pub namespace: String,
+    /// Name.
+    pub name: String,
+    /// Addresses, the primary one first.
+    pub ips: Vec<String>,
+    /// Whether the sandbox exists and its supervisor runs. Without it, running containers of the
+    /// pod are lost: their exit codes are unknown.
+    pub is_ready: bool,
+    /// When the sandbox was created.
+    pub created_at: Timestamp,
+    /// Each run of each container that the runtime knows, in order of starts.
+    pub containers: Vec<ContainerStatus>,
+}
+
+/// State of one run of a container.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ContainerStatus {
+    /// Which run.
+    pub id: ContainerId,
+    /// ID of the image.
+    pub image_id: String,
+    /// State.
+    pub state: ContainerState,
+}
+
+/// State of a run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", tag = "type")]
+pub enum ContainerState {
+    /// The program runs.
+    Running {
+        /// When it started.
+        started_at: Timestamp,
+    },
+    /// The program ended.
+    Exited(Exit),
+    /// The start was recorded, but the supervisor ended before it recorded the program's end. The
+    /// kubelet reports `ContainerStatusUnknown` with exit code 137.
+    Unknown {
+        /// When it started, if that is known.
+        started_at: Option<Timestamp>,
+    },
+}
+
+/// End of a run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Exit {
+    /// When the program started.
+    pub started_at: Timestamp,
+    /// When it ended.
+    pub finished_at: Timestamp,
+    /// Exit code; 128 plus the signal's number if a signal ended it.
+    pub exit_code: i32,
+    /// Signal that ended it.
+    pub signal: Option<i32>,
+    /// Killed by the kernel, or by the runtime's own watch, for exceeding its memory limit.
+    pub oom_killed: bool,
+    /// Termination message, at most 4096 bytes.
+    pub message: String,
+}
+
+/// Result of a command that ran to its end.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ExecOutput {
+    /// Exit code.
+    pub exit_code: i32,
+    /// Standard output and standard error, at most 10 KiB.
+    pub output: Vec<u8>,
+}
+
+/// Use of resources by a pod.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PodStats {
+    /// UID.
+    pub uid: PodUid,
+    /// When the figures were read.
+    pub at: Timestamp,
+    /// Containers that run.
+    pub containers: Vec<ContainerStats>,
+    /// Bytes in volumes of type `emptyDir` on disk.
+    pub volume_bytes: u64,
+}
+
+/// Use of resources by a container.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ContainerStats {
+    /// Name.
+    pub name: String,
+    /// CPU time used since the start, in nanoseconds.
+    pub cpu_nanos: u64,
+    /// Memory in use without reclaimable page cache, in bytes.
+    pub memory_bytes: u64,
+    /// Written files and logs, in bytes.
+    pub disk_bytes: u64,
+}
