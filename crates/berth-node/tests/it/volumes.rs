@@ -1,7 +1,7 @@
 //! Volumes and the root file system.
 
 use std::collections::BTreeMap;
-use std::os::unix::fs::{MetadataExt, symlink};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::PathBuf;
 
 use berth_node::Level;
@@ -167,23 +167,22 @@ async fn an_image_is_the_root_and_stays_unchanged() {
         std::fs::create_dir_all(lower.join(folder)).unwrap();
     }
     std::fs::create_dir_all(upper.join("etc")).unwrap();
+    std::fs::create_dir(lower.join("open")).unwrap();
+    std::fs::set_permissions(lower.join("open"), PermissionsExt::from_mode(0o777)).unwrap();
     std::fs::write(lower.join("etc/passwd"), "app:x:77:78::/home/app:/bin/sh\n").unwrap();
     std::fs::write(upper.join("etc/layer"), "upper\n").unwrap();
     // A link of the image does not lead a mount to the host's files.
     symlink("/etc/../../../../../..", lower.join("sneaky")).unwrap();
-    let Some(busybox) = ["/bin/busybox", "/usr/bin/busybox"].iter().map(PathBuf::from).find(|path| path.exists())
-    else {
-        berth_testing::skip("busybox is not installed");
+    if !copy_program(&["/bin/sh", "/bin/cat", "/usr/bin/id"], &lower) {
         return;
-    };
-    std::fs::copy(busybox, lower.join("bin/sh")).unwrap();
+    }
     let folders = vec![lower.clone(), upper.clone()];
     let pod = node.sandbox_with(volumes(&[("data", empty(false))])).await;
     let id = node
-        .start_with(&pod, "cat /etc/layer; id -u; echo $HOME; echo new > /tmp-file; cat /etc/hostname", |config| {
+        .start_with(&pod, "cat /etc/layer; id -u; echo $HOME; echo new > /open/file; cat /etc/hostname", |config| {
             config.image.root = Some(ImageRoot::Layers { folders: folders.clone() });
             config.image.user = berth_pod_runtime::UserSpec("app".to_owned());
-            config.image.env = vec!["PATH=/bin".to_owned()];
+            config.image.env = vec!["PATH=/bin:/usr/bin".to_owned()];
             mount("data", "/sneaky/berth-test-data", "")(config);
         })
         .await
@@ -194,7 +193,7 @@ async fn an_image_is_the_root_and_stays_unchanged() {
     assert!(log.contains("upper\n") && log.contains("77\n/home/app\n") && log.ends_with("pod\n"), "{log}");
     assert!(!std::path::Path::new("/berth-test-data").exists());
     assert!(!lower.join("berth-test-data").exists());
-    assert!(!upper.join("tmp-file").exists());
+    assert!(!lower.join("open/file").exists());
     let unknown = node
         .start_with(&pod, "", |config| {
             config.id.attempt = 1;
@@ -230,4 +229,20 @@ async fn a_removed_pod_leaves_no_mounts() {
     node.runtime.remove_sandbox(&pod).await.unwrap();
     assert!(!folder.exists());
     assert!(std::fs::read_dir(node.folder.path().join("node/trash")).unwrap().next().is_none());
+}
+
+/// Copies programs with their libraries into an image. Skips the test where `ldd` is missing.
+fn copy_program(programs: &[&str], image: &std::path::Path) -> bool {
+    let Ok(output) = std::process::Command::new("ldd").args(programs).output() else {
+        berth_testing::skip("ldd is not installed");
+        return false;
+    };
+    let text = String::from_utf8(output.stdout).unwrap();
+    let libraries = text.split_whitespace().filter(|word| word.starts_with('/') && !word.ends_with(':'));
+    for path in programs.iter().copied().chain(libraries) {
+        let target = image.join(path.trim_start_matches('/'));
+        std::fs::create_dir_all(target.parent().unwrap()).unwrap();
+        std::fs::copy(path, target).unwrap();
+    }
+    true
 }
