@@ -12,6 +12,7 @@ pub mod events;
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 
+use berth_apimachinery::meta::GroupVersionKind;
 use berth_apimachinery::schema::{Schema, SchemaError};
 use serde_json::Value;
 
@@ -182,8 +183,6 @@ pub enum Origin {
 #[derive(Clone, Debug, Default)]
 pub struct Registry {
     rows: BTreeMap<(String, String), Arc<ResourceInfo>>,
-    /// OpenAPI documents of these rows. A change of a row starts a new cache.
-    documents: crate::openapi::Cache,
 }
 
 impl Registry {
@@ -202,21 +201,20 @@ impl Registry {
         self.rows.values()
     }
 
-    pub(crate) fn documents(&self) -> &crate::openapi::Cache {
-        &self.documents
-    }
-
     /// Adds or replaces a row.
     pub fn insert(&mut self, row: ResourceInfo) {
-        self.documents = Default::default();
         self.rows.insert((row.group.clone(), row.plural.clone()), Arc::new(row));
     }
 
     /// Removes a row.
     pub fn remove(&mut self, group: &str, plural: &str) {
-        self.documents = Default::default();
         self.rows.remove(&(group.to_owned(), plural.to_owned()));
     }
+}
+
+/// The published schema of a built-in kind.
+pub fn builtin_schema(group: &str, version: &str, kind: &str) -> Option<Arc<Schema>> {
+    berth_apimachinery::builtin::document().by_gvk(&GroupVersionKind::new(group, version, kind))
 }
 
 impl ResourceInfo {
@@ -246,7 +244,7 @@ impl ResourceInfo {
         match &self.version(version)?.schema {
             SchemaSource::None => None,
             SchemaSource::BuiltIn(found) => {
-                found.get_or_init(|| crate::openapi::builtin_schema(&self.group, version, &self.kind)).clone()
+                found.get_or_init(|| builtin_schema(&self.group, version, &self.kind)).clone()
             }
             SchemaSource::Custom(custom) => Some(custom.schema.clone()),
         }

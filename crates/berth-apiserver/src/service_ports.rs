@@ -12,7 +12,7 @@ use berth_apimachinery::meta::{self, GroupKind};
 use berth_apimachinery::status::Status;
 use serde_json::Value;
 
-use crate::Objects;
+use crate::strategy::StoredObjects;
 
 /// kube-apiserver's default range.
 const RANGE: std::ops::RangeInclusive<i64> = 30_000..=32_767;
@@ -69,7 +69,7 @@ struct Free {
 }
 
 impl Free {
-    fn read(objects: &Objects, service: &Value, before: Option<&Value>) -> Free {
+    fn read(objects: &dyn StoredObjects, service: &Value, before: Option<&Value>) -> Free {
         let is_other = |other: &Value| {
             before.is_none()
                 || meta::name(other) != meta::name(service)
@@ -110,7 +110,7 @@ impl Free {
 
 /// Assigns the ports that a Service needs and does not specify. Rejects a port that is not
 /// available.
-pub(crate) fn draw(objects: &Objects, service: &mut Value, before: Option<&Value>) -> Result<Drawn, Status> {
+pub(crate) fn draw(objects: &dyn StoredObjects, service: &mut Value, before: Option<&Value>) -> Result<Drawn, Status> {
     if !may_have(service) {
         return Ok(Drawn::default());
     }
@@ -188,7 +188,7 @@ pub(crate) fn draw(objects: &Objects, service: &mut Value, before: Option<&Value
 
 /// Repeats the draw under the lock: another Service may have taken a drawn port meanwhile.
 pub(crate) fn settle(
-    objects: &Objects,
+    objects: &dyn StoredObjects,
     service: &mut Value,
     before: Option<&Value>,
     drawn: &Drawn,

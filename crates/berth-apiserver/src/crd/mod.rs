@@ -30,6 +30,7 @@ use serde_json::{Value, json};
 
 use crate::admission::{quota, webhooks};
 use crate::registry::{Origin, ResourceInfo, SchemaSource, VersionInfo};
+use crate::strategy::StoredObjects;
 use crate::{ApiServer, aggregation, flow_schemas, objects, service_addresses};
 use webhook_converter::WebhookConverter;
 

@@ -1,12 +1,23 @@
-//! APIServices: validation. [`crate::aggregation`] forwards requests to the servers they name.
+//! APIServices: validation. the server forwards requests to the servers they name.
 
 use berth_apimachinery::field::{Error, Path};
 use berth_apimachinery::{meta, names};
 use serde_json::{Value, json};
 
 use super::{Context, Strategy, set_default};
-use crate::aggregation;
+use crate::crd::conditions::{self, Condition};
 use crate::webhook::client_config;
+
+/// Port of an APIService's Service, unless it names another.
+pub(crate) const PORT: i64 = 443;
+/// Type of the condition that says whether the server behind an APIService responds.
+pub(crate) const AVAILABLE: &str = "Available";
+
+/// Sets `Available` on an APIService without a Service, which stands for a group served here.
+pub(crate) fn set_local(object: &mut Value, now: &str) {
+    let message = "Local APIServices are always available";
+    conditions::set(object, &Condition { kind: AVAILABLE, status: "True", reason: "Local", message }, now);
+}
 
 pub(crate) struct ApiServices;
 
@@ -14,14 +25,14 @@ impl Strategy for ApiServices {
     fn default(&self, object: &mut Value) {
         let service = object.get_mut("spec").and_then(|spec| spec.get_mut("service"));
         if let Some(service) = service.and_then(Value::as_object_mut) {
-            set_default(service, "port", aggregation::PORT);
+            set_default(service, "port", PORT);
         }
     }
 
     fn prepare_create(&self, object: &mut Value, context: &Context<'_>) {
         if !object["spec"]["service"].is_object() {
             object["status"] = json!({});
-            aggregation::set_local(object, &context.now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string());
+            set_local(object, &context.now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string());
         }
     }
 
@@ -71,7 +82,7 @@ fn validate(object: &Value) -> Vec<Error> {
                 errors.push(Error::required(&service.child(field), ""));
             }
         }
-        let port = spec["service"]["port"].as_i64().unwrap_or(aggregation::PORT);
+        let port = spec["service"]["port"].as_i64().unwrap_or(PORT);
         if !(1..=65_535).contains(&port) {
             let detail = "port is not valid: must be between 1 and 65535, inclusive";
             errors.push(Error::invalid(&service.child("port"), port, detail));

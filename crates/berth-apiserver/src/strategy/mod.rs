@@ -4,7 +4,7 @@
 
 mod addresses;
 mod admission_policy;
-mod api_service;
+pub(crate) mod api_service;
 mod autoscaler;
 mod definition;
 mod devices;
@@ -43,7 +43,10 @@ pub(crate) use pod_container::is_extended as is_extended_resource;
 pub(crate) use pod_defaults::service_account as pod_service_account;
 pub(crate) use priority_class::SYSTEM as SYSTEM_CLASSES;
 pub(crate) use rules::ERRORS_MAX;
+pub(crate) use secret::{ACCOUNT_NAME, TOKEN_TYPE};
 pub(crate) use service::{RANGE as SERVICE_RANGE, free_address};
+
+use std::sync::Arc;
 
 use berth_apimachinery::field::{Error, Path};
 pub(crate) use berth_apimachinery::meaning::{same, same_as};
@@ -51,16 +54,36 @@ use berth_apimachinery::names;
 use berth_apimachinery::validation::NameCheck;
 use serde_json::{Map, Value, json};
 
-use crate::auth::tokens::Tokens;
+use crate::crd::names::Taken;
 use crate::registry::{Origin, Registry, ResourceInfo};
-use crate::{Objects, UserInfo};
+use crate::user::UserInfo;
+
+/// The stored objects that the rules of a kind read besides the written object.
+pub(crate) trait StoredObjects: Send + Sync {
+    /// All objects of a kind in one namespace, or in all namespaces with `None`, ordered by
+    /// namespace and name.
+    fn list(&self, group: &str, resource: &str, namespace: Option<&str>) -> Vec<Arc<Value>>;
+
+    /// Names that a CustomResourceDefinition requests and that other definitions have.
+    fn names_in_the_way(&self, definition: &Value) -> Taken;
+}
+
+/// Issues the tokens of Secrets of type `kubernetes.io/service-account-token`.
+pub(crate) trait SecretTokens: Send + Sync {
+    /// Fills in the missing data of such a Secret. Leaves other Secrets as they are.
+    fn fill_secret(&self, secret: &mut Value);
+}
 
 /// The inputs of preparing an object, other than the object itself.
 pub(crate) struct Context<'a> {
-    pub(crate) objects: &'a Objects,
+    /// The stored objects.
+    pub(crate) objects: &'a dyn StoredObjects,
+    /// The table of kinds.
     pub(crate) registry: &'a Registry,
+    /// The time of the request.
     pub(crate) now: jiff::Timestamp,
-    pub(crate) tokens: Option<&'a Tokens>,
+    /// Issuer of the tokens of Secrets; `None` if the server issues none.
+    pub(crate) tokens: Option<&'a dyn SecretTokens>,
     /// The user that sent the request.
     pub(crate) user: &'a UserInfo,
 }

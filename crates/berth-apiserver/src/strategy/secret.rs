@@ -7,10 +7,14 @@ use berth_apimachinery::{meta, names};
 use serde_json::{Map, Value};
 
 use super::{Context, Strategy, immutable, same, set_default_text};
-use crate::auth::tokens;
 
 /// Maximum size of an object's data in bytes.
 const DATA_BYTES_MAX: usize = 1024 * 1024;
+
+/// Type of Secrets that hold a token.
+pub(crate) const TOKEN_TYPE: &str = "kubernetes.io/service-account-token";
+/// Annotation that names a token Secret's service account.
+pub(crate) const ACCOUNT_NAME: &str = "kubernetes.io/service-account.name";
 
 pub(crate) struct Secrets;
 
@@ -31,7 +35,7 @@ impl Strategy for Secrets {
 
     fn prepare_create(&self, secret: &mut Value, context: &Context<'_>) {
         if let Some(tokens) = context.tokens {
-            tokens.fill_secret(secret, context.objects);
+            tokens.fill_secret(secret);
         }
     }
 
@@ -55,11 +59,11 @@ impl Strategy for Secrets {
         if total > DATA_BYTES_MAX {
             errors.push(Error::too_long(&path, DATA_BYTES_MAX as i64));
         }
-        if secret["type"] == tokens::SECRET_TYPE {
-            let account = &secret["metadata"]["annotations"][tokens::ACCOUNT_NAME];
+        if secret["type"] == TOKEN_TYPE {
+            let account = &secret["metadata"]["annotations"][ACCOUNT_NAME];
             if account.as_str().unwrap_or_default().is_empty() {
                 let path = Path::new("metadata.annotations");
-                errors.push(Error::required(&path.key(tokens::ACCOUNT_NAME), ""));
+                errors.push(Error::required(&path.key(ACCOUNT_NAME), ""));
             }
         }
         check_type(secret, &path, &mut errors);

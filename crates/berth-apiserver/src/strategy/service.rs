@@ -9,10 +9,10 @@ use berth_apimachinery::names;
 use berth_apimachinery::validation::{self, NameCheck};
 use serde_json::{Map, Value, json};
 
-use crate::{Objects, service_ports};
+use crate::service_ports;
 
 use super::rules::{self, items, named, supported, text};
-use super::{Context, Strategy, set_default, set_default_text, spec_mut};
+use super::{Context, StoredObjects, Strategy, set_default, set_default_text, spec_mut};
 
 /// Range of cluster IPs, as in `kubeadm` clusters. The first ten addresses are reserved for the
 /// system.
@@ -414,7 +414,7 @@ fn check_families(spec: &Value, path: &Path, errors: &mut Vec<Error>) {
 }
 
 /// Assigns a cluster IP to a Service without one.
-fn assign_address(spec: &mut Map<String, Value>, objects: &Objects) {
+fn assign_address(spec: &mut Map<String, Value>, objects: &dyn StoredObjects) {
     if spec.get("clusterIP").and_then(Value::as_str).unwrap_or_default().is_empty() {
         let listed = spec.get("clusterIPs").and_then(|list| list.get(0)).cloned();
         spec.insert("clusterIP".to_owned(), listed.unwrap_or_else(|| free_address(objects).into()));
@@ -424,7 +424,7 @@ fn assign_address(spec: &mut Map<String, Value>, objects: &Objects) {
 }
 
 /// The first free address of [`RANGE`].
-pub(crate) fn free_address(objects: &Objects) -> String {
+pub(crate) fn free_address(objects: &dyn StoredObjects) -> String {
     let addresses = objects.list("networking.k8s.io", "ipaddresses", None);
     let services = objects.list("", "services", None);
     let mut taken: BTreeSet<&str> = services.iter().filter_map(|it| it["spec"]["clusterIP"].as_str()).collect();

@@ -2,8 +2,8 @@
 
 use berth_apimachinery::field::{Error, Path};
 use berth_apimachinery::{names, percent};
-use rustls::pki_types::CertificateDer;
-use rustls::pki_types::pem::PemObject;
+use rustls_pki_types::CertificateDer;
+use rustls_pki_types::pem::PemObject;
 use serde_json::Value;
 
 const FORM: &str = "; desired format: https://host[/path]";
