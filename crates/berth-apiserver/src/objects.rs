@@ -8,8 +8,8 @@ use serde_json::Value;
 
 use crate::auth::{Compiled, RBAC_GROUP};
 use crate::crd::Accepted;
-use crate::crd::names::Taken;
 use crate::strategy::StoredObjects;
+use berth_kinds::crd::names::Taken;
 
 /// Reads stored objects. Cheap to clone; never waits.
 #[derive(Clone)]

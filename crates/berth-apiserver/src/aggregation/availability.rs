@@ -15,10 +15,10 @@ use tokio::time::Instant;
 
 use super::proxy::{self, Forwarded};
 use super::{GROUP, PLURAL, Remote};
-use crate::crd::conditions::{self, Condition};
 use crate::strategy::api_service::AVAILABLE;
 use crate::webhook::service::Unreachable;
 use crate::{ApiServer, UserInfo, objects};
+use berth_kinds::crd::conditions::{self, Condition};
 
 /// Time an answer may take, as upstream.
 const TIMEOUT: Duration = Duration::from_secs(5);

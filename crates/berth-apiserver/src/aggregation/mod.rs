@@ -56,7 +56,7 @@ impl Remote {
         if !spec["service"].is_object() {
             return None;
         }
-        let found = crate::crd::conditions::find(object, AVAILABLE);
+        let found = berth_kinds::crd::conditions::find(object, AVAILABLE);
         Some(Remote {
             name: meta::name(object).to_owned(),
             group: text(&spec["group"]),

@@ -313,7 +313,7 @@ fn prepare(call: &Call, target: Target, new: &mut Value, old: &Value) {
         vec!["uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "generation", "selfLink"];
     if target == Target::Status && is_custom {
         let version = new["metadata"]["resourceVersion"].clone();
-        crd::update::prepare_status(new, old);
+        berth_kinds::crd::update::prepare_status(new, old);
         meta::metadata_mut(new).insert("resourceVersion".to_owned(), version);
         kept.clear();
     }
@@ -322,7 +322,7 @@ fn prepare(call: &Call, target: Target, new: &mut Value, old: &Value) {
         put(metadata, field, old["metadata"].get(field).cloned());
     }
     match target {
-        Target::Main if is_custom => crd::update::prepare(new, old, call.has_status_subresource()),
+        Target::Main if is_custom => berth_kinds::crd::update::prepare(new, old, call.has_status_subresource()),
         Target::Main if call.has_status_subresource() && new.get("status") != old.get("status") => {
             put(meta::map_mut(new), "status", old.get("status").cloned());
         }

@@ -25,9 +25,9 @@ use berth_cel::admission::policy::FailurePolicy;
 use super::{AdmissionRequest, Operation, policies};
 use crate::registry::{Origin, builtin_schema};
 use crate::rest::take_unchanged;
-use crate::webhook::ReviewVersion;
 use crate::webhook::client::Endpoint;
 use crate::{ApiServer, Objects, strategy};
+use berth_kinds::ReviewVersion;
 use matching::{Asked, Lookup, MatchError, Target};
 use review::Question;
 
