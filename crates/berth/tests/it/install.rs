@@ -142,7 +142,7 @@ fn an_installation_in_the_place_of_kueues_is_checked_before_each_step() {
         (output.status.success(), String::from_utf8_lossy(&output.stdout).into_owned())
     };
     let (fine, text) = checked(&[]);
-    assert!(fine && text.contains("nothing is in the way") && text.contains("is not there yet"), "{text}");
+    assert!(fine && text.contains("no obstacle found") && text.contains("do not exist yet"), "{text}");
     let (fine, text) = checked(&["--hold-only"]);
     assert!(!fine && text.contains("localqueues.kueue.x-k8s.io is not served in v1beta2"), "{text}");
 
@@ -196,7 +196,7 @@ fn an_installation_in_the_place_of_kueues_is_checked_before_each_step() {
         install(&["--hold-only", "--apply", &kubeconfig]);
     }
     let (_, text) = checked(&[]);
-    assert!(text.contains("what holds jobs is there: 20 policies, bindings and webhook configurations"), "{text}");
+    assert!(text.contains("the objects that hold jobs exist: 20 policies, bindings and webhook configurations"), "{text}");
     let conversion = || {
         let definition = cluster.get(&["crd", "workloads.kueue.x-k8s.io"]);
         definition["spec"]["conversion"]["webhook"]["clientConfig"]["service"]["name"].clone()
