@@ -244,14 +244,14 @@ fn image(text: &str) -> Result<String, String> {
 async fn check_cluster(client: &kube::Client, hold_policy: &str) -> anyhow::Result<()> {
     if hold_policy == NO_HOLD {
         let namespaces = discovery::pinned_kind(client, &GroupVersionKind::gvk("", "v1", "Namespace")).await;
-        return namespaces.map(drop).context("the cluster cannot be asked what it serves");
+        return namespaces.map(drop).context("cannot read which kinds the cluster serves");
     }
     let version = hold_policy;
     let gvk = GroupVersionKind::gvk("admissionregistration.k8s.io", version, "MutatingAdmissionPolicy");
     match discovery::pinned_kind(client, &gvk).await {
         Ok(_) => Ok(()),
         // The cluster did not report the kinds that it serves.
-        Err(error) if !is_missing(&error) => Err(error).context("the cluster cannot be asked what it serves"),
+        Err(error) if !is_missing(&error) => Err(error).context("cannot read which kinds the cluster serves"),
         Err(error) => Err(error).with_context(|| {
             let (newest, older) = (hold::VERSIONS[0], hold::VERSIONS[1]);
             format!(
@@ -338,6 +338,6 @@ mod tests {
     async fn a_cluster_that_does_not_answer_is_said_at_once() {
         let (applied, asked) = installed(0, usize::MAX).await;
         let error = applied.expect_err("nothing is applied").to_string();
-        assert_eq!((error.as_str(), asked.len()), ("the cluster cannot be asked what it serves", 1));
+        assert_eq!((error.as_str(), asked.len()), ("cannot read which kinds the cluster serves", 1));
     }
 }

@@ -51,7 +51,7 @@ fn a_cluster_that_is_down_lacks_no_kinds() {
         "contexts": [{"name": "a", "context": {"cluster": "a", "user": "a"}}]});
     std::fs::write(&kubeconfig, config.to_string()).expect("written");
     let text = refused(&["--apply", "--kubeconfig", &kubeconfig.display().to_string()]);
-    assert!(text.contains("cannot be asked") && !text.contains("MutatingAdmissionPolicy"), "{text}");
+    assert!(text.contains("cannot read which kinds") && !text.contains("MutatingAdmissionPolicy"), "{text}");
 }
 
 #[test]
