@@ -57,6 +57,7 @@ const CRATES: [&str; 16] = [
     "berth-bench",
     "berth-simulator",
     "berth-dashboard",
+    "berth-network",
 ];
 
 #[test]
@@ -163,6 +164,12 @@ fn only_run_imports_the_simulator() {
 fn the_dashboard_depends_only_on_crates_for_clients_of_a_cluster() {
     let allowed = ["berth-dashboard", "berth-controllers", "berth-runtime", "berth-api", "berth-apimachinery"];
     check("berth-dashboard", &CRATES.iter().copied().filter(|name| !allowed.contains(name)).collect::<Vec<_>>());
+}
+
+#[test]
+fn the_pod_network_depends_only_on_crates_for_clients_of_a_cluster() {
+    let allowed = ["berth-network", "berth-runtime", "berth-api", "berth-apimachinery"];
+    check("berth-network", &CRATES.iter().copied().filter(|name| !allowed.contains(name)).collect::<Vec<_>>());
 }
 
 #[test]
