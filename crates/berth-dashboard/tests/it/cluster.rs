@@ -245,6 +245,6 @@ async fn missing_rights_are_named_on_the_page() {
     assert!(overview.contains("/queues/blue"), "{overview}");
     let queue = get(&pages, "/queues/blue").await;
     assert!(queue.contains("The waiting workloads are not shown. You may not read this"), "{queue}");
-    assert!(queue.contains("Who holds quota is not shown. You may not read this"), "{queue}");
+    assert!(queue.contains("The holders of quota are not shown. You may not read this"), "{queue}");
     embedded.stop().await;
 }
