@@ -7,52 +7,27 @@
 //!
 //! v3 is served as JSON, v2 as JSON and as protobuf, which Go clients require.
 
+mod cache;
 mod definitions;
 mod paths;
 mod protobuf;
 mod roots;
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
-
 use berth_apimachinery::status::Status;
-use bytes::Bytes;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE, ETAG, HeaderValue, IF_NONE_MATCH, VARY};
-use parking_lot::Mutex;
 use serde_json::{Map, Value, json};
 
 use crate::discovery::{GIT_VERSION, accept_clauses, group_version, groups, json_response, rows};
 use crate::registry::SchemaSource;
 use crate::{Body, Registry, RequestInfo};
+pub use cache::Cache;
+use cache::{Document, hash};
 
 /// Version of OpenAPI. The two spell references and parameters differently.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Style {
     V2,
     V3,
-}
-
-/// Cache of the documents of one state of the registry.
-#[derive(Clone, Debug, Default)]
-pub struct Cache(Arc<Mutex<BTreeMap<String, Document>>>);
-
-#[derive(Clone, Debug)]
-struct Document {
-    content: Bytes,
-    hash: String,
-}
-
-impl Cache {
-    fn get(&self, key: &str, make: impl FnOnce() -> Vec<u8>) -> Document {
-        let mut documents = self.0.lock();
-        if let Some(document) = documents.get(key) {
-            return document.clone();
-        }
-        let content = make();
-        let document = Document { hash: hash(&[&content]), content: Bytes::from(content) };
-        documents.insert(key.to_owned(), document.clone());
-        document
-    }
 }
 
 /// Answers `/openapi/v2` and `/openapi/v3…`; `None` for other paths. With `issues_tokens`, the
@@ -193,15 +168,6 @@ fn document_v2(registry: &Registry, issues_tokens: bool) -> Value {
     })
 }
 
-fn hash(parts: &[&[u8]]) -> String {
-    let mut context = ring::digest::Context::new(&ring::digest::SHA256);
-    for part in parts {
-        context.update(&(part.len() as u64).to_le_bytes());
-        context.update(part);
-    }
-    context.finish().as_ref().iter().map(|byte| format!("{byte:02X}")).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -246,6 +212,8 @@ mod tests {
     }
 
     fn with_custom() -> Registry {
+        use std::sync::Arc;
+
         use crate::registry::{CustomSchema, Origin, ResourceInfo, VersionInfo};
         let raw = json!({"type": "object", "properties": {"spec": {"type": "object", "properties": {
             "size": {"type": "integer", "nullable": true},

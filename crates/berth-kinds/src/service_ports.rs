@@ -2,8 +2,8 @@
 //! outside, and the health check port of a load balancer. No two Services share a node port.
 //!
 //! The stored Services are the record of assigned ports. A free port is drawn while the object is
-//! prepared, so that later steps see it. The draw is repeated once the write holds [the
-//! lock](crate::service_addresses::hold) for which all such writes wait.
+//! prepared, so that later steps see it. The draw is repeated once the write holds the lock for which all such
+//! writes wait.
 
 use std::collections::{BTreeMap, BTreeSet};
 

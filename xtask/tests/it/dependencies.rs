@@ -121,6 +121,18 @@ fn the_api_server_depends_on_no_typed_objects() {
 }
 
 #[test]
+fn the_request_path_has_no_code_for_services() {
+    let files = sources(&workspace_root().join("crates/berth-apiserver/src/rest"));
+    for path in &files {
+        let text = std::fs::read_to_string(path).expect("the file is readable");
+        for word in ["\"services\"", "service_ports", "service_addresses", "clusterIP"] {
+            assert!(!text.contains(word), "{} mentions {word}: use a hook of the kind", path.display());
+        }
+    }
+    assert!(files.len() > 15, "found {} source files only: adapt the path in this test", files.len());
+}
+
+#[test]
 fn controllers_depend_on_no_api_server_and_no_simulated_cluster() {
     check(
         "berth-controllers",

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use berth_apimachinery::meta;
+use berth_apimachinery::schema::Schema;
+use berth_apimachinery::{builtin, meta};
 use serde_json::{Value, json};
 
 use crate::printers;
@@ -49,6 +50,33 @@ pub fn row_of(definition: &Value) -> Result<ResourceInfo, String> {
         group,
         kind,
     })
+}
+
+/// The schema of a custom resource with `apiVersion`, `kind` and metadata, which a definition need
+/// not declare: ownership of their fields is tracked too. `None` when the schema cannot be parsed,
+/// which validation prevents.
+pub fn schema_with_metadata(written: Value) -> Option<Arc<Schema>> {
+    let mut whole = written;
+    let properties = meta::map_mut(meta::map_mut(&mut whole).entry("properties").or_insert_with(|| json!({})));
+    for field in ["apiVersion", "kind"] {
+        properties.insert(field.to_owned(), json!({"type": "string"}));
+    }
+    let text = json!({"type": "string"});
+    let texts = json!({"type": "object", "additionalProperties": text});
+    let owner = builtin::structural("io.k8s.apimachinery.pkg.apis.meta.v1.OwnerReference")?;
+    let metadata = json!({"type": "object", "properties": {
+        "name": text, "generateName": text, "namespace": text, "uid": text, "resourceVersion": text, "selfLink": text,
+        "creationTimestamp": text, "deletionTimestamp": text,
+        "generation": {"type": "integer"}, "deletionGracePeriodSeconds": {"type": "integer"},
+        "labels": texts, "annotations": texts,
+        "finalizers": {"type": "array", "items": text, "x-kubernetes-list-type": "set"},
+        "ownerReferences": {"type": "array", "items": owner,
+            "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["uid"]},
+        "managedFields": {"type": "array", "x-kubernetes-list-type": "atomic",
+            "items": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}},
+    }});
+    properties.insert("metadata".to_owned(), metadata);
+    Schema::parse_crd(&whole).ok()
 }
 
 fn version_of(group: &str, kind: &str, version: &Value) -> Result<VersionInfo, String> {
