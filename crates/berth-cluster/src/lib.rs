@@ -31,6 +31,7 @@ use std::sync::Arc;
 use berth_api::berth::ClusterConfiguration;
 use berth_runtime::Manager;
 
+pub use kubelet::process::{KubeletOptions, ProcessNode};
 pub use logs::{LogOptions, PodLogs};
 
 /// Options of [`install`].
@@ -42,6 +43,8 @@ pub struct Options {
     pub seed: u64,
     /// The logs of simulated containers; a clone serves the API server's `pods/log`.
     pub logs: PodLogs,
+    /// The nodes that run containers. All other nodes are simulated.
+    pub process_nodes: Vec<ProcessNode>,
     /// The cluster's CA certificate in PEM, published as ConfigMap `kube-root-ca.crt` in every namespace.
     pub root_ca: Option<String>,
 }
@@ -77,7 +80,9 @@ pub fn install(manager: &mut Manager, options: Options) {
     autoscaler::install(manager, shared.clone(), site.clone());
     provisioning::install(manager, shared, site);
     scheduler::install(manager, configuration);
-    kubelet::install(manager, configuration.pods.clone(), options.seed);
+    let process_nodes = options.process_nodes.iter().map(|node| node.name.clone()).collect();
+    kubelet::simulated::install(manager, configuration.pods.clone(), options.seed, process_nodes);
+    kubelet::process::install(manager, options.process_nodes.clone());
     garbage::install(manager, options.root_ca.clone());
     bootstrap::install(manager, configuration.node_pools.clone());
     job::install(manager);

@@ -181,7 +181,13 @@ impl Embedded {
         .await?;
         let server = api.server().clone();
         let (logs, root_ca) = (api.logs(), options.root_ca);
-        let cluster = berth_cluster::Options { configuration: cluster, seed: options.seed, logs, root_ca };
+        let cluster = berth_cluster::Options {
+            configuration: cluster,
+            seed: options.seed,
+            logs,
+            root_ca,
+            process_nodes: Vec::new(),
+        };
         let (client, machines) = if options.apart {
             let user = UserInfo::new(CONTROLLER_USER, &["system:serviceaccounts"]);
             let machines = connect(server.in_process(UserInfo::master(CLUSTER_USER)).agent(AGENT).lean());

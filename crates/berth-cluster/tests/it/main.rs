@@ -2,8 +2,10 @@
 
 mod cluster;
 mod disruption;
+mod fake_runtime;
 mod jobs;
 mod jobsets;
+mod kubelet;
 mod resizes;
 mod roles;
 mod samples;
