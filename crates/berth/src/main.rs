@@ -13,6 +13,7 @@ mod dashboard;
 mod explain;
 mod front;
 mod identity;
+mod image;
 mod install;
 mod journal;
 mod run;
@@ -53,6 +54,8 @@ enum Command {
     Explain(explain::Options),
     /// Serve web pages on this machine, with the rights of the kubeconfig: queues, who waits, and why.
     Dashboard(dashboard::Options),
+    /// Import, pull, list and remove the images of pods that run on this machine.
+    Image(image::Options),
     /// Run a scenario in virtual time and check what it expects.
     Run(run::Options),
     /// Print, or apply, what a cluster needs to run the controllers: kinds, rights, Deployment, webhooks.
@@ -87,6 +90,7 @@ fn main() -> ExitCode {
         Command::Controller(options) => controller::main(&options),
         Command::Explain(options) => explain::main(&options),
         Command::Dashboard(options) => dashboard::main(&options),
+        Command::Image(options) => image::main(&options),
         Command::Run(options) => run::main(&options),
         Command::Install(options) => install::main(&options),
         Command::Bench(options) => berth_bench::main(&options),
