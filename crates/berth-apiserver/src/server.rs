@@ -30,7 +30,7 @@ use crate::completion::{self, Completing, Disconnection};
 use crate::crd::{Converter, CustomKind};
 use crate::fairness::{Figures, current_user};
 use crate::registry::{Origin, Registry, ResourceInfo, SchemaSource};
-use crate::{Body, Objects, UserInfo, aggregation, bootstrap, crd, flow_schemas, rest, service_addresses};
+use crate::{Body, Objects, UserInfo, aggregation, bootstrap, crd, flow_schemas, openapi, rest, service_addresses};
 
 /// Returns the current time of the embedded cluster.
 pub type Clock = Arc<dyn Fn() -> jiff::Timestamp + Send + Sync>;
@@ -161,6 +161,8 @@ pub(crate) struct Inner {
 #[derive(Clone)]
 pub(crate) struct Kinds {
     pub(crate) registry: Arc<Registry>,
+    /// OpenAPI documents of this registry.
+    pub(crate) documents: openapi::Cache,
     pub(crate) custom: BTreeMap<(String, String), Arc<CustomKind>>,
 }
 
@@ -212,6 +214,7 @@ impl ApiServer {
                 owned: Arc::default(),
                 kinds: RwLock::new(Arc::new(Kinds {
                     registry: Arc::new(Registry::builtin()),
+                    documents: Default::default(),
                     custom: BTreeMap::new(),
                 })),
                 random: Mutex::new(SmallRng::seed_from_u64(config.seed)),
@@ -305,7 +308,9 @@ impl ApiServer {
     /// Changes the table of kinds. Readers see either the old or the new table as a whole.
     pub(crate) fn change_kinds(&self, change: impl FnOnce(&mut Kinds)) {
         let mut kinds = self.inner.kinds.write();
-        change(Arc::make_mut(&mut kinds));
+        let kinds = Arc::make_mut(&mut kinds);
+        change(kinds);
+        kinds.documents = Default::default();
     }
 
     /// Field-ownership types of a kind in `version`.

@@ -15,12 +15,11 @@ use tokio::time::Instant;
 
 use super::proxy::{self, Forwarded};
 use super::{GROUP, PLURAL, Remote};
-use crate::crd::conditions::{self, Condition};
+use crate::strategy::api_service::AVAILABLE;
 use crate::webhook::service::Unreachable;
 use crate::{ApiServer, UserInfo, objects};
+use berth_kinds::crd::conditions::{self, Condition};
 
-/// Type of the condition.
-pub(super) const AVAILABLE: &str = "Available";
 /// Time an answer may take, as upstream.
 const TIMEOUT: Duration = Duration::from_secs(5);
 /// Interval of checks of an available server, as upstream.
@@ -29,12 +28,6 @@ const AGAIN: Duration = Duration::from_secs(30);
 const RETRY: Duration = Duration::from_secs(2);
 /// Largest list of resources that is read.
 const ANSWER_BYTES_MAX: usize = 3 * 1024 * 1024;
-
-/// Sets `Available` on an APIService without a Service, which stands for a group served here.
-pub(crate) fn set_local(object: &mut Value, now: &str) {
-    let message = "Local APIServices are always available";
-    conditions::set(object, &Condition { kind: AVAILABLE, status: "True", reason: "Local", message }, now);
-}
 
 /// Inputs of the last check of an APIService, and the time of the next.
 struct Looked {

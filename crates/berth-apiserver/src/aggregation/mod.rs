@@ -11,7 +11,6 @@ mod availability;
 pub(crate) mod discovery;
 mod proxy;
 
-pub(crate) use availability::set_local;
 pub(crate) use proxy::{Forwarded, forward};
 
 use std::cmp::Reverse;
@@ -24,6 +23,7 @@ use serde_json::{Value, json};
 
 use crate::pki::{FRONT_PROXY_NAME, FrontProxy};
 use crate::registry::Origin;
+use crate::strategy::api_service::{AVAILABLE, PORT};
 use crate::webhook::connection;
 use crate::webhook::service::{self, Unreachable};
 use crate::{ApiServer, Objects, Registry, RequestInfo};
@@ -32,8 +32,6 @@ use crate::{ApiServer, Objects, Registry, RequestInfo};
 pub(crate) const GROUP: &str = "apiregistration.k8s.io";
 /// Their plural name.
 pub(crate) const PLURAL: &str = "apiservices";
-/// The Service's port when the APIService does not say.
-pub(crate) const PORT: i64 = 443;
 
 /// A group's version behind a Service.
 pub(crate) struct Remote {
@@ -58,7 +56,7 @@ impl Remote {
         if !spec["service"].is_object() {
             return None;
         }
-        let found = crate::crd::conditions::find(object, availability::AVAILABLE);
+        let found = berth_kinds::crd::conditions::find(object, AVAILABLE);
         Some(Remote {
             name: meta::name(object).to_owned(),
             group: text(&spec["group"]),

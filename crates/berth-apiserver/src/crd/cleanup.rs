@@ -10,8 +10,9 @@ use http::{Method, Request};
 use http_body_util::Full;
 use serde_json::Value;
 
-use super::{GROUP, PLURAL, conditions, definition, uninstall};
+use super::uninstall;
 use crate::{ApiServer, UserInfo, objects};
+use berth_kinds::crd::{GROUP, PLURAL, conditions, definition};
 
 /// Deletes all objects of a definition that is being deleted, then the definition.
 pub(crate) async fn delete_objects(server: ApiServer, definition: Arc<Value>) {

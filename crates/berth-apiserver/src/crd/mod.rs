@@ -4,17 +4,7 @@
 //! names are accepted, and the row is there when the write is answered.
 
 mod accepted;
-mod cel;
 pub(crate) mod cleanup;
-pub mod conditions;
-pub mod conversion;
-pub mod definition;
-pub mod features;
-pub mod names;
-mod row;
-pub mod update;
-pub mod validate;
-pub mod warnings;
 mod webhook_converter;
 
 use std::collections::BTreeMap;
@@ -28,19 +18,15 @@ use berth_apimachinery::{builtin, meta};
 use berth_store::Write;
 use serde_json::{Value, json};
 
+use berth_kinds::crd::{GROUP, PLURAL, Rules, conversion, definition, is_definitions, row};
+
 use crate::admission::{quota, webhooks};
 use crate::registry::{Origin, ResourceInfo, SchemaSource, VersionInfo};
+use crate::strategy::StoredObjects;
 use crate::{ApiServer, aggregation, flow_schemas, objects, service_addresses};
 use webhook_converter::WebhookConverter;
 
 pub(crate) use accepted::Accepted;
-pub(crate) use cel::Rules;
-pub(crate) use validate::{validate, validate_update};
-
-/// Group of CustomResourceDefinitions.
-pub(crate) const GROUP: &str = "apiextensions.k8s.io";
-/// Their plural name.
-pub(crate) const PLURAL: &str = "customresourcedefinitions";
 
 /// Converts custom resources of one kind between its versions, in the server's process (where a cluster would call the
 /// operator's webhook).
@@ -139,11 +125,6 @@ pub(crate) fn schema_with_metadata(written: Value) -> Option<Arc<Schema>> {
     }});
     properties.insert("metadata".to_owned(), metadata);
     Schema::parse_crd(&whole).ok()
-}
-
-/// Whether a row is that of CustomResourceDefinitions.
-pub(crate) fn is_definitions(row: &ResourceInfo) -> bool {
-    row.group == GROUP && row.plural == PLURAL
 }
 
 /// Installs the rows of all stored definitions.

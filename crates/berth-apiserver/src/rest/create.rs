@@ -12,6 +12,7 @@ use super::call::Call;
 use super::encode::Stored;
 use crate::admission::{Operation, quota};
 use crate::fairness::RETRY_AFTER;
+use crate::strategy::SecretTokens;
 use crate::{Body, admission, crd, service_addresses, service_ports, strategy};
 
 /// Names tried for one `generateName` before giving up, as upstream.
@@ -256,7 +257,8 @@ fn prepare(call: &Call, object: &mut Value) {
     let registry = server.registry();
     let tokens = server.tokens();
     let (objects, now) = (&server.inner.objects, server.now());
-    let context = strategy::Context { objects, registry: &registry, now, tokens: tokens.as_deref(), user: &call.user };
+    let tokens = tokens.as_deref().map(|tokens| tokens as &dyn SecretTokens);
+    let context = strategy::Context { objects, registry: &registry, now, tokens, user: &call.user };
     own.prepare_create(object, &context);
     own.default(object);
 }

@@ -204,7 +204,7 @@ async fn answer(
             return Ok(answer);
         }
         return Ok(discovery::handle(&Served::by(server, &kinds.registry), &info, headers)
-            .or_else(|| openapi::handle(&kinds.registry, server.tokens().is_some(), &info, headers))
+            .or_else(|| openapi::handle(&kinds.registry, &kinds.documents, server.tokens().is_some(), &info, headers))
             .unwrap_or_else(nothing_there));
     }
     if matches!(info.api_prefix.as_str(), "api") != info.api_group.is_empty() {

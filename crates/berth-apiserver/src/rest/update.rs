@@ -18,6 +18,7 @@ use super::decode::drop_empty_metadata;
 use super::encode::Stored;
 use super::subresource;
 use crate::admission::{Operation, quota};
+use crate::strategy::SecretTokens;
 use crate::{Body, admission, crd, service_addresses, service_ports, strategy};
 
 /// Attempts of a change without a `resourceVersion` while other clients write the object.
@@ -312,7 +313,7 @@ fn prepare(call: &Call, target: Target, new: &mut Value, old: &Value) {
         vec!["uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "generation", "selfLink"];
     if target == Target::Status && is_custom {
         let version = new["metadata"]["resourceVersion"].clone();
-        crd::update::prepare_status(new, old);
+        berth_kinds::crd::update::prepare_status(new, old);
         meta::metadata_mut(new).insert("resourceVersion".to_owned(), version);
         kept.clear();
     }
@@ -321,7 +322,7 @@ fn prepare(call: &Call, target: Target, new: &mut Value, old: &Value) {
         put(metadata, field, old["metadata"].get(field).cloned());
     }
     match target {
-        Target::Main if is_custom => crd::update::prepare(new, old, call.has_status_subresource()),
+        Target::Main if is_custom => berth_kinds::crd::update::prepare(new, old, call.has_status_subresource()),
         Target::Main if call.has_status_subresource() && new.get("status") != old.get("status") => {
             put(meta::map_mut(new), "status", old.get("status").cloned());
         }
@@ -346,9 +347,9 @@ fn prepare(call: &Call, target: Target, new: &mut Value, old: &Value) {
     if target == Target::Main {
         let registry = call.server.registry();
         let tokens = call.server.tokens();
+        let tokens = tokens.as_deref().map(|tokens| tokens as &dyn SecretTokens);
         let (objects, now) = (&call.server.inner.objects, call.server.now());
-        let context =
-            strategy::Context { objects, registry: &registry, now, tokens: tokens.as_deref(), user: &call.user };
+        let context = strategy::Context { objects, registry: &registry, now, tokens, user: &call.user };
         own.prepare_update(new, old, &context);
     }
     if target == Target::Status {

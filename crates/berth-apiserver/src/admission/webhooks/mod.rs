@@ -23,11 +23,11 @@ use berth_cel::admission::conditions::{MatchConditions, Matched};
 use berth_cel::admission::policy::FailurePolicy;
 
 use super::{AdmissionRequest, Operation, policies};
-use crate::registry::Origin;
+use crate::registry::{Origin, builtin_schema};
 use crate::rest::take_unchanged;
-use crate::webhook::ReviewVersion;
 use crate::webhook::client::Endpoint;
-use crate::{ApiServer, Objects, openapi, strategy};
+use crate::{ApiServer, Objects, strategy};
+use berth_kinds::ReviewVersion;
 use matching::{Asked, Lookup, MatchError, Target};
 use review::Question;
 
@@ -447,7 +447,7 @@ pub(crate) fn read(server: &ApiServer, changed: &mut Value, seen: &Value, target
     if row.is_some_and(|row| matches!(row.origin, Origin::Custom(_)) && row.kind == kind.kind) {
         return Ok(());
     }
-    let Some(schema) = openapi::builtin_schema(&kind.group, &kind.version, &kind.kind) else { return Ok(()) };
+    let Some(schema) = builtin_schema(&kind.group, &kind.version, &kind.kind) else { return Ok(()) };
     let kept = take_unchanged(changed, seen);
     let outcome = schema.read_typed(&kind.kind, changed);
     meta::map_mut(changed).extend(kept);
