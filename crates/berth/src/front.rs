@@ -309,11 +309,21 @@ enum Folder {
     Temporary(TemporaryFolder),
 }
 
+/// `berth` in the user's data folder.
+pub fn default_data_dir() -> anyhow::Result<PathBuf> {
+    let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    let data = set("XDG_DATA_HOME").or_else(|| set("HOME").map(|home| home.join(".local/share")));
+    let data = data.ok_or_else(|| {
+        anyhow!("neither XDG_DATA_HOME nor HOME is set: give --data-dir, or --ephemeral for berth up")
+    })?;
+    Ok(data.join("berth"))
+}
+
 /// Files of a data folder.
-fn is_ours(name: &str) -> bool {
+pub fn is_ours(name: &str) -> bool {
     let name = name.strip_suffix(".new").unwrap_or(name);
     name.starts_with("store.sqlite")
-        || [time::FILE, "pki", "kubeconfig"].contains(&name)
+        || [time::FILE, "pki", "kubeconfig", crate::image::FOLDER].contains(&name)
         || name.ends_with(".kubeconfig")
 }
 
@@ -325,11 +335,7 @@ impl Folder {
         if let Some(path) = &options.data_dir {
             return Ok(Self::Kept(path.clone()));
         }
-        let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-        let data = set("XDG_DATA_HOME")
-            .or_else(|| set("HOME").map(|home| home.join(".local/share")))
-            .ok_or_else(|| anyhow!("neither XDG_DATA_HOME nor HOME is set: give --data-dir or --ephemeral"))?;
-        Ok(Self::Kept(data.join("berth")))
+        default_data_dir().map(Self::Kept)
     }
 
     fn path(&self) -> &Path {

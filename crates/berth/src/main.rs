@@ -13,6 +13,7 @@ mod dashboard;
 mod explain;
 mod front;
 mod identity;
+mod image;
 mod install;
 mod journal;
 mod run;
@@ -56,6 +57,8 @@ enum Command {
     /// Serve web pages on this machine, with the rights of a kubeconfig: queues, workloads, and why
     /// they wait.
     Dashboard(dashboard::Options),
+    /// Import, pull, list and remove the images of pods that run on this machine.
+    Image(image::Options),
     /// Run a scenario in virtual time and check its expectations.
     Run(run::Options),
     /// Print or apply what the controllers need in a cluster: kinds, rights, Deployment, webhooks.
@@ -91,6 +94,7 @@ fn main() -> ExitCode {
         Command::Controller(options) => controller::main(&options),
         Command::Explain(options) => explain::main(&options),
         Command::Dashboard(options) => dashboard::main(&options),
+        Command::Image(options) => image::main(&options),
         Command::Run(options) => run::main(&options),
         Command::Install(options) => install::main(&options),
         Command::Bench(options) => berth_bench::main(&options),
