@@ -20,6 +20,7 @@ pub mod replicas;
 pub mod roles;
 pub mod scheduler;
 pub mod scheduling;
+pub mod storage;
 
 mod bootstrap;
 mod indexes;
@@ -42,6 +43,8 @@ pub struct Options {
     pub seed: u64,
     /// The logs of simulated containers; a clone serves the API server's `pods/log`.
     pub logs: PodLogs,
+    /// Nodes of this process that keep volumes in folders; the volumes of other nodes are simulated.
+    pub folders: storage::Folders,
     /// The cluster's CA certificate in PEM, published as ConfigMap `kube-root-ca.crt` in every namespace.
     pub root_ca: Option<String>,
 }
@@ -79,6 +82,7 @@ pub fn install(manager: &mut Manager, options: Options) {
     scheduler::install(manager, configuration);
     kubelet::install(manager, configuration.pods.clone(), options.seed);
     garbage::install(manager, options.root_ca.clone());
+    storage::install(manager, options.folders.clone());
     bootstrap::install(manager, configuration.node_pools.clone());
     job::install(manager);
     replicas::install(manager);
