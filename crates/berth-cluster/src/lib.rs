@@ -20,6 +20,7 @@ pub mod replicas;
 pub mod roles;
 pub mod scheduler;
 pub mod scheduling;
+pub mod storage;
 
 mod bootstrap;
 mod indexes;
@@ -45,6 +46,8 @@ pub struct Options {
     pub logs: PodLogs,
     /// The nodes that run containers. All other nodes are simulated.
     pub process_nodes: Vec<ProcessNode>,
+    /// Nodes of this process that keep volumes in folders; the volumes of other nodes are simulated.
+    pub folders: storage::Folders,
     /// The cluster's CA certificate in PEM, published as ConfigMap `kube-root-ca.crt` in every namespace.
     pub root_ca: Option<String>,
 }
@@ -84,6 +87,7 @@ pub fn install(manager: &mut Manager, options: Options) {
     kubelet::simulated::install(manager, configuration.pods.clone(), options.seed, process_nodes);
     kubelet::process::install(manager, options.process_nodes.clone());
     garbage::install(manager, options.root_ca.clone());
+    storage::install(manager, options.folders.clone());
     bootstrap::install(manager, configuration.node_pools.clone());
     job::install(manager);
     replicas::install(manager);

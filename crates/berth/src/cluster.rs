@@ -54,7 +54,7 @@ async fn simulate(options: &Options) -> anyhow::Result<ExitCode> {
     let mut manager = Manager::new(client, clock);
     let seed = process::entropy()?;
     let cluster =
-        berth_cluster::Options { configuration, seed, logs: PodLogs::default(), root_ca, process_nodes: Vec::new() };
+        berth_cluster::Options { configuration, seed, logs: PodLogs::default(), root_ca, ..Default::default() };
     let install: component::Install = Box::new(move |manager| berth_cluster::install(manager, cluster.clone()));
     install(&mut manager);
     let caches = manager.cache_state();

@@ -55,6 +55,7 @@ async fn up(options: &Options) -> anyhow::Result<ExitCode> {
         token_key: Some(front.pki().token_key().clone()),
         audit: options.audit.log()?,
         front_proxy: Some(front.front_proxy()?),
+        folders: Default::default(),
         apart: false,
         decisions,
     })

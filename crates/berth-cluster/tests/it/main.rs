@@ -1,5 +1,6 @@
 //! The controllers against the embedded API, in virtual time.
 
+mod claims;
 mod cluster;
 mod disruption;
 mod fake_runtime;
