@@ -1,6 +1,7 @@
 //! The controllers against the embedded API, in virtual time.
 
 mod cluster;
+mod cron_jobs;
 mod disruption;
 mod jobs;
 mod jobsets;
