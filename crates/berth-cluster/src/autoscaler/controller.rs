@@ -12,6 +12,7 @@ use berth_runtime::{
     is_conflict, is_not_found,
 };
 use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::core::v1::{Node, Pod, Taint};
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
 use kube::{Api, Client, ResourceExt};
@@ -20,7 +21,7 @@ use serde_json::json;
 
 use super::scale_down::{CANDIDATE_TAINT, ScaleDown, plan_scale_down};
 use super::scale_up::{Growth, plan_scale_up};
-use super::view::View;
+use super::view::{View, is_node_bound};
 use crate::Site;
 use crate::pools::REMOVAL_TAINT;
 use crate::provisioning::booked;
@@ -42,6 +43,7 @@ pub fn install(manager: &mut Manager, configuration: Arc<ClusterConfiguration>, 
         }),
         nodes: nodes.clone(),
         pools: pools.clone(),
+        daemon_sets: manager.cache(),
         requests: requests.clone(),
         client: manager.client(),
         clock: manager.clock(),
@@ -137,6 +139,7 @@ struct Autoscaler {
     active: Index<Pod>,
     nodes: Cache<Node>,
     pools: Cache<NodePool>,
+    daemon_sets: Cache<DaemonSet>,
     requests: Cache<ProvisioningRequest>,
     client: Client,
     clock: Clock,
@@ -164,9 +167,11 @@ impl Reconciler for Autoscaler {
             .into_iter()
             .map(|pod| Arc::new(PodInfo::new(pod)))
             .filter(|pod| !pod.is_gated() && pod.consumed_request().is_none() && pod.priority >= cutoff)
+            .filter(|pod| !is_node_bound(pod))
             .collect();
         let bound = self.active.get(PodPlace::Bound.as_str());
-        let view = View::new(self.pools.list(), self.nodes.list(), bound, pending, self.site.clone());
+        let view = View::new(self.pools.list(), self.nodes.list(), bound, pending, self.site.clone())
+            .and_daemons(self.daemon_sets.list());
         let up = plan_scale_up(&view, &self.configuration);
         let mut due = None;
         if !up.growths.is_empty() {

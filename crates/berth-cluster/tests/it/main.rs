@@ -2,6 +2,7 @@
 
 mod cluster;
 mod cron_jobs;
+mod daemon_sets;
 mod disruption;
 mod jobs;
 mod jobsets;
