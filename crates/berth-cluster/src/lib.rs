@@ -8,6 +8,7 @@
 //! plus its duration, and an ordered machine is listed in its pool's status.
 
 pub mod autoscaler;
+pub mod cron_job;
 pub mod disruption;
 pub mod garbage;
 pub mod job;
@@ -90,6 +91,7 @@ pub fn install(manager: &mut Manager, options: Options) {
     storage::install(manager, options.folders.clone());
     bootstrap::install(manager, configuration.node_pools.clone());
     job::install(manager);
+    cron_job::install(manager);
     replicas::install(manager);
     disruption::install(manager);
     roles::install(manager);

@@ -2,6 +2,8 @@
 
 mod claims;
 mod cluster;
+mod cron_jobs;
+mod daemon_sets;
 mod disruption;
 mod fake_runtime;
 mod jobs;
