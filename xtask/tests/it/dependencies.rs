@@ -164,6 +164,12 @@ fn benchmarks_depend_on_no_scenarios_and_no_dashboard() {
 }
 
 #[test]
+fn the_process_runtime_knows_no_queueing_and_no_api() {
+    check("berth-node", &CRATES);
+    check("berth-node", &["kube", "k8s-openapi", "rand"]);
+}
+
+#[test]
 fn only_run_imports_the_simulator() {
     let imports =
         |path: &Path| std::fs::read_to_string(path).expect("the file is readable").contains("berth_simulator");
