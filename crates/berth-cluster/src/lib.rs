@@ -9,6 +9,7 @@
 
 pub mod autoscaler;
 pub mod disruption;
+pub mod endpoints;
 pub mod garbage;
 pub mod job;
 pub mod jobset;
@@ -83,6 +84,7 @@ pub fn install(manager: &mut Manager, options: Options) {
     job::install(manager);
     replicas::install(manager);
     disruption::install(manager);
+    endpoints::install(manager);
     roles::install(manager);
     jobset::install(manager);
 }

@@ -28,7 +28,7 @@ pub fn install(manager: &mut Manager) {
 }
 
 /// The owner reference that makes `owner` an object's controller.
-fn owned_by<K: Resource<DynamicType = ()>>(owner: &K) -> OwnerReference {
+pub(crate) fn owned_by<K: Resource<DynamicType = ()>>(owner: &K) -> OwnerReference {
     OwnerReference {
         api_version: K::api_version(&()).into_owned(),
         kind: K::kind(&()).into_owned(),
@@ -86,7 +86,7 @@ fn time_until_available(ready: jiff::Timestamp, min_ready_seconds: i32, now: jif
 }
 
 /// Writes objects of one kind, and puts the written object into the cache at once.
-struct Writer<K> {
+pub(crate) struct Writer<K> {
     client: Client,
     cache: Cache<K>,
 }
@@ -100,7 +100,7 @@ where
         + serde::de::DeserializeOwned
         + 'static,
 {
-    fn new(manager: &Manager, cache: &Cache<K>) -> Self {
+    pub(crate) fn new(manager: &Manager, cache: &Cache<K>) -> Self {
         Writer { client: manager.client(), cache: cache.clone() }
     }
 
@@ -108,14 +108,14 @@ where
         Api::namespaced(self.client.clone(), namespace)
     }
 
-    async fn create(&self, namespace: &str, object: &K) -> Result<K, kube::Error> {
+    pub(crate) async fn create(&self, namespace: &str, object: &K) -> Result<K, kube::Error> {
         let made = berth_runtime::write::create(&self.api(namespace), &PostParams::default(), object).await?;
         self.cache.observe(made.clone());
         Ok(made)
     }
 
     /// Replaces an object; its `resourceVersion` must be current.
-    async fn replace(&self, object: &K) -> Result<(), Error> {
+    pub(crate) async fn replace(&self, object: &K) -> Result<(), Error> {
         let api = self.api(&object.namespace().unwrap_or_default());
         let params = PostParams::default();
         self.cache.observe(berth_runtime::write::replace(&api, &object.name_any(), &params, object).await?);
@@ -130,7 +130,7 @@ where
     }
 
     /// Deletes the object, unless another one with the same name has replaced it.
-    async fn delete(&self, object: &K) -> Result<(), Error> {
+    pub(crate) async fn delete(&self, object: &K) -> Result<(), Error> {
         let preconditions = Preconditions { uid: object.uid(), resource_version: None };
         let params = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::background() };
         match self.api(&object.namespace().unwrap_or_default()).delete(&object.name_any(), &params).await {

@@ -2,6 +2,7 @@
 
 mod cluster;
 mod disruption;
+mod endpoints;
 mod jobs;
 mod jobsets;
 mod resizes;
