@@ -10,6 +10,7 @@
 pub mod autoscaler;
 pub mod cron_job;
 pub mod disruption;
+pub mod endpoints;
 pub mod garbage;
 pub mod job;
 pub mod jobset;
@@ -94,6 +95,7 @@ pub fn install(manager: &mut Manager, options: Options) {
     cron_job::install(manager);
     replicas::install(manager);
     disruption::install(manager);
+    endpoints::install(manager);
     roles::install(manager);
     jobset::install(manager);
 }

@@ -6,6 +6,7 @@ mod cron_jobs;
 mod daemon_sets;
 mod disruption;
 mod fake_runtime;
+mod endpoints;
 mod jobs;
 mod jobsets;
 mod kubelet;
