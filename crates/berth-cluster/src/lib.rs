@@ -15,6 +15,7 @@ pub mod job;
 pub mod jobset;
 pub mod kubelet;
 pub mod logs;
+pub mod metrics;
 pub mod pools;
 pub mod provisioning;
 pub mod replicas;
@@ -43,6 +44,9 @@ pub struct Options {
     pub seed: u64,
     /// The logs of simulated containers; a clone serves the API server's `pods/log`.
     pub logs: PodLogs,
+    /// Sources of the figures of `metrics.k8s.io`; nodes without one are simulated. A clone is in
+    /// the API server of this process.
+    pub metrics: metrics::ClusterMetrics,
     /// The cluster's CA certificate in PEM, published as ConfigMap `kube-root-ca.crt` in every namespace.
     pub root_ca: Option<String>,
 }

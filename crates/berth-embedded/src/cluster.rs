@@ -180,8 +180,8 @@ impl Embedded {
         })
         .await?;
         let server = api.server().clone();
-        let (logs, root_ca) = (api.logs(), options.root_ca);
-        let cluster = berth_cluster::Options { configuration: cluster, seed: options.seed, logs, root_ca };
+        let (logs, metrics, root_ca) = (api.logs(), api.metrics(), options.root_ca);
+        let cluster = berth_cluster::Options { configuration: cluster, seed: options.seed, logs, metrics, root_ca };
         let (client, machines) = if options.apart {
             let user = UserInfo::new(CONTROLLER_USER, &["system:serviceaccounts"]);
             let machines = connect(server.in_process(UserInfo::master(CLUSTER_USER)).agent(AGENT).lean());
