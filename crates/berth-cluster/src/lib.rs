@@ -16,6 +16,7 @@ pub mod jobset;
 pub mod kubelet;
 pub mod logs;
 pub mod metrics;
+pub mod pod_autoscaler;
 pub mod pools;
 pub mod provisioning;
 pub mod replicas;
@@ -88,6 +89,7 @@ pub fn install(manager: &mut Manager, options: Options) {
     job::install(manager);
     cron_job::install(manager);
     replicas::install(manager);
+    pod_autoscaler::install(manager);
     disruption::install(manager);
     roles::install(manager);
     jobset::install(manager);
