@@ -16,6 +16,8 @@ pub mod job;
 pub mod jobset;
 pub mod kubelet;
 pub mod logs;
+pub mod metrics;
+pub mod pod_autoscaler;
 pub mod pools;
 pub mod provisioning;
 pub mod replicas;
@@ -50,6 +52,9 @@ pub struct Options {
     pub process_nodes: Vec<ProcessNode>,
     /// Nodes of this process that keep volumes in folders; the volumes of other nodes are simulated.
     pub folders: storage::Folders,
+    /// Sources of the figures of `metrics.k8s.io`; nodes without one are simulated. A clone is in
+    /// the API server of this process.
+    pub metrics: metrics::ClusterMetrics,
     /// The cluster's CA certificate in PEM, published as ConfigMap `kube-root-ca.crt` in every namespace.
     pub root_ca: Option<String>,
 }
@@ -94,6 +99,7 @@ pub fn install(manager: &mut Manager, options: Options) {
     job::install(manager);
     cron_job::install(manager);
     replicas::install(manager);
+    pod_autoscaler::install(manager);
     disruption::install(manager);
     endpoints::install(manager);
     roles::install(manager);

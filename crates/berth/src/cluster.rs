@@ -5,7 +5,6 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use berth_cluster::PodLogs;
 use berth_controllers::configuration::process::Election;
 use berth_embedded::cluster_configuration;
 use berth_runtime::Manager;
@@ -53,8 +52,7 @@ async fn simulate(options: &Options) -> anyhow::Result<ExitCode> {
 
     let mut manager = Manager::new(client, clock);
     let seed = process::entropy()?;
-    let cluster =
-        berth_cluster::Options { configuration, seed, logs: PodLogs::default(), root_ca, ..Default::default() };
+    let cluster = berth_cluster::Options { configuration, seed, root_ca, ..berth_cluster::Options::default() };
     let install: component::Install = Box::new(move |manager| berth_cluster::install(manager, cluster.clone()));
     install(&mut manager);
     let caches = manager.cache_state();

@@ -165,7 +165,7 @@ fn benchmarks_depend_on_no_scenarios_and_no_dashboard() {
 
 #[test]
 fn the_process_runtime_knows_no_queueing_and_no_api() {
-    check("berth-node", &CRATES);
+    check("berth-node", CRATES);
     check("berth-node", &["kube", "k8s-openapi", "rand"]);
 }
 

@@ -452,6 +452,14 @@ impl Strategy for StatefulSets {
             "RollingUpdate" => {
                 let rolling = &strategy["rollingUpdate"];
                 non_negative(&rolling["partition"], &rolling_at.child("partition"), &mut errors);
+                let most = IntOrPercent { value: &rolling["maxUnavailable"], path: rolling_at.child("maxUnavailable") };
+                if !most.value.is_null() {
+                    most.check(&mut errors);
+                    if most.number() == 0 {
+                        errors.push(Error::invalid(&most.path, most.value.clone(), "cannot be 0"));
+                    }
+                    most.at_most_100_percent(&mut errors);
+                }
             }
             _ => {
                 let detail = "must be 'RollingUpdate' or 'OnDelete'";

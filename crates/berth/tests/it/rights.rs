@@ -84,7 +84,7 @@ fn run(path: &str, calls: &Arc<Calls>) {
 #[test]
 fn the_role_allows_exactly_the_calls_that_are_made() {
     let calls = Arc::new(Calls::default());
-    for name in ["concurrent-admission", "gke-batch-refarch", "pods", "topology"] {
+    for name in ["concurrent-admission", "gke-batch-refarch", "pods", "topology", "workloads"] {
         run(&format!("../../examples/{name}/scenario.yaml"), &calls);
     }
     for name in ["capacity", "never-ready"] {

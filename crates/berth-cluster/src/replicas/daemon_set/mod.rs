@@ -55,7 +55,6 @@ pub(super) fn install(manager: &mut Manager) {
         .concurrency(2)
         .watch_self(&sets)
         .watch_owned::<DaemonSet, _>(&pods)
-        .watch_owned::<DaemonSet, _>(&revisions)
         .watch(&pods, move |delta| {
             let Some(pod) = newly_orphaned(delta) else { return Vec::new() };
             let sets = adopting.iter_namespace(&pod.namespace().unwrap_or_default());
