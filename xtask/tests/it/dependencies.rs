@@ -40,7 +40,7 @@ fn check(name: &str, forbidden: &[&str]) {
 }
 
 /// The crates of the workspace that have rules here.
-const CRATES: [&str; 16] = [
+const CRATES: &[&str] = &[
     "berth-engine",
     "berth-load",
     "berth-apimachinery",
@@ -57,6 +57,7 @@ const CRATES: [&str; 16] = [
     "berth-bench",
     "berth-simulator",
     "berth-dashboard",
+    "berth-network",
 ];
 
 #[test]
@@ -163,6 +164,12 @@ fn benchmarks_depend_on_no_scenarios_and_no_dashboard() {
 }
 
 #[test]
+fn the_process_runtime_knows_no_queueing_and_no_api() {
+    check("berth-node", CRATES);
+    check("berth-node", &["kube", "k8s-openapi", "rand"]);
+}
+
+#[test]
 fn only_run_imports_the_simulator() {
     let imports =
         |path: &Path| std::fs::read_to_string(path).expect("the file is readable").contains("berth_simulator");
@@ -175,6 +182,12 @@ fn only_run_imports_the_simulator() {
 fn the_dashboard_depends_only_on_crates_for_clients_of_a_cluster() {
     let allowed = ["berth-dashboard", "berth-controllers", "berth-runtime", "berth-api", "berth-apimachinery"];
     check("berth-dashboard", &CRATES.iter().copied().filter(|name| !allowed.contains(name)).collect::<Vec<_>>());
+}
+
+#[test]
+fn the_pod_network_depends_only_on_crates_for_clients_of_a_cluster() {
+    let allowed = ["berth-network", "berth-runtime", "berth-api", "berth-apimachinery"];
+    check("berth-network", &CRATES.iter().copied().filter(|name| !allowed.contains(name)).collect::<Vec<_>>());
 }
 
 #[test]

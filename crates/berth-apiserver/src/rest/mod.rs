@@ -25,8 +25,8 @@ mod watch;
 
 pub(crate) use call::Call;
 pub(crate) use decode::take_unchanged;
-
-pub(crate) use negotiate::{Encoding, OFFERED, accept_header, plain};
+pub(crate) use encode::partial;
+pub(crate) use negotiate::{About, Encoding, Form, OFFERED, accept as accept_form, accept_header, plain};
 pub(crate) use options::Options;
 pub(crate) use response::{response, status_response, status_response_for, to_encoding};
 

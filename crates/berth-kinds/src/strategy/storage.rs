@@ -1,5 +1,4 @@
-//! Volumes, claims, storage classes and drivers: defaults and validation. No controller binds
-//! claims: they stay pending, as in a cluster without a provisioner.
+//! Volumes, claims, storage classes and drivers: defaults and validation.
 
 use std::collections::HashSet;
 

