@@ -8,18 +8,23 @@
 //! plus its duration, and an ordered machine is listed in its pool's status.
 
 pub mod autoscaler;
+pub mod cron_job;
 pub mod disruption;
+pub mod endpoints;
 pub mod garbage;
 pub mod job;
 pub mod jobset;
 pub mod kubelet;
 pub mod logs;
+pub mod metrics;
+pub mod pod_autoscaler;
 pub mod pools;
 pub mod provisioning;
 pub mod replicas;
 pub mod roles;
 pub mod scheduler;
 pub mod scheduling;
+pub mod storage;
 
 mod bootstrap;
 mod indexes;
@@ -45,6 +50,11 @@ pub struct Options {
     pub logs: PodLogs,
     /// The nodes that run containers. All other nodes are simulated.
     pub process_nodes: Vec<ProcessNode>,
+    /// Nodes of this process that keep volumes in folders; the volumes of other nodes are simulated.
+    pub folders: storage::Folders,
+    /// Sources of the figures of `metrics.k8s.io`; nodes without one are simulated. A clone is in
+    /// the API server of this process.
+    pub metrics: metrics::ClusterMetrics,
     /// The cluster's CA certificate in PEM, published as ConfigMap `kube-root-ca.crt` in every namespace.
     pub root_ca: Option<String>,
 }
@@ -84,10 +94,14 @@ pub fn install(manager: &mut Manager, options: Options) {
     kubelet::simulated::install(manager, configuration.pods.clone(), options.seed, process_nodes);
     kubelet::process::install(manager, options.process_nodes.clone());
     garbage::install(manager, options.root_ca.clone());
+    storage::install(manager, options.folders.clone());
     bootstrap::install(manager, configuration.node_pools.clone());
     job::install(manager);
+    cron_job::install(manager);
     replicas::install(manager);
+    pod_autoscaler::install(manager);
     disruption::install(manager);
+    endpoints::install(manager);
     roles::install(manager);
     jobset::install(manager);
 }

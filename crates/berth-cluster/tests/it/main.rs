@@ -1,7 +1,11 @@
 //! The controllers against the embedded API, in virtual time.
 
+mod claims;
 mod cluster;
+mod cron_jobs;
+mod daemon_sets;
 mod disruption;
+mod endpoints;
 mod fake_runtime;
 mod jobs;
 mod jobsets;
