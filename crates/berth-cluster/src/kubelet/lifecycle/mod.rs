@@ -15,6 +15,9 @@ mod decide;
 mod facts;
 mod status;
 
+#[cfg(test)]
+mod tests;
+
 pub use backoff::{BackOff, restart_delay, shown};
 pub use blocks::{CONFIG_ERROR, ERR_IMAGE_PULL, IMAGE_BACK_OFF, blocked_events};
 pub use containers::{Member, members};

@@ -106,4 +106,34 @@ mod tests {
         assert!(outcome(Some(&HeaderValue::from_static("12")), &[]).is_err());
         assert!(outcome(None, &[0, 0, 0, 0, 2, 8, 1]).is_err());
     }
+
+    /// A server that answers each health check with this status.
+    async fn serve(listener: tokio::net::TcpListener, status: u8) {
+        let (stream, _) = listener.accept().await.expect("a connection");
+        let service = hyper::service::service_fn(move |request: Request<hyper::body::Incoming>| async move {
+            assert_eq!(request.uri().path(), "/grpc.health.v1.Health/Check");
+            let sent = request.into_body().collect().await.expect("a body").to_bytes();
+            assert_eq!(sent, super::request("db"));
+            let mut trailers = http::HeaderMap::new();
+            trailers.insert("grpc-status", HeaderValue::from_static("0"));
+            let body = Full::new(Bytes::from(vec![0, 0, 0, 0, 2, 8, status]));
+            let body = body.with_trailers(std::future::ready(Some(Ok(trailers))));
+            Ok::<_, std::convert::Infallible>(http::Response::new(body))
+        });
+        // The client closes the connection after its answer.
+        let _ = hyper::server::conn::http2::Builder::new(TokioExecutor::new())
+            .serve_connection(TokioIo::new(stream), service)
+            .await;
+    }
+
+    #[tokio::test]
+    async fn a_server_reports_the_health_of_a_service() {
+        for (status, is_healthy) in [(1, true), (2, false)] {
+            let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+            let port = listener.local_addr().expect("an address").port();
+            let server = tokio::spawn(serve(listener, status));
+            assert_eq!(check("127.0.0.1", port, "db").await.is_ok(), is_healthy);
+            server.abort();
+        }
+    }
 }

@@ -139,3 +139,76 @@ impl ServerCertVerifier for AnyCertificate {
         self.0.signature_verification_algorithms.supported_schemes()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use rcgen::{CertifiedKey, generate_simple_self_signed};
+    use rustls::ServerConfig;
+    use rustls::pki_types::PrivateKeyDer;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::TcpListener;
+    use tokio_rustls::TlsAcceptor;
+
+    use super::*;
+
+    /// Answers one request with `answer`. Returns the request.
+    async fn answer(mut stream: impl AsyncRead + AsyncWrite + Unpin, answer: &str) -> String {
+        let mut request = Vec::new();
+        while !request.ends_with(b"\r\n\r\n") {
+            request.push(stream.read_u8().await.expect("a request"));
+        }
+        stream.write_all(answer.as_bytes()).await.expect("an open connection");
+        stream.shutdown().await.expect("an open connection");
+        String::from_utf8(request).expect("text")
+    }
+
+    #[tokio::test]
+    async fn a_request_has_the_probes_headers_and_path() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let port = listener.local_addr().expect("an address").port();
+        let server = async {
+            let (stream, _) = listener.accept().await.expect("a connection");
+            answer(stream, "HTTP/1.1 503 Busy\r\nContent-Length: 4\r\n\r\nbusy").await
+        };
+        let headers = [("X-Probe".to_owned(), "1".to_owned())];
+        let (request, got) = tokio::join!(server, get("127.0.0.1", port, "/healthz?full=1", &headers, false));
+        let got = got.expect("an answer");
+        assert_eq!((got.code, got.body.as_slice()), (503, b"busy".as_slice()));
+        assert!(request.starts_with("GET /healthz?full=1 HTTP/1.1\r\n"), "{request}");
+        assert!(
+            request.contains("x-probe: 1\r\n") && request.contains(&format!("host: 127.0.0.1:{port}\r\n")),
+            "{request}"
+        );
+    }
+
+    #[tokio::test]
+    async fn a_self_signed_certificate_is_accepted() {
+        let CertifiedKey { cert, signing_key } = generate_simple_self_signed(["x".to_owned()]).expect("a certificate");
+        let key = PrivateKeyDer::Pkcs8(signing_key.serialize_der().into());
+        let config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
+            .with_safe_default_protocol_versions()
+            .expect("versions")
+            .with_no_client_auth()
+            .with_single_cert(vec![cert.der().clone()], key)
+            .expect("a certificate with its key");
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let port = listener.local_addr().expect("an address").port();
+        let server = async {
+            let (stream, _) = listener.accept().await.expect("a connection");
+            let stream = TlsAcceptor::from(Arc::new(config)).accept(stream).await.expect("a handshake");
+            answer(stream, "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n").await
+        };
+        let (_, got) = tokio::join!(server, get("127.0.0.1", port, "/", &[], true));
+        assert_eq!(got.expect("an answer").code, 200);
+    }
+
+    #[tokio::test]
+    async fn a_closed_port_is_an_error_with_the_url() {
+        let port = {
+            let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+            listener.local_addr().expect("an address").port()
+        };
+        let error = get("127.0.0.1", port, "/x", &[], false).await.err().expect("no server");
+        assert!(error.starts_with(&format!("Get \"http://127.0.0.1:{port}/x\": dial tcp")), "{error}");
+    }
+}

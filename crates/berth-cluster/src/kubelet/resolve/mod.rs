@@ -17,6 +17,9 @@ mod security;
 mod services;
 mod volumes;
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::BTreeMap;
 
 use berth_runtime::{Cache, Manager};

@@ -1,8 +1,8 @@
 //! The duration and exit code of a simulated container.
 //!
-//! They come from the first of these sources: the pod's annotations, the container's command
-//! (`sleep 30`, `exit 3`, `true`, `false`), the first matching rule of the configuration, the
-//! default. The default duration is unlimited for pods with restart policy Always.
+//! They come from the first of these sources: the pod's annotations, a command that is plainly
+//! `sleep 30`, `exit 3`, `true` or `false`, the first matching rule of the configuration, the
+//! default. No words are searched for in scripts. The default duration is unlimited for pods with restart policy Always.
 
 use std::time::Duration;
 
@@ -87,51 +87,60 @@ fn resolve(duration: RunDuration, pod: &Pod, seed: u64) -> Option<Duration> {
     }
 }
 
-/// The duration and exit code in a container's command line, if any.
-#[derive(Default)]
+/// The duration and exit code of a command that plainly has them. Other commands, scripts among
+/// them, say nothing: only a shell knows what `test -f /x || exit 1` does.
+#[derive(Debug, Default, PartialEq)]
 struct Command {
     duration: Option<RunDuration>,
     exit_code: Option<i32>,
 }
 
 impl Command {
+    /// The command of a container: `sleep N`, `true`, `false`, `exit N`, directly or in a shell
+    /// (`sh -c "sleep 5"`). In a shell, `exit N` may follow `sleep N` (`sleep 5; exit 1`).
     fn of(container: &Container) -> Self {
         let words: Vec<&str> =
             container.command.iter().flatten().chain(container.args.iter().flatten()).map(String::as_str).collect();
-        let program = words.first().map(|word| word.rsplit('/').next().unwrap_or(word));
-        match program {
-            Some("true") => return Self { duration: Some(fixed(0.0)), exit_code: Some(0) },
-            Some("false") => return Self { duration: Some(fixed(0.0)), exit_code: Some(1) },
-            _ => {}
-        }
-        let text = words.join(" ");
-        let mut command = Self::default();
-        let mut seconds = 0.0;
-        let mut sleeps = false;
-        let mut tokens =
-            text.split([' ', '\n', '\t', ';', '&', '|', '(', ')', '"', '\'']).filter(|t| !t.is_empty()).peekable();
-        while let Some(token) = tokens.next() {
-            match token.rsplit('/').next() {
-                Some("sleep") => {
-                    while let Some(amount) = tokens.peek().and_then(|word| sleep_seconds(word)) {
-                        tokens.next();
-                        sleeps = true;
-                        seconds += amount;
-                    }
+        let script = match words.as_slice() {
+            [shell, "-c", script] | [shell, "-c", "--", script] if is_shell(shell) => *script,
+            words => return Self::simple(words).unwrap_or_default(),
+        };
+        let statements = script.trim().trim_end_matches(';').replace("&&", ";").replace('\n', ";");
+        let statements: Vec<Vec<&str>> = statements.split(';').map(|it| it.split_whitespace().collect()).collect();
+        match statements.as_slice() {
+            [only] => Self::simple(only).unwrap_or_default(),
+            [first, second] => match (Self::simple(first), Self::simple(second)) {
+                (Some(Self { duration, exit_code: None }), Some(Self { exit_code: Some(code), .. })) => {
+                    Self { duration, exit_code: Some(code) }
                 }
-                Some("exit") => {
-                    if let Some(code) = tokens.peek().and_then(|word| word.parse::<u8>().ok()) {
-                        command.exit_code = Some(i32::from(code));
-                    }
-                }
-                _ => {}
-            }
+                _ => Self::default(),
+            },
+            _ => Self::default(),
         }
-        if sleeps {
-            command.duration = Some(if seconds.is_finite() { fixed(seconds) } else { RunDuration::Forever });
-        }
-        command
     }
+
+    /// One simple command; `None` if it is another one.
+    fn simple(words: &[&str]) -> Option<Self> {
+        let (program, operands) = words.split_first()?;
+        match (program.rsplit('/').next()?, operands) {
+            ("true", []) => Some(Self { duration: Some(fixed(0.0)), exit_code: Some(0) }),
+            ("false", []) => Some(Self { duration: Some(fixed(0.0)), exit_code: Some(1) }),
+            ("exit", [code]) => {
+                let code = code.parse::<u8>().ok()?;
+                Some(Self { duration: Some(fixed(0.0)), exit_code: Some(i32::from(code)) })
+            }
+            ("sleep", [_, ..]) => {
+                let seconds: f64 = operands.iter().map(|word| sleep_seconds(word)).sum::<Option<f64>>()?;
+                let duration = if seconds.is_finite() { fixed(seconds) } else { RunDuration::Forever };
+                Some(Self { duration: Some(duration), exit_code: None })
+            }
+            _ => None,
+        }
+    }
+}
+
+fn is_shell(program: &str) -> bool {
+    matches!(program.rsplit('/').next(), Some("sh" | "bash" | "ash" | "dash" | "zsh"))
 }
 
 fn fixed(seconds: f64) -> RunDuration {
@@ -188,11 +197,36 @@ mod tests {
     #[test]
     fn a_command_sets_the_duration_and_the_exit_code() {
         check(&["sleep", "30"], (Some(30), 0));
-        check(&["/bin/sh", "-c", "echo hi; sleep 2m && sleep 5s; exit 3"], (Some(125), 3));
+        check(&["/usr/bin/sleep", "1m", "30"], (Some(90), 0));
         check(&["sleep", "infinity"], (None, 0));
         check(&["/bin/false"], (Some(0), 1));
-        check(&["bash", "-c", "torchrun --nnodes 2 main.py"], (Some(60), 0));
-        check(&["sh", "-c", "sleep $DURATION"], (Some(60), 0));
+        check(&["/bin/sh", "-c", "sleep 5"], (Some(5), 0));
+        check(&["/bin/bash", "-c", "--", "exit 3"], (Some(0), 3));
+        check(&["sh", "-c", "sleep 2m && exit 1"], (Some(120), 1));
+        check(&["sh", "-c", "sleep 15; exit 1\n"], (Some(15), 1));
+        check(&["sh", "-c", "sleep 5; true"], (Some(5), 0));
+    }
+
+    #[test]
+    fn a_script_says_nothing_about_its_run() {
+        for script in [
+            "test -f /x || exit 1",
+            "echo hi",
+            "echo hi; sleep 5; exit 3",
+            "sleep $DURATION",
+            "sleep 5 & wait",
+            "sleep 5 || exit 1",
+            "exit 1; sleep 5",
+            "sleep 5; sleep 3",
+            "python train.py && sleep 10",
+            "torchrun --nnodes 2 main.py",
+            "",
+        ] {
+            check(&["sh", "-c", script], (Some(60), 0));
+        }
+        check(&["python", "sleep", "5"], (Some(60), 0));
+        check(&["sleep"], (Some(60), 0));
+        check(&["true", "story"], (Some(60), 0));
     }
 
     #[test]
