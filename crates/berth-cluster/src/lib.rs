@@ -23,6 +23,7 @@ pub mod replicas;
 pub mod roles;
 pub mod scheduler;
 pub mod scheduling;
+pub mod storage;
 
 mod bootstrap;
 mod indexes;
@@ -34,6 +35,7 @@ use std::sync::Arc;
 use berth_api::berth::ClusterConfiguration;
 use berth_runtime::Manager;
 
+pub use kubelet::process::{KubeletOptions, ProcessNode};
 pub use logs::{LogOptions, PodLogs};
 
 /// Options of [`install`].
@@ -48,6 +50,10 @@ pub struct Options {
     /// Sources of the figures of `metrics.k8s.io`; nodes without one are simulated. A clone is in
     /// the API server of this process.
     pub metrics: metrics::ClusterMetrics,
+    /// The nodes that run containers. All other nodes are simulated.
+    pub process_nodes: Vec<ProcessNode>,
+    /// Nodes of this process that keep volumes in folders; the volumes of other nodes are simulated.
+    pub folders: storage::Folders,
     /// The cluster's CA certificate in PEM, published as ConfigMap `kube-root-ca.crt` in every namespace.
     pub root_ca: Option<String>,
 }
@@ -83,8 +89,12 @@ pub fn install(manager: &mut Manager, options: Options) {
     autoscaler::install(manager, shared.clone(), site.clone());
     provisioning::install(manager, shared, site);
     scheduler::install(manager, configuration);
-    kubelet::install(manager, configuration.pods.clone(), options.seed);
+    let process_nodes = options.process_nodes.iter().map(|node| node.name.clone()).collect();
+    kubelet::simulated::install(manager, configuration.pods.clone(), options.seed, process_nodes);
+    metrics::install(manager, &options.metrics, &options.process_nodes);
+    kubelet::process::install(manager, options.process_nodes.clone());
     garbage::install(manager, options.root_ca.clone());
+    storage::install(manager, options.folders.clone());
     bootstrap::install(manager, configuration.node_pools.clone());
     job::install(manager);
     cron_job::install(manager);

@@ -1,5 +1,5 @@
-//! `berth cluster`: the simulated rest of a cluster (Jobs, JobSets, pods, nodes, capacity) against an API server in
-//! another process.
+//! `berth cluster`: the rest of a simulated cluster (Jobs, JobSets, pods, nodes, capacity) against
+//! an API server in another process.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -18,7 +18,7 @@ use crate::component::limit::Limiter;
 use crate::component::{self, ComponentOptions, Leading, election, endpoints::Places, listen::BindAddress};
 use crate::process;
 
-/// The groups the simulated cluster works with, besides Kubernetes' own.
+/// The API groups that the simulated cluster uses, besides Kubernetes' own.
 const GROUPS: [&str; 3] = ["autoscaling.x-k8s.io", "berth.dev", "jobset.x-k8s.io"];
 
 /// Options of `berth cluster`.

@@ -185,6 +185,16 @@ impl Cluster {
         self.places.get(key).map(|(node, _)| node.as_str())
     }
 
+    /// A pod that counts on a node.
+    pub fn pod(&self, key: &ObjectKey) -> Option<&Arc<PodInfo>> {
+        self.places.get(key).map(|(_, pod)| pod)
+    }
+
+    /// The pods that count on a node, in key order.
+    pub(super) fn placed(&self) -> impl Iterator<Item = &Arc<PodInfo>> {
+        self.places.values().map(|(_, pod)| pod)
+    }
+
     /// Sets the labels of a namespace.
     pub fn set_namespace(&mut self, name: &str, labels: Option<Labels>) {
         match labels {
