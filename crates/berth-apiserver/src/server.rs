@@ -24,6 +24,7 @@ use serde_json::Value;
 
 use berth_store::{CommitFuture, Store, Write};
 
+use crate::admission::pod_security::PodSecurity;
 use crate::admission::{self, AdmissionPlugin};
 use crate::auth::tokens::{TokenKey, Tokens};
 use crate::completion::{self, Completing, Disconnection};
@@ -71,6 +72,9 @@ pub struct Config {
     pub seed: u64,
     /// Admission plugins that run after the built-in ones.
     pub admission: Vec<Arc<dyn AdmissionPlugin>>,
+    /// Pod Security policy of namespaces without labels, and exemptions. By default nothing is
+    /// enforced.
+    pub pod_security: PodSecurity,
     /// Source of pod logs; `None` answers every request for logs with an error.
     pub pod_logs: Option<Arc<dyn PodLogs>>,
     /// Audit log; `None` records nothing.
@@ -101,6 +105,7 @@ impl Config {
             clock,
             seed: 0,
             admission: Vec::new(),
+            pod_security: PodSecurity::default(),
             pod_logs: None,
             audit: None,
             front_proxy: None,
@@ -191,7 +196,7 @@ impl ApiServer {
     /// are served at once.
     pub fn new(config: Config) -> ApiServer {
         let objects = Objects::new(config.store.clone());
-        let mut plugins = admission::builtin(config.seed, config.token_key.is_some());
+        let mut plugins = admission::builtin(config.seed, config.token_key.is_some(), config.pod_security.clone());
         plugins.extend(config.admission.iter().cloned());
         let tokens = config.token_key.clone();
         let tokens = tokens.map(|key| Arc::new(Tokens::new(key, config.clock.clone(), Some(objects.clone()))));

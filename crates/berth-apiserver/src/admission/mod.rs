@@ -6,11 +6,15 @@
 //! never write. The [`webhooks`] come after the plugins in both phases.
 
 mod certificates;
+mod claim_resize;
+mod default_classes;
 mod lifecycle;
 mod limit_ranger;
+pub mod pod_security;
 pub mod policies;
 mod priority;
 pub(crate) mod quota;
+mod runtime_class;
 mod service_account;
 mod storage_protection;
 mod tolerations;
@@ -129,10 +133,19 @@ pub trait AdmissionPlugin: Send + Sync {
     fn validate(&self, _request: &AdmissionRequest<'_>) -> Result<(), Status> {
         Ok(())
     }
+
+    /// Warnings about an object that every plugin accepted.
+    fn warn(&self, _request: &AdmissionRequest<'_>) -> Vec<String> {
+        Vec::new()
+    }
 }
 
 /// The built-in plugins, in their order. `seed` determines the names they generate.
-pub(crate) fn builtin(seed: u64, has_tokens: bool) -> Vec<Arc<dyn AdmissionPlugin>> {
+pub(crate) fn builtin(
+    seed: u64,
+    has_tokens: bool,
+    pod_security: pod_security::PodSecurity,
+) -> Vec<Arc<dyn AdmissionPlugin>> {
     vec![
         Arc::<lifecycle::NamespaceLifecycle>::default(),
         Arc::new(limit_ranger::LimitRanger),
@@ -140,8 +153,13 @@ pub(crate) fn builtin(seed: u64, has_tokens: bool) -> Vec<Arc<dyn AdmissionPlugi
         Arc::new(priority::Priority),
         Arc::new(tolerations::DefaultTolerationSeconds),
         Arc::new(tolerations::ExtendedResourceToleration),
+        Arc::new(pod_security::Plugin::new(pod_security)),
+        Arc::new(default_classes::DefaultStorageClass),
         Arc::new(storage_protection::StorageProtection),
+        Arc::new(claim_resize::ClaimResize),
+        Arc::new(runtime_class::RuntimeClass),
         Arc::new(certificates::Certificates),
+        Arc::new(default_classes::DefaultIngressClass),
         Arc::new(crate::auth::escalation::EscalationCheck),
     ]
 }
@@ -171,6 +189,10 @@ pub(crate) async fn mutate(server: &ApiServer, request: &mut AdmissionRequest<'_
 /// rejects the request.
 pub(crate) async fn validate(server: &ApiServer, request: &mut AdmissionRequest<'_>) -> Result<(), Status> {
     server.inner.plugins.iter().try_for_each(|plugin| plugin.validate(request))?;
+    for plugin in &server.inner.plugins {
+        let warnings = plugin.warn(request);
+        request.warnings.extend(warnings);
+    }
     policies::validate(server, request)?;
     webhooks::validate(server, request).await
 }
