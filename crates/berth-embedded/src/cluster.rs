@@ -191,12 +191,14 @@ impl Embedded {
         })
         .await?;
         let server = api.server().clone();
-        let (logs, root_ca) = (api.logs(), options.root_ca);
+        let (logs, metrics, root_ca) = (api.logs(), api.metrics(), options.root_ca);
         let cluster = berth_cluster::Options {
             configuration: cluster,
             seed: options.seed,
             logs,
+            metrics,
             root_ca,
+            process_nodes: Vec::new(),
             folders: options.folders,
         };
         let (client, machines) = if options.apart {

@@ -12,6 +12,7 @@ use berth_runtime::{
     is_conflict, is_not_found,
 };
 use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod, Taint};
 use k8s_openapi::api::storage::v1::StorageClass;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
@@ -21,7 +22,7 @@ use serde_json::json;
 
 use super::scale_down::{CANDIDATE_TAINT, ScaleDown, plan_scale_down};
 use super::scale_up::{Growth, plan_scale_up};
-use super::view::View;
+use super::view::{View, is_node_bound};
 use crate::Site;
 use crate::pools::REMOVAL_TAINT;
 use crate::provisioning::booked;
@@ -45,6 +46,7 @@ pub fn install(manager: &mut Manager, configuration: Arc<ClusterConfiguration>, 
         }),
         nodes: nodes.clone(),
         pools: pools.clone(),
+        daemon_sets: manager.cache(),
         requests: requests.clone(),
         claims: claims.clone(),
         volumes: manager.cache(),
@@ -148,6 +150,7 @@ struct Autoscaler {
     active: Index<Pod>,
     nodes: Cache<Node>,
     pools: Cache<NodePool>,
+    daemon_sets: Cache<DaemonSet>,
     requests: Cache<ProvisioningRequest>,
     claims: Cache<PersistentVolumeClaim>,
     volumes: Cache<PersistentVolume>,
@@ -178,10 +181,12 @@ impl Reconciler for Autoscaler {
             .into_iter()
             .map(PodInfo::new)
             .filter(|pod| !pod.is_gated() && pod.consumed_request().is_none() && pod.priority >= cutoff)
+            .filter(|pod| !is_node_bound(pod))
             .collect();
         let pending = self.with_volumes(pending);
         let bound = self.active.get(PodPlace::Bound.as_str());
-        let view = View::new(self.pools.list(), self.nodes.list(), bound, pending, self.site.clone());
+        let view = View::new(self.pools.list(), self.nodes.list(), bound, pending, self.site.clone())
+            .and_daemons(self.daemon_sets.list());
         let up = plan_scale_up(&view, &self.configuration);
         let mut due = None;
         if !up.growths.is_empty() {

@@ -122,6 +122,22 @@ impl Cluster {
         self.nodes.insert(name, state);
     }
 
+    /// Adds a new node with its pods.
+    pub fn add_node(&mut self, node: &NodeState) {
+        self.set_node(node.node.clone());
+        for pod in node.pods.values() {
+            self.place(pod.clone(), node.name());
+        }
+    }
+
+    /// Removes a node and its pods.
+    pub fn drop_node(&mut self, node: &NodeState) {
+        self.remove_node(node.name());
+        for key in node.pods.keys() {
+            self.remove_pod(key);
+        }
+    }
+
     /// Removes a node. Its pods are remembered in case it comes back.
     pub fn remove_node(&mut self, name: &str) {
         self.nodes.remove(name);
