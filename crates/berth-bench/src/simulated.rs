@@ -69,6 +69,7 @@ impl Simulated {
             cluster: Some(cluster),
             configuration: None,
             root_ca: None,
+            pod_security: Default::default(),
             token_key: None,
             front_proxy: None,
             audit: None,

@@ -8,6 +8,7 @@ use std::path::PathBuf;
 
 use berth_api::berth::ClusterConfiguration;
 use berth_apimachinery::field;
+use berth_apiserver::admission::pod_security::PodSecurity;
 use berth_apiserver::audit::Log;
 use berth_apiserver::auth::tokens::TokenKey;
 use berth_apiserver::pki::FrontProxy;
@@ -54,6 +55,9 @@ pub struct Options {
     pub token_key: Option<TokenKey>,
     /// Audit log of requests. With `None`, no request is recorded.
     pub audit: Option<Log>,
+    /// Pod Security policy of namespaces without labels, and exemptions. By default nothing is
+    /// enforced.
+    pub pod_security: PodSecurity,
     /// Certificate by which aggregated API servers authenticate this one.
     pub front_proxy: Option<FrontProxy>,
     /// The controllers run as in a process of their own: they share no cache with the simulated
@@ -78,6 +82,7 @@ impl Options {
             root_ca: None,
             token_key: None,
             audit: None,
+            pod_security: PodSecurity::default(),
             front_proxy: None,
             apart: false,
             decisions: Decisions::default(),
@@ -179,6 +184,7 @@ impl Embedded {
             controllers: controllers.clone(),
             token_key: options.token_key,
             audit: options.audit,
+            pod_security: options.pod_security,
             front_proxy: options.front_proxy,
             controllers_elsewhere: false,
             bare: false,

@@ -52,6 +52,7 @@ async fn up(options: &Options) -> anyhow::Result<ExitCode> {
         cluster: options.config.as_deref().map(process::read).transpose()?,
         configuration: options.controller_config.as_deref().map(process::read).transpose()?,
         root_ca: Some(front.pki().authority_pem().to_owned()),
+        pod_security: Default::default(),
         token_key: Some(front.pki().token_key().clone()),
         audit: options.audit.log()?,
         front_proxy: Some(front.front_proxy()?),
