@@ -92,6 +92,7 @@ pub fn install(manager: &mut Manager, options: Options) {
     scheduler::install(manager, configuration);
     let process_nodes = options.process_nodes.iter().map(|node| node.name.clone()).collect();
     kubelet::simulated::install(manager, configuration.pods.clone(), options.seed, process_nodes);
+    metrics::install(manager, &options.metrics, &options.process_nodes);
     kubelet::process::install(manager, options.process_nodes.clone());
     garbage::install(manager, options.root_ca.clone());
     storage::install(manager, options.folders.clone());

@@ -1,6 +1,7 @@
 //! The journal of a pod: what its supervisor started and how that ended.
 //!
-//! One line of JSON per record, appended and synced before the supervisor acts on it or answers.
+//! One line of JSON per record, appended and synced before the supervisor acts on it or answers. Only
+//! the record of a supervisor's begin is not synced: it matters while that process lives.
 //! A torn last line, as a crash of the machine leaves it, is ignored.
 
 use std::fs::File;
@@ -26,8 +27,6 @@ pub(crate) enum Record {
     Failed { id: ContainerId, error: WireError, exit: Exit },
     /// The container's program ended.
     Exited { id: ContainerId, exit: Exit },
-    /// The sandbox was stopped: nothing of the pod runs.
-    Stopped { at: Timestamp },
 }
 
 /// The journal, open for appending.
@@ -46,10 +45,15 @@ impl Journal {
 
     /// Appends a record and syncs it to disk.
     pub fn append(&mut self, record: &Record) -> io::Result<()> {
+        self.append_unsynced(record)?;
+        self.0.sync_data()
+    }
+
+    /// Appends a record that is of no use after a crash of the machine.
+    pub fn append_unsynced(&mut self, record: &Record) -> io::Result<()> {
         let mut line = serde_json::to_vec(record)?;
         line.push(b'\n');
-        self.0.write_all(&line)?;
-        self.0.sync_data()
+        self.0.write_all(&line)
     }
 }
 
@@ -98,7 +102,7 @@ pub(crate) fn runs(records: &[Record]) -> Vec<Run> {
                     run.status.state = ContainerState::Exited(exit.clone());
                 }
             }
-            Record::Supervisor { .. } | Record::Stopped { .. } => {}
+            Record::Supervisor { .. } => {}
         }
     }
     runs

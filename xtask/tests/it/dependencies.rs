@@ -23,7 +23,7 @@ fn dependencies(name: &str) -> BTreeSet<String> {
 }
 
 /// The files of a folder and its subfolders.
-fn sources(folder: &Path) -> Vec<PathBuf> {
+pub fn sources(folder: &Path) -> Vec<PathBuf> {
     let mut files = Vec::new();
     for entry in std::fs::read_dir(folder).expect("the folder is readable") {
         let path = entry.expect("the folder is readable").path();

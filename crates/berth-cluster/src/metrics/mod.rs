@@ -13,10 +13,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use berth_runtime::Manager;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::ResourceExt;
 use parking_lot::RwLock;
+
+use crate::kubelet::process::ProcessNode;
 
 pub use documents::{node_metrics, pod_metrics};
 pub use sampler::{SAMPLE_INTERVAL, Sampler};
@@ -76,6 +79,15 @@ pub struct ClusterMetrics {
 impl std::fmt::Debug for ClusterMetrics {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("ClusterMetrics").field("nodes", &self.sources.read().keys().collect::<Vec<_>>()).finish()
+    }
+}
+
+/// Measures the pods of process nodes from now on.
+pub fn install(manager: &mut Manager, metrics: &ClusterMetrics, nodes: &[ProcessNode]) {
+    for node in nodes {
+        let sampler = Sampler::new(node.runtime.clone(), manager.clock());
+        metrics.set_source(&node.name, sampler.clone());
+        manager.task(&format!("metrics of node {}", node.name), sampler.run());
     }
 }
 

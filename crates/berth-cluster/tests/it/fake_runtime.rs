@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use berth_cluster::kubelet::simulated::run::{RunPlan, plan_of_command};
 use berth_pod_runtime::{
-    ContainerConfig, ContainerId, ContainerState, ContainerStatus, Device, Devices, ExecOutput, Exit, ExitStatus,
-    Image, ImageRequest, LogQuery, LogStream, PodRuntime, PodState, PodStats, PodUid, Result, RuntimeError,
+    ContainerConfig, ContainerId, ContainerState, ContainerStats, ContainerStatus, Device, Devices, ExecOutput, Exit,
+    ExitStatus, Image, ImageRequest, LogQuery, LogStream, PodRuntime, PodState, PodStats, PodUid, Result, RuntimeError,
     SandboxConfig, StreamIo, Volume,
 };
 use berth_runtime::Clock;
@@ -272,8 +272,22 @@ impl PodRuntime for FakeRuntime {
     }
 
     fn stats<'a>(&'a self, pod: &'a PodUid) -> BoxFuture<'a, Option<PodStats>> {
-        let volume_bytes = self.with(|state| state.volume_bytes);
-        let stats = PodStats { uid: pod.clone(), at: self.0.clock.now(), containers: Vec::new(), volume_bytes };
+        let at = self.0.clock.now();
+        let stats = self.with(|state| {
+            let containers = state.pods.get(pod).into_iter().flat_map(|pod| &pod.containers);
+            let used = |status: &ContainerStatus| match status.state {
+                ContainerState::Running { started_at } => Some(ContainerStats {
+                    name: status.id.name.clone(),
+                    // A quarter of a core since the start.
+                    cpu_nanos: u64::try_from(at.duration_since(started_at).as_nanos() / 4).unwrap(),
+                    memory_bytes: 64 << 20,
+                    disk_bytes: 0,
+                }),
+                _ => None,
+            };
+            let containers = containers.filter_map(used).collect();
+            PodStats { uid: pod.clone(), at, containers, volume_bytes: state.volume_bytes }
+        });
         Box::pin(std::future::ready(Some(stats)))
     }
 }

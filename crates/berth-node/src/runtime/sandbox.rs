@@ -196,12 +196,9 @@ fn write_durably(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let mut options = std::fs::File::options();
     let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
     io::Write::write_all(&mut file, bytes)?;
-    file.sync_all()?;
-    std::fs::rename(&temporary, path)?;
-    match path.parent() {
-        Some(folder) => std::fs::File::open(folder)?.sync_all(),
-        None => Ok(()),
-    }
+    file.sync_data()?;
+    // The names of new files become durable with the first record of a start, which is synced after.
+    std::fs::rename(&temporary, path)
 }
 
 /// Moves a pod's folder away and removes it. What cannot be removed now is removed at the next start.

@@ -70,7 +70,7 @@ fn run(folder: &Path) -> Result<(), String> {
     let mut journal = Journal::open(&folder.journal()).map_err(|error| failed("journal", &error))?;
     let records = crate::journal::read(&folder.journal()).map_err(|error| failed("journal", &error))?;
     let process = ProcessId::of(setup::host_pid()).ok_or("this process is not in /proc")?;
-    journal.append(&Record::Supervisor { process, at: now() }).map_err(|error| failed("journal", &error))?;
+    journal.append_unsynced(&Record::Supervisor { process, at: now() }).map_err(|error| failed("journal", &error))?;
     let pod = Rc::new(pod::Pod::new(folder, launch, init, journal, &records));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| failed("runtime", &error))?;
@@ -104,10 +104,9 @@ async fn serve(pod: Rc<pod::Pod>) -> Result<(), String> {
             },
             _ = terminate.recv() => {
                 pod.clone().shut_down().await;
+                pod.release();
             }
-            () = pod.stopped() => {
-                // The answer to the command that stopped the pod is on its way.
-                tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+            () = pod.released() => {
                 let _ = std::fs::remove_file(SOCKET);
                 return Ok(());
             }

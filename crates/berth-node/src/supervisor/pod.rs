@@ -18,7 +18,6 @@ use crate::cgroup::Group;
 use crate::folder::PodFolder;
 use crate::journal::{Journal, Record, runs};
 use crate::protocol::{Launch, Program, WireError};
-use crate::time::now;
 
 /// How long a shutdown waits for containers to end after SIGKILL.
 const SHUTDOWN_MAX: Duration = Duration::from_secs(10);
@@ -42,6 +41,7 @@ pub(super) struct Pod {
     pub pause: RefCell<Option<Pause>>,
     is_stopping: Cell<bool>,
     is_stopped: watch::Sender<bool>,
+    is_released: watch::Sender<bool>,
 }
 
 /// The first process of the PID namespace that the containers share.
@@ -117,6 +117,7 @@ impl Pod {
             pause: RefCell::new(None),
             is_stopping: Cell::new(false),
             is_stopped: watch::Sender::new(false),
+            is_released: watch::Sender::new(false),
         }
     }
 
@@ -200,7 +201,18 @@ impl Pod {
         let _ = stopped.wait_for(|stopped| *stopped).await;
     }
 
-    /// Kills everything of the pod, and records that. Repeating it waits for the same end.
+    /// The supervisor of a stopped pod may end: the command that stopped the pod was answered.
+    pub fn release(&self) {
+        self.is_released.send_replace(true);
+    }
+
+    /// Waits until the supervisor may end.
+    pub async fn released(&self) {
+        let mut released = self.is_released.subscribe();
+        let _ = released.wait_for(|released| *released).await;
+    }
+
+    /// Kills everything of the pod. Repeating it waits for the same end.
     pub async fn shut_down(self: Rc<Self>) {
         if self.is_stopping.replace(true) {
             return self.stopped().await;
@@ -216,7 +228,6 @@ impl Pod {
         let _ = tokio::time::timeout(SHUTDOWN_MAX, ends).await;
         self.pause.borrow_mut().take();
         super::kill::kill_rest(&self).await;
-        self.record_later(Record::Stopped { at: now() });
         self.is_stopped.send_replace(true);
     }
 }

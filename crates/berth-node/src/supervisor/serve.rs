@@ -14,10 +14,14 @@ use crate::protocol::{Reply, Request, WireError};
 /// Serves one connection: a request and its answers.
 pub(super) async fn connection(pod: Rc<Pod>, stream: UnixStream) {
     let Ok(Some((request, fds))) = receive::<Request>(&stream).await else { return };
+    let is_last = matches!(request, Request::Shutdown);
     let answer = answer(&pod, &stream, request, fds).await;
     let reply = answer.unwrap_or_else(Reply::Error);
     // A client that has left needs no answer.
     let _ = send(&stream, &reply, &[]).await;
+    if is_last {
+        pod.release();
+    }
 }
 
 async fn answer(pod: &Rc<Pod>, stream: &UnixStream, request: Request, fds: Vec<OwnedFd>) -> Result<Reply, WireError> {

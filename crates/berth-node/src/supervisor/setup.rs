@@ -108,11 +108,13 @@ fn mount_shared(folder: &PodFolder, launch: &Launch) -> std::io::Result<()> {
     }
     for (name, volume) in &launch.config.volumes {
         let Volume::EmptyDir { memory: true, size_limit_bytes } = volume else { continue };
-        let mut options = "mode=1777".to_owned();
+        let group = launch.config.fs_group.filter(|_| launch.level == Level::Full);
+        // New files belong to the volume's group.
+        let mut options = if group.is_some() { "mode=2777" } else { "mode=777" }.to_owned();
         if let Some(size) = size_limit_bytes.or(launch.config.limits.memory_bytes) {
             options += &format!(",size={size}");
         }
-        if let Some(group) = launch.config.fs_group.filter(|_| launch.level == Level::Full) {
+        if let Some(group) = group {
             options += &format!(",gid={group}");
         }
         let options = std::ffi::CString::new(options)?;

@@ -228,3 +228,23 @@ async fn use_of_memory_and_cpu_is_reported() {
         assert!(used.memory_bytes > 0, "{used:?}");
     }
 }
+
+#[tokio::test]
+async fn a_rootless_container_has_namespaces_of_its_own() {
+    let Some(node) = Node::open(Level::Rootless).await else { return };
+    let (exit, log) =
+        node.run("id -u; echo $$; hostname; cat /sys/class/net/lo/flags; touch /tmp/x && echo wrote").await;
+    assert_eq!(exit.exit_code, 0, "{log}");
+    assert_eq!(log, "0\n1\npod\n0x9\nwrote\n");
+    let pod = node.sandbox().await;
+    let id = node.start(&pod, "echo up; sleep 1000").await;
+    node.wait_for_log(&id, "up").await;
+    let output = node.runtime.exec_sync(&id, &["hostname".to_owned()], PATIENCE).await.unwrap();
+    assert_eq!(output.output, b"pod\n");
+    let other = node.start_with(&pod, "true", |config| {
+        config.id.name = "other".to_owned();
+        config.security.user = Some(1000);
+    });
+    assert!(matches!(other.await, Err(RuntimeError::Config(_))));
+    node.runtime.remove_sandbox(&pod).await.unwrap();
+}

@@ -3,6 +3,7 @@
 mod containers;
 mod harness;
 mod hostile;
+mod rates;
 mod restarts;
 mod streams;
 mod volumes;
