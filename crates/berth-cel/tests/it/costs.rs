@@ -1,10 +1,10 @@
-//! What expressions may cost and do cost. The figures follow from the published model; recorded ones are compared by
-//! `cargo xtask conformance`.
+//! Estimated and actual costs of expressions. The expected costs follow from the published model;
+//! `cargo xtask conformance` compares recorded ones.
 
 use berth_cel::estimate::Unknown;
 use berth_cel::{Env, EvalError, Run};
 
-/// The most an expression may cost, and what it does.
+/// The maximum estimated cost of an expression, and its actual cost.
 fn costs(text: &str) -> (u64, u64) {
     costs_in(&Env::default(), text)
 }
@@ -19,7 +19,7 @@ fn constants_are_computed_before_anything_runs() {
     assert_eq!(costs("[1, 2] == [1, 2]"), (21, 1));
     assert_eq!(costs("1 in [1, 2]"), (12, 0));
     assert_eq!(costs("{'a': 1} in [{'a': 1}]"), (71, 1), "only simple values are found for nothing");
-    // A list of one constant is none to be made for every element.
+    // A list of one constant is not created anew for every element.
     assert_eq!(costs("[1, 2, 3].map(x, 1).size()").1, 8);
     assert_eq!(costs("[1, 2, 3].map(x, x).size()").1, 41);
     let plain = Env::default().fold_constants(false);
@@ -32,7 +32,7 @@ fn constants_are_computed_before_anything_runs() {
 fn what_is_not_there_costs_nothing() {
     assert_eq!(costs("{'a': {'b': 1}}.?x.?y == optional.none()").1, 3);
     assert_eq!(costs("{'a': {'b': 1}}.?a.?b == optional.none()").1, 5);
-    // Neither does a name nobody looks at.
+    // A bound name that is not used costs nothing either.
     assert_eq!(costs("optional.of([1]).optMap(v, 1).hasValue()").1, 4);
     assert_eq!(costs("optional.of([1]).optMap(v, v).hasValue()").1, 7);
 }
@@ -41,7 +41,8 @@ fn what_is_not_there_costs_nothing() {
 fn what_fails_is_paid_for() {
     assert_eq!(costs("1 / 0 > 0 || true").1, 2);
     assert_eq!(costs("[1 / 0] == [1] || true").1, 12);
-    // A call of three ends with the first that fails, and is paid for if that is the last.
+    // A call with three operands ends with the first failed one, and is charged if that is the
+    // last.
     assert_eq!(costs("'a'.replace('a', ['b'][1]) == 'b' || true").1, 4);
     assert_eq!(costs("'a'.replace(['a'][1], ['b'][0]) == 'b' || true").1, 3);
 }

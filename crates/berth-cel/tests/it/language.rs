@@ -1,4 +1,4 @@
-//! What expressions mean.
+//! Results of expressions.
 
 use berth_cel::types::Type;
 use berth_cel::value::untyped;
@@ -136,7 +136,7 @@ fn an_item_is_among_constants_exactly_if_it_equals_one() {
             assert_eq!(both[0], both[1], "{text}");
         }
     }
-    // An item that is read from an object is one like any other.
+    // An item from an object is equal to the same item of a literal.
     for (item, found) in [(json!(2.0), true), (json!(2.5), false), (json!("b"), true), (json!(null), false)] {
         assert_eq!(eval("x in [dyn(1), dyn('b'), dyn(2u)]", &item), Ok(json!(found)), "{item}");
     }

@@ -73,7 +73,7 @@ fn a_default_costs_what_the_dearer_of_staying_and_being_new_costs() {
         assert_eq!(found.len(), errors, "{found:?}");
         budget
     };
-    // 3 where there is an old value and 4 where there is none, of each field.
+    // 3 for each field with an old value and 4 for each without one.
     assert_eq!(left("oldSelf.orValue(self) == self", 0), Some(12));
     assert_eq!(left("oldSelf.hasValue()", 2), Some(16));
     assert_eq!(left("!oldSelf.hasValue()", 2), Some(14), "what may not stay is not looked at as a new value");
