@@ -1,4 +1,4 @@
-//! Plans from generator files, their bounds, and drives of them.
+//! Tests plans from generator files, their bounds, and their drives.
 
 use std::time::Duration;
 
@@ -65,10 +65,12 @@ fn mistakes_name_the_field() {
 }
 
 #[test]
-fn no_schedule_beats_the_lower_bound_and_preemption_makes_large_ones_wait_for_nobody() {
+fn no_schedule_beats_the_lower_bound_and_preemption_admits_large_workloads_at_once() {
     let plan = plan(SMALL);
-    // Per cohort 8 small of 1 cpu x 0.1 s and 2 large of 2 cpus x 0.2 s on 4 cpus; the large come at 50 ms.
-    // All of it arrives from 10 ms on: 1.6 cpu seconds; from 50 ms on only the large ones, 0.8.
+    // Per cohort, 8 small workloads of 1 CPU x 0.1 s and 2 large ones of 2 CPUs x 0.2 s share 4
+    // CPUs; the large ones are created at 50 ms.
+    // All work, 1.6 CPU seconds, arrives from 10 ms on; from 50 ms on only that of the large
+    // workloads, 0.8 CPU seconds.
     assert_eq!(lower_bound(&plan), millis(410));
     let outcome = drive(&plan, prompt(), &mut Untimed);
     assert_eq!(outcome.unfinished, 0);
@@ -90,7 +92,7 @@ fn the_published_bounds_are_ours() {
     }
 }
 
-/// The books of `SMALL` with its first workload created and given quota.
+/// The record of `SMALL` after its first workload was created and reserved quota.
 fn books(plan: &Plan) -> Ledger<'_> {
     let mut ledger = Ledger::new(plan, millis(50));
     ledger.created(0, millis(10));
@@ -156,7 +158,7 @@ fn the_books_tell_what_was_lost_doubled_or_given_twice() {
     ledger.reserved(0, millis(600));
     assert!(violations(ledger).contains("after it had finished"));
 
-    // The cohort has quota for four cpus: a fifth is one too many, whoever takes it.
+    // The cohort has quota for four CPUs, so the fifth is too many in any queue.
     let mut ledger = Ledger::new(&plan, millis(50));
     let cohort = &plan.queues[0].cohort;
     let of_cohort = |number: &usize| &plan.queues[plan.arrivals[*number].queue].cohort == cohort;
