@@ -1,4 +1,4 @@
-//! Reading and writing the types: what is absent, what is null, what is always written.
+//! Reading and writing the types: absent fields, null fields, and fields that are always written.
 
 use berth_api::kueue::v1beta2::{
     AdmissionCheckState, CheckState, ClusterQueue, ClusterQueueSpec, ClusterQueueStatus, FlavorFungibility,
