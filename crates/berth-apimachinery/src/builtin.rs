@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn stated_defaults_are_of_fields_there_are() {
+    fn stated_defaults_belong_to_existing_fields() {
         for (name, field) in stated_defaults().keys() {
             let definition = definition(name).unwrap_or_else(|| panic!("{name} is not published"));
             assert!(!definition["properties"][field].is_null(), "{name} has no {field}");
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn a_deployment_has_its_template_and_containers_from_the_start() {
+    fn a_deployment_always_has_its_template_and_containers() {
         let paths = |group: &str, kind: &str| -> Vec<String> {
             always_there(&GroupVersionKind::new(group, "v1", kind)).iter().map(|path| path.join(".")).collect()
         };

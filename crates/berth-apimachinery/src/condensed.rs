@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn texts_like_each_other_take_little_and_come_back() {
+    fn similar_texts_are_small_and_restored() {
         let mut condenser = Condenser::default();
         let all: Vec<(String, Condensed)> =
             (0..100).map(workload).map(|text| (text.clone(), condenser.condense(text.as_bytes()))).collect();
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn kinds_of_texts_that_take_turns_have_a_reference_each() {
+    fn alternating_kinds_of_text_have_one_reference_each() {
         let mut condenser = Condenser::default();
         for round in 0..10 {
             for letter in ["a", "b", "c"] {
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_and_very_much_come_back() {
+    fn empty_and_large_texts_are_restored() {
         let mut condenser = Condenser::default();
         let long: Vec<u8> = (0..100_000u32).flat_map(|number| number.to_le_bytes()).collect();
         for text in [&[][..], b"x", &long, &long[..REFERENCE_MAX], &long] {
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_is_condensed_comes_back() {
+    fn every_condensed_text_is_restored() {
         let mut condenser = Condenser::default();
         let mut state = 1u64;
         let mut draw = |below: u64| {

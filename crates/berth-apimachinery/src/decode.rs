@@ -403,7 +403,7 @@ mod tests {
     use serde_json::json as value;
 
     #[test]
-    fn repeated_fields_are_named() {
+    fn duplicate_fields_are_reported() {
         let decoded = json(br#"{"spec": {"a": 1, "a": 2, "list": [{"b": 1, "b": 1}]}}"#).expect("is JSON");
         assert_eq!(decoded.duplicates, ["spec.a", "spec.list[0].b"]);
         assert_eq!(decoded.value["spec"]["a"], 2);
@@ -421,7 +421,7 @@ mod tests {
     }
 
     #[test]
-    fn repeated_keys_of_yaml_are_named_by_line() {
+    fn duplicate_yaml_keys_are_reported_by_line() {
         let text = "\nspec:\n  foo: a\n  foo: b\n  list:\n  - {b: 1, b: 2}\n  on: 1\n  \"on\": 2\n7: x\n";
         let decoded = yaml_watched(text).expect("is YAML");
         let keys = [(4, "foo"), (6, "b"), (8, "on")];

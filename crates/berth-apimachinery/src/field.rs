@@ -374,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn repeated_errors_are_said_once() {
+    fn duplicate_errors_are_reported_once() {
         let error = Error::required(&Path::new("a"), "");
         assert_eq!(aggregate(&[error.clone(), error.clone()]), "a: Required value");
         let other = Error::required(&Path::new("b"), "");

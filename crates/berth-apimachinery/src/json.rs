@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn an_escape_is_seen_wherever_it_stands() {
+    fn a_character_to_escape_is_found_at_any_position() {
         for code in (0..0x100).chain([0x2028, 0x1f600]) {
             let character = char::from_u32(code).expect("a character");
             for before in 0..20 {

@@ -105,7 +105,7 @@ mod tests {
     const TEMPLATE: &str = "io.k8s.api.core.v1.PodTemplateSpec";
 
     #[test]
-    fn nothing_is_said_in_several_ways() {
+    fn absent_null_and_empty_values_are_equal() {
         let plain = json!({"a": 1, "list": [{"x": "y"}]});
         for more in [json!({"b": {}}), json!({"b": null}), json!({"b": []}), json!({"b": {"c": {"d": null}}})] {
             let mut wordy = plain.clone();
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn a_type_knows_which_zeros_say_nothing() {
+    fn zero_values_of_plain_fields_equal_absent_ones() {
         let template = |env: Value, grace: Value, cpu: &str| {
             json!({"metadata": {"creationTimestamp": null}, "spec": {"terminationGracePeriodSeconds": grace, "containers": [
                 {"name": "c", "env": [env], "resources": {"requests": {"cpu": cpu}}}]}})
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn a_zero_that_is_always_written_says_no_more_than_none() {
+    fn an_always_written_zero_equals_an_absent_value() {
         const SET: &str = "io.k8s.api.apps.v1.StatefulSetSpec";
         let set = |more: Value| {
             let mut set = json!({"replicas": 1, "template": {"metadata": {"labels": {"a": ""}}}});
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_type_would_forget_is_compared_as_it_stands() {
+    fn values_that_the_type_would_drop_are_compared_unchanged() {
         let (one, other) = (json!({"spec": {"later": 1}}), json!({"spec": {"later": 2}}));
         assert!(!same_as(TEMPLATE, &one, &other));
         assert!(!same_as(TEMPLATE, &json!({"spec": "x"}), &json!({"spec": "y"})), "nor what it cannot hold");

@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn where_the_list_was_written_is_where_it_is_found() {
+    fn the_written_list_is_located() {
         let list = json!([{"manager": "m"}]);
         for metadata in [
             json!({"managedFields": list}),
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_has_no_list_is_left_alone() {
+    fn objects_without_managed_fields_are_unchanged() {
         for object in [
             json!(null),
             json!([1]),
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_from_outside_is_taken_for_a_packed_list() {
+    fn a_list_sent_by_a_client_is_never_treated_as_packed() {
         let mut sent = json!({"metadata": {"managedFields": [{"text": "]}"}]}});
         disarm(&mut sent);
         assert_eq!(sent, json!({"metadata": {"managedFields": [{}]}}));
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_taken_can_be_put_back() {
+    fn a_packed_list_that_was_taken_can_be_put_back() {
         let mut packed = object();
         assert_eq!(take(&mut packed), None);
         pack(&mut packed);

@@ -539,7 +539,7 @@ mod tests {
     }
 
     #[test]
-    fn text_is_made_canonical_in_its_own_family() {
+    fn quantity_text_is_canonical_and_keeps_its_suffix_family() {
         assert_eq!(canonical("1024Mi"), "1Gi");
         assert_eq!(canonical("1.5Gi"), "1536Mi");
         assert_eq!(canonical("0.5"), "500m");
@@ -564,7 +564,7 @@ mod tests {
     }
 
     #[test]
-    fn malformed_texts_are_refused() {
+    fn malformed_quantities_are_rejected() {
         for text in ["", " 1", "1 ", "1.1.M", "1K", "1i", "abc", "+", "1e", "1ee3", "1Mi2"] {
             assert!(Quantity::parse(text).is_err(), "{text}");
         }
@@ -615,7 +615,7 @@ mod tests {
     }
 
     #[test]
-    fn what_grows_out_of_an_integer_of_nanos_comes_back_into_it() {
+    fn sums_beyond_an_integer_of_nanos_return_to_it_when_they_shrink() {
         let mut amount = read("1e29");
         amount.add(amount);
         assert_eq!((amount, amount.to_string().as_str()), (read("2e29"), "200e27"));

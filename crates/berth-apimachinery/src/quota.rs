@@ -245,7 +245,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn a_pod_uses_what_it_needs_at_most() {
+    fn a_pod_counts_with_its_maximum_requests() {
         let container = |cpu: &str| json!({"name": cpu, "resources": {"requests": {"cpu": cpu}}});
         let pod = json!({"spec": {"containers": [container("1"), container("500m")],
             "initContainers": [container("3")]}});
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn limits_stand_in_for_requests_and_silence_is_noticed() {
+    fn limits_count_as_requests_and_unspecified_resources_are_reported() {
         let pod = json!({"spec": {"containers": [{"name": "c", "resources": {"limits": {"memory": "1Gi"}}}]}});
         assert_eq!(usage("", "pods", &pod)["requests.memory"].to_string(), "1Gi");
         let limited = ["requests.memory".to_owned(), "requests.cpu".to_owned(), "pods".to_owned()];

@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn what_go_refuses_is_refused_in_its_words() {
+    fn expressions_that_go_rejects_get_gos_error() {
         for (pattern, why) in [
             ("(", "missing closing )"),
             (")", "unexpected )"),
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn what_go_reads_is_read_as_go_reads_it() {
+    fn expressions_that_go_accepts_match_as_in_go() {
         for (pattern, matching, other) in [
             ("^\\d+$", "12", "\u{663}"),
             ("^[\\d-]+$", "1-2", "\u{663}"),

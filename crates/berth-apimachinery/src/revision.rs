@@ -123,7 +123,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_token_leads_back_to_its_key() {
+    fn a_continue_token_decodes_to_its_key() {
         let next = Continue { key: "/pods/a/b".to_owned(), revision: 7 };
         let token = next.encode("/pods/").expect("encodes");
         assert_eq!(Continue::decode(&token, "/pods/"), Ok(next));

@@ -727,7 +727,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn a_form_feed_is_refused_and_not_read_for_ever() {
+    fn a_form_feed_is_rejected_without_an_endless_loop() {
         assert!(LabelSelector::parse("a\u{c}b").is_err());
         assert!(LabelSelector::parse("\u{c}").is_err());
     }

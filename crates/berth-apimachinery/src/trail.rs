@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_place_reads_as_it_is_written_in_messages() {
+    fn a_path_has_the_form_of_messages() {
         let start = Trail::start();
         let (spec, item) = (start.name("spec"), start.index(3));
         let list = spec.name("containers");

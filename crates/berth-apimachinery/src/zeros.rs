@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pointers_and_what_is_always_shown_keep_their_zeros() {
+    fn pointers_and_always_written_fields_keep_their_zeros() {
         let kept = |name: &str, field: &str| kept(name).expect("it is a message").contains(field);
         let pod = "io.k8s.api.core.v1.PodSpec";
         assert!(kept(pod, "priority"), "a pointer");
@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_is_a_field_of_its_definition() {
+    fn fields_that_keep_zeros_exist_in_their_definition() {
         let mut messages = 0;
         for name in builtin::document().names() {
             let Some(kept) = kept(name) else { continue };

@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_come_back_as_they_were() {
+    fn escaped_names_survive_a_round_trip() {
         for name in ["a", "a.b", "a-b/c", "a__b", "if", "_x", "x_"] {
             assert_eq!(escape(name).as_deref().and_then(unescape).as_deref(), Some(name), "{name}");
         }

@@ -765,7 +765,7 @@ mod tests {
     }
 
     #[test]
-    fn long_chains_and_deep_nests_are_refused_not_crashed_into() {
+    fn long_chains_and_deep_nesting_are_rejected_without_a_crash() {
         for text in [
             format!("{}1{}", "(".repeat(100), ")".repeat(100)),
             vec!["true"; 5000].join(" && "),

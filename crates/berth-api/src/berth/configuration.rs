@@ -642,7 +642,7 @@ mod tests {
     }
 
     #[test]
-    fn the_default_cluster_is_valid_and_survives_being_written() {
+    fn the_default_cluster_is_valid_and_survives_a_round_trip() {
         let configuration = ClusterConfiguration::default();
         let written = serde_json::to_value(&configuration).unwrap();
         assert_eq!(ClusterConfiguration::from_value(written).unwrap(), configuration);

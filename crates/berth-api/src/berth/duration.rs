@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_a_duration_is_refused_with_an_example() {
+    fn an_invalid_duration_is_rejected_with_an_example() {
         for text in ["", "5", "s", "-1s", "1 s", "1d", "1.2.3s", ".s"] {
             let error = text.parse::<Duration>().unwrap_err().to_string();
             assert!(error.contains("90s"), "{text}: {error}");

@@ -140,7 +140,7 @@ fn other_groups_versions_and_kinds_are_refused_and_the_same_version_is_left_alon
 }
 
 #[test]
-fn fields_of_one_version_only_do_not_reach_the_other() {
+fn fields_of_one_version_only_are_dropped_in_conversion() {
     let there = |object: Value| convert(object, "v1beta2").expect("converts");
     let check = there(
         json!({ "apiVersion": "kueue.x-k8s.io/v1beta1", "kind": "AdmissionCheck", "spec": { "controllerName": "c", "retryDelayMinutes": 15 } }),

@@ -13,7 +13,7 @@ use crate::shared;
 type Facts = BTreeMap<String, String>;
 
 #[test]
-fn generated_crds_say_the_same_as_the_upstream_ones() {
+fn generated_crds_match_the_upstream_ones() {
     let Some(directory) = berth_testing::shared("kubernetes/crds") else { return };
     let generated: BTreeMap<&str, &Value> =
         berth_api::crds().iter().map(|crd| (crd["metadata"]["name"].as_str().expect("a name"), crd)).collect();

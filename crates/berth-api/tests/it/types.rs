@@ -78,7 +78,7 @@ fn values_outside_an_enumeration_are_refused_and_the_empty_one_is_the_default() 
 }
 
 #[test]
-fn absent_policies_mean_what_the_definitions_say() {
+fn absent_policies_have_the_defaults_of_the_definitions() {
     let fungibility = FlavorFungibility::default();
     assert_eq!(fungibility.when_can_borrow_or_default(), FlavorFungibilityPolicy::MayStopSearch);
     assert_eq!(fungibility.when_can_preempt_or_default(), FlavorFungibilityPolicy::TryNextFlavor);

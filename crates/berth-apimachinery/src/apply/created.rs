@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn the_text_is_that_of_the_difference_to_nothing() {
+    fn the_first_entry_equals_the_difference_to_an_empty_object() {
         let metadata = json!({"name": "a", "labels": {"x/y": "z", "\"": ""}, "annotations": {}, "finalizers": ["b", "a"],
             "ownerReferences": [{"uid": "2", "kind": "K"}, {"uid": "1"}]});
         let specs = [
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_type_has_no_text() {
+    fn a_value_without_a_type_has_no_first_entry() {
         let refused = |value: Value| created_fields(&types(), &Types::root(), &value, &Set::new(), None).is_err();
         assert!(refused(json!({"spec": {"unknown": 1}})));
         assert!(refused(json!({"spec": {"items": [{"name": "a"}, 1]}})));

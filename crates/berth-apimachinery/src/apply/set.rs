@@ -610,7 +610,7 @@ mod tests {
     }
 
     #[test]
-    fn texts_are_read_and_written_as_values_are() {
+    fn field_sets_read_and_write_the_same_as_text_and_as_values() {
         for fields in [
             json!({}),
             json!({"f:a": {".": {}, "k:{\"name\":\"x\"}": {"f:b": {}}}, "f:c": {}}),
@@ -630,7 +630,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_read_lately_is_shared_and_the_rest_forgotten() {
+    fn recently_read_sets_are_shared_and_old_ones_dropped() {
         let sets = ReadSets::default();
         let text = |i: usize| format!("{{\"f:{i}\":{{}}}}");
         let first = sets.read(&text(0)).expect("parses");

@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_that_is_wrong_is_named() {
+    fn every_fault_is_reported() {
         let object = json!({"apiVersion": "x.dev/v1", "kind": "X", "metadata": {"name": "x", "odd": 1}, "odd": 1, "odder": 2,
             "spec": {"foo": 1, "bare": {"x": 1}, "list": [{"a": "x", "b": "y"}, {"c": "z"}, {"a": 2}], "set": ["a", {}, "a"],
                      "template": {"metadata": {"name": "n", "labels": {"a": "b"}, "odd": 1}, "odd": 1}}});
@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flood_of_faults_is_cut_off() {
+    fn the_number_of_reported_faults_is_limited() {
         let object: serde_json::Map<String, Value> =
             (0..FAULTS_MAX + 10).map(|i| (format!("f{i}"), json!(1))).collect();
         assert_eq!(faults(&Value::Object(object)).lines().count(), FAULTS_MAX + 1);

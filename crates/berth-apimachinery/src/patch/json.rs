@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn operations_do_what_the_rfc_says() {
+    fn operations_follow_rfc_6902() {
         let patch = json!([
             {"op": "add", "path": "/a/-", "value": 3}, {"op": "remove", "path": "/a/0"}, {"op": "copy", "from": "/a", "path": "/b"},
             {"op": "move", "from": "/c~1d", "path": "/e"}, {"op": "test", "path": "/e", "value": null}
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failing_test_is_unprocessable_and_nonsense_is_malformed() {
+    fn a_failing_test_is_unprocessable_and_an_unknown_operation_malformed() {
         let failing = check(json!({}), json!([{"op": "test", "path": "/x", "value": 1}]));
         assert!(matches!(failing, Err(PatchError::Unprocessable(_))));
         assert!(matches!(check(json!({}), json!({})), Err(PatchError::Malformed(_))));
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn copies_of_copies_make_nothing_that_cannot_be_read_again() {
+    fn copies_of_copies_cannot_exceed_the_nesting_limit() {
         let nested = |levels: usize| (0..levels).fold(json!(1), |value, _| json!([value]));
         let document = json!({"data": {"x": nested(100)}});
         let deeper = "/data/x".to_owned() + &"/0".repeat(99);

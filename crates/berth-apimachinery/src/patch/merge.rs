@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_added_survives_a_three_way_patch() {
+    fn fields_added_by_other_clients_survive_a_three_way_patch() {
         let patch = three_way_merge(&json!({"a": 1, "b": 1}), &json!({"a": 2}), &json!({"a": 1, "b": 1, "theirs": 1}));
         assert_eq!(patch, json!({"a": 2, "b": null}));
     }

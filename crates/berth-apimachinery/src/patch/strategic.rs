@@ -501,7 +501,7 @@ mod tests {
     }
 
     #[test]
-    fn the_wanted_order_keeps_foreign_items_in_place() {
+    fn the_requested_order_keeps_other_items_in_place() {
         let target = json!({"containers": [{"name": "a"}, {"name": "theirs"}, {"name": "b"}]});
         let patch = json!({"$setElementOrder/containers": [{"name": "b"}, {"name": "a"}], "containers": []});
         assert_eq!(check(target, patch), json!({"containers": [{"name": "theirs"}, {"name": "b"}, {"name": "a"}]}));

@@ -300,7 +300,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn a_three_way_patch_leaves_foreign_items_alone() {
+    fn a_three_way_patch_keeps_items_of_other_clients() {
         let schema = Schema::parse_crd(&json!({"type": "object", "properties": {
             "env": {"type": "array", "x-kubernetes-patch-strategy": "merge", "x-kubernetes-patch-merge-key": "name",
                 "items": {"type": "object", "properties": {"name": {"type": "string"}, "value": {"type": "string"}}}}}}))

@@ -92,7 +92,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn defaults_fill_what_is_missing_and_leave_what_is_empty() {
+    fn defaults_replace_missing_values_and_keep_empty_ones() {
         let schema = Schema::parse_crd(&json!({"type": "object", "properties": {
             "a": {"type": "string", "default": "x"},
             "list": {"type": "array", "items": {"type": "object", "properties": {"b": {"type": "integer", "default": 1}}}}

@@ -643,7 +643,7 @@ mod tests {
     }
 
     #[test]
-    fn what_restricts_values_mentions_only_declared_fields() {
+    fn value_validations_mention_only_declared_fields() {
         let schema = json!({"type": "object", "properties": {"a": {"type": "string"}},
             "anyOf": [{"required": ["a"]}, {"properties": {"b": {"minLength": 1}}}]});
         assert_eq!(

@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_fields_are_named_wherever_they_are() {
+    fn unknown_fields_are_reported_at_any_depth() {
         let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p", "colour": 1,
             "ownerReferences": [{"name": "o", "size": 2}], "labels": {"any": "thing"}},
             "spec": {"containers": [{"name": "c", "shape": "round"}]}, "extra": {}});
@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn nulls_are_nothing_or_zero() {
+    fn nulls_read_as_absent_or_zero() {
         let pod = json!({"metadata": {"name": "p", "creationTimestamp": null, "labels": {"a": null}, "finalizers": null},
             "status": null, "spec": {"hostNetwork": null, "nodeSelector": null, "containers": [
                 {"name": "c", "args": ["x", null], "resources": {"limits": {"cpu": null}}}, null]}});
@@ -386,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn schemas_or_something_else_are_read_as_they_are() {
+    fn schemas_and_their_alternatives_are_kept() {
         let whole = json!({"type": "object",
             "properties": {"list": {"items": {"type": "string", "minLength": 0}}, "open": {"additionalItems": false}},
             "additionalProperties": {"items": [{"type": "object"}, {"enum": [null, 1, "x"], "default": {"any": 1}}]},
@@ -404,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_neither_a_schema_nor_what_else_it_may_be_is_refused() {
+    fn a_value_that_is_no_schema_and_no_alternative_is_rejected() {
         let says = |schema: Value| read_definition(definition(schema, json!({}))).expect_err("does not fit");
         let at = "spec.versions[0].schema.openAPIV3Schema";
         assert_eq!(says(json!({"items": "x"})), format!("{at}.items: JSON schema or list of JSON schemas expected"));
@@ -437,7 +437,7 @@ mod tests {
     }
 
     #[test]
-    fn zeros_are_kept_where_they_differ_from_nothing() {
+    fn zeros_are_kept_where_they_differ_from_absent_values() {
         let pod = json!({"metadata": {"name": "", "labels": {}, "ownerReferences": []}, "spec": {
             "hostNetwork": false, "priority": 0, "enableServiceLinks": false, "nodeSelector": {}, "tolerations": [],
             "securityContext": {}, "containers": [{"name": "", "image": "", "args": [], "env": [{"name": "A", "value": ""}],
@@ -451,7 +451,7 @@ mod tests {
     }
 
     #[test]
-    fn amounts_and_times_are_written_as_they_are_written() {
+    fn quantities_and_times_are_written_in_canonical_form() {
         let quota = json!({"spec": {"hard": {"cpu": 1.5, "memory": "1024Mi", "pods": 4}}});
         let (quota, _) = read("ResourceQuota", quota).expect("reads");
         assert_eq!(quota["spec"]["hard"], json!({"cpu": "1500m", "memory": "1Gi", "pods": "4"}));

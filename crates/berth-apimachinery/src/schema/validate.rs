@@ -432,7 +432,7 @@ mod tests {
     }
 
     #[test]
-    fn what_did_not_change_is_not_held_against_an_update() {
+    fn unchanged_invalid_fields_do_not_fail_an_update() {
         let schema = Schema::parse_crd(
             &json!({"type": "object", "properties": {"a": {"type": "string", "enum": ["x"]}, "b": {"type": "string"}}}),
         )

@@ -89,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_broken_expression_is_named_and_good_ones_are_not() {
+    fn exactly_the_expressions_that_do_not_compile_are_reported() {
         let spec = json!({
             "paramKind": {"apiVersion": "v1", "kind": "ConfigMap"},
             "matchConditions": [{"name": "a", "expression": "object.metadata.name == 'x'"}, {"name": "b", "expression": "1"}],

@@ -227,7 +227,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_come_back_as_they_were() {
+    fn timestamps_survive_a_round_trip() {
         for text in ["1970-01-01T00:00:00Z", "2000-02-29T23:59:59.25Z", "0001-01-01T00:00:00Z", "9999-12-31T23:59:59Z"]
         {
             assert_eq!(parse_timestamp(text).map(format_timestamp).as_deref(), Some(text));

@@ -50,7 +50,7 @@ fn an_item_is_looked_up_among_constants() {
 }
 
 #[test]
-fn work_stops_at_the_limit() {
+fn evaluation_stops_at_the_cost_limit() {
     for text in [
         "[1,2,3,4,5,6,7,8,9].all(a, [1,2,3,4,5,6,7,8,9].all(b, [1,2,3,4,5,6,7,8,9].all(c, [1,2,3,4,5,6,7,8,9].all(d, \
          [1,2,3,4,5,6,7,8,9].all(e, [1,2,3,4,5,6,7,8,9].all(f, a + b + c + d + e + f > 0))))))",
@@ -71,7 +71,7 @@ fn work_stops_at_the_limit() {
 }
 
 #[test]
-fn garbage_is_refused_politely() {
+fn random_text_is_rejected_without_a_crash() {
     // Random sequences of pieces of real expressions. The generator is deterministic, so that every
     // run is the same.
     let pieces = [

@@ -41,7 +41,7 @@ fn millis(ms: u64) -> Duration {
 }
 
 #[test]
-fn a_file_is_written_out_in_order_of_time() {
+fn a_plan_is_in_order_of_time() {
     let plan = plan(SMALL);
     assert_eq!(plan.queues.len(), 4);
     assert_eq!(&*plan.queues[1].name, "cq-0-1-cohort-0");
@@ -52,7 +52,7 @@ fn a_file_is_written_out_in_order_of_time() {
 }
 
 #[test]
-fn mistakes_name_the_field() {
+fn configuration_errors_name_the_field() {
     let wrong = |from: &str, to: &str| {
         let error = Config::parse(&SMALL.replace(from, to)).expect_err("a mistake");
         error.to_string()
@@ -82,7 +82,7 @@ fn no_schedule_beats_the_lower_bound_and_preemption_admits_large_workloads_at_on
 }
 
 #[test]
-fn the_published_bounds_are_ours() {
+fn the_published_bounds_are_reproduced() {
     let Some(folder) = berth_testing::shared("perf") else { return };
     for (name, seconds) in [("baseline", 66.8), ("large-scale", 4.47), ("tas", 66.4)] {
         let path = folder.join(format!("{name}.yaml"));
@@ -107,7 +107,7 @@ fn violations(ledger: Ledger<'_>) -> String {
 }
 
 #[test]
-fn the_books_of_a_clean_run_show_what_happened() {
+fn the_ledger_of_a_clean_run_has_its_figures_and_no_violations() {
     let plan = plan(SMALL);
     let mut ledger = books(&plan);
     ledger.evicted(0, millis(60));
@@ -139,7 +139,7 @@ fn the_books_of_a_clean_run_show_what_happened() {
 }
 
 #[test]
-fn the_books_tell_what_was_lost_doubled_or_given_twice() {
+fn the_ledger_reports_lost_and_repeated_events_and_quota_assigned_twice() {
     let plan = plan(SMALL);
     let mut ledger = books(&plan);
     ledger.reserved(0, millis(30));
