@@ -198,8 +198,8 @@ impl Embedded {
             logs,
             metrics,
             root_ca,
-            process_nodes: Vec::new(),
             folders: options.folders,
+            ..berth_cluster::Options::default()
         };
         let (client, machines) = if options.apart {
             let user = UserInfo::new(CONTROLLER_USER, &["system:serviceaccounts"]);

@@ -15,7 +15,7 @@ use serde_json::{Map, Value, json};
 
 use super::node_pool::{name_problem, quantity_problem};
 use super::problem::join;
-use super::{ConfigurationError, Duration, NodePoolSpec, Problem, machine_type};
+use super::{ConfigurationError, Duration, ImageConfiguration, NodePoolSpec, Problem, machine_type};
 
 /// The `kind` of cluster configuration files.
 const KIND: &str = "ClusterConfiguration";
@@ -42,6 +42,8 @@ pub struct ClusterConfiguration {
     pub pods: SimulatedPods,
     /// The pod scheduler.
     pub scheduler: SchedulerConfiguration,
+    /// Which files the images of pods run on, where pods run as processes.
+    pub images: ImageConfiguration,
 }
 
 /// A node pool of the configuration: its name and the spec of a NodePool.
@@ -375,6 +377,7 @@ struct Rest {
     provisioning_classes: Option<Vec<ProvisioningClass>>,
     pods: SimulatedPods,
     scheduler: SchedulerConfiguration,
+    images: ImageConfiguration,
 }
 
 impl Default for Rest {
@@ -388,6 +391,7 @@ impl Default for Rest {
             provisioning_classes: None,
             pods: SimulatedPods::default(),
             scheduler: SchedulerConfiguration::default(),
+            images: ImageConfiguration::default(),
         }
     }
 }
@@ -470,6 +474,7 @@ impl ClusterConfiguration {
             provisioning_classes: rest.provisioning_classes.unwrap_or_else(default_classes),
             pods: rest.pods,
             scheduler: rest.scheduler,
+            images: rest.images,
         };
         // Validation of incomplete values would only repeat the errors above.
         if problems.is_empty() {
@@ -500,6 +505,10 @@ impl ClusterConfiguration {
                 problems
                     .push(Problem::new(join(&here, "name"), format!("{:?} is the name of an earlier pool", pool.name)));
             }
+        }
+        for (i, pool) in self.node_pools.iter().enumerate().filter(|(_, pool)| pool.spec.is_process()).skip(1) {
+            let message = format!("{:?} is a second pool of this machine, which is one node", pool.name);
+            problems.push(Problem::new(at(&format!("nodePools[{i}].runtime")), message));
         }
         let scaling = &self.autoscaling;
         if scaling.scan_interval.0.is_zero() {
@@ -546,6 +555,7 @@ impl ClusterConfiguration {
                 problems.push(Problem::new(at(&field), format!("{name:?} is not a machine type known here")));
             }
         }
+        problems.extend(self.images.problems(&at("images")));
         let mut classes = BTreeSet::new();
         for (i, class) in self.provisioning_classes.iter().enumerate() {
             let field = at(&format!("provisioningClasses[{i}].name"));
@@ -628,6 +638,7 @@ fn brackets(path: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::ImageFiles;
     use super::*;
 
     fn problems(spec: Value) -> Vec<String> {
@@ -674,6 +685,60 @@ mod tests {
                 "nodePools[1].name: \"a\" is the name of an earlier pool",
             ]
         );
+    }
+
+    #[test]
+    fn a_pool_of_this_machine_takes_no_amounts_of_machines() {
+        let process = json!({ "name": "machine", "runtime": "process", "reserve": { "cpu": "1" } });
+        ClusterConfiguration::from_value(json!({ "nodePools": [process, pool(json!({}))] })).expect("valid");
+        let spec = json!({ "nodePools": [
+            { "name": "one", "runtime": "process", "machineType": "e2-standard-4", "maxNodes": 3,
+              "reserve": { "gpu": "1", "memory": "much" } },
+            { "name": "two", "runtime": "process" },
+            pool(json!({ "name": "three", "reserve": { "cpu": "1" } })),
+        ] });
+        let not_taken = "a pool with runtime: process is this machine: it takes no such field";
+        assert_eq!(
+            problems(spec),
+            [
+                format!("nodePools[0].machineType: {not_taken}"),
+                format!("nodePools[0].maxNodes: {not_taken}"),
+                "nodePools[0].reserve[gpu]: \"gpu\" cannot be reserved: expected cpu, ephemeral-storage, memory".into(),
+                "nodePools[0].reserve[memory]: \"much\" is not an amount: expected a quantity of 0 or more, such as \
+                 \"4\", \"500m\" or \"16Gi\""
+                    .into(),
+                "nodePools[2].reserve: only a pool with runtime: process can reserve amounts of its machine".into(),
+                "nodePools[1].runtime: \"two\" is a second pool of this machine, which is one node".into(),
+            ]
+        );
+    }
+
+    #[test]
+    fn image_mappings_name_files_of_the_host_or_the_registry() {
+        let spec = json!({ "images": { "otherwise": "strict", "mappings": [
+            { "image": "pytorch/*", "files": "/srv/images/torch", "entrypoint": ["python3"], "env": ["A=1"] },
+            { "image": "registry.lan/*", "files": "pull" },
+        ] } });
+        let images = ClusterConfiguration::from_value(spec).expect("valid").images;
+        assert_eq!(images.otherwise, ImageFiles::Strict);
+        assert_eq!(images.mappings[0].files, ImageFiles::Folder("/srv/images/torch".into()));
+        let written = serde_json::to_value(&images).expect("written");
+        assert_eq!(serde_json::from_value::<ImageConfiguration>(written).expect("read"), images);
+        let spec = json!({ "images": { "mappings": [
+            { "files": "pull", "user": "1000" },
+            { "image": "a", "env": ["A"], "workingDir": "srv" },
+        ] } });
+        assert_eq!(
+            problems(spec),
+            [
+                "images.mappings[0].image: required: a pattern of image names, such as \"pytorch/*\"",
+                "images.mappings[0].user: only for files on the host: an image declares its own",
+                "images.mappings[1].env[0]: \"A\" is not NAME=value",
+                "images.mappings[1].workingDir: \"srv\" is not an absolute path",
+            ]
+        );
+        let spec = json!({ "images": { "otherwise": "never" } });
+        assert!(problems(spec)[0].starts_with("images.otherwise: \"never\" is not host, pull, strict or"));
     }
 
     #[test]

@@ -9,6 +9,7 @@ mod configuration;
 pub mod decision;
 mod duration;
 pub mod explanation;
+mod images;
 mod machines;
 mod node_pool;
 mod problem;
@@ -18,10 +19,11 @@ pub use configuration::{
     ProvisioningClass, ProvisioningFailure, ResourceLimit, RunDuration, RunRule, SchedulerConfiguration, SimulatedPods,
 };
 pub use duration::{Duration, DurationError};
+pub use images::{ImageConfiguration, ImageFiles, ImageMapping};
 pub use machines::{MachineType, allocatable_cpu_milli, allocatable_memory_bytes, machine_type, machine_types};
 pub use node_pool::{
     Accelerator, Instance, LocationPolicy, MachineShape, NodePool, NodePoolSpec, NodePoolStatus, NodeTaint,
-    Provisioning, ResizeRequest, TaintEffect,
+    PoolRuntime, Provisioning, ResizeRequest, TaintEffect,
 };
 pub use problem::{ConfigurationError, Problem};
 
