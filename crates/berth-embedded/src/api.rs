@@ -10,10 +10,12 @@ use berth_api::kueue::constants::GROUP as KUEUE_GROUP;
 use berth_api::kueue::conversion;
 use berth_apimachinery::meta::GroupResource;
 use berth_apimachinery::status::Status;
+use berth_apiserver::admission::pod_security::PodSecurity;
 use berth_apiserver::audit::Log;
 use berth_apiserver::auth::tokens::TokenKey;
 use berth_apiserver::pki::FrontProxy;
 use berth_apiserver::{Answer, ApiServer, Asked, Config, Converter, Extension, LogPart, RequestInfo, UserInfo};
+use berth_cluster::metrics::ClusterMetrics;
 use berth_cluster::{LogOptions, PodLogs};
 use berth_controllers::metrics::Role;
 use berth_controllers::visibility::{self, Page};
@@ -35,6 +37,7 @@ use crate::admission::{JobSetPodWebhook, JobSetWebhook, KueueWebhook};
 use crate::cluster::{EmbeddedError, Storage};
 use crate::explanations::Explanations;
 use crate::failure::ApiFailure;
+use crate::metrics::Metrics;
 
 /// User name of the simulated cluster (controllers of built-in kinds, kubelets, node pools).
 pub const CLUSTER_USER: &str = "berth-cluster";
@@ -55,6 +58,8 @@ pub struct ApiOptions {
     pub token_key: Option<TokenKey>,
     /// Audit log of requests. With `None`, no request is recorded.
     pub audit: Option<Log>,
+    /// Pod Security policy of namespaces without labels, and exemptions.
+    pub pod_security: PodSecurity,
     /// Certificate by which aggregated API servers authenticate this one.
     pub front_proxy: Option<FrontProxy>,
     /// The controllers run in another process, which serves their API groups as an aggregated API
@@ -70,6 +75,7 @@ pub struct ApiOptions {
 pub struct Apiserver {
     server: ApiServer,
     logs: PodLogs,
+    metrics: ClusterMetrics,
     installed: Controllers,
 }
 
@@ -86,6 +92,7 @@ impl Apiserver {
         config.seed = options.seed;
         config.token_key = options.token_key;
         config.audit = options.audit;
+        config.pod_security = options.pod_security;
         if !options.bare {
             config.admission.push(Arc::new(KueueWebhook(Webhooks::new(options.controllers))));
             for kind in conversion::KINDS {
@@ -101,6 +108,8 @@ impl Apiserver {
         if !options.controllers_elsewhere {
             config.extensions = extensions(&installed);
         }
+        let metrics = Metrics::new(options.clock.clone());
+        config.extensions.push(Arc::new(metrics.clone()));
         let logs = PodLogs::default();
         config.pod_logs = Some(Arc::new(Logs(logs.clone())));
         let server = ApiServer::new(config);
@@ -111,9 +120,11 @@ impl Apiserver {
             },
             source: source.into(),
         })?;
+        metrics.connect(Client::new(server.in_process(UserInfo::master(CLUSTER_USER)).agent(AGENT).lean(), "default"));
         berth_apiserver::forget_history(&server);
         let client = Client::new(server.in_process(UserInfo::master("berth:bootstrap")).agent(AGENT), "default");
         install_definitions(&client, options.bare).await?;
+        install_objects(&client, vec![crate::metrics::reader_role()]).await?;
         if !options.bare {
             install_namespaces(&client).await?;
             install_objects(&client, rights::objects(rights::NAMESPACE)).await?;
@@ -121,7 +132,7 @@ impl Apiserver {
         if options.controllers_elsewhere && !options.bare {
             install_objects(&client, aggregated::objects(rights::NAMESPACE)).await?;
         }
-        Ok(Self { server, logs, installed })
+        Ok(Self { server, logs, metrics: metrics.source(), installed })
     }
 
     /// The server, for a listener.
@@ -132,6 +143,11 @@ impl Apiserver {
     /// The logs that `pods/log` serves; empty until they are connected to a cluster's pods.
     pub fn logs(&self) -> PodLogs {
         self.logs.clone()
+    }
+
+    /// Sources of the figures that `metrics.k8s.io` serves. Nodes without a source are simulated.
+    pub fn metrics(&self) -> ClusterMetrics {
+        self.metrics.clone()
     }
 
     /// An in-process client with all rights, whose objects have no `managedFields`.

@@ -8,10 +8,12 @@ use std::path::PathBuf;
 
 use berth_api::berth::ClusterConfiguration;
 use berth_apimachinery::field;
+use berth_apiserver::admission::pod_security::PodSecurity;
 use berth_apiserver::audit::Log;
 use berth_apiserver::auth::tokens::TokenKey;
 use berth_apiserver::pki::FrontProxy;
 use berth_apiserver::{ApiServer, InProcess, UserInfo};
+use berth_cluster::storage::Folders;
 use berth_controllers::{Decisions, configuration, rights};
 use berth_runtime::{Clock, Manager, ManagerError};
 use futures::FutureExt;
@@ -53,6 +55,9 @@ pub struct Options {
     pub token_key: Option<TokenKey>,
     /// Audit log of requests. With `None`, no request is recorded.
     pub audit: Option<Log>,
+    /// Pod Security policy of namespaces without labels, and exemptions. By default nothing is
+    /// enforced.
+    pub pod_security: PodSecurity,
     /// Certificate by which aggregated API servers authenticate this one.
     pub front_proxy: Option<FrontProxy>,
     /// The controllers run as in a process of their own: they share no cache with the simulated
@@ -60,6 +65,9 @@ pub struct Options {
     pub apart: bool,
     /// Keeps the last decisions about each workload; a journal may store them.
     pub decisions: Decisions,
+    /// Nodes of this process that keep volumes in folders; the volumes of other nodes are
+    /// simulated.
+    pub folders: Folders,
 }
 
 impl Options {
@@ -74,9 +82,11 @@ impl Options {
             root_ca: None,
             token_key: None,
             audit: None,
+            pod_security: PodSecurity::default(),
             front_proxy: None,
             apart: false,
             decisions: Decisions::default(),
+            folders: Folders::new(),
         }
     }
 }
@@ -174,14 +184,23 @@ impl Embedded {
             controllers: controllers.clone(),
             token_key: options.token_key,
             audit: options.audit,
+            pod_security: options.pod_security,
             front_proxy: options.front_proxy,
             controllers_elsewhere: false,
             bare: false,
         })
         .await?;
         let server = api.server().clone();
-        let (logs, root_ca) = (api.logs(), options.root_ca);
-        let cluster = berth_cluster::Options { configuration: cluster, seed: options.seed, logs, root_ca };
+        let (logs, metrics, root_ca) = (api.logs(), api.metrics(), options.root_ca);
+        let cluster = berth_cluster::Options {
+            configuration: cluster,
+            seed: options.seed,
+            logs,
+            metrics,
+            root_ca,
+            process_nodes: Vec::new(),
+            folders: options.folders,
+        };
         let (client, machines) = if options.apart {
             let user = UserInfo::new(CONTROLLER_USER, &["system:serviceaccounts"]);
             let machines = connect(server.in_process(UserInfo::master(CLUSTER_USER)).agent(AGENT).lean());

@@ -1,5 +1,6 @@
-//! `berth up`: a whole cluster in one process, on a loopback port, for kubectl and everything else that speaks
-//! Kubernetes. `berth apiserver`, `berth cluster` and `berth controller` are the same pieces in processes of their own.
+//! `berth up`: a whole cluster in one process, on a loopback port, for kubectl and other clients of
+//! Kubernetes. `berth apiserver`, `berth cluster` and `berth controller` run the same parts as
+//! separate processes.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -51,9 +52,11 @@ async fn up(options: &Options) -> anyhow::Result<ExitCode> {
         cluster: options.config.as_deref().map(process::read).transpose()?,
         configuration: options.controller_config.as_deref().map(process::read).transpose()?,
         root_ca: Some(front.pki().authority_pem().to_owned()),
+        pod_security: Default::default(),
         token_key: Some(front.pki().token_key().clone()),
         audit: options.audit.log()?,
         front_proxy: Some(front.front_proxy()?),
+        folders: Default::default(),
         apart: false,
         decisions,
     })

@@ -10,7 +10,7 @@ use http::{HeaderValue, Response, header};
 use serde_json::Value;
 
 use super::call::Call;
-use crate::server::{LogPart, PodLogs};
+use crate::logs::{LogPart, PodLogs};
 use crate::{ApiServer, Body};
 
 /// Interval of reads of a followed log.

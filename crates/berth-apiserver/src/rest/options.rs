@@ -8,8 +8,8 @@ use berth_apimachinery::status::Status;
 use berth_apimachinery::table::IncludeObject;
 use serde_json::{Value, json};
 
+use crate::logs::LogPart;
 use crate::negotiation;
-use crate::server::LogPart;
 
 /// What to do about fields the schema does not know.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

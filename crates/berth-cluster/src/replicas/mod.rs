@@ -1,30 +1,37 @@
-//! The ReplicaSet, Deployment and StatefulSet controllers of kube-controller-manager.
+//! The controllers of kube-controller-manager that keep pods of a template running: ReplicaSets,
+//! ReplicationControllers, Deployments, StatefulSets and DaemonSets.
 //!
 //! Each module has a pure function that plans the next writes, and a controller that applies them.
 //! Written objects go into the caches at once, so that no pod is created twice. Not implemented:
-//! adopting pods by selector, ControllerRevisions (a StatefulSet keeps only its current template),
-//! and deleting the claims of pods that are scaled down (`whenScaled: Delete`).
+//! adopting ReplicaSets and ControllerRevisions by selector, and deleting the claims of pods that
+//! are scaled down (`whenScaled: Delete`).
 
+pub mod claims;
+pub mod daemon_set;
 pub mod deployment;
 pub mod replica_set;
+pub mod revisions;
 pub mod stateful_set;
 
 use berth_runtime::{Cache, Error, Manager};
-use k8s_openapi::api::core::v1::{Pod, PodTemplateSpec};
+use k8s_openapi::api::apps::v1::ReplicaSet;
+use k8s_openapi::api::core::v1::{Pod, PodTemplateSpec, ReplicationController};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
-use kube::api::{DeleteParams, PostParams, Preconditions};
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
 use kube::core::NamespaceResourceScope;
 use kube::{Api, Client, Resource, ResourceExt};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::job::facts::{is_deleted, is_terminated};
 use crate::random;
 
 /// Adds the controllers to the manager.
 pub fn install(manager: &mut Manager) {
-    replica_set::install(manager);
+    replica_set::install::<ReplicaSet>(manager);
+    replica_set::install::<ReplicationController>(manager);
     deployment::install(manager);
     stateful_set::install(manager);
+    daemon_set::install(manager);
 }
 
 /// The owner reference that makes `owner` an object's controller.
@@ -40,7 +47,7 @@ pub(crate) fn owned_by<K: Resource<DynamicType = ()>>(owner: &K) -> OwnerReferen
 }
 
 /// True if the object's controller has this UID.
-fn is_controlled_by(object: &impl Resource, uid: &str) -> bool {
+pub(crate) fn is_controlled_by(object: &impl Resource, uid: &str) -> bool {
     let mut owners = object.owner_references().iter();
     owners.any(|owner| owner.controller == Some(true) && owner.uid == uid)
 }
@@ -104,7 +111,7 @@ where
         Writer { client: manager.client(), cache: cache.clone() }
     }
 
-    fn api(&self, namespace: &str) -> Api<K> {
+    pub(crate) fn api(&self, namespace: &str) -> Api<K> {
         Api::namespaced(self.client.clone(), namespace)
     }
 
@@ -122,11 +129,25 @@ where
         Ok(())
     }
 
-    async fn replace_status(&self, object: &K) -> Result<(), Error> {
+    pub(crate) async fn replace_status(&self, object: &K) -> Result<(), Error> {
         let api = self.api(&object.namespace().unwrap_or_default());
         let params = PostParams::default();
         self.cache.observe(berth_runtime::write::replace_status(&api, &object.name_any(), &params, object).await?);
         Ok(())
+    }
+
+    /// Applies a strategic merge patch. Returns `None` if the object does not exist any more.
+    pub(crate) async fn patch(&self, object: &K, patch: &Value) -> Result<Option<K>, Error> {
+        let api = self.api(&object.namespace().unwrap_or_default());
+        let patch = Patch::Strategic(patch);
+        match berth_runtime::write::patch(&api, &object.name_any(), &PatchParams::default(), &patch).await {
+            Ok(patched) => {
+                self.cache.observe(patched.clone());
+                Ok(Some(patched))
+            }
+            Err(error) if berth_runtime::is_not_found(&error) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
     }
 
     /// Deletes the object, unless another one with the same name has replaced it.
