@@ -69,11 +69,11 @@ impl Simulated {
             cluster: Some(cluster),
             configuration: None,
             root_ca: None,
-            pod_security: Default::default(),
             token_key: None,
             front_proxy: None,
             audit: None,
-            folders: Default::default(),
+            pod_security: Default::default(),
+            node: None,
             apart: false,
             decisions: berth_controllers::Decisions::default(),
         };

@@ -12,5 +12,5 @@ mod explanations;
 mod failure;
 mod metrics;
 
-pub use cluster::{Embedded, EmbeddedError, Options, Storage, cluster_configuration, controller_configuration};
+pub use cluster::{Embedded, EmbeddedError, Node, Options, Storage, cluster_configuration, controller_configuration};
 pub use failure::ApiFailure;

@@ -158,6 +158,12 @@ enum Fabric {
 /// File with the range of the last run.
 const RANGE: &str = "range";
 
+impl fmt::Debug for Network {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Network").field("domain", &self.domain).field("dns", &self.dns).finish_non_exhaustive()
+    }
+}
+
 impl Network {
     /// Opens the pod network of the node that has this folder, at the highest level that works.
     ///
@@ -266,6 +272,11 @@ impl Network {
             Fabric::Full(_) => cluster_ip,
             Fabric::Plain(loopback) => loopback.service(cluster_ip),
         }
+    }
+
+    /// Address of the cluster's name server; `None` if names of the cluster are not served.
+    pub fn cluster_dns(&self) -> Option<Ipv4Addr> {
+        self.dns
     }
 
     /// Name server, search domains and options for the pods of a namespace; `None` if names of the

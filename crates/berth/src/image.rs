@@ -16,7 +16,6 @@ use crate::process;
 pub const FOLDER: &str = "images";
 
 /// The images of a cluster's configuration, for the node that runs processes.
-#[cfg_attr(not(test), expect(dead_code, reason = "the process runtime of `berth up` is its caller"))]
 pub fn configured(images: &ImageConfiguration) -> berth_images::Config {
     let target = |files: &ImageFiles| match files {
         ImageFiles::Host => Target::Host,
