@@ -36,6 +36,7 @@ mod bootstrap;
 mod compaction;
 mod completion;
 mod compression;
+mod connect;
 mod fairness;
 mod flow_schemas;
 mod objects;
@@ -49,6 +50,7 @@ pub mod webhook;
 
 pub use body::Body;
 pub use compaction::forget_history;
+pub use connect::{Command, Container, Forward, PodStreams};
 pub use crd::Converter;
 pub use extension::{Answer, Asked, Extension};
 pub use objects::Objects;

@@ -27,6 +27,7 @@ use berth_store::{CommitFuture, Store, Write};
 use crate::admission::{self, AdmissionPlugin};
 use crate::auth::tokens::{TokenKey, Tokens};
 use crate::completion::{self, Completing, Disconnection};
+use crate::connect::PodStreams;
 use crate::crd::{Converter, CustomKind};
 use crate::fairness::{Figures, current_user};
 use crate::registry::{Origin, Registry, ResourceInfo, SchemaSource};
@@ -73,6 +74,8 @@ pub struct Config {
     pub admission: Vec<Arc<dyn AdmissionPlugin>>,
     /// Source of pod logs; `None` answers every request for logs with an error.
     pub pod_logs: Option<Arc<dyn PodLogs>>,
+    /// Streams of the programs in pods; `None` answers every request for them with an error.
+    pub pod_streams: Option<Arc<dyn PodStreams>>,
     /// Audit log; `None` records nothing.
     pub audit: Option<crate::audit::Log>,
     /// Client certificate that authenticates this server to aggregated API servers; `None`
@@ -102,6 +105,7 @@ impl Config {
             seed: 0,
             admission: Vec::new(),
             pod_logs: None,
+            pod_streams: None,
             audit: None,
             front_proxy: None,
             extensions: Vec::new(),

@@ -31,6 +31,7 @@ mod quota_races;
 mod quotas;
 mod races;
 mod round_trips;
+mod streams;
 mod strictness;
 mod subresources;
 mod time_limits;
