@@ -35,6 +35,7 @@ use crate::admission::{JobSetPodWebhook, JobSetWebhook, KueueWebhook};
 use crate::cluster::{EmbeddedError, Storage};
 use crate::explanations::Explanations;
 use crate::failure::ApiFailure;
+use crate::streams::Streams;
 
 /// User name of the simulated cluster (controllers of built-in kinds, kubelets, node pools).
 pub const CLUSTER_USER: &str = "berth-cluster";
@@ -70,6 +71,7 @@ pub struct ApiOptions {
 pub struct Apiserver {
     server: ApiServer,
     logs: PodLogs,
+    streams: Streams,
     installed: Controllers,
 }
 
@@ -103,6 +105,8 @@ impl Apiserver {
         }
         let logs = PodLogs::default();
         config.pod_logs = Some(Arc::new(Logs(logs.clone())));
+        let streams = Streams::default();
+        config.pod_streams = Some(Arc::new(streams.clone()));
         let server = ApiServer::new(config);
         server.ready().await.map_err(|source| EmbeddedError::Storage {
             path: match &options.storage {
@@ -121,7 +125,7 @@ impl Apiserver {
         if options.controllers_elsewhere && !options.bare {
             install_objects(&client, aggregated::objects(rights::NAMESPACE)).await?;
         }
-        Ok(Self { server, logs, installed })
+        Ok(Self { server, logs, streams, installed })
     }
 
     /// The server, for a listener.
@@ -132,6 +136,11 @@ impl Apiserver {
     /// The logs that `pods/log` serves; empty until they are connected to a cluster's pods.
     pub fn logs(&self) -> PodLogs {
         self.logs.clone()
+    }
+
+    /// The runtimes whose pods `pods/exec` and its kin reach; none until nodes are connected.
+    pub fn streams(&self) -> Streams {
+        self.streams.clone()
     }
 
     /// An in-process client with all rights, whose objects have no `managedFields`.

@@ -22,6 +22,7 @@ use tokio::task::JoinHandle;
 
 use crate::api::{AGENT, ApiOptions, Apiserver, CLUSTER_USER};
 use crate::failure::ApiFailure;
+use crate::streams::Streams;
 
 /// Storage of the objects.
 #[derive(Clone, Debug)]
@@ -147,6 +148,7 @@ pub fn controller_configuration(value: Option<Value>) -> Result<berth_controller
 /// A running cluster. Dropping it stops the controllers at their next await point.
 pub struct Embedded {
     server: ApiServer,
+    streams: Streams,
     clock: Clock,
     stop: Option<oneshot::Sender<()>>,
     manager: JoinHandle<Result<(), ManagerError>>,
@@ -179,7 +181,7 @@ impl Embedded {
             bare: false,
         })
         .await?;
-        let server = api.server().clone();
+        let (server, streams) = (api.server().clone(), api.streams());
         let (logs, root_ca) = (api.logs(), options.root_ca);
         let cluster = berth_cluster::Options { configuration: cluster, seed: options.seed, logs, root_ca };
         let (client, machines) = if options.apart {
@@ -211,7 +213,7 @@ impl Embedded {
                 None => controllers.await,
             }
         });
-        Ok(Self { server, clock: options.clock, stop: Some(stop), manager })
+        Ok(Self { server, streams, clock: options.clock, stop: Some(stop), manager })
     }
 
     /// Cluster time.
@@ -222,6 +224,11 @@ impl Embedded {
     /// The API server, for a listener.
     pub fn server(&self) -> &ApiServer {
         &self.server
+    }
+
+    /// The runtimes whose pods `pods/exec` and its kin reach. Nodes without one are simulated.
+    pub fn streams(&self) -> Streams {
+        self.streams.clone()
     }
 
     /// A client with all rights whose objects have no `managedFields`.

@@ -10,6 +10,8 @@ pub mod api;
 mod cluster;
 mod explanations;
 mod failure;
+mod streams;
 
 pub use cluster::{Embedded, EmbeddedError, Options, Storage, cluster_configuration, controller_configuration};
 pub use failure::ApiFailure;
+pub use streams::Streams;
