@@ -28,6 +28,7 @@ use crate::aggregation::Services;
 use crate::auth::tokens::{TokenKey, Tokens};
 use crate::clock::Clock;
 use crate::completion::{Completing, Disconnection};
+use crate::connect::PodStreams;
 use crate::crd::{Converter, Definitions};
 use crate::fairness::Figures;
 use crate::flow_schemas::FlowSchemas;
@@ -60,6 +61,8 @@ pub struct Config {
     pub pod_security: PodSecurity,
     /// Source of pod logs; `None` answers every request for logs with an error.
     pub pod_logs: Option<Arc<dyn PodLogs>>,
+    /// Streams of the programs in pods; `None` answers every request for them with an error.
+    pub pod_streams: Option<Arc<dyn PodStreams>>,
     /// Audit log; `None` records nothing.
     pub audit: Option<crate::audit::Log>,
     /// Client certificate that authenticates this server to aggregated API servers; `None`
@@ -90,6 +93,7 @@ impl Config {
             admission: Vec::new(),
             pod_security: PodSecurity::default(),
             pod_logs: None,
+            pod_streams: None,
             audit: None,
             front_proxy: None,
             extensions: Vec::new(),

@@ -38,6 +38,7 @@ use crate::cluster::{EmbeddedError, Storage};
 use crate::explanations::Explanations;
 use crate::failure::ApiFailure;
 use crate::metrics::Metrics;
+use crate::streams::Streams;
 
 /// User name of the simulated cluster (controllers of built-in kinds, kubelets, node pools).
 pub const CLUSTER_USER: &str = "berth-cluster";
@@ -76,6 +77,7 @@ pub struct Apiserver {
     server: ApiServer,
     logs: PodLogs,
     metrics: ClusterMetrics,
+    streams: Streams,
     installed: Controllers,
 }
 
@@ -112,6 +114,8 @@ impl Apiserver {
         config.extensions.push(Arc::new(metrics.clone()));
         let logs = PodLogs::default();
         config.pod_logs = Some(Arc::new(Logs(logs.clone())));
+        let streams = Streams::default();
+        config.pod_streams = Some(Arc::new(streams.clone()));
         let server = ApiServer::new(config);
         server.ready().await.map_err(|source| EmbeddedError::Storage {
             path: match &options.storage {
@@ -132,7 +136,7 @@ impl Apiserver {
         if options.controllers_elsewhere && !options.bare {
             install_objects(&client, aggregated::objects(rights::NAMESPACE)).await?;
         }
-        Ok(Self { server, logs, metrics: metrics.source(), installed })
+        Ok(Self { server, logs, metrics: metrics.source(), streams, installed })
     }
 
     /// The server, for a listener.
@@ -148,6 +152,11 @@ impl Apiserver {
     /// Sources of the figures that `metrics.k8s.io` serves. Nodes without a source are simulated.
     pub fn metrics(&self) -> ClusterMetrics {
         self.metrics.clone()
+    }
+
+    /// The runtimes whose pods `pods/exec` and its kin reach; none until nodes are connected.
+    pub fn streams(&self) -> Streams {
+        self.streams.clone()
     }
 
     /// An in-process client with all rights, whose objects have no `managedFields`.

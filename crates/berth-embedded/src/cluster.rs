@@ -27,6 +27,7 @@ use tokio::task::JoinHandle;
 
 use crate::api::{AGENT, ApiOptions, Apiserver, CLUSTER_USER};
 use crate::failure::ApiFailure;
+use crate::streams::Streams;
 
 /// Storage of the objects.
 #[derive(Clone, Debug)]
@@ -172,6 +173,7 @@ pub fn controller_configuration(value: Option<Value>) -> Result<berth_controller
 /// A running cluster. Dropping it stops the controllers at their next await point.
 pub struct Embedded {
     server: ApiServer,
+    streams: Streams,
     clock: Clock,
     stop: Option<oneshot::Sender<()>>,
     manager: JoinHandle<Result<(), ManagerError>>,
@@ -205,7 +207,7 @@ impl Embedded {
             pod_security: options.pod_security,
         })
         .await?;
-        let server = api.server().clone();
+        let (server, streams) = (api.server().clone(), api.streams());
         let (logs, metrics, root_ca) = (api.logs(), api.metrics(), options.root_ca);
         let mut cluster = berth_cluster::Options {
             configuration: cluster,
@@ -216,6 +218,7 @@ impl Embedded {
             ..berth_cluster::Options::default()
         };
         let network = options.node.map(|node| {
+            streams.add_node(&node.process.name, node.process.runtime.clone());
             cluster.process_nodes.push(node.process);
             cluster.machine = Some(node.machine);
             cluster.folders = node.folders;
@@ -256,7 +259,7 @@ impl Embedded {
                 None => controllers.await,
             }
         });
-        Ok(Self { server, clock: options.clock, stop: Some(stop), manager })
+        Ok(Self { server, streams, clock: options.clock, stop: Some(stop), manager })
     }
 
     /// Cluster time.
@@ -267,6 +270,11 @@ impl Embedded {
     /// The API server, for a listener.
     pub fn server(&self) -> &ApiServer {
         &self.server
+    }
+
+    /// The runtimes whose pods `pods/exec` and its kin reach. Nodes without one are simulated.
+    pub fn streams(&self) -> Streams {
+        self.streams.clone()
     }
 
     /// A client with all rights whose objects have no `managedFields`.

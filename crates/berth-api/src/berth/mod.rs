@@ -39,6 +39,10 @@ pub const API_VERSION: &str = "berth.dev/v1alpha1";
 pub const RUN_DURATION_ANNOTATION: &str = "berth.dev/run-duration";
 /// Pod annotation: the exit code the simulated containers end with.
 pub const EXIT_CODE_ANNOTATION: &str = "berth.dev/exit-code";
+/// Annotation of a simulated pod: what every command of `pods/exec` in it prints.
+pub const EXEC_OUTPUT_ANNOTATION: &str = "berth.dev/exec-output";
+/// Annotation of a simulated pod: exit code of every command of `pods/exec` in it, 0 to 255.
+pub const EXEC_EXIT_CODE_ANNOTATION: &str = "berth.dev/exec-exit-code";
 /// Annotation on jobs and pods that a policy in the API server held while no controller was
 /// available. On jobs: the original value of the field that suspends them, `true` or `false`. On
 /// pods: the scheduling gates the policy added, comma separated.

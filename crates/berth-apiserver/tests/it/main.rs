@@ -33,6 +33,7 @@ mod quota_races;
 mod quotas;
 mod races;
 mod round_trips;
+mod streams;
 mod strictness;
 mod subresources;
 mod time_limits;
