@@ -144,6 +144,8 @@ impl NodeOptions {
         let (runtime, isolation) =
             ProcessRuntime::open(self.process_runtime(&folder, data, network.clone(), &cluster.images)?).await?;
         let runtime = Arc::new(runtime);
+        // Addresses of pods that ended while this process did not run.
+        network.retain(&runtime.pods().iter().map(|pod| pod.uid.clone()).collect()).await?;
         let facts = machine.facts();
         let mut report = vec![format!("pods run as processes of {}: isolation {}", facts.name, isolation.level)];
         report.extend(isolation.reasons);
