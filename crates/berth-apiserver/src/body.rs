@@ -10,6 +10,7 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use futures::Stream;
 use http_body::{Frame, SizeHint};
+use http_body_util::BodyExt;
 
 /// Body of a response. Reading it never fails: errors are detected before the first byte is sent,
 /// and a watch that ends early reports the reason in its last event.
@@ -47,6 +48,26 @@ impl Body {
             }
             Inner::Stream(chunks) => Body::stream(futures::stream::unfold((chunks, Some(encoder)), compress_next)),
         }
+    }
+
+    /// The body of another server's response, as it arrives. Its head has been sent when it breaks
+    /// off, so an error only ends it; `what` names the response in the log.
+    pub(crate) fn incoming(body: hyper::body::Incoming, what: &'static str) -> Body {
+        Body::stream(futures::stream::unfold(body, move |mut body| async move {
+            loop {
+                match body.frame().await? {
+                    Ok(frame) => {
+                        if let Ok(chunk) = frame.into_data() {
+                            return Some((chunk, body));
+                        }
+                    }
+                    Err(error) => {
+                        tracing::debug!(%error, "{what}");
+                        return None;
+                    }
+                }
+            }
+        }))
     }
 
     /// A body that is sent chunk by chunk, as `chunks` yields.

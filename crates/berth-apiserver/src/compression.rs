@@ -6,7 +6,7 @@
 
 use http::{HeaderValue, Method, Request, Response, header};
 
-use crate::{Body, RequestInfo};
+use crate::{Body, RequestInfo, connect};
 
 /// Minimum size of a compressed response in bytes, as upstream.
 const BYTES_MIN: usize = 128 * 1024;
@@ -22,7 +22,7 @@ pub(crate) fn is_wanted<B>(request: &Request<B>) -> bool {
         return false;
     }
     let info = RequestInfo::parse(request.method(), request.uri().path(), request.uri().query().unwrap_or_default());
-    info.verb != "watch" && info.subresource != "log"
+    info.verb != "watch" && info.subresource != "log" && !connect::is_proxy(&info)
 }
 
 /// Compresses a response if it has at least [`BYTES_MIN`] bytes or is sent in chunks.

@@ -381,6 +381,6 @@ mod tests {
         let resources = core["items"][0]["versions"][0]["resources"].as_array().expect("a list").clone();
         let pods = resources.iter().find(|it| it["resource"] == "pods").expect("pods");
         assert_eq!(pods["scope"], "Namespaced");
-        assert!(pods["subresources"].as_array().is_some_and(|list| list.len() == 6));
+        assert!(pods["subresources"].as_array().is_some_and(|list| list.len() == 10));
     }
 }

@@ -8,6 +8,7 @@
 //! v3 is served as JSON, v2 as JSON and as protobuf, which Go clients require.
 
 mod cache;
+mod connections;
 mod definitions;
 mod paths;
 mod protobuf;

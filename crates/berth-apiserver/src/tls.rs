@@ -5,30 +5,33 @@
 //! handshake, the time until a request's headers are complete, their size, streams per connection,
 //! and the time that a client may leave sent data unread. The server limits bodies where it reads
 //! them. Watches have no time limit here: the server ends them, or a shutdown does after its grace
-//! period.
+//! period. A connection that became another protocol's is served by [`crate::connect`]; it keeps its
+//! place among the connections, and ends with the listener.
 
 mod timed_stream;
 mod trust;
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use berth_apimachinery::status::Status;
+use bytes::Bytes;
 use http::header::{ACCEPT, CACHE_CONTROL, DATE, HeaderValue};
 use http::{Request, Response};
+use hyper::server::conn::{http1, http2};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use hyper_util::server::conn::auto;
-use hyper_util::server::graceful::GracefulShutdown;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio_rustls::TlsAcceptor;
 
 use crate::auth::authn::Authenticator;
 use crate::completion::Disconnection;
+use crate::connect::{Carrier, Sessions, Unread};
 use crate::fairness::{self, Fairness};
-use crate::{ApiServer, Body, RequestInfo, UserInfo, audit, compression, own_service, rest};
+use crate::{ApiServer, Body, RequestInfo, UserInfo, audit, compression, connect, own_service, rest};
 
 use timed_stream::TimedStream;
 pub use trust::{Certificates, OWN_NAME};
@@ -42,6 +45,9 @@ const HEADER_BYTES_MAX: u32 = 1024 * 1024;
 const STREAMS_MAX: u32 = 250;
 /// Interval of keep-alive pings on idle HTTP/2 connections, and the time to answer one.
 const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(30);
+/// Time without traffic after which the kernel probes whether a client is still there, and the
+/// interval of its probes. A session without data notices thus that its client is gone.
+const PROBE_INTERVAL: Duration = Duration::from_secs(30);
 /// Time for open requests, including watches, to finish after shutdown began.
 const SHUTDOWN_GRACE: Duration = Duration::from_millis(500);
 
@@ -147,15 +153,16 @@ impl Listener {
     pub async fn serve(self, server: ApiServer, authenticator: Arc<Authenticator>, shutdown: impl Future<Output = ()>) {
         let slots = Arc::new(Semaphore::new(CONNECTIONS_MAX));
         let fairness = Arc::new(Fairness::start(server.inner.figures.clone(), server.store_handle()));
-        let graceful = GracefulShutdown::new();
+        let (closing, closed) = watch::channel(false);
+        let sessions = Sessions::default();
         let mut connections = tokio::task::JoinSet::new();
-        connections.spawn(own_service::keep(server.clone(), self.address));
+        let own_service = tokio::spawn(own_service::keep(server.clone(), self.address));
         tokio::pin!(shutdown);
         loop {
             let slot = tokio::select! {
                 biased;
                 () = &mut shutdown => break,
-                slot = slots.clone().acquire_owned() => slot.expect("the semaphore is never closed"),
+                slot = slots.clone().acquire_owned() => Arc::new(slot.expect("the semaphore is never closed")),
             };
             let accepted = tokio::select! {
                 biased;
@@ -172,13 +179,12 @@ impl Listener {
                         server: server.clone(),
                         authenticator: authenticator.clone(),
                         fairness: fairness.clone(),
-                        watcher: graceful.watcher(),
+                        closed: closed.clone(),
+                        sessions: sessions.clone(),
+                        slot,
                         limits: self.limits,
                     };
-                    connections.spawn(async move {
-                        connection.serve(stream, peer).await;
-                        drop(slot);
-                    });
+                    connections.spawn(connection.serve(stream, peer));
                 }
                 Err(error) => {
                     // The process is out of file descriptors, or the peer has disconnected already.
@@ -189,10 +195,14 @@ impl Listener {
             }
         }
         drop(self.socket);
-        if tokio::time::timeout(SHUTDOWN_GRACE, graceful.shutdown()).await.is_err() {
+        own_service.abort();
+        closing.send_replace(true);
+        let all_ended = async { while connections.join_next().await.is_some() {} };
+        if tokio::time::timeout(SHUTDOWN_GRACE, all_ended).await.is_err() {
             tracing::debug!("closing connections with open requests");
         }
         connections.shutdown().await;
+        sessions.shutdown().await;
     }
 }
 
@@ -203,7 +213,11 @@ struct Connection {
     server: ApiServer,
     authenticator: Arc<Authenticator>,
     fairness: Arc<Fairness>,
-    watcher: hyper_util::server::graceful::Watcher,
+    /// True once the listener shuts down.
+    closed: watch::Receiver<bool>,
+    sessions: Sessions,
+    /// The connection's share of [`CONNECTIONS_MAX`].
+    slot: Arc<OwnedSemaphorePermit>,
     limits: TimeLimits,
 }
 
@@ -211,6 +225,8 @@ impl Connection {
     async fn serve(self, stream: TcpStream, peer: SocketAddr) {
         // Small responses and watch events must not wait for each other.
         let _ = stream.set_nodelay(true);
+        let probes = socket2::TcpKeepalive::new().with_time(PROBE_INTERVAL).with_interval(PROBE_INTERVAL);
+        let _ = socket2::SockRef::from(&stream).set_tcp_keepalive(&probes);
         let acceptor = TlsAcceptor::from(self.trust.config.clone());
         let stream = match tokio::time::timeout(self.limits.handshake, acceptor.accept(stream)).await {
             Ok(Ok(stream)) => stream,
@@ -220,8 +236,11 @@ impl Connection {
         let certificate = self.trust.client(stream.get_ref().1.peer_certificates(), (self.now)());
         let (server, authenticator, fairness, now) = (self.server, self.authenticator, self.fairness, self.now);
         let limits = self.limits;
-        let service = hyper::service::service_fn(move |request: Request<hyper::body::Incoming>| {
+        let unread = Unread::limited();
+        let carrier = Carrier { sessions: self.sessions, slot: self.slot, unread: unread.clone() };
+        let service = hyper::service::service_fn(move |mut request: Request<hyper::body::Incoming>| {
             let (server, authenticator, fairness) = (server.clone(), authenticator.clone(), fairness.clone());
+            request.extensions_mut().insert(carrier.clone());
             let certificate = match &certificate {
                 // The client's certificate may expire while its connection is open.
                 ClientCertificate::Trusted { until, .. } if now().as_second() > *until => ClientCertificate::Untrusted,
@@ -232,28 +251,51 @@ impl Connection {
                 Ok::<_, Infallible>(response)
             }
         });
-        let mut builder = auto::Builder::new(TokioExecutor::new());
-        builder.http1().timer(TokioTimer::new()).header_read_timeout(limits.headers);
-        builder
-            .http2()
-            .timer(TokioTimer::new())
-            .max_concurrent_streams(STREAMS_MAX)
-            .max_header_list_size(HEADER_BYTES_MAX)
-            .keep_alive_interval(KEEP_ALIVE_INTERVAL)
-            .keep_alive_timeout(KEEP_ALIVE_INTERVAL);
         // ALPN has chosen the protocol. Detecting it from the first bytes could wait forever.
         let is_http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
-        let stream = TimedStream::new(stream, limits.unread);
-        let (builder, stream) = match is_http2 {
-            true => (builder.http2_only(), stream.with_preface_limit(limits.headers)),
-            false => (builder.http1_only(), stream),
+        let stream = TimedStream::new(stream, limits.unread).lifted_by(unread);
+        let ended = if is_http2 {
+            let stream = TokioIo::new(stream.with_preface_limit(limits.headers));
+            let connection = http2::Builder::new(TokioExecutor::new())
+                .timer(TokioTimer::new())
+                .max_concurrent_streams(STREAMS_MAX)
+                .max_header_list_size(HEADER_BYTES_MAX)
+                .keep_alive_interval(KEEP_ALIVE_INTERVAL)
+                .keep_alive_timeout(KEEP_ALIVE_INTERVAL)
+                .serve_connection(stream, service);
+            until_closed(connection, self.closed, http2::Connection::graceful_shutdown).await
+        } else {
+            let connection = http1::Builder::new()
+                .timer(TokioTimer::new())
+                .header_read_timeout(limits.headers)
+                .serve_connection(TokioIo::new(stream), service)
+                .with_upgrades();
+            until_closed(connection, self.closed, http1::UpgradeableConnection::graceful_shutdown).await
         };
-        // Without protocol upgrades, so that the connection can shut down gracefully.
-        let connection = builder.serve_connection(TokioIo::new(stream), service).into_owned();
-        if let Err(error) = self.watcher.watch(connection).await {
+        if let Err(error) = ended {
             tracing::debug!(%peer, %error, "connection ended");
         }
     }
+}
+
+/// Drives a connection to its end. Once the listener has `closed`, `shut_down` lets the connection
+/// finish its open requests only.
+async fn until_closed<C>(
+    connection: C,
+    mut closed: watch::Receiver<bool>,
+    shut_down: impl FnOnce(Pin<&mut C>),
+) -> Result<(), hyper::Error>
+where
+    C: Future<Output = Result<(), hyper::Error>>,
+{
+    tokio::pin!(connection);
+    tokio::select! {
+        ended = &mut connection => return ended,
+        // Changes once, also if the listener is gone.
+        _ = closed.changed() => {}
+    }
+    shut_down(connection.as_mut());
+    connection.await
 }
 
 /// Authenticates a request and returns its response. `body_limit` is the time for the body to
@@ -312,14 +354,20 @@ async fn answer_in_turn(
     request: Request<hyper::body::Incoming>,
     body_limit: Duration,
 ) -> Response<Body> {
-    let (parts, body) = request.into_parts();
+    let (mut parts, body) = request.into_parts();
     let accept = parts.headers.get(ACCEPT).cloned();
-    let body = match rest::read_body(body, body_limit).await {
-        Ok(body) => body,
-        Err(status) => return status_response(&status, accept.as_ref()),
+    let info = RequestInfo::parse(&parts.method, parts.uri.path(), parts.uri.query().unwrap_or_default());
+    let body = if connect::is_proxy(&info) {
+        // Passed on as it arrives.
+        parts.extensions.insert(connect::StreamedBody::new(body));
+        Bytes::new()
+    } else {
+        match rest::read_body(body, body_limit).await {
+            Ok(body) => body,
+            Err(status) => return status_response(&status, accept.as_ref()),
+        }
     };
     let query = parts.uri.query().unwrap_or_default();
-    let info = RequestInfo::parse(&parts.method, parts.uri.path(), query);
     let flow = fairness::flow_of(&info, query, &user, &server.inner.config.controllers);
     let (bytes, server, client) = (body.len(), server.clone(), Disconnection::default());
     let disconnection = client.clone();

@@ -16,6 +16,7 @@ pub mod job;
 pub mod jobset;
 pub mod kubelet;
 pub mod logs;
+pub mod machine;
 pub mod metrics;
 pub mod pod_autoscaler;
 pub mod pools;
@@ -39,6 +40,7 @@ use berth_runtime::Manager;
 pub use kubelet::options::KubeletOptions;
 pub use kubelet::process::ProcessNode;
 pub use logs::{LogOptions, PodLogs};
+pub use machine::MachineNode;
 
 /// Options of [`install`].
 #[derive(Clone, Debug, Default)]
@@ -58,6 +60,8 @@ pub struct Options {
     pub metrics: metrics::ClusterMetrics,
     /// The cluster's CA certificate in PEM, published as ConfigMap `kube-root-ca.crt` in every namespace.
     pub root_ca: Option<String>,
+    /// This machine as a node. Simulated nodes then have a taint.
+    pub machine: Option<MachineNode>,
 }
 
 /// The cluster's name, region and version.
@@ -71,6 +75,8 @@ pub struct Site {
     pub version: String,
     /// Seed of all random values.
     pub seed: u64,
+    /// Simulated nodes have the taint [`pools::SIMULATED_TAINT`], because there is a real node.
+    pub taints_simulated: bool,
 }
 
 /// Adds all controllers of an embedded cluster to `manager`.
@@ -84,6 +90,7 @@ pub fn install(manager: &mut Manager, options: Options) {
         region: configuration.region.clone(),
         version: configuration.kubernetes_version.clone(),
         seed: options.seed,
+        taints_simulated: options.machine.is_some(),
     };
     options.logs.connect(manager, configuration.pods.clone(), options.seed);
     let shared = Arc::new(configuration.clone());
@@ -92,6 +99,10 @@ pub fn install(manager: &mut Manager, options: Options) {
     provisioning::install(manager, shared, site);
     scheduler::install(manager, configuration);
     let process_nodes = options.process_nodes.iter().map(|node| node.name.clone()).collect();
+    if let Some(node) = &options.machine {
+        machine::install(manager, node.clone(), &configuration.kubernetes_version);
+    }
+    machine::install_lifecycle(manager);
     kubelet::simulated::install(manager, configuration.pods.clone(), options.seed, process_nodes);
     metrics::install(manager, &options.metrics, &options.process_nodes);
     kubelet::process::install(manager, options.process_nodes.clone());

@@ -10,6 +10,7 @@ use berth_api::kueue::constants::GROUP as KUEUE_GROUP;
 use berth_api::kueue::conversion;
 use berth_apimachinery::meta::GroupResource;
 use berth_apimachinery::status::Status;
+use berth_apiserver::admission::pod_security::PodSecurity;
 use berth_apiserver::audit::Log;
 use berth_apiserver::auth::tokens::TokenKey;
 use berth_apiserver::pki::FrontProxy;
@@ -37,6 +38,7 @@ use crate::cluster::{EmbeddedError, Storage};
 use crate::explanations::Explanations;
 use crate::failure::ApiFailure;
 use crate::metrics::Metrics;
+use crate::streams::Streams;
 
 /// User name of the simulated cluster (controllers of built-in kinds, kubelets, node pools).
 pub const CLUSTER_USER: &str = "berth-cluster";
@@ -57,6 +59,8 @@ pub struct ApiOptions {
     pub token_key: Option<TokenKey>,
     /// Audit log of requests. With `None`, no request is recorded.
     pub audit: Option<Log>,
+    /// Pod Security policy of namespaces without labels, and exemptions.
+    pub pod_security: PodSecurity,
     /// Certificate by which aggregated API servers authenticate this one.
     pub front_proxy: Option<FrontProxy>,
     /// The controllers run in another process, which serves their API groups as an aggregated API
@@ -73,6 +77,7 @@ pub struct Apiserver {
     server: ApiServer,
     logs: PodLogs,
     metrics: ClusterMetrics,
+    streams: Streams,
     installed: Controllers,
 }
 
@@ -89,6 +94,7 @@ impl Apiserver {
         config.seed = options.seed;
         config.token_key = options.token_key;
         config.audit = options.audit;
+        config.pod_security = options.pod_security;
         if !options.bare {
             config.admission.push(Arc::new(KueueWebhook(Webhooks::new(options.controllers))));
             for kind in conversion::KINDS {
@@ -108,6 +114,8 @@ impl Apiserver {
         config.extensions.push(Arc::new(metrics.clone()));
         let logs = PodLogs::default();
         config.pod_logs = Some(Arc::new(Logs(logs.clone())));
+        let streams = Streams::default();
+        config.pod_streams = Some(Arc::new(streams.clone()));
         let server = ApiServer::new(config);
         server.ready().await.map_err(|source| EmbeddedError::Storage {
             path: match &options.storage {
@@ -128,7 +136,7 @@ impl Apiserver {
         if options.controllers_elsewhere && !options.bare {
             install_objects(&client, aggregated::objects(rights::NAMESPACE)).await?;
         }
-        Ok(Self { server, logs, metrics: metrics.source(), installed })
+        Ok(Self { server, logs, metrics: metrics.source(), streams, installed })
     }
 
     /// The server, for a listener.
@@ -144,6 +152,11 @@ impl Apiserver {
     /// Sources of the figures that `metrics.k8s.io` serves. Nodes without a source are simulated.
     pub fn metrics(&self) -> ClusterMetrics {
         self.metrics.clone()
+    }
+
+    /// The runtimes whose pods `pods/exec` and its kin reach; none until nodes are connected.
+    pub fn streams(&self) -> Streams {
+        self.streams.clone()
     }
 
     /// An in-process client with all rights, whose objects have no `managedFields`.

@@ -6,7 +6,7 @@ use berth_apimachinery::status::Status;
 use bytes::Bytes;
 use http::header::{self, HeaderName};
 use http::{HeaderMap, HeaderValue, Method, Request, Response};
-use http_body_util::{BodyExt, Full};
+use http_body_util::Full;
 
 use super::Remote;
 use crate::auth::request_header::RequestHeaders;
@@ -91,23 +91,7 @@ pub(super) async fn send(objects: &Objects, remote: &Remote, request: Forwarded<
     for own in OWN_HEADERS {
         parts.headers.remove(own);
     }
-    let chunks = futures::stream::unfold(body, |mut body| async move {
-        loop {
-            match body.frame().await? {
-                Ok(frame) => {
-                    if let Ok(chunk) = frame.into_data() {
-                        return Some((chunk, body));
-                    }
-                }
-                // The head is gone already; the client sees an answer that is cut short.
-                Err(error) => {
-                    tracing::debug!(%error, "answer of an aggregated API server");
-                    return None;
-                }
-            }
-        }
-    });
-    Ok(Response::from_parts(parts, Body::stream(chunks)))
+    Ok(Response::from_parts(parts, Body::incoming(body, "response of an aggregated API server")))
 }
 
 /// The request's headers without those of its connection and without claims about the user, which are ours to make.

@@ -5,7 +5,7 @@
 use serde_json::{Map, Value, json};
 
 use super::definitions::{name_of, reference};
-use super::{Style, root};
+use super::{Style, connections, root};
 use crate::discovery::rows;
 use crate::registry::{Origin, Subresource, VersionInfo};
 use crate::{Registry, ResourceInfo};
@@ -26,7 +26,7 @@ const STRATEGIC_PATCH: &str = "application/strategic-merge-patch+json";
 pub(super) const MEDIA_TYPES: [&str; 2] = ["application/json", "application/yaml"];
 
 /// Name, type and description of a query parameter.
-type Parameter = (&'static str, &'static str, &'static str);
+pub(super) type Parameter = (&'static str, &'static str, &'static str);
 
 const DRY_RUN: Parameter =
     ("dryRun", "string", "With \"All\", the request is validated and answered, but nothing is stored.");
@@ -91,7 +91,12 @@ pub(super) fn of(registry: &Registry, group: &str, version: &str, style: Style) 
                 id: format!("{scoped}{}{}", row.kind, capitalized(&sub.name)),
                 patch_types: patch_types(row),
             };
-            paths.insert(format!("{collection}/{{name}}/{}", sub.name), subresource(&target, row.namespaced, sub));
+            let path = format!("{collection}/{{name}}/{}", sub.name);
+            let whole = subresource(&target, row.namespaced, sub);
+            if sub.name == "proxy" {
+                paths.insert(format!("{path}/{{path}}"), below_proxy(&whole, style));
+            }
+            paths.insert(path, whole);
         }
     }
     paths
@@ -221,7 +226,27 @@ fn add_watches(paths: &mut Map<String, Value>, row: &ResourceInfo, target: &Targ
     }
 }
 
+/// The path below `proxy`, whose operations have ids of their own.
+fn below_proxy(proxy: &Value, style: Style) -> Value {
+    let mut below = proxy.clone();
+    for operation in below.as_object_mut().into_iter().flatten().map(|(_, value)| value).filter(|it| it.is_object()) {
+        if let Some(id) = operation["operationId"].as_str() {
+            operation["operationId"] = json!(format!("{id}WithPath"));
+        }
+    }
+    if let Some(parameters) = below["parameters"].as_array_mut() {
+        parameters.push(connections::path_parameter(style));
+    }
+    below
+}
+
 fn subresource(target: &Target<'_>, namespaced: bool, sub: &Subresource) -> Value {
+    if sub.kind.ends_with("Options") {
+        let operations = connections::operations(target.style, target.served, &target.id, sub);
+        let mut path: Map<String, Value> = operations.into_iter().collect();
+        path.insert("parameters".to_owned(), path_parameters(target.style, namespaced, true));
+        return Value::Object(path);
+    }
     let object = name_of(target.group, target.version, target.kind);
     let mut path = Map::new();
     for verb in &sub.verbs {
@@ -384,7 +409,7 @@ pub(super) fn group_id(group: &str) -> String {
     first + &parts.map(capitalized).collect::<String>()
 }
 
-fn parameter(style: Style, place: &str, (name, kind, description): &Parameter, required: bool) -> Value {
+pub(super) fn parameter(style: Style, place: &str, (name, kind, description): &Parameter, required: bool) -> Value {
     let mut value = json!({"name": name, "in": place, "description": description});
     match style {
         Style::V2 => {

@@ -125,7 +125,9 @@ pub(super) fn encode(document: &Value) -> Vec<u8> {
 fn path(value: &Value) -> Message {
     let path = object(value);
     let mut out = Message::default();
-    for (number, method) in [(2, "get"), (3, "put"), (4, "post"), (5, "delete"), (8, "patch")] {
+    for (number, method) in
+        [(2, "get"), (3, "put"), (4, "post"), (5, "delete"), (6, "options"), (7, "head"), (8, "patch")]
+    {
         if let Some(value) = path.get(method) {
             out.message(number, operation(value));
         }

@@ -173,7 +173,6 @@ impl Call {
         let verb = self.info.verb.clone();
         let resource = self.group_resource();
         if !self.info.subresource.is_empty() {
-            self.refuse_connections()?;
             let subresource = self.version().subresource(&self.info.subresource).ok_or_else(Status::no_such_path)?;
             let supported = subresource.verbs.contains(&verb);
             return if supported {
@@ -198,22 +197,6 @@ impl Call {
         } else {
             Err(Status::method_not_supported(&resource, method_verb(method)))
         }
-    }
-
-    /// Rejects connections to containers: containers of simulated nodes have no process.
-    fn refuse_connections(&self) -> Result<(), Status> {
-        let into_pods = self.row.group.is_empty()
-            && self.row.plural == "pods"
-            && matches!(self.info.subresource.as_str(), "attach" | "exec" | "portforward" | "proxy");
-        if !into_pods {
-            return Ok(());
-        }
-        self.stored()?;
-        let (what, name) = (&self.info.subresource, &self.info.name);
-        Err(Status::bad_request(format!(
-            "{what} is not possible for pod {name}: its containers are simulated, there is no process behind them; \
-             pods/log shows what they print"
-        )))
     }
 
     /// Storage key of the object this request names.

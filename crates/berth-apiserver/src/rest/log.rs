@@ -5,11 +5,16 @@ use std::time::Duration;
 
 use berth_apimachinery::meta;
 use berth_apimachinery::status::Status;
+use berth_pod_runtime::{LogQuery, LogStream, StreamName};
 use bytes::Bytes;
+use futures::StreamExt;
+use futures::future::BoxFuture;
 use http::{HeaderValue, Response, header};
 use serde_json::Value;
 
+use super::Options;
 use super::call::Call;
+use crate::connect::{Container, selected_container};
 use crate::logs::{LogPart, PodLogs};
 use crate::{ApiServer, Body};
 
@@ -17,16 +22,20 @@ use crate::{ApiServer, Body};
 const FOLLOW_EVERY: Duration = Duration::from_secs(1);
 
 /// GET on a pod's log.
-pub(crate) fn read(call: &Call) -> Result<Response<Body>, Status> {
+pub(crate) async fn read(call: &Call) -> Result<Response<Body>, Status> {
     let record = call.stored()?;
     let pod = record.value();
-    let container = container_of(&pod, &call.options.container)?;
+    let container = selected_container(&pod, &call.options.container)?;
+    check(&call.options)?;
+    if let Some(log) = stream(call, &pod, &container) {
+        // The head is sent before the log is read, so an error only ends it.
+        let chunks = log.await?.map(|chunk| chunk.inspect_err(|error| tracing::debug!(%error, "log of a container")));
+        let chunks = chunks.take_while(|chunk| std::future::ready(chunk.is_ok()));
+        return Ok(text_response(Body::stream(chunks.filter_map(|chunk| std::future::ready(chunk.ok())))));
+    }
     let source = call.server.inner.config.pod_logs.clone();
     let source = source.ok_or_else(|| Status::service_unavailable("this server has no source of pod logs"))?;
     let mut part = call.options.log.clone();
-    if part.since_seconds.is_some() && part.since_time.is_some() {
-        return Err(Status::bad_request("at most one of `sinceTime` or `sinceSeconds` may be specified"));
-    }
     // Counted from now, also for what comes while the log is followed.
     if let Some(seconds) = part.since_seconds.take() {
         part.since_time = call.server.now().checked_sub(jiff::SignedDuration::from_secs(seconds)).ok();
@@ -36,7 +45,13 @@ pub(crate) fn read(call: &Call) -> Result<Response<Body>, Status> {
         let text = format!("previous terminated container {container:?} in pod {name:?} not found");
         return Err(Status::bad_request(text));
     }
-    let text = source.read(meta::namespace(&pod), meta::name(&pod), &container, &part).map_err(Status::bad_request)?;
+    let mut text =
+        source.read(meta::namespace(&pod), meta::name(&pod), &container, &part).map_err(Status::bad_request)?;
+    if call.options.stream == Some(StreamName::Stderr) {
+        // A container of this source writes to its standard output only.
+        text.clear();
+        return Ok(text_response(Body::from(text)));
+    }
     let written = text.len();
     let text = cut(text, call.options.tail_lines, call.options.limit_bytes);
     let body = if call.options.follow {
@@ -46,42 +61,51 @@ pub(crate) fn read(call: &Call) -> Result<Response<Body>, Status> {
             let chunk = follow.next().await?;
             Some((chunk, follow))
         });
-        Body::stream(futures::StreamExt::chain(first, rest))
+        Body::stream(first.chain(rest))
     } else {
         Body::from(text)
     };
+    Ok(text_response(body))
+}
+
+fn text_response(body: Body) -> Response<Body> {
     let mut response = Response::new(body);
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("text/plain"));
-    Ok(response)
+    response
+}
+
+/// Checks options that exclude each other.
+fn check(options: &Options) -> Result<(), Status> {
+    if options.log.since_seconds.is_some() && options.log.since_time.is_some() {
+        return Err(Status::bad_request("at most one of `sinceTime` or `sinceSeconds` may be specified"));
+    }
+    if options.stream.is_some() && options.tail_lines.is_some() {
+        return Err(Status::bad_request("`tailLines` and a specific `stream` are mutually exclusive"));
+    }
+    Ok(())
+}
+
+/// The log from the node that runs the pod; `None` for a pod whose log has another source.
+fn stream(call: &Call, pod: &Arc<Value>, container: &str) -> Option<BoxFuture<'static, Result<LogStream, Status>>> {
+    let streams = call.server.inner.config.pod_streams.clone()?;
+    let options = &call.options;
+    let seconds = options.log.since_seconds.map(jiff::SignedDuration::from_secs);
+    let query = LogQuery {
+        follow: options.follow,
+        since: options.log.since_time.or_else(|| call.server.now().checked_sub(seconds?).ok()),
+        timestamps: options.log.timestamps,
+        tail_lines: options.tail_lines.map(|lines| lines as u64),
+        limit_bytes: options.limit_bytes.map(|bytes| bytes as u64),
+        stream: options.stream,
+    };
+    let container = Container { pod: pod.clone(), name: container.to_owned() };
+    streams.logs(&container, options.log.previous, query)
 }
 
 fn has_previous_run(pod: &Value, container: &str) -> bool {
     let lists = ["containerStatuses", "initContainerStatuses"];
     let mut all = lists.iter().flat_map(|list| pod["status"][*list].as_array().into_iter().flatten());
     all.any(|status| status["name"] == container && status["lastState"]["terminated"].is_object())
-}
-
-/// The requested container, or the only one.
-fn container_of(pod: &Value, wanted: &str) -> Result<String, Status> {
-    let names: Vec<&str> = ["containers", "initContainers"]
-        .iter()
-        .flat_map(|field| pod["spec"][*field].as_array().into_iter().flatten())
-        .filter_map(|container| container["name"].as_str())
-        .collect();
-    let only = match pod["spec"]["containers"].as_array().map(Vec::as_slice) {
-        Some([only]) => only["name"].as_str(),
-        _ => None,
-    };
-    match (wanted, only) {
-        ("", Some(only)) => Ok(only.to_owned()),
-        ("", None) => Err(Status::bad_request(format!(
-            "a container name must be specified for pod {}, choose one of: [{}]",
-            meta::name(pod),
-            names.join(" ")
-        ))),
-        (name, _) if names.contains(&name) => Ok(name.to_owned()),
-        (name, _) => Err(Status::bad_request(format!("container {name} is not valid for pod {}", meta::name(pod)))),
-    }
 }
 
 /// The last lines, and of those the first bytes.

@@ -26,6 +26,7 @@ mod watch;
 pub(crate) use call::Call;
 pub(crate) use decode::take_unchanged;
 pub(crate) use encode::partial;
+pub(crate) use log::read as read_log;
 pub(crate) use negotiate::{About, Encoding, Form, OFFERED, accept as accept_form, accept_header, plain};
 pub(crate) use options::Options;
 pub(crate) use response::{response, status_response, status_response_for, to_encoding};
@@ -42,6 +43,7 @@ use http_body_util::{BodyExt, Limited};
 use crate::admission::Annotations;
 use crate::aggregation::Forwarded;
 use crate::completion::Disconnection;
+use crate::connect::{self, Link, Wire};
 use crate::discovery::Served;
 use crate::health::Health;
 use crate::protobuf::{self, DecodeError};
@@ -92,6 +94,7 @@ pub(crate) async fn handle(
     let info = RequestInfo::parse(&parts.method, parts.uri.path(), &query);
     let mut record = audit_record(server, &parts, &info, &user);
     let annotations = Annotations::default();
+    let link = Link::take(&mut parts.extensions);
     let result = async {
         let authenticated = record.as_ref().map(|_| user.clone());
         let user = auth::impersonate(&server.inner.objects, user, &mut parts.headers)?;
@@ -102,7 +105,7 @@ pub(crate) async fn handle(
             }
         }
         let lean = parts.extensions.get::<Lean>().is_some();
-        answer(server, &parts.method, &parts.headers, info, &query, body, user, lean, client, &annotations).await
+        answer(server, &parts.method, &parts.headers, info, &query, body, user, lean, client, &annotations, link).await
     }
     .await;
     let response =
@@ -181,6 +184,7 @@ async fn answer(
     lean: bool,
     client: Disconnection,
     annotations: &Annotations,
+    link: Link,
 ) -> Result<Response<Body>, Status> {
     auth::authorize(&server.inner.objects, &info, &user)?;
     if let Some(extension) = extension::find(&server.inner.config.extensions, &info) {
@@ -225,6 +229,15 @@ async fn answer(
         .iter()
         .position(|version| version.name == info.api_version && version.served)
         .ok_or_else(Status::no_such_path)?;
+    if connect::is_connection(&info) {
+        // Boxed: few requests are connections, and all would carry the room for their future.
+        let wire = Wire { method, headers, query, link };
+        return Box::pin(connect::handle(server, info, row, version, user, annotations, wire)).await;
+    }
+    if info.subresource == "log" {
+        // A person may stop reading a log that is followed. What is unread is bounded.
+        link.lift_unread_limit();
+    }
     let custom = kinds.custom.get(&(row.group.clone(), row.plural.clone())).cloned();
     let mut call = Call::new(server, info, row, version, custom, headers, query, body, user)?;
     call.negotiated.lean = lean;

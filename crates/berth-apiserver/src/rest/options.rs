@@ -6,6 +6,7 @@ use berth_apimachinery::percent::decode_component;
 use berth_apimachinery::selector::{FieldSelector, LabelSelector};
 use berth_apimachinery::status::Status;
 use berth_apimachinery::table::IncludeObject;
+use berth_pod_runtime::StreamName;
 use serde_json::{Value, json};
 
 use crate::logs::LogPart;
@@ -58,6 +59,8 @@ pub(crate) struct Options {
     pub(crate) follow: bool,
     pub(crate) limit_bytes: Option<usize>,
     pub(crate) log: LogPart,
+    /// The one output stream of a log; `None` for both.
+    pub(crate) stream: Option<StreamName>,
 }
 
 impl Options {
@@ -186,6 +189,17 @@ impl Options {
             "follow" => self.follow = boolean(value),
             "tailLines" => self.tail_lines = number(key, value)?,
             "limitBytes" => self.limit_bytes = number(key, value)?,
+            "stream" => {
+                self.stream = match value {
+                    "" | "All" => None,
+                    "Stdout" => Some(StreamName::Stdout),
+                    "Stderr" => Some(StreamName::Stderr),
+                    _ => {
+                        let error = field::Error::not_supported(&Path::new(key), value, &["All", "Stderr", "Stdout"]);
+                        return Err(Status::invalid(&GroupKind::new("", "PodLogOptions"), "", &[error]));
+                    }
+                }
+            }
             "previous" => self.log.previous = boolean(value),
             "timestamps" => self.log.timestamps = boolean(value),
             "sinceSeconds" => {

@@ -32,7 +32,7 @@ pub(crate) async fn handle(call: &mut Call, verb: &str) -> Result<Response<Body>
             bind(call, &binding).await
         }
         ("eviction", _) => evict(call).await,
-        ("log", _) => log::read(call),
+        ("log", _) => log::read(call).await,
         ("token", _) => token(call).await,
         ("finalize", "update") => finalize(call).await,
         (_, "get") => list::get(call),

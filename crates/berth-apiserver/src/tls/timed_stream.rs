@@ -9,6 +9,8 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Sleep;
 
+use crate::connect::Unread;
+
 /// Length in bytes of the preface with which every HTTP/2 connection begins. After the preface,
 /// pings detect a stalled client.
 const PREFACE: usize = 24;
@@ -17,6 +19,8 @@ const PREFACE: usize = 24;
 pub(super) struct TimedStream<S> {
     stream: S,
     unread_limit: Duration,
+    /// Says whether the limit applies.
+    unread: Unread,
     /// Deadline of a waiting write.
     waiting: Option<Pin<Box<Sleep>>>,
     preface: Option<Preface>,
@@ -32,7 +36,12 @@ struct Preface {
 
 impl<S: AsyncWrite + Unpin> TimedStream<S> {
     pub(super) fn new(stream: S, unread_limit: Duration) -> TimedStream<S> {
-        TimedStream { stream, unread_limit, waiting: None, preface: None }
+        TimedStream { stream, unread_limit, unread: Unread::limited(), waiting: None, preface: None }
+    }
+
+    /// The limit applies until it is lifted through `unread`.
+    pub(super) fn lifted_by(self, unread: Unread) -> TimedStream<S> {
+        TimedStream { unread, ..self }
     }
 
     /// For HTTP/2: reads fail unless the preface arrives within `time`, which the HTTP library
@@ -49,7 +58,7 @@ impl<S: AsyncWrite + Unpin> TimedStream<S> {
         write: impl FnOnce(Pin<&mut S>, &mut Context<'_>) -> Poll<io::Result<T>>,
     ) -> Poll<io::Result<T>> {
         let answer = write(Pin::new(&mut self.stream), context);
-        if answer.is_ready() {
+        if answer.is_ready() || !self.unread.is_limited() {
             self.waiting = None;
             return answer;
         }

@@ -15,21 +15,29 @@ use berth_apiserver::{ApiServer, Config};
 use berth_store::MemoryStore;
 
 /// A kubeconfig for a server on a port.
-struct Fixture {
+pub struct Fixture {
     directory: tempfile::TempDir,
     kubeconfig: PathBuf,
 }
 
 impl Fixture {
-    /// Runs kubectl with `stdin`. Returns whether it succeeded, and its output.
-    fn run(&self, arguments: &str, stdin: &str) -> (bool, String, String) {
-        use std::io::Write;
-        let mut child = Command::new("kubectl")
-            .args(arguments.split_whitespace())
+    /// kubectl for the server.
+    pub fn command(&self) -> Command {
+        let mut command = Command::new("kubectl");
+        command
             .env_clear()
             .env("PATH", std::env::var_os("PATH").unwrap_or_default())
             .env("HOME", self.directory.path())
-            .env("KUBECONFIG", &self.kubeconfig)
+            .env("KUBECONFIG", &self.kubeconfig);
+        command
+    }
+
+    /// Runs kubectl with `stdin`. Returns whether it succeeded, and its output.
+    fn run(&self, arguments: &str, stdin: &str) -> (bool, String, String) {
+        use std::io::Write;
+        let mut child = self
+            .command()
+            .args(arguments.split_whitespace())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
@@ -64,6 +72,15 @@ impl Fixture {
 
 /// Starts a server and runs `test` on another thread. Does nothing if kubectl is not installed.
 fn with_kubectl(test: impl FnOnce(&Fixture) + Send + 'static) {
+    with_kubectl_on(|_| {}, async |_| {}, test);
+}
+
+/// As [`with_kubectl`], with a server that is configured with `configure` and then prepared.
+pub fn with_kubectl_on(
+    configure: impl FnOnce(&mut Config),
+    prepare: impl AsyncFnOnce(&ApiServer),
+    test: impl FnOnce(&Fixture) + Send + 'static,
+) {
     if !berth_testing::has_kubectl() {
         return;
     }
@@ -79,8 +96,10 @@ fn with_kubectl(test: impl FnOnce(&Fixture) + Send + 'static) {
         let listener = Listener::bind(any_port, &certificates, clock.clone()).await.expect("a free port");
         let mut config = Config::new(Arc::new(MemoryStore::new()), clock);
         config.token_key = Some(pki.token_key().clone());
+        configure(&mut config);
         let server = ApiServer::new(config);
         server.ready().await.expect("stored");
+        prepare(&server).await;
         let directory = tempfile::tempdir().expect("a directory");
         let kubeconfig = directory.path().join("kubeconfig");
         let url = format!("https://{}", listener.address());

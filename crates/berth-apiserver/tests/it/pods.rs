@@ -98,7 +98,7 @@ async fn services_get_an_address_and_secrets_their_data() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn connections_to_simulated_containers_are_rejected() {
+async fn connections_to_containers_need_a_connection_to_their_nodes() {
     let server = server();
     let pods = "/api/v1/namespaces/default/pods";
     let pod = json!({"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c", "image": "i"}]}});

@@ -1,6 +1,5 @@
 //! The rows of the built-in kinds, as Kubernetes' discovery publishes them: the generally available
-//! versions of release 1.36. Connections into containers (exec, attach, port-forward, proxy) are
-//! omitted, because simulated nodes have none.
+//! versions of release 1.36.
 
 use std::sync::Arc;
 
@@ -21,6 +20,8 @@ enum Verbs {
 
 const ALL: [&str; 8] = ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"];
 const NO_DELETE_COLLECTION: [&str; 7] = ["create", "delete", "get", "list", "patch", "update", "watch"];
+/// Verbs of a subresource that connects a client to a container.
+const CONNECT: [&str; 2] = ["create", "get"];
 const READ_WRITE: [&str; 3] = ["get", "patch", "update"];
 
 /// One built-in kind. Items of lists are separated by spaces.
@@ -138,13 +139,13 @@ const ROWS: &[Row] = &[
         .verbs(Verbs::NoDeleteCollection)
         .sub("finalize status")
         .fields(".status.phase"),
-    cluster(CORE, "Node", "nodes").short("no").sub("status").fields(".spec.unschedulable"),
+    cluster(CORE, "Node", "nodes").short("no").sub("proxy status").fields(".spec.unschedulable"),
     namespaced(CORE, "PersistentVolumeClaim", "persistentvolumeclaims").short("pvc").sub("status"),
     cluster(CORE, "PersistentVolume", "persistentvolumes").short("pv").sub("status"),
     namespaced(CORE, "Pod", "pods")
         .short("po")
         .category("all")
-        .sub("binding ephemeralcontainers eviction log resize status")
+        .sub("attach binding ephemeralcontainers eviction exec log portforward proxy resize status")
         .fields(
             ".spec.nodeName .spec.restartPolicy .spec.schedulerName .spec.serviceAccountName .spec.hostNetwork \
          .status.phase .status.podIP .status.nominatedNodeName",
@@ -161,7 +162,7 @@ const ROWS: &[Row] = &[
     namespaced(CORE, "Service", "services")
         .short("svc")
         .category("all")
-        .sub("status")
+        .sub("proxy status")
         .fields(".spec.clusterIP .spec.type"),
     cluster(ADMISSION, "MutatingAdmissionPolicy", "mutatingadmissionpolicies").category("api-extensions"),
     cluster(ADMISSION, "MutatingAdmissionPolicyBinding", "mutatingadmissionpolicybindings").category("api-extensions"),
@@ -289,6 +290,17 @@ fn subresource(row: &Row, group: &str, version: &str, name: &str) -> Subresource
         "eviction" => ("policy", "v1", "Eviction", &["create"]),
         "token" => ("authentication.k8s.io", "v1", "TokenRequest", &["create"]),
         "log" => (group, version, row.kind, &["get"]),
+        "exec" => (group, version, "PodExecOptions", &CONNECT),
+        "attach" => (group, version, "PodAttachOptions", &CONNECT),
+        "portforward" => (group, version, "PodPortForwardOptions", &CONNECT),
+        "proxy" => {
+            let kind = match row.kind {
+                "Node" => "NodeProxyOptions",
+                "Service" => "ServiceProxyOptions",
+                _ => "PodProxyOptions",
+            };
+            (group, version, kind, &["create", "delete", "get", "patch", "update"])
+        }
         "finalize" => (group, version, row.kind, &["update"]),
         _ => (group, version, row.kind, &READ_WRITE),
     };
@@ -336,7 +348,8 @@ mod tests {
         for row in Registry::builtin().rows() {
             for version in &row.versions {
                 assert!(known(&row.group, &version.name, &row.kind), "{}", row.kind);
-                for sub in &version.subresources {
+                // The options of connections are read from queries, and have no schema.
+                for sub in version.subresources.iter().filter(|sub| !sub.kind.ends_with("Options")) {
                     assert!(known(&sub.group, &sub.version, &sub.kind), "{}/{}", row.plural, sub.name);
                 }
             }

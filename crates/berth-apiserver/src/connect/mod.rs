@@ -1,0 +1,150 @@
+//! Subresources that connect a client to a pod, a service or a node: `exec`, `attach`,
+//! `portforward` and `proxy`.
+//!
+//! A request is authorized and admitted (operation CONNECT) like any other. The HTTP connection
+//! then changes its protocol: to a WebSocket ([`websocket`]) or to SPDY ([`spdy`]). A task of its
+//! own serves the session, which counts as a connection of the listener until it ends. The programs
+//! behind a session come from [`PodStreams`]; this module knows no runtime of pods.
+
+mod command;
+mod containers;
+mod options;
+mod port_forward;
+mod proxy;
+mod session;
+mod spdy;
+mod streams;
+mod upgrade;
+mod websocket;
+
+pub(crate) use containers::selected as selected_container;
+pub(crate) use session::{Carrier, Sessions, Unread};
+pub use streams::{Command, Container, Forward, PodStreams};
+pub(crate) use upgrade::{Link, StreamedBody};
+
+use std::sync::Arc;
+
+use berth_apimachinery::status::Status;
+use bytes::Bytes;
+use http::{HeaderMap, HeaderValue, Method, Response, StatusCode, header};
+use serde_json::Value;
+
+use crate::admission::{Annotations, Operation};
+use crate::auth::{self, Attributes};
+use crate::registry::ResourceInfo;
+use crate::rest::Call;
+use crate::{ApiServer, Body, RequestInfo, UserInfo};
+
+/// The parts of a request that a connection needs besides its path.
+pub(crate) struct Wire<'a> {
+    pub(crate) method: &'a Method,
+    pub(crate) headers: &'a HeaderMap,
+    /// Raw query string.
+    pub(crate) query: &'a str,
+    pub(crate) link: Link,
+}
+
+/// Whether a request is for a subresource of this module.
+pub(crate) fn is_connection(info: &RequestInfo) -> bool {
+    let is_stream = matches!(info.subresource.as_str(), "exec" | "attach" | "portforward");
+    is_proxy(info) || (info.is_resource_request && info.api_group.is_empty() && info.resource == "pods" && is_stream)
+}
+
+/// Whether a request is passed on to a pod, a service or a node.
+pub(crate) fn is_proxy(info: &RequestInfo) -> bool {
+    info.is_resource_request
+        && info.api_group.is_empty()
+        && info.subresource == "proxy"
+        && matches!(info.resource.as_str(), "pods" | "services" | "nodes")
+}
+
+/// Answers a request for a subresource of this module.
+pub(crate) async fn handle(
+    server: &ApiServer,
+    info: RequestInfo,
+    row: Arc<ResourceInfo>,
+    version: usize,
+    user: UserInfo,
+    annotations: &Annotations,
+    wire: Wire<'_>,
+) -> Result<Response<Body>, Status> {
+    // Query and `Accept` of a proxied request are meant for the program behind the proxy, and the
+    // parameters of the others are not those of objects.
+    let mut call = Call::new(server, info, row, version, None, &HeaderMap::new(), "", Bytes::new(), user)?;
+    call.annotations = annotations.clone();
+    call.check_scope()?;
+    check_verb(&call, wire.method)?;
+    if is_proxy(&call.info) {
+        let options = options::proxy(&call);
+        admit(&mut call, options).await?;
+        return proxy::handle(&call, wire).await;
+    }
+    if call.info.parts.len() > 3 {
+        return Err(Status::no_such_path());
+    }
+    let pod = call.stored()?.value();
+    authorize_create(&call)?;
+    let options = options::of(&call.info.subresource, wire.query)?;
+    let options = admit(&mut call, options).await?;
+    match call.info.subresource.as_str() {
+        "portforward" => port_forward::handle(&call, &pod, &options, wire),
+        _ => command::handle(&call, pod, &options, wire),
+    }
+}
+
+/// Every method is passed on by a proxy; the other subresources have GET and POST.
+fn check_verb(call: &Call, method: &Method) -> Result<(), Status> {
+    let passed_on = is_proxy(&call.info) && matches!(*method, Method::OPTIONS | Method::HEAD);
+    if passed_on {
+        return Ok(());
+    }
+    call.check_verb(method).map(drop)
+}
+
+/// Returns 403 unless the user may `create` the subresource. A WebSocket begins with a GET, and the
+/// right to read must not suffice to run commands (as upstream since 1.35).
+fn authorize_create(call: &Call) -> Result<(), Status> {
+    let attributes = Attributes { verb: "create", ..Attributes::of(&call.info) };
+    let decision = auth::decide(&call.server.inner.objects, &attributes, &call.user);
+    if decision.allowed { Ok(()) } else { Err(attributes.forbidden(&call.user, &decision.reason)) }
+}
+
+/// Runs admission with the operation CONNECT. Returns the options, which webhooks may have changed.
+async fn admit(call: &mut Call, options: Value) -> Result<Value, Status> {
+    let name = call.info.name.clone();
+    let mut request = call.admission(Operation::Connect, &name, Some(options), None);
+    call.server.inner.admission.mutate(&mut request).await?;
+    call.server.inner.admission.validate(&mut request).await?;
+    request.object.take().ok_or_else(|| Status::internal("an admission plugin removed the options"))
+}
+
+/// The pods' programs; 503 if this server has none.
+fn pod_streams(call: &Call) -> Result<Arc<dyn PodStreams>, Status> {
+    call.server.inner.config.pod_streams.clone().ok_or_else(|| {
+        let (what, name) = (&call.info.subresource, &call.info.name);
+        Status::bad_request(format!(
+            "{what} is not possible for {} {name}: this server is not connected to the nodes that run pods",
+            call.row.singular
+        ))
+    })
+}
+
+/// An error of a kubelet, which clients expect as plain text; other errors are Statuses.
+fn refused(status: Status) -> Result<Response<Body>, Status> {
+    if status.reason != "InternalError" {
+        return Err(status);
+    }
+    let mut response = Response::new(Body::from(status.message));
+    *response.status_mut() = StatusCode::from_u16(status.code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    let text = HeaderValue::from_static("text/plain; charset=utf-8");
+    response.headers_mut().insert(header::CONTENT_TYPE, text);
+    Ok(response)
+}
+
+/// The error of a pod that no node runs yet.
+fn check_has_node(pod: &Value, name: &str) -> Result<(), Status> {
+    match pod["spec"]["nodeName"].as_str() {
+        None | Some("") => Err(Status::bad_request(format!("pod {name} does not have a host assigned"))),
+        Some(_) => Ok(()),
+    }
+}

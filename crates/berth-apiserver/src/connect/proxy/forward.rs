@@ -1,0 +1,190 @@
+//! Sends a request over a connection to a pod, and its response back.
+
+use berth_apimachinery::status::Status;
+use berth_pod_runtime::Duplex;
+use bytes::Bytes;
+use http::header::{self, HeaderName};
+use http::{HeaderMap, HeaderValue, Request, Response, StatusCode};
+use http_body_util::{Either, Empty};
+use hyper_util::rt::TokioIo;
+
+use super::super::upgrade;
+use crate::Body;
+use crate::connect::Wire;
+
+/// Headers about one connection, not about the request or response.
+const OWN_HEADERS: [HeaderName; 9] = [
+    header::CONNECTION,
+    HeaderName::from_static("keep-alive"),
+    HeaderName::from_static("proxy-connection"),
+    header::PROXY_AUTHENTICATE,
+    header::PROXY_AUTHORIZATION,
+    header::TE,
+    header::TRAILER,
+    header::TRANSFER_ENCODING,
+    header::UPGRADE,
+];
+
+/// A request that is passed on.
+pub(super) struct Forwarded<'a> {
+    /// Path for the program in the pod, raw.
+    pub(super) path: &'a str,
+    /// Path of this server that leads to the pod.
+    pub(super) prefix: &'a str,
+    /// Host and port of the pod.
+    pub(super) authority: String,
+    pub(super) wire: Wire<'a>,
+}
+
+/// Passes a request on. Returns the program's response, or the response to a changed protocol.
+///
+/// # Errors
+/// 503 if the program does not answer.
+pub(super) async fn forward(stream: Box<dyn Duplex>, request: Forwarded<'_>) -> Result<Response<Body>, Status> {
+    let Forwarded { path, prefix, authority, mut wire } = request;
+    let unreachable = |why: &dyn std::fmt::Display| {
+        Status::service_unavailable(format!("error trying to reach service: {authority}: {why}"))
+    };
+    let (mut sender, connection) =
+        hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(|error| unreachable(&error))?;
+    // Drives the exchange until the response's body has been read or dropped.
+    tokio::spawn(async move {
+        if let Err(error) = connection.with_upgrades().await {
+            tracing::debug!(%error, "connection to a pod");
+        }
+    });
+    let path = if path.is_empty() { "/" } else { path };
+    let separator = if wire.query.is_empty() { "" } else { "?" };
+    let body = match wire.link.body() {
+        Some(body) => Either::Left(body),
+        None => Either::Right(Empty::<Bytes>::new()),
+    };
+    let mut sent = Request::builder()
+        .method(wire.method)
+        .uri(format!("{path}{separator}{}", wire.query))
+        .body(body)
+        .map_err(|error| Status::bad_request(error.to_string()))?;
+    *sent.headers_mut() = request_headers(wire.headers, prefix, path, &authority);
+    let host = sent.headers()[header::HOST].clone();
+    let mut response = sender.send_request(sent).await.map_err(|error| unreachable(&error))?;
+    if response.status() == StatusCode::SWITCHING_PROTOCOLS {
+        let upgraded = hyper::upgrade::on(&mut response);
+        let headers = response.headers().clone();
+        return upgrade::to_any(wire.link, headers, move |mut client| async move {
+            let Ok(pod) = upgraded.await else { return };
+            let copied = tokio::io::copy_bidirectional(&mut client, &mut TokioIo::new(pod)).await;
+            if let Err(error) = copied {
+                tracing::debug!(%error, "upgraded connection to a pod");
+            }
+        });
+    }
+    let (mut parts, body) = response.into_parts();
+    remove_own(&mut parts.headers);
+    if let Some(location) = parts.headers.get(header::LOCATION).and_then(|location| location.to_str().ok())
+        && let Some(location) = relocated(location, prefix, host.to_str().unwrap_or_default())
+        && let Ok(location) = HeaderValue::try_from(location)
+    {
+        parts.headers.insert(header::LOCATION, location);
+    }
+    Ok(Response::from_parts(parts, Body::incoming(body, "response of a pod")))
+}
+
+/// Removes the headers of a connection, and those that `Connection` names.
+fn remove_own(headers: &mut HeaderMap) {
+    let named: Vec<HeaderName> = headers
+        .get_all(header::CONNECTION)
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(','))
+        .filter_map(|name| HeaderName::try_from(name.trim()).ok())
+        .collect();
+    for name in OWN_HEADERS.into_iter().chain(named) {
+        headers.remove(name);
+    }
+}
+
+/// The client's headers for the program in a pod: without the credentials for this server, and with
+/// the path by which the client reached the pod.
+fn request_headers(given: &HeaderMap, prefix: &str, path: &str, authority: &str) -> HeaderMap {
+    let mut headers = given.clone();
+    let upgrade = given.get(header::UPGRADE).filter(|_| upgrade::is_asked(given)).cloned();
+    remove_own(&mut headers);
+    // The HTTP library writes the length that the body has, and has answered `Expect`.
+    for name in [header::AUTHORIZATION, header::CONTENT_LENGTH, header::EXPECT] {
+        headers.remove(name);
+    }
+    if let Some(upgrade) = upgrade {
+        headers.insert(header::CONNECTION, HeaderValue::from_static("Upgrade"));
+        headers.insert(header::UPGRADE, upgrade);
+    }
+    // Over HTTP/2, the host is not a header.
+    if !headers.contains_key(header::HOST) {
+        let host = HeaderValue::try_from(authority).unwrap_or(HeaderValue::from_static("localhost"));
+        headers.insert(header::HOST, host);
+    }
+    let forwarded = [
+        ("x-forwarded-uri", format!("{prefix}{path}")),
+        ("x-forwarded-host", headers[header::HOST].to_str().unwrap_or_default().to_owned()),
+        ("x-forwarded-proto", "https".to_owned()),
+    ];
+    for (name, value) in forwarded {
+        if let Ok(value) = HeaderValue::try_from(value) {
+            headers.insert(name, value);
+        }
+    }
+    headers
+}
+
+/// A redirect within the pod as a path of this server; `None` for others.
+fn relocated(location: &str, prefix: &str, host: &str) -> Option<String> {
+    let path = match location.split_once("://") {
+        Some((_, rest)) => {
+            let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+            (authority == host).then_some(path)?
+        }
+        None => Some(location).filter(|path| path.starts_with('/') && !path.starts_with("//"))?,
+    };
+    (!path.starts_with(prefix)).then(|| format!("{prefix}{path}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn redirects_within_the_pod_lead_back_through_the_proxy() {
+        let prefix = "/api/v1/namespaces/a/pods/p/proxy";
+        let to = |location: &str| relocated(location, prefix, "127.0.0.1:6443");
+        assert_eq!(to("/login?next=/").as_deref(), Some("/api/v1/namespaces/a/pods/p/proxy/login?next=/"));
+        let absolute = "https://127.0.0.1:6443/x";
+        assert_eq!(to(absolute).as_deref(), Some("/api/v1/namespaces/a/pods/p/proxy/x"));
+        for other in ["relative", "//example.com/x", "https://example.com/x", "/api/v1/namespaces/a/pods/p/proxy/x"] {
+            assert_eq!(to(other), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn credentials_and_headers_of_the_connection_stay_here() {
+        let given = HeaderMap::from_iter([
+            (header::AUTHORIZATION, HeaderValue::from_static("Bearer secret")),
+            (header::CONNECTION, HeaderValue::from_static("close, x-mine")),
+            (HeaderName::from_static("x-mine"), HeaderValue::from_static("1")),
+            (header::ACCEPT, HeaderValue::from_static("text/html")),
+            (header::TRANSFER_ENCODING, HeaderValue::from_static("chunked")),
+        ]);
+        let sent = request_headers(&given, "/prefix", "/path", "10.0.0.1:80");
+        let names: Vec<&str> = sent.keys().map(HeaderName::as_str).collect();
+        let mut sorted = names.clone();
+        sorted.sort_unstable();
+        assert_eq!(sorted, ["accept", "host", "x-forwarded-host", "x-forwarded-proto", "x-forwarded-uri"]);
+        assert_eq!(sent[header::HOST], "10.0.0.1:80");
+        assert_eq!(sent["x-forwarded-uri"], "/prefix/path");
+        let upgrade = HeaderMap::from_iter([
+            (header::CONNECTION, HeaderValue::from_static("keep-alive, Upgrade")),
+            (header::UPGRADE, HeaderValue::from_static("websocket")),
+        ]);
+        let sent = request_headers(&upgrade, "", "/", "10.0.0.1:80");
+        assert_eq!(sent[header::CONNECTION], "Upgrade");
+        assert_eq!(sent[header::UPGRADE], "websocket");
+    }
+}

@@ -1,0 +1,67 @@
+//! The interface between this server and the nodes that run pods.
+
+use std::sync::Arc;
+
+use berth_apimachinery::status::Status;
+use berth_pod_runtime::{Duplex, ExitStatus, LogQuery, LogStream, RuntimeError, StreamIo};
+use futures::future::BoxFuture;
+use serde_json::Value;
+
+/// A container of a pod. It is in the pod's spec; whether it runs is for the implementation of
+/// [`PodStreams`] to say.
+#[derive(Clone, Debug)]
+pub struct Container {
+    /// The pod as stored.
+    pub pod: Arc<Value>,
+    /// Name of the container.
+    pub name: String,
+}
+
+/// Connects streams to a program that was found, and returns when it has ended. Errors are reported
+/// to the client through the connection. Dropping the future ends a command of `exec` and
+/// disconnects from a container that was attached to.
+pub type Command = Box<dyn FnOnce(StreamIo) -> BoxFuture<'static, Result<ExitStatus, RuntimeError>> + Send>;
+
+/// Connects a stream to a port of a pod, and returns when either side has closed it.
+pub type Forward = Arc<dyn Fn(u16, Box<dyn Duplex>) -> BoxFuture<'static, Result<(), RuntimeError>> + Send + Sync>;
+
+/// Streams of the programs in pods: the counterpart of the kubelets' own servers.
+///
+/// The methods find the program without waiting. An error is the response to the client's request.
+/// One with the reason `InternalError` is sent as plain text, as a kubelet does, for example
+/// `container not found ("main")` with code 500.
+pub trait PodStreams: Send + Sync + 'static {
+    /// Finds a running container, to run `command` in it.
+    ///
+    /// # Errors
+    /// The container does not run, or its node cannot run commands.
+    fn exec(&self, container: &Container, command: Vec<String>) -> Result<Command, Status>;
+
+    /// Finds a running container, to connect to its own input and output.
+    ///
+    /// # Errors
+    /// The container does not run, or its node cannot connect to it.
+    fn attach(&self, container: &Container) -> Result<Command, Status>;
+
+    /// Finds a running pod, to connect to its ports.
+    ///
+    /// # Errors
+    /// The pod does not run, or its node cannot connect to it.
+    fn port_forward(&self, pod: &Arc<Value>) -> Result<Forward, Status>;
+
+    /// The log of a container's present or `previous` run. `None` for a pod whose log comes from
+    /// [`crate::Config::pod_logs`].
+    fn logs(
+        &self,
+        container: &Container,
+        previous: bool,
+        query: LogQuery,
+    ) -> Option<BoxFuture<'static, Result<LogStream, Status>>>;
+
+    /// Opens a connection to a TCP port at the address of a pod, for `proxy`.
+    fn connect(&self, pod: &Arc<Value>, port: u16) -> BoxFuture<'static, Result<Box<dyn Duplex>, Status>>;
+
+    /// Use of resources on a node, as `/stats/summary` of its kubelet; `None` for a node without
+    /// such figures.
+    fn node_summary(&self, node: &Arc<Value>) -> BoxFuture<'static, Option<Value>>;
+}
