@@ -37,7 +37,8 @@ use std::sync::Arc;
 use berth_api::berth::ClusterConfiguration;
 use berth_runtime::Manager;
 
-pub use kubelet::process::{KubeletOptions, ProcessNode};
+pub use kubelet::options::KubeletOptions;
+pub use kubelet::process::ProcessNode;
 pub use logs::{LogOptions, PodLogs};
 pub use machine::MachineNode;
 

@@ -6,6 +6,7 @@
 //! with a [`berth_pod_runtime::PodRuntime`] run real containers ([`process`]).
 
 pub mod lifecycle;
+pub mod options;
 pub mod process;
 mod references;
 mod resize;

@@ -15,7 +15,7 @@ use k8s_openapi::api::core::v1::{
     ResourceRequirements,
 };
 
-use super::simulated::{container_id, image_id};
+use super::simulated::ids::{container_id, image_id};
 use crate::scheduling::Resources;
 use crate::time::stamp;
 

@@ -20,39 +20,16 @@ mod stop;
 mod worker;
 mod workers;
 
-use std::net::IpAddr;
 use std::sync::Arc;
 
-use berth_pod_runtime::{ContainerId, Devices, DnsConfig, PodRuntime};
+use berth_pod_runtime::{ContainerId, Devices, PodRuntime};
+
+use super::options::KubeletOptions;
 
 pub use workers::install;
 
 /// Scheme of container IDs in a pod's status.
 const SCHEME: &str = "berth";
-
-/// Options of the kubelet of one node.
-#[derive(Clone, Debug)]
-pub struct KubeletOptions {
-    /// Addresses of the cluster's DNS servers. Without any, pods use the host's.
-    pub cluster_dns: Vec<IpAddr>,
-    /// Domain of the cluster: `cluster.local`.
-    pub cluster_domain: String,
-    /// Address of the node, as pods see it.
-    pub host_ip: String,
-    /// The host's resolver configuration, for pods that extend it.
-    pub host_dns: DnsConfig,
-}
-
-impl Default for KubeletOptions {
-    fn default() -> Self {
-        Self {
-            cluster_dns: Vec::new(),
-            cluster_domain: "cluster.local".to_owned(),
-            host_ip: "127.0.0.1".to_owned(),
-            host_dns: DnsConfig::default(),
-        }
-    }
-}
 
 /// A node that runs containers.
 #[derive(Clone)]

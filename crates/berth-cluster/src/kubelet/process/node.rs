@@ -6,8 +6,8 @@ use berth_pod_runtime::{Devices, PodRuntime};
 use berth_runtime::{Cache, Clock, ObjectKey, Recorder};
 use k8s_openapi::api::core::v1::{Node as NodeObject, Pod};
 
-use super::KubeletOptions;
 use crate::kubelet::lifecycle::Notice;
+use crate::kubelet::options::KubeletOptions;
 use crate::kubelet::resolve::{Amounts, Objects};
 use crate::kubelet::write::Writer;
 

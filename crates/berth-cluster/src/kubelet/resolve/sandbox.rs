@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::{Pod, PodDNSConfig, PodSpec};
 use kube::ResourceExt;
 
 use super::limits::pod_limits;
-use crate::kubelet::process::KubeletOptions;
+use crate::kubelet::options::KubeletOptions;
 
 /// Longest label of a domain name.
 const LABEL_MAX: usize = 63;

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::kubelet::lifecycle::members;
-use crate::kubelet::process::KubeletOptions;
+use crate::kubelet::options::KubeletOptions;
 
 fn list<K: DeserializeOwned>(values: Value) -> Vec<K> {
     serde_json::from_value(values).expect("objects")

@@ -5,9 +5,10 @@
 //! nothing and runs nothing twice.
 
 mod controller;
+pub mod ids;
 mod missing;
 pub mod run;
 mod step;
 
 pub use controller::install;
-pub use step::{Simulation, Step, container_id, image_id, step};
+pub use step::{Simulation, Step, step};

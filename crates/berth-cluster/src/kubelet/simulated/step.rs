@@ -8,6 +8,7 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{Pod, PodIP, PodStatus};
 use kube::ResourceExt;
 
+use super::ids::{container_id, image_id};
 use super::missing::Missing;
 use super::run::{FAIL_NOW_ANNOTATION, RunPlan, plan, plan_of_command};
 use crate::kubelet::lifecycle::{
@@ -257,17 +258,6 @@ impl PodState {
             end(&mut runs.latest, exit_code, now);
         }
     }
-}
-
-/// ID of a run of a simulated container.
-pub fn container_id(uid: &str, name: &str, attempt: i32) -> String {
-    let hash = crate::random::hash(&["container", uid, name, &attempt.to_string()]);
-    format!("sim://{hash:016x}")
-}
-
-/// ID of a simulated image.
-pub fn image_id(image: &str) -> String {
-    format!("sim://{image}")
 }
 
 fn end(run: &mut Run, exit_code: i32, now: Timestamp) {
