@@ -36,6 +36,7 @@ pub use controllers::install;
 pub use dns::{Answer, TTL, Zone};
 pub use network::{Level, Network, OpenError, Options, Report};
 pub use ranges::Ranges;
+pub use resolvers::host_dns;
 
 #[cfg(doc)]
 use berth_pod_runtime::SandboxNetwork;

@@ -1,18 +1,35 @@
-//! The name servers of the host.
+//! The resolver configuration of the host.
 
 use std::net::IpAddr;
 
-/// The name servers of `/etc/resolv.conf`; none if it cannot be read.
-pub(crate) fn of_host() -> Vec<IpAddr> {
+use berth_pod_runtime::DnsConfig;
+
+/// The configuration in `/etc/resolv.conf`; empty if it cannot be read.
+pub fn host_dns() -> DnsConfig {
     std::fs::read_to_string("/etc/resolv.conf").map(|text| parse(&text)).unwrap_or_default()
 }
 
-fn parse(text: &str) -> Vec<IpAddr> {
-    let servers = text.lines().filter_map(|line| {
+/// The host's name servers.
+pub(crate) fn of_host() -> Vec<IpAddr> {
+    host_dns().nameservers.iter().filter_map(|address| address.parse().ok()).collect()
+}
+
+/// As the resolver reads the file: the last line with `search` counts, and options add up.
+fn parse(text: &str) -> DnsConfig {
+    let mut found = DnsConfig::default();
+    for line in text.lines() {
         let mut words = line.split_whitespace();
-        (words.next() == Some("nameserver")).then(|| words.next()).flatten()
-    });
-    servers.filter_map(|word| word.parse().ok()).collect()
+        match words.next() {
+            Some("nameserver") => {
+                let address = words.next().filter(|word| word.parse::<IpAddr>().is_ok());
+                found.nameservers.extend(address.map(str::to_owned));
+            }
+            Some("search") => found.searches = words.map(str::to_owned).collect(),
+            Some("options") => found.options.extend(words.map(str::to_owned)),
+            _ => {}
+        }
+    }
+    found
 }
 
 #[cfg(test)]
@@ -22,6 +39,8 @@ mod tests {
     #[test]
     fn name_servers_are_read_and_other_lines_ignored() {
         let text = "# nameserver 9.9.9.9\nsearch example.com\nnameserver 10.0.0.2\nnameserver fd00::2\nnameserver x\n";
-        assert_eq!(parse(text), ["10.0.0.2".parse::<IpAddr>().unwrap(), "fd00::2".parse().unwrap()]);
+        let found = parse(text);
+        assert_eq!(found.nameservers, ["10.0.0.2", "fd00::2"]);
+        assert_eq!(found.searches, ["example.com"]);
     }
 }

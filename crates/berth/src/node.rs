@@ -112,7 +112,8 @@ impl NodeOptions {
         security
     }
 
-    fn runs_processes(&self, cluster: &ClusterConfiguration) -> bool {
+    /// Whether pods run as processes: by the option, or by a node pool of the configuration.
+    pub fn runs_processes(&self, cluster: &ClusterConfiguration) -> bool {
         self.runtime == Runtime::Process || cluster.node_pools.iter().any(|pool| pool.spec.is_process())
     }
 
@@ -154,7 +155,7 @@ impl NodeOptions {
             cluster_dns: network.cluster_dns().into_iter().map(IpAddr::from).collect(),
             cluster_domain: DOMAIN.to_owned(),
             host_ip: facts.addresses.first().map_or_else(|| "127.0.0.1".to_owned(), ToString::to_string),
-            ..KubeletOptions::default()
+            host_dns: berth_network::host_dns(),
         };
         let process =
             ProcessNode { name: facts.name.clone(), runtime: runtime.clone(), devices: devices.clone(), options };

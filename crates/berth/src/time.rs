@@ -38,6 +38,11 @@ fn scale(text: &str) -> Result<f64, String> {
 }
 
 impl TimeOptions {
+    /// Whether cluster time runs at the speed of real time.
+    pub fn is_real_speed(&self) -> bool {
+        self.time_scale == 1.0
+    }
+
     /// The clock of a cluster that stores its time in this folder; `None` if nothing is stored.
     ///
     /// # Errors

@@ -5,6 +5,7 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use anyhow::bail;
 use berth_controllers::Decisions;
 use berth_embedded::{Embedded, Options as EmbeddedOptions, cluster_configuration};
 use clap::Args;
@@ -50,6 +51,9 @@ async fn up(options: &Options) -> anyhow::Result<ExitCode> {
     let keeper = time.keep();
     let cluster = options.config.as_deref().map(process::read).transpose()?;
     let configured = cluster_configuration(cluster.clone())?;
+    if options.node.runs_processes(&configured) && !options.time.is_real_speed() {
+        bail!("--time-scale needs simulated pods: processes run in real time; leave out one of the two options");
+    }
     let opened = options.node.open(&front, &configured).await?;
     let report = opened.as_ref().map(|node| node.report.clone()).unwrap_or_default();
     let (node, closing) = opened.map(OpenNode::split).unzip();

@@ -37,7 +37,7 @@ use backoff::Backoff;
 use facts::{TRACKING_FINALIZER, finished_condition, is_managed_elsewhere, is_tracked, job_spec, name, uid};
 
 /// Delay, per pod of the Job, from a pod event to the reconcile. It batches the events of large
-/// Jobs, and is at most [`GATHER_MAX`].
+/// Jobs, and is at most [`BATCH_DELAY_MAX`].
 const BATCH_DELAY_PER_POD: Duration = Duration::from_millis(1);
 /// Maximum delay from a pod event to the reconcile: kube-controller-manager's delay for every Job.
 const BATCH_DELAY_MAX: Duration = Duration::from_secs(1);

@@ -1,4 +1,4 @@
-//! Input and output of [`super::decide`].
+//! Input and output of [`super::decide()`].
 
 use std::collections::BTreeMap;
 

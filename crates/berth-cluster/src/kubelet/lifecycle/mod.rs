@@ -1,6 +1,6 @@
 //! What a kubelet decides about a pod, independent of the runtime.
 //!
-//! [`decide`] is a pure function of [`Facts`]: the pod, the runs of its containers, the results of
+//! [`decide()`] is a pure function of [`Facts`]: the pod, the runs of its containers, the results of
 //! their probes, and the time. It returns a [`Decision`]: the containers to start and to stop, the
 //! pod's new status, events, and when to decide again. It is level-triggered, so an action that
 //! was not carried out appears in the next decision.
