@@ -132,7 +132,7 @@ pub fn schemas(data: &[u8]) {
         "spec": {"group": "example.com", "scope": "Namespaced", "names": {"plural": "boats", "kind": "Boat"},
             "versions": [{"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": schema}}]},
     });
-    let errors = berth_apiserver::crd::validate::validate(&definition);
+    let errors = berth_kinds::crd::validate::validate(&definition);
     let Ok(parsed) = Schema::parse_crd(&schema) else {
         assert!(!errors.is_empty(), "validation accepts a schema that does not parse: {schema}");
         return;

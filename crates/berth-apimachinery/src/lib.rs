@@ -8,7 +8,7 @@
 //! |---|---|
 //! | saying what is wrong | [`field`], [`status`] |
 //! | reading objects and requests | [`decode`], [`meta`], [`selector`], [`revision`], [`jsonpath`] |
-//! | single values | [`quantity`], [`int_or_string`], [`times`], [`names`], [`regexp`] |
+//! | single values | [`quantity`], [`int_or_string`], [`times`], [`cron`], [`names`], [`regexp`] |
 //! | whole objects | [`validation`], [`schema`], [`openapi`], [`builtin`], [`meaning`] |
 //! | changing objects | [`patch`], [`apply`], [`deletion`] |
 //! | showing objects | [`table`] |
@@ -17,6 +17,7 @@
 pub mod apply;
 pub mod builtin;
 pub mod condensed;
+pub mod cron;
 pub mod decode;
 pub mod deletion;
 pub mod field;

@@ -7,12 +7,14 @@ use berth_apimachinery::meta;
 use berth_store::{CommitFuture, Write};
 use serde_json::{Value, json};
 
-use crate::{ApiServer, aggregation, auth, objects, strategy};
+use crate::pki::FrontProxy;
+use crate::state::State;
+use crate::{aggregation, auth, objects, strategy};
 
 const NAMESPACES: [&str; 4] = ["default", "kube-node-lease", "kube-public", "kube-system"];
 
 /// Queues writes of the missing objects. Each future resolves when its object is durable.
-pub(crate) fn queue(server: &ApiServer) -> Vec<CommitFuture> {
+pub(crate) fn queue(state: &State, front_proxy: Option<&FrontProxy>) -> Vec<CommitFuture> {
     let mut wanted: Vec<Value> = NAMESPACES
         .iter()
         .map(|name| {
@@ -31,18 +33,18 @@ pub(crate) fn queue(server: &ApiServer) -> Vec<CommitFuture> {
         })
     }));
     wanted.extend(network::flow_control());
-    wanted.push(network::service_range(&server.timestamp()));
+    wanted.push(network::service_range(&state.timestamp()));
     wanted.extend(auth::bootstrap::objects());
-    wanted.extend(server.inner.config.front_proxy.as_ref().map(aggregation::authentication));
-    wanted.into_iter().filter_map(|object| create(server, object)).collect()
+    wanted.extend(front_proxy.map(aggregation::authentication));
+    wanted.into_iter().filter_map(|object| create(state, object)).collect()
 }
 
-fn create(server: &ApiServer, mut object: Value) -> Option<CommitFuture> {
+fn create(state: &State, mut object: Value) -> Option<CommitFuture> {
     let group = meta::api_version(&object).split_once('/').map_or("", |(group, _)| group).to_owned();
-    let registry = server.registry();
+    let registry = state.registry();
     let row = registry.by_kind(&group, meta::kind(&object))?;
     let key = objects::key(&row.group, &row.plural, meta::namespace(&object), meta::name(&object));
-    if let Some(record) = server.store().get(&key) {
+    if let Some(record) = state.store().get(&key) {
         // Default roles of an older version get the missing rules. Other objects are not changed.
         let stored = record.value();
         if meta::name(&object) == aggregation::AUTHENTICATION && meta::kind(&object) == "ConfigMap" {
@@ -52,14 +54,14 @@ fn create(server: &ApiServer, mut object: Value) -> Option<CommitFuture> {
                 value["data"][field] = text.clone();
             }
             return (value != *stored)
-                .then(|| server.store().commit(Write::Update { key, expected: record.revision, value }));
+                .then(|| state.store().commit(Write::Update { key, expected: record.revision, value }));
         }
         let value = auth::reconcile::is_wanted(&stored).then(|| auth::reconcile::object(&object, &stored)).flatten()?;
-        return Some(server.store().commit(Write::Update { key, expected: record.revision, value }));
+        return Some(state.store().commit(Write::Update { key, expected: record.revision, value }));
     }
-    let (uid, time) = (server.new_uid(), server.timestamp());
+    let (uid, time) = (state.new_uid(), state.timestamp());
     let metadata = meta::metadata_mut(&mut object);
     metadata.insert("uid".to_owned(), uid.into());
     metadata.insert("creationTimestamp".to_owned(), time);
-    Some(server.store().commit(Write::Create { key, value: object }))
+    Some(state.store().commit(Write::Create { key, value: object }))
 }

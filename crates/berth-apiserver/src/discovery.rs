@@ -14,10 +14,10 @@ use berth_apimachinery::status::Status;
 use http::header::{ACCEPT, CONTENT_TYPE, HeaderValue, VARY};
 use serde_json::{Map, Value, json};
 
-use crate::aggregation::Remote;
+use crate::aggregation::{Remote, Services};
 use crate::registry::{Subresource, VersionInfo};
 use crate::rest::{self, Encoding};
-use crate::{ApiServer, Body, Extension, Registry, RequestInfo, ResourceInfo, extension, health};
+use crate::{Body, Extension, Registry, RequestInfo, ResourceInfo, extension, health};
 
 /// Reported version: the Kubernetes version whose behaviour is implemented, and after `+` the
 /// implementation.
@@ -54,13 +54,17 @@ pub(crate) struct Served<'a> {
     pub(crate) registry: &'a Registry,
     extensions: &'a [Arc<dyn Extension>],
     remotes: Arc<Vec<Arc<Remote>>>,
-    server: &'a ApiServer,
+    services: &'a Services,
 }
 
 impl<'a> Served<'a> {
     /// The APIs of this server and of the API servers to which it forwards requests.
-    pub(crate) fn by(server: &'a ApiServer, registry: &'a Registry) -> Served<'a> {
-        Served { registry, extensions: &server.inner.config.extensions, remotes: server.remotes(), server }
+    pub(crate) fn new(
+        registry: &'a Registry,
+        extensions: &'a [Arc<dyn Extension>],
+        services: &'a Services,
+    ) -> Served<'a> {
+        Served { registry, extensions, remotes: services.remotes(), services }
     }
 
     /// All groups. Groups of the registry come before groups that only aggregated servers serve.
@@ -337,8 +341,8 @@ mod tests {
         let info = RequestInfo::parse(&http::Method::GET, path, "");
         let now = "2026-01-01T00:00:00Z".parse().expect("a timestamp");
         let store = Arc::new(berth_store::MemoryStore::new());
-        let server = ApiServer::new(crate::Config::new(store, Arc::new(move || now)));
-        let response = handle(&Served::by(&server, &server.registry()), &info, &headers)?;
+        let server = crate::ApiServer::new(crate::Config::new(store, Arc::new(move || now)));
+        let response = handle(&Served::new(&server.registry(), &[], &server.inner.services), &info, &headers)?;
         let (parts, body) = response.into_parts();
         let body = futures::FutureExt::now_or_never(http_body_util::BodyExt::collect(body))
             .expect("all there")

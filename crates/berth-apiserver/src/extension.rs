@@ -5,12 +5,13 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use berth_apimachinery::status::Status;
+use berth_apimachinery::table::{self, Column};
 use http::{HeaderMap, Response};
 use serde_json::{Value, json};
 
 use crate::discovery::{encoded, group_version, in_accepted};
-use crate::rest::{Encoding, OFFERED, accept_header};
-use crate::{Body, RequestInfo, UserInfo, negotiation};
+use crate::rest::{About, Form, Options, accept_form, accept_header, partial};
+use crate::{Body, RequestInfo, UserInfo};
 
 /// An API group that other code in this process serves.
 pub trait Extension: Send + Sync {
@@ -20,10 +21,18 @@ pub trait Extension: Send + Sync {
     fn versions(&self) -> &[&str];
     /// Its resources, as discovery lists them.
     fn resources(&self) -> Vec<Value>;
-    /// Answers `get` of an object's subresource for an authorized user. The error is the
-    /// response's Status. The implementation may call the API server meanwhile: the waiting
-    /// request holds no lane.
+    /// Answers `get` of an object or of its subresource, and `list` of resources that have the verb,
+    /// for an authorized user. The error is the response's Status. The implementation may call the
+    /// API server meanwhile: the waiting request holds no lane.
     fn get<'a>(&'a self, asked: Asked<'a>) -> Answer<'a>;
+    /// Columns of the resource's Table. Resources without columns are sent as objects only.
+    fn columns(&self, _resource: &str) -> Vec<Column> {
+        Vec::new()
+    }
+    /// Cells of an object's row, one for each of its resource's columns.
+    fn cells(&self, _resource: &str, _object: &Value) -> Vec<Value> {
+        Vec::new()
+    }
 }
 
 /// A request to an [`Extension`], with its user.
@@ -82,17 +91,53 @@ pub async fn answer(
         [version, ..] if !versions.contains(version) => return Err(Status::no_such_path()),
         [version] => json!({"kind": "APIResourceList", "apiVersion": "v1",
             "groupVersion": group_version(group, version), "resources": extension.resources()}),
-        _ if info.verb != "get" => {
+        _ if info.verb != "get" && !has_verb(extension, info) => {
             let resource = berth_apimachinery::meta::GroupResource::new(group, &info.resource);
             return Err(Status::method_not_supported(&resource, &info.verb));
         }
-        _ => {
-            let offered = &OFFERED[..2];
-            let Some((media, _)) = negotiation::choose(accept, offered, |_, _| true) else {
-                return Err(Status::not_acceptable(offered));
-            };
-            return Ok(encoded(Encoding::of(media), &extension.get(asked).await?));
-        }
+        _ => return objects(extension, asked, accept).await,
     };
     Ok(in_accepted(accept, &document))
+}
+
+/// Whether discovery lists the verb for the request's resource.
+fn has_verb(extension: &dyn Extension, info: &RequestInfo) -> bool {
+    let name = match info.subresource.as_str() {
+        "" => info.resource.clone(),
+        subresource => format!("{}/{subresource}", info.resource),
+    };
+    let resources = extension.resources();
+    let row = resources.iter().find(|row| row["name"] == name.as_str());
+    let verbs = row.and_then(|row| row["verbs"].as_array());
+    verbs.into_iter().flatten().any(|verb| verb == info.verb.as_str())
+}
+
+/// The response with objects: as they are, as a Table, or their metadata only.
+async fn objects(extension: &dyn Extension, asked: Asked<'_>, accept: &str) -> Result<Response<Body>, Status> {
+    let resource = asked.info.resource.as_str();
+    let columns = extension.columns(resource);
+    let about = About { custom: true, watch: false, table: !columns.is_empty() };
+    let negotiated = accept_form(accept, about)?;
+    let document = extension.get(asked).await?;
+    let items: &[Value] = match document["items"].as_array() {
+        Some(items) => items,
+        None => std::slice::from_ref(&document),
+    };
+    let shown = match &negotiated.form {
+        Form::Table(version) => {
+            let include = Options::parse(asked.query)?.include_object;
+            let rows = items.iter().map(|item| table::row(extension.cells(resource, item), item, include)).collect();
+            let mut shown = table::table(&columns, rows, json!({}), true);
+            shown["apiVersion"] = format!("meta.k8s.io/{version}").into();
+            shown
+        }
+        Form::Metadata(version) if document["items"].is_array() => {
+            let items: Vec<Value> = items.iter().map(|item| partial(item, version)).collect();
+            json!({"kind": "PartialObjectMetadataList", "apiVersion": format!("meta.k8s.io/{version}"),
+                "metadata": document["metadata"], "items": items})
+        }
+        Form::Metadata(version) => partial(&document, version),
+        Form::Object => document,
+    };
+    Ok(encoded(negotiated.encoding, &shown))
 }

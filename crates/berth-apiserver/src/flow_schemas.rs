@@ -6,12 +6,16 @@ use std::sync::Arc;
 
 use berth_apimachinery::meta;
 use bytes::Bytes;
+use futures::FutureExt;
+use futures::future::BoxFuture;
 use http::{Method, Request, StatusCode, header};
 use http_body_util::Full;
 use serde_json::{Value, json};
 
+use crate::kind_hooks::{Commit, KindHook};
+use crate::own_requests::OwnRequests;
 use crate::registry::ResourceInfo;
-use crate::{ApiServer, UserInfo};
+use crate::state::State;
 
 const GROUP: &str = "flowcontrol.apiserver.k8s.io";
 const VERSION: &str = "v1";
@@ -23,30 +27,50 @@ const DANGLING: &str = "Dangling";
 /// Field manager of the condition: upstream's name for the consumer of the configuration.
 const MANAGER: &str = "api-priority-and-fairness-config-consumer-v1";
 
-/// Whether `row` is FlowSchemas or PriorityLevelConfigurations.
-pub(crate) fn is_about(row: &ResourceInfo) -> bool {
-    row.group == GROUP && matches!(row.plural.as_str(), SCHEMAS | LEVELS)
+/// The hook of FlowSchemas and PriorityLevelConfigurations.
+pub(crate) struct FlowSchemas {
+    state: Arc<State>,
 }
 
-/// Updates the affected conditions after a schema or a level was written or deleted.
-pub(crate) async fn follow(server: ApiServer, object: Arc<Value>, gone: bool) {
-    if meta::kind(&object) == "FlowSchema" {
-        if !gone {
-            report_dangling(&server, &object).await;
-        }
-        return;
+impl KindHook for FlowSchemas {
+    fn is_about(&self, row: &ResourceInfo) -> bool {
+        row.group == GROUP && matches!(row.plural.as_str(), SCHEMAS | LEVELS)
     }
-    for schema in server.inner.objects.list(GROUP, SCHEMAS, None) {
-        if level_of(&schema) == meta::name(&object) {
-            report_dangling(&server, &schema).await;
-        }
+
+    fn after_commit<'a>(&'a self, requests: &'a dyn OwnRequests, commit: Commit<'a>) -> BoxFuture<'a, ()> {
+        self.follow(requests, commit.object, commit.gone).boxed()
+    }
+
+    fn repair<'a>(&'a self, requests: &'a dyn OwnRequests) -> BoxFuture<'a, ()> {
+        self.report_all(requests).boxed()
     }
 }
 
-/// Updates all conditions at a start: earlier updates may have been lost.
-pub(crate) async fn repair(server: &ApiServer) {
-    for schema in server.inner.objects.list(GROUP, SCHEMAS, None) {
-        report_dangling(server, &schema).await;
+impl FlowSchemas {
+    pub(crate) fn new(state: Arc<State>) -> FlowSchemas {
+        FlowSchemas { state }
+    }
+
+    /// Updates the affected conditions after a schema or a level was written or deleted.
+    async fn follow(&self, requests: &dyn OwnRequests, object: &Value, gone: bool) {
+        if meta::kind(object) == "FlowSchema" {
+            if !gone {
+                report_dangling(&self.state, requests, object).await;
+            }
+            return;
+        }
+        for schema in self.state.objects.list(GROUP, SCHEMAS, None) {
+            if level_of(&schema) == meta::name(object) {
+                report_dangling(&self.state, requests, &schema).await;
+            }
+        }
+    }
+
+    /// Updates all conditions at a start: earlier updates may have been lost.
+    async fn report_all(&self, requests: &dyn OwnRequests) {
+        for schema in self.state.objects.list(GROUP, SCHEMAS, None) {
+            report_dangling(&self.state, requests, &schema).await;
+        }
     }
 }
 
@@ -56,15 +80,15 @@ fn level_of(schema: &Value) -> &str {
 
 /// Writes the condition of a schema if it is out of date. The write requires the revision that was
 /// read, because another writer may have seen a newer state of the level.
-async fn report_dangling(server: &ApiServer, schema: &Value) {
+async fn report_dangling(state: &State, requests: &dyn OwnRequests, schema: &Value) {
     let name = meta::name(schema);
     for _ in 0..ATTEMPTS {
-        let Some(current) = server.inner.objects.get(GROUP, SCHEMAS, "", name) else { return };
+        let Some(current) = state.objects.get(GROUP, SCHEMAS, "", name) else { return };
         // A new schema of the same name is handled by its own write.
         if meta::uid(&current) != meta::uid(schema) {
             return;
         }
-        let Some(condition) = condition(server, &current) else { return };
+        let Some(condition) = condition(state, &current) else { return };
         let applied = json!({
             "apiVersion": format!("{GROUP}/{VERSION}"), "kind": "FlowSchema",
             "metadata": {
@@ -78,7 +102,7 @@ async fn report_dangling(server: &ApiServer, schema: &Value) {
             .header(header::CONTENT_TYPE, "application/apply-patch+yaml")
             .body(Full::new(Bytes::from(applied.to_string())));
         let Ok(request) = request else { return };
-        let response = server.handle(request, UserInfo::master("system:apiserver")).await;
+        let response = requests.send(request).await;
         if response.status() != StatusCode::CONFLICT {
             if !response.status().is_success() {
                 tracing::debug!(name, status = %response.status(), "could not write the Dangling condition of a FlowSchema");
@@ -90,10 +114,10 @@ async fn report_dangling(server: &ApiServer, schema: &Value) {
 }
 
 /// The condition that the schema should have, or `None` if it has it.
-fn condition(server: &ApiServer, schema: &Value) -> Option<Value> {
+fn condition(state: &State, schema: &Value) -> Option<Value> {
     let level = level_of(schema);
     let references = format!("This FlowSchema references the PriorityLevelConfiguration object named \"{level}\"");
-    let (status, reason, message) = match server.inner.objects.get(GROUP, LEVELS, "", level) {
+    let (status, reason, message) = match state.objects.get(GROUP, LEVELS, "", level) {
         Some(_) => ("False", "Found", format!("{references} and it exists")),
         None => ("True", "NotFound", format!("{references} but there is no such object")),
     };
@@ -105,6 +129,6 @@ fn condition(server: &ApiServer, schema: &Value) -> Option<Value> {
     let since = known.filter(|it| it["status"] == status).map(|it| it["lastTransitionTime"].clone());
     Some(json!({
         "type": DANGLING, "status": status, "reason": reason, "message": message,
-        "lastTransitionTime": since.filter(Value::is_string).unwrap_or_else(|| server.timestamp()),
+        "lastTransitionTime": since.filter(Value::is_string).unwrap_or_else(|| state.timestamp()),
     }))
 }

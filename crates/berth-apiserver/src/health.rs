@@ -7,14 +7,20 @@
 
 use std::borrow::Cow;
 
+use berth_store::{ListQuery, Store};
 use http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue, X_CONTENT_TYPE_OPTIONS};
 use http::{Response, StatusCode};
 
-use crate::request::query_values;
-use crate::{ApiServer, Body, RequestInfo};
+use crate::request::{HEALTH_PATHS, query_values};
+use crate::{Body, RequestInfo};
 
-/// The health paths. Paths of single checks are below them.
-const PATHS: [&str; 3] = ["/healthz", "/livez", "/readyz"];
+/// What the checks look at.
+pub(crate) struct Health<'a> {
+    /// The store of all objects.
+    pub(crate) store: &'a dyn Store,
+    /// Whether all objects that every cluster has are stored.
+    pub(crate) is_started: bool,
+}
 
 /// Result of a check. The error is the reason for the failure.
 type Outcome = Result<(), Cow<'static, str>>;
@@ -24,7 +30,7 @@ type Outcome = Result<(), Cow<'static, str>>;
 struct Check {
     name: &'static str,
     of_readiness: bool,
-    run: fn(&ApiServer, &str) -> Outcome,
+    run: fn(&Health<'_>, &str) -> Outcome,
 }
 
 /// The probe whose failure restarts the server.
@@ -33,30 +39,25 @@ const ALIVE: &str = "livez";
 const CHECKS: [Check; 3] = [
     Check { name: "ping", of_readiness: false, run: |_, _| Ok(()) },
     // The store, under the name that clients of Kubernetes expect.
-    Check { name: "etcd", of_readiness: false, run: |server, probe| of_store(server, probe == ALIVE) },
+    Check { name: "etcd", of_readiness: false, run: |health, probe| of_store(health.store, probe == ALIVE) },
     Check {
         name: "poststarthook/rbac/bootstrap-roles",
         of_readiness: true,
-        run: |server, _| if server.is_started() { Ok(()) } else { Err("not finished".into()) },
+        run: |health, _| if health.is_started { Ok(()) } else { Err("not finished".into()) },
     },
 ];
 
 /// Checks that objects can be read and written. With `is_fatal`, a store that cannot write fails
 /// the check only if a restart helps.
-pub(crate) fn of_store(server: &ApiServer, is_fatal: bool) -> Outcome {
-    let one = berth_store::ListQuery { limit: 1, ..berth_store::ListQuery::all("/") };
-    server.store().list(&one).map_err(|_| "the store does not answer")?;
-    match server.store().trouble() {
+pub(crate) fn of_store(store: &dyn Store, is_fatal: bool) -> Outcome {
+    let one = ListQuery { limit: 1, ..ListQuery::all("/") };
+    store.list(&one).map_err(|_| "the store does not answer")?;
+    match store.trouble() {
         Some(trouble) if trouble.restart_helps || !is_fatal => {
             Err(format!("the store cannot write: {}", trouble.reason).into())
         }
         _ => Ok(()),
     }
-}
-
-/// Whether a path is a health path or one of its checks.
-pub(crate) fn is_probe(path: &str) -> bool {
-    PATHS.iter().any(|probe| path.strip_prefix(probe).is_some_and(|rest| rest.is_empty() || rest.starts_with('/')))
 }
 
 /// The health paths and the paths of their checks.
@@ -65,7 +66,7 @@ pub(crate) fn paths() -> Vec<String> {
         let checks: Vec<String> = checks(&probe[1..]).map(|check| format!("{probe}/{}", check.name)).collect();
         std::iter::once(probe.to_owned()).chain(checks)
     };
-    PATHS.iter().flat_map(|probe| of(probe)).collect()
+    HEALTH_PATHS.iter().flat_map(|probe| of(probe)).collect()
 }
 
 fn checks(probe: &str) -> impl Iterator<Item = &'static Check> {
@@ -73,16 +74,16 @@ fn checks(probe: &str) -> impl Iterator<Item = &'static Check> {
 }
 
 /// The response to a request for a health path; `None` for other paths, and for unknown checks.
-pub(crate) fn answer(server: &ApiServer, info: &RequestInfo, query: &str) -> Option<Response<Body>> {
+pub(crate) fn answer(health: &Health<'_>, info: &RequestInfo, query: &str) -> Option<Response<Body>> {
     if info.verb != "get" && info.verb != "head" {
         return None;
     }
     let path = info.path.trim_end_matches('/');
-    let (probe, single) = PATHS.iter().find_map(|probe| Some((&probe[1..], path.strip_prefix(probe)?)))?;
+    let (probe, single) = HEALTH_PATHS.iter().find_map(|probe| Some((&probe[1..], path.strip_prefix(probe)?)))?;
     let mut checks = checks(probe);
     if !single.is_empty() {
         let check = checks.find(|check| single.strip_prefix('/') == Some(check.name))?;
-        return Some(match (check.run)(server, probe) {
+        return Some(match (check.run)(health, probe) {
             Ok(()) => text(StatusCode::OK, "ok"),
             Err(why) => text(StatusCode::INTERNAL_SERVER_ERROR, format!("internal server error: {why}\n")),
         });
@@ -96,7 +97,7 @@ pub(crate) fn answer(server: &ApiServer, info: &RequestInfo, query: &str) -> Opt
             lines.push_str(&format!("[+]{} excluded: ok\n", check.name));
             continue;
         }
-        match (check.run)(server, probe) {
+        match (check.run)(health, probe) {
             Ok(()) => lines.push_str(&format!("[+]{} ok\n", check.name)),
             Err(why) => {
                 failed = true;

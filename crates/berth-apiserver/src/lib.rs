@@ -3,7 +3,7 @@
 //!
 //! A request enters through [`ApiServer::handle`], from an in-process client or from the TLS
 //! listener, and leaves as a response whose body may be a stream. On the way: path → row of the
-//! [`registry`] → authorization → decoding → admission → strategy and schema → [`berth_store`] →
+//! [`Registry`] → authorization → decoding → admission → strategy and schema → [`berth_store`] →
 //! conversion to the requested version and encoding. Objects are `serde_json::Value` throughout;
 //! Kubernetes' operations on them (patch, apply, selectors) live in [`berth_apimachinery`].
 //!
@@ -19,42 +19,43 @@ pub mod body;
 pub mod crd;
 pub mod discovery;
 pub mod extension;
-pub mod fields;
 mod health;
 pub mod kubeconfig;
 pub mod negotiation;
 pub mod openapi;
 pub mod pki;
-pub mod printers;
-pub mod protobuf;
-pub mod registry;
 pub mod request;
 pub mod tls;
-pub mod user;
 
 mod bootstrap;
+mod clock;
 mod compaction;
 mod completion;
 mod compression;
 mod connect;
 mod fairness;
 mod flow_schemas;
+mod kind_hooks;
+mod logs;
 mod objects;
+mod own_requests;
 mod own_service;
 mod rest;
 mod server;
 mod service_addresses;
-mod service_ports;
-mod strategy;
+mod services;
+mod state;
 pub mod webhook;
 
+pub use berth_kinds::{Registry, ResourceInfo, UserInfo, VersionInfo};
+use berth_kinds::{fields, printers, protobuf, registry, service_ports, strategy};
 pub use body::Body;
+pub use clock::Clock;
 pub use compaction::forget_history;
 pub use connect::{Command, Container, Forward, PodStreams};
 pub use crd::Converter;
 pub use extension::{Answer, Asked, Extension};
+pub use logs::{LogPart, PodLogs};
 pub use objects::Objects;
-pub use registry::{Registry, ResourceInfo, VersionInfo};
 pub use request::RequestInfo;
-pub use server::{ApiServer, Clock, Config, InProcess, LogPart, Metrics, PodLogs};
-pub use user::UserInfo;
+pub use server::{ApiServer, Config, InProcess, Metrics};

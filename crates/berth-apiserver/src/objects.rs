@@ -8,7 +8,8 @@ use serde_json::Value;
 
 use crate::auth::{Compiled, RBAC_GROUP};
 use crate::crd::Accepted;
-use crate::crd::names::Taken;
+use crate::strategy::StoredObjects;
+use berth_kinds::crd::names::Taken;
 
 /// Reads stored objects. Cheap to clone; never waits.
 #[derive(Clone)]
@@ -28,11 +29,6 @@ impl Objects {
     /// Roles and bindings, compiled for authorization.
     pub(crate) fn compiled(&self) -> &Compiled {
         &self.compiled
-    }
-
-    /// Names that a CustomResourceDefinition requests and that other definitions have.
-    pub(crate) fn names_in_the_way(&self, definition: &Value) -> Taken {
-        self.definitions.in_the_way(self.store.as_ref(), definition)
     }
 
     /// Names of the CustomResourceDefinitions of a group, except `but`, that lack an accepted name.
@@ -57,6 +53,16 @@ impl Objects {
         let listing =
             self.store.list(&berth_store::ListQuery::all(&prefix)).expect("the current revision is never compacted");
         listing.records.iter().map(|record| record.value()).collect()
+    }
+}
+
+impl StoredObjects for Objects {
+    fn list(&self, group: &str, resource: &str, namespace: Option<&str>) -> Vec<Arc<Value>> {
+        Objects::list(self, group, resource, namespace)
+    }
+
+    fn names_in_the_way(&self, definition: &Value) -> Taken {
+        self.definitions.in_the_way(self.store.as_ref(), definition)
     }
 }
 

@@ -1,33 +1,28 @@
 //! OpenAPI v2 and v3 documents, and the schemas of built-in kinds.
 //!
 //! A document is generated on its first request, from the table of kinds, the published
-//! definitions of built-in kinds and the schemas of CustomResourceDefinitions. It is cached with
-//! the [`Registry`] that it describes: a changed registry has new documents. The v3 document of a
+//! definitions of built-in kinds and the schemas of CustomResourceDefinitions. It is cached beside
+//! the [`Registry`] that it describes: a changed registry has a new cache. The v3 document of a
 //! group and version holds only the definitions that this version needs.
 //!
 //! v3 is served as JSON, v2 as JSON and as protobuf, which Go clients require.
 
+mod cache;
 mod connections;
 mod definitions;
 mod paths;
 mod protobuf;
 mod roots;
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
-
-use berth_apimachinery::builtin;
-use berth_apimachinery::meta::GroupVersionKind;
-use berth_apimachinery::schema::Schema;
 use berth_apimachinery::status::Status;
-use bytes::Bytes;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE, ETAG, HeaderValue, IF_NONE_MATCH, VARY};
-use parking_lot::Mutex;
 use serde_json::{Map, Value, json};
 
 use crate::discovery::{GIT_VERSION, accept_clauses, group_version, groups, json_response, rows};
 use crate::registry::SchemaSource;
 use crate::{Body, Registry, RequestInfo};
+pub use cache::Cache;
+use cache::{Document, hash};
 
 /// Version of OpenAPI. The two spell references and parameters differently.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,33 +31,11 @@ enum Style {
     V3,
 }
 
-/// Cache of the documents of one state of the registry.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Cache(Arc<Mutex<BTreeMap<String, Document>>>);
-
-#[derive(Clone, Debug)]
-struct Document {
-    content: Bytes,
-    hash: String,
-}
-
-impl Cache {
-    fn get(&self, key: &str, make: impl FnOnce() -> Vec<u8>) -> Document {
-        let mut documents = self.0.lock();
-        if let Some(document) = documents.get(key) {
-            return document.clone();
-        }
-        let content = make();
-        let document = Document { hash: hash(&[&content]), content: Bytes::from(content) };
-        documents.insert(key.to_owned(), document.clone());
-        document
-    }
-}
-
 /// Answers `/openapi/v2` and `/openapi/v3…`; `None` for other paths. With `issues_tokens`, the
 /// documents describe the paths of the token issuer.
 pub fn handle(
     registry: &Registry,
+    documents: &Cache,
     issues_tokens: bool,
     info: &RequestInfo,
     headers: &http::HeaderMap,
@@ -84,15 +57,14 @@ pub fn handle(
             return Some(json_response(status.code, &status.to_value()));
         }
     };
-    let documents = registry.documents();
     let document = match rest.split('/').collect::<Vec<_>>().as_slice() {
         ["v2"] if content_type == "application/json" => {
             documents.get("v2", || text(&document_v2(registry, issues_tokens)))
         }
         ["v2"] => documents.get("v2 protobuf", || protobuf::encode(&document_v2(registry, issues_tokens))),
         ["v3"] => documents.get("v3", || text(&index(registry, issues_tokens))),
-        ["v3", "api", version] => document_v3(registry, "", version)?,
-        ["v3", "apis", group, version] if !group.is_empty() => document_v3(registry, group, version)?,
+        ["v3", "api", version] => document_v3(registry, documents, "", version)?,
+        ["v3", "apis", group, version] if !group.is_empty() => document_v3(registry, documents, group, version)?,
         ["v3", ..] => {
             let root = roots::of(registry, issues_tokens).into_iter().find(|root| rest[3..] == root.name)?;
             documents.get(&root.path(), || root.document())
@@ -111,11 +83,6 @@ pub fn handle(
     headers.insert(VARY, HeaderValue::from_static("Accept"));
     headers.insert(ETAG, tag.parse().expect("hexadecimal digits in quotes"));
     Some(response)
-}
-
-/// The schema of a built-in kind.
-pub fn builtin_schema(group: &str, version: &str, kind: &str) -> Option<Arc<Schema>> {
-    builtin::document().by_gvk(&GroupVersionKind::new(group, version, kind))
 }
 
 /// `/openapi/v3`: the URLs of the documents of each group and version and of each other path. Each
@@ -164,7 +131,7 @@ fn text(document: &Value) -> Vec<u8> {
     document.to_string().into_bytes()
 }
 
-fn document_v3(registry: &Registry, group: &str, version: &str) -> Option<Document> {
+fn document_v3(registry: &Registry, documents: &Cache, group: &str, version: &str) -> Option<Document> {
     rows(registry, group, version).next()?;
     let make = || {
         let mut schemas = definitions::Definitions::new(Style::V3);
@@ -178,7 +145,7 @@ fn document_v3(registry: &Registry, group: &str, version: &str) -> Option<Docume
             "components": {"schemas": schemas.finish(), "securitySchemes": security()},
         }))
     };
-    Some(registry.documents().get(&group_version(group, version), make))
+    Some(documents.get(&group_version(group, version), make))
 }
 
 fn document_v2(registry: &Registry, issues_tokens: bool) -> Value {
@@ -202,22 +169,13 @@ fn document_v2(registry: &Registry, issues_tokens: bool) -> Value {
     })
 }
 
-fn hash(parts: &[&[u8]]) -> String {
-    let mut context = ring::digest::Context::new(&ring::digest::SHA256);
-    for part in parts {
-        context.update(&(part.len() as u64).to_le_bytes());
-        context.update(part);
-    }
-    context.finish().as_ref().iter().map(|byte| format!("{byte:02X}")).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn get(registry: &Registry, path: &str) -> Option<Value> {
         let info = RequestInfo::parse(&http::Method::GET, path, "");
-        let response = handle(registry, true, &info, &http::HeaderMap::new())?;
+        let response = handle(registry, &Cache::default(), true, &info, &http::HeaderMap::new())?;
         let body = http_body_util::BodyExt::collect(response.into_body());
         let body = futures::FutureExt::now_or_never(body).expect("all there").expect("never fails").to_bytes();
         Some(serde_json::from_slice(&body).expect("JSON"))
@@ -255,6 +213,8 @@ mod tests {
     }
 
     fn with_custom() -> Registry {
+        use std::sync::Arc;
+
         use crate::registry::{CustomSchema, Origin, ResourceInfo, VersionInfo};
         let raw = json!({"type": "object", "properties": {"spec": {"type": "object", "properties": {
             "size": {"type": "integer", "nullable": true},
@@ -338,7 +298,7 @@ mod tests {
         assert_eq!(schemas.keys().collect::<Vec<_>>(), ["io.k8s.apimachinery.pkg.version.Info"]);
         let info = RequestInfo::parse(&http::Method::GET, "/openapi/v3/openid/v1/jwks", "");
         assert!(
-            handle(&registry, false, &info, &http::HeaderMap::new()).is_none(),
+            handle(&registry, &Cache::default(), false, &info, &http::HeaderMap::new()).is_none(),
             "a server without tokens has no key set"
         );
     }

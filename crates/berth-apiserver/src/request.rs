@@ -138,3 +138,12 @@ pub fn query_values<'a>(query: &'a str, name: &'a str) -> impl Iterator<Item = S
         (decode_component(key) == name).then(|| decode_component(value))
     })
 }
+
+/// The health paths. Paths of single checks are below them.
+pub(crate) const HEALTH_PATHS: [&str; 3] = ["/healthz", "/livez", "/readyz"];
+
+/// Whether a path is a health path or one of its checks.
+pub(crate) fn is_probe(path: &str) -> bool {
+    let below = |probe: &&str| path.strip_prefix(*probe).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
+    HEALTH_PATHS.iter().any(below)
+}

@@ -9,52 +9,35 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Context, Poll};
 
-use berth_apimachinery::apply::{self, ReadSets, Set, Types};
-use berth_apimachinery::builtin;
-use berth_apimachinery::meta::{self, GroupVersionKind};
-use berth_cel::admission::mutating::MutatingPolicy;
-use berth_cel::admission::policy::Policy;
+use berth_apimachinery::apply::{ReadSets, Set, Types};
+use berth_store::{CommitFuture, Store, Write};
 use bytes::Bytes;
+use futures::FutureExt;
+use futures::future::BoxFuture;
 use http::header::USER_AGENT;
 use http::{HeaderValue, Request, Response};
-use parking_lot::{Mutex, RwLock};
-use rand::rngs::SmallRng;
-use rand::{Rng, SeedableRng};
+use http_body_util::Full;
+use parking_lot::Mutex;
 use serde_json::Value;
 
-use berth_store::{CommitFuture, Store, Write};
-
-use crate::admission::{self, AdmissionPlugin};
+use crate::admission::quota::Quotas;
+use crate::admission::quota_hook::QuotaHook;
+use crate::admission::{self, Admission, AdmissionPlugin};
+use crate::aggregation::Services;
 use crate::auth::tokens::{TokenKey, Tokens};
-use crate::completion::{self, Completing, Disconnection};
+use crate::clock::Clock;
+use crate::completion::{Completing, Disconnection};
 use crate::connect::PodStreams;
-use crate::crd::{Converter, CustomKind};
-use crate::fairness::{Figures, current_user};
-use crate::registry::{Origin, Registry, ResourceInfo, SchemaSource};
-use crate::{Body, Objects, UserInfo, aggregation, bootstrap, crd, flow_schemas, rest, service_addresses};
-
-/// Returns the current time of the embedded cluster.
-pub type Clock = Arc<dyn Fn() -> jiff::Timestamp + Send + Sync>;
-
-/// Source of the text that `pods/log` returns (the node agent).
-pub trait PodLogs: Send + Sync {
-    /// Lines that `container` of a pod has written so far. An error becomes the message of a 400
-    /// response.
-    fn read(&self, namespace: &str, pod: &str, container: &str, part: &LogPart) -> Result<String, String>;
-}
-
-/// Selects the lines of a log and their form; fields of Kubernetes' `PodLogOptions`.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct LogPart {
-    /// Lines of the container's previous run instead of the present one.
-    pub previous: bool,
-    /// Only lines of the last so many seconds.
-    pub since_seconds: Option<i64>,
-    /// Only lines since this time.
-    pub since_time: Option<jiff::Timestamp>,
-    /// Prefix each line with its time.
-    pub timestamps: bool,
-}
+use crate::crd::{Converter, Definitions};
+use crate::fairness::Figures;
+use crate::flow_schemas::FlowSchemas;
+use crate::kind_hooks::{Commit, KindHook, KindHooks};
+use crate::logs::PodLogs;
+use crate::own_requests::OwnRequests;
+use crate::registry::{Registry, ResourceInfo};
+use crate::services::ServiceHook;
+use crate::state::{Kinds, State};
+use crate::{Body, Objects, UserInfo, bootstrap, rest};
 
 /// Source of the metrics that `/metrics` serves (the controllers in the same process).
 pub trait Metrics: Send + Sync {
@@ -125,34 +108,19 @@ pub struct ApiServer {
 
 pub(crate) struct Inner {
     pub(crate) config: Config,
+    state: Arc<State>,
     pub(crate) objects: Objects,
-    pub(crate) plugins: Vec<Arc<dyn AdmissionPlugin>>,
-    /// Admission webhook configurations, cached.
-    pub(crate) hooks: admission::webhooks::Cache,
-    /// Validating admission policies, cached.
-    pub(crate) policies: admission::policies::Cache<Policy>,
-    /// Mutating admission policies, cached.
-    pub(crate) mutating_policies: admission::policies::Cache<MutatingPolicy>,
+    pub(crate) admission: Arc<Admission>,
     /// API groups that aggregated API servers serve.
-    pub(crate) services: aggregation::Services,
-    /// Namespaces that have ResourceQuotas.
-    pub(crate) quotas: admission::quota::Namespaces,
-    /// Held while Service addresses are assigned or released.
-    pub(crate) addresses: Arc<tokio::sync::Mutex<()>>,
+    pub(crate) services: Arc<Services>,
+    pub(crate) quotas: Arc<Quotas>,
+    /// Behaviour of single kinds around a commit.
+    pub(crate) hooks: KindHooks,
     /// Fairness metrics of requests over the listener: queue lengths and waiting times.
     pub(crate) figures: Arc<Figures>,
     tokens: Option<Arc<Tokens>>,
-    kinds: RwLock<Arc<Kinds>>,
-    /// Field-ownership types by (group, kind, version), built on first use.
-    types: Mutex<BTreeMap<(String, String, String), Arc<Types>>>,
-    /// Fields of built-in kinds that updates never own, built on first use.
-    never_owned: Mutex<BTreeMap<(String, String, String), Arc<Set>>>,
     /// Cache of parsed `managedFields` field sets.
     pub(crate) owned: Arc<ReadSets>,
-    random: Mutex<SmallRng>,
-    /// Generator of request ids. Separate from `random`, so that reads do not change the uid of
-    /// the next created object.
-    request_ids: Mutex<SmallRng>,
     /// Bootstrap writes that may not be durable yet.
     starting: Mutex<Vec<CommitFuture>>,
     /// Whether all bootstrap writes are durable.
@@ -161,76 +129,46 @@ pub(crate) struct Inner {
     pub(crate) forgotten: Arc<AtomicU64>,
 }
 
-/// The registry and the definitions of its custom resources. Both are replaced together.
-#[derive(Clone)]
-pub(crate) struct Kinds {
-    pub(crate) registry: Arc<Registry>,
-    pub(crate) custom: BTreeMap<(String, String), Arc<CustomKind>>,
-}
-
-impl Kinds {
-    /// Whether `row` is a custom resource whose definition is being deleted.
-    pub(crate) fn is_terminating(&self, row: &ResourceInfo) -> bool {
-        self.custom.get(&(row.group.clone(), row.plural.clone())).is_some_and(|custom| custom.terminating)
-    }
-}
-
-/// A version 4 UUID.
-fn uuid(random: &Mutex<SmallRng>) -> String {
-    let bits: u128 = random.lock().random();
-    let bits = (bits & !(0xf << 76) & !(0x3 << 62)) | (0x4 << 76) | (0x2 << 62);
-    let hex = format!("{bits:032x}");
-    format!("{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..])
-}
-
-/// Five random characters for generated names: no vowels and no look-alikes, as upstream.
-pub(crate) fn suffix(random: &Mutex<SmallRng>) -> String {
-    const ALPHABET: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
-    let mut random = random.lock();
-    (0..5).map(|_| char::from(ALPHABET[random.random_range(0..ALPHABET.len())])).collect()
-}
-
 impl ApiServer {
     /// A server for the objects in `config.store`. Custom resources whose definitions are stored
     /// are served at once.
     pub fn new(config: Config) -> ApiServer {
-        let objects = Objects::new(config.store.clone());
+        let state = Arc::new(State::new(config.store.clone(), config.clock.clone(), config.seed));
+        let objects = state.objects.clone();
         let mut plugins = admission::builtin(config.seed, config.token_key.is_some());
         plugins.extend(config.admission.iter().cloned());
+        let admission = Arc::new(Admission::new(state.clone(), plugins));
         let tokens = config.token_key.clone();
         let tokens = tokens.map(|key| Arc::new(Tokens::new(key, config.clock.clone(), Some(objects.clone()))));
-        let server = ApiServer {
+        let services = Arc::new(Services::new(state.clone(), config.front_proxy.clone()));
+        let definitions = Definitions::load(state.clone(), config.converters.clone());
+        let quotas = Arc::new(Quotas::new(state.clone()));
+        let hooks: Vec<Arc<dyn KindHook>> = vec![
+            admission.clone(),
+            services.clone(),
+            Arc::new(definitions),
+            Arc::new(QuotaHook(quotas.clone())),
+            Arc::new(ServiceHook::new(state.clone())),
+            Arc::new(FlowSchemas::new(state.clone())),
+        ];
+        let starting = bootstrap::queue(&state, config.front_proxy.as_ref());
+        ApiServer {
             inner: Arc::new(Inner {
+                state,
                 objects,
-                plugins,
-                hooks: admission::webhooks::Cache::default(),
-                policies: Default::default(),
-                mutating_policies: Default::default(),
-                services: Default::default(),
-                quotas: admission::quota::Namespaces::default(),
-                addresses: Arc::default(),
+                admission,
+                services,
+                hooks: KindHooks::new(hooks, quotas.clone()),
+                quotas,
                 figures: Arc::default(),
                 tokens,
-                types: Mutex::new(BTreeMap::new()),
-                never_owned: Mutex::new(BTreeMap::new()),
                 owned: Arc::default(),
-                kinds: RwLock::new(Arc::new(Kinds {
-                    registry: Arc::new(Registry::builtin()),
-                    custom: BTreeMap::new(),
-                })),
-                random: Mutex::new(SmallRng::seed_from_u64(config.seed)),
-                request_ids: Mutex::new(SmallRng::seed_from_u64(!config.seed)),
-                starting: Mutex::new(Vec::new()),
+                starting: Mutex::new(starting),
                 started: AtomicBool::new(false),
                 forgotten: Arc::default(),
                 config,
             }),
-        };
-        crd::load(&server);
-        server.inner.quotas.refresh(&server.inner.objects);
-        let starting = bootstrap::queue(&server);
-        *server.inner.starting.lock() = starting;
-        server
+        }
     }
 
     /// Waits until the objects that every cluster has (system namespaces, roles, priority classes)
@@ -246,12 +184,7 @@ impl ApiServer {
                 Err(error) => return Err(error),
             }
         }
-        // Objects deleted while the server was down have not released their quota.
-        for quota in self.inner.objects.list("", admission::quota::PLURAL, None) {
-            admission::quota::recount(self, meta::namespace(&quota), meta::name(&quota)).await;
-        }
-        service_addresses::repair(self).await;
-        flow_schemas::repair(self).await;
+        self.inner.hooks.repair(self).await;
         self.inner.started.store(true, Ordering::Relaxed);
         Ok(())
     }
@@ -274,12 +207,12 @@ impl ApiServer {
 
     /// The table of kinds as it is now.
     pub fn registry(&self) -> Arc<Registry> {
-        self.inner.kinds.read().registry.clone()
+        self.inner.state.registry()
     }
 
     /// The time on the server's clock.
     pub fn now(&self) -> jiff::Timestamp {
-        (self.inner.config.clock)()
+        self.inner.state.now()
     }
 
     /// The store, for maintenance such as compaction and backup.
@@ -288,83 +221,68 @@ impl ApiServer {
     }
 
     pub(crate) fn store(&self) -> &Arc<dyn Store> {
-        &self.inner.config.store
+        self.inner.state.store()
     }
 
-    /// Queues a write in the store's queue of the user whose request is being executed.
-    pub(crate) fn commit(&self, write: Write) -> CommitFuture {
-        self.commit_in(&current_user(), write)
-    }
-
-    /// Queues a write in the store's queue named `row`, which need not be that of a user.
-    pub(crate) fn commit_in(&self, row: &str, write: Write) -> CommitFuture {
-        completion::note_write();
-        self.store().commit_for(row, write)
+    /// Queues a write in the store's queue `queue`, or in that of the user whose request is being
+    /// executed.
+    pub(crate) fn commit(&self, queue: Option<&str>, write: Write) -> CommitFuture {
+        match queue {
+            Some(queue) => self.inner.state.commit_in(queue, write),
+            None => self.inner.state.commit(write),
+        }
     }
 
     pub(crate) fn kinds(&self) -> Arc<Kinds> {
-        self.inner.kinds.read().clone()
-    }
-
-    /// Changes the table of kinds. Readers see either the old or the new table as a whole.
-    pub(crate) fn change_kinds(&self, change: impl FnOnce(&mut Kinds)) {
-        let mut kinds = self.inner.kinds.write();
-        change(Arc::make_mut(&mut kinds));
+        self.inner.state.kinds()
     }
 
     /// Field-ownership types of a kind in `version`.
     pub(crate) fn types(&self, row: &ResourceInfo, version: &str) -> Arc<Types> {
-        let key = (row.group.clone(), row.kind.clone(), version.to_owned());
-        let mut types = self.inner.types.lock();
-        let make = || {
-            let schema = match row.version(version).map(|version| &version.schema) {
-                Some(SchemaSource::Custom(custom)) => crd::schema_with_metadata(custom.written()),
-                _ => row.schema(version),
-            };
-            Arc::new(schema.map_or_else(Types::deduced, |schema| Types::from_schema(&schema)))
-        };
-        types.entry(key).or_insert_with(make).clone()
+        self.inner.state.types(row, version)
     }
 
     /// Fields of a kind in `version` that updates never own.
     pub(crate) fn never_owned(&self, row: &ResourceInfo, version: &str) -> Arc<Set> {
-        if matches!(row.origin, Origin::Custom(_)) {
-            return apply::never_owned(&[]);
-        }
-        let key = (row.group.clone(), row.kind.clone(), version.to_owned());
-        let mut known = self.inner.never_owned.lock();
-        let make = || {
-            let kind = GroupVersionKind::new(&row.group, version, &row.kind);
-            apply::never_owned(&builtin::always_there(&kind))
-        };
-        known.entry(key).or_insert_with(make).clone()
-    }
-
-    /// Drops the cached field-ownership types of a kind whose schema changed.
-    pub(crate) fn forget_types(&self, group: &str, kind: &str) {
-        let mut types = self.inner.types.lock();
-        types.retain(|(own_group, own_kind, _), _| own_group != group || own_kind != kind);
+        self.inner.state.never_owned(row, version)
     }
 
     /// A new uid (version 4 UUID), from the seeded generator.
     pub(crate) fn new_uid(&self) -> String {
-        uuid(&self.inner.random)
+        self.inner.state.new_uid()
     }
 
-    /// A new id, in the form of a uid, for a request or a webhook call. Drawn from a separate
-    /// generator: the uids of objects must not depend on the number of reads.
+    /// See [`State::new_request_id`].
     pub(crate) fn new_request_id(&self) -> String {
-        uuid(&self.inner.request_ids)
+        self.inner.state.new_request_id()
     }
 
     /// Five characters for a generated name.
     pub(crate) fn name_suffix(&self) -> String {
-        suffix(&self.inner.random)
+        self.inner.state.name_suffix()
     }
 
     /// The current time as objects store it: RFC 3339 in whole seconds.
     pub(crate) fn timestamp(&self) -> Value {
-        Value::String(self.now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string())
+        self.inner.state.timestamp()
+    }
+
+    /// Follows up a committed write with the hook of its kind. `queue` is that of the write.
+    pub(crate) async fn after_commit(
+        &self,
+        row: &ResourceInfo,
+        object: &Arc<Value>,
+        gone: bool,
+        queue: Option<&'static str>,
+    ) {
+        self.inner.hooks.after_commit(self, Commit { row, object, gone }, queue).await;
+    }
+
+    /// Checks the APIServices with a Service: periodically, and at once when an APIService, its
+    /// Service or its endpoints change. Runs until dropped; beside the listener, not in virtual
+    /// time.
+    pub async fn follow_services(self) {
+        self.inner.services.follow().await;
     }
 
     /// Answers one request on behalf of `user`. Never fails: errors are Status responses. A
@@ -387,6 +305,12 @@ impl ApiServer {
     /// A connection without a socket, for `kube::Client::new`. Every request runs as `user`.
     pub fn in_process(&self, user: UserInfo) -> InProcess {
         InProcess { server: self.clone(), user, lean: false, agent: None }
+    }
+}
+
+impl OwnRequests for ApiServer {
+    fn send(&self, request: Request<Full<Bytes>>) -> BoxFuture<'_, Response<Body>> {
+        self.handle(request, UserInfo::master("system:apiserver")).boxed()
     }
 }
 

@@ -7,14 +7,13 @@ use std::collections::BTreeSet;
 use berth_apimachinery::field::{Error, Path};
 use berth_apimachinery::meta::{self, GroupKind};
 use berth_apimachinery::status::Status;
-use berth_store::{CommitError, CommitFuture, Write};
+use berth_store::{CommitError, Write};
 use serde_json::{Value, json};
-use tokio::sync::OwnedMutexGuard;
 
 use crate::fairness::BUSY_PAUSE;
-use crate::registry::ResourceInfo;
-use crate::rest::unwritten;
-use crate::{ApiServer, objects, strategy};
+use crate::objects;
+use crate::state::{State, unwritten};
+use crate::strategy::free_address;
 
 const GROUP: &str = "networking.k8s.io";
 const PLURAL: &str = "ipaddresses";
@@ -27,11 +26,6 @@ pub(crate) const ROW: &str = "system:addresses";
 const REMOVALS: usize = 16;
 const FAMILY: &str = "ipaddress.kubernetes.io/ip-family";
 
-/// Whether `row` is the row of Services.
-pub(crate) fn is_about(row: &ResourceInfo) -> bool {
-    row.group.is_empty() && row.plural == "services"
-}
-
 /// The cluster IPs of a Service; none for headless and ExternalName Services.
 fn of(service: &Value) -> impl Iterator<Item = &str> {
     let given = service["spec"]["clusterIPs"].as_array().into_iter().flatten().filter_map(Value::as_str);
@@ -43,30 +37,10 @@ pub(crate) fn concerns(service: &Value, before: Option<&Value>) -> bool {
     of(service).chain(before.into_iter().flat_map(of)).next().is_some()
 }
 
-/// Lock of a write that changes the addresses of a Service. It is held from before the addresses
-/// are claimed until the follow-up of the stored object. Without it, a Service that is created
-/// while a Service of the same name is deleted would lose its address to that deletion.
-pub(crate) struct Held(Option<OwnedMutexGuard<()>>);
-
-/// Queues a write. A write under the lock goes to [`ROW`]: other Services wait for it, and must
-/// not wait for its user's backlog.
-pub(crate) fn commit(server: &ApiServer, held: Option<&Held>, write: Write) -> CommitFuture {
-    let is_locked = held.is_some_and(|held| held.0.is_some());
-    if is_locked { server.commit_in(ROW, write) } else { server.commit(write) }
-}
-
-/// Waits for the lock. A write of a Service without addresses does not need it.
-pub(crate) async fn hold(server: &ApiServer, service: &Value, before: Option<&Value>) -> Held {
-    if !concerns(service, before) {
-        return Held(None);
-    }
-    Held(Some(server.inner.addresses.clone().lock_owned().await))
-}
-
 /// Claims the new addresses of a Service and returns them. With `is_chosen`, the client chose the
 /// address; otherwise it is replaced if another Service claimed it first.
 pub(crate) async fn claim(
-    server: &ApiServer,
+    state: &State,
     service: &mut Value,
     before: Option<&Value>,
     is_chosen: bool,
@@ -76,7 +50,7 @@ pub(crate) async fn claim(
     loop {
         let mut failed = None;
         for address in of(service).filter(|address| !kept.contains(address)).map(str::to_owned).collect::<Vec<_>>() {
-            match make(server, &address, service).await {
+            match make(state, &address, service).await {
                 Ok(true) => taken.push(address),
                 Ok(false) => {}
                 Err(error) => {
@@ -88,14 +62,14 @@ pub(crate) async fn claim(
         let Some((address, error)) = failed else { return Ok(taken) };
         let exists = matches!(error, CommitError::Exists { .. });
         if exists && !is_chosen && taken.is_empty() {
-            let other = strategy::free_address(&server.inner.objects);
+            let other = free_address(&state.objects);
             if other != "None" {
                 service["spec"]["clusterIP"] = other.clone().into();
                 service["spec"]["clusterIPs"] = json!([other]);
                 continue;
             }
         }
-        release(server, &taken).await;
+        release(state, &taken).await;
         if !exists {
             return Err(unwritten(error));
         }
@@ -107,41 +81,41 @@ pub(crate) async fn claim(
 }
 
 /// Releases the addresses that were claimed for a Service that could not be stored.
-pub(crate) async fn release(server: &ApiServer, taken: &[String]) {
+pub(crate) async fn release(state: &State, taken: &[String]) {
     for address in taken {
-        remove(server, address).await;
+        remove(state, address).await;
     }
 }
 
 /// After a Service was written: ensures an IPAddress for each of its addresses, and deletes its
 /// others.
-pub(crate) async fn follow(server: &ApiServer, service: &Value, gone: bool) {
+pub(crate) async fn follow(state: &State, service: &Value, gone: bool) {
     let kept: BTreeSet<&str> = if gone { BTreeSet::new() } else { of(service).collect() };
     for address in &kept {
         // Errors are ignored: an IPAddress that is not of this Service was created by a user.
-        let _ = make(server, address, service).await;
+        let _ = make(state, address, service).await;
     }
-    for address in server.inner.objects.list(GROUP, PLURAL, None) {
+    for address in state.objects.list(GROUP, PLURAL, None) {
         if is_of(&address, service) && !kept.contains(meta::name(&address)) {
-            remove(server, meta::name(&address)).await;
+            remove(state, meta::name(&address)).await;
         }
     }
 }
 
 /// At a start: creates missing IPAddresses of Services, and deletes those of deleted Services.
-pub(crate) async fn repair(server: &ApiServer) {
-    let services = server.inner.objects.list("", "services", None);
+pub(crate) async fn repair(state: &State) {
+    let services = state.objects.list("", "services", None);
     for service in &services {
         for address in of(service) {
-            let _ = make(server, address, service).await;
+            let _ = make(state, address, service).await;
         }
     }
-    for address in server.inner.objects.list(GROUP, PLURAL, None) {
+    for address in state.objects.list(GROUP, PLURAL, None) {
         let parent = &address["spec"]["parentRef"];
         let managed = meta::labels(&address).is_some_and(|labels| labels.get(MANAGED_BY) == Some(&ALLOCATOR.into()));
         let has = |service: &Value| is_of(&address, service) && of(service).any(|own| own == meta::name(&address));
         if managed && parent["resource"] == "services" && !services.iter().any(|service| has(service)) {
-            remove(server, meta::name(&address)).await;
+            remove(state, meta::name(&address)).await;
         }
     }
 }
@@ -155,9 +129,9 @@ fn is_of(address: &Value, service: &Value) -> bool {
 }
 
 /// Creates a Service's IPAddress; `false` if it exists already.
-async fn make(server: &ApiServer, address: &str, service: &Value) -> Result<bool, CommitError> {
+async fn make(state: &State, address: &str, service: &Value) -> Result<bool, CommitError> {
     let key = objects::key(GROUP, PLURAL, "", address);
-    if let Some(record) = server.store().get(&key) {
+    if let Some(record) = state.store().get(&key) {
         // It may remain from a Service of this name that could not be stored.
         let revision = record.revision;
         return if is_of(&record.value(), service) { Ok(false) } else { Err(CommitError::Exists { key, revision }) };
@@ -166,24 +140,24 @@ async fn make(server: &ApiServer, address: &str, service: &Value) -> Result<bool
     let value = json!({
         "apiVersion": "networking.k8s.io/v1", "kind": "IPAddress",
         "metadata": {
-            "name": address, "uid": server.new_uid(), "creationTimestamp": server.timestamp(),
+            "name": address, "uid": state.new_uid(), "creationTimestamp": state.timestamp(),
             "labels": {FAMILY: family, MANAGED_BY: ALLOCATOR},
         },
         "spec": {"parentRef": {
             "resource": "services", "namespace": meta::namespace(service), "name": meta::name(service),
         }},
     });
-    server.commit_in(ROW, Write::Create { key, value }).await.map(|_| true)
+    state.commit_in(ROW, Write::Create { key, value }).await.map(|_| true)
 }
 
 /// Deletes an IPAddress. Failures are repaired at the next start; a full store queue is temporary
 /// and retried.
-async fn remove(server: &ApiServer, address: &str) {
+async fn remove(state: &State, address: &str) {
     let key = objects::key(GROUP, PLURAL, "", address);
     for _ in 0..REMOVALS {
-        let Some(record) = server.store().get(&key) else { return };
+        let Some(record) = state.store().get(&key) else { return };
         let write = Write::Delete { key: key.clone(), expected: record.revision, last: None };
-        match server.commit_in(ROW, write).await {
+        match state.commit_in(ROW, write).await {
             Ok(_) => return,
             Err(CommitError::Busy { .. }) => tokio::time::sleep(BUSY_PAUSE).await,
             Err(error) => {

@@ -72,6 +72,7 @@ impl Simulated {
             token_key: None,
             front_proxy: None,
             audit: None,
+            folders: Default::default(),
             apart: false,
             decisions: berth_controllers::Decisions::default(),
         };

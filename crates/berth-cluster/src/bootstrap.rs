@@ -1,14 +1,17 @@
-//! Creates the initial objects of a cluster: the configured node pools and the system priority
-//! classes.
+//! Creates the initial objects of a cluster: the configured node pools, the system priority
+//! classes, and the storage class `standard`.
 
 use std::time::Duration;
 
 use berth_api::berth::{NamedNodePool, NodePool};
 use berth_runtime::{Clock, Manager, is_already_exists};
 use k8s_openapi::api::scheduling::v1::PriorityClass;
-use kube::api::{ObjectMeta, Patch, PatchParams, PostParams};
+use k8s_openapi::api::storage::v1::StorageClass;
+use kube::api::{ListParams, ObjectMeta, Patch, PatchParams, PostParams};
 use kube::{Api, Client};
 use serde_json::json;
+
+use crate::storage::local::standard_class;
 
 /// Delay before a retry, for example while the API server is not ready.
 const RETRY: Duration = Duration::from_secs(1);
@@ -29,6 +32,7 @@ async fn wait(clock: &Clock) {
 }
 
 async fn create_objects(client: &Client, pools: &[NamedNodePool]) -> Result<(), kube::Error> {
+    create_storage_class(client).await?;
     let classes: Api<PriorityClass> = Api::all(client.clone());
     for (name, value, description) in [
         (
@@ -73,4 +77,17 @@ async fn create_objects(client: &Client, pools: &[NamedNodePool]) -> Result<(), 
         }
     }
     Ok(())
+}
+
+/// Creates the default storage class in a cluster without storage classes. A cluster with a class of
+/// its own gets no second one; one whose user deleted all classes gets it again at the next start.
+async fn create_storage_class(client: &Client) -> Result<(), kube::Error> {
+    let api: Api<StorageClass> = Api::all(client.clone());
+    if !api.list_metadata(&ListParams::default().limit(1)).await?.items.is_empty() {
+        return Ok(());
+    }
+    match api.create(&PostParams::default(), &standard_class()).await {
+        Err(error) if !is_already_exists(&error) => Err(error),
+        _ => Ok(()),
+    }
 }

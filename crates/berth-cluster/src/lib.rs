@@ -8,18 +8,23 @@
 //! plus its duration, and an ordered machine is listed in its pool's status.
 
 pub mod autoscaler;
+pub mod cron_job;
 pub mod disruption;
+pub mod endpoints;
 pub mod garbage;
 pub mod job;
 pub mod jobset;
 pub mod kubelet;
 pub mod logs;
+pub mod metrics;
+pub mod pod_autoscaler;
 pub mod pools;
 pub mod provisioning;
 pub mod replicas;
 pub mod roles;
 pub mod scheduler;
 pub mod scheduling;
+pub mod storage;
 
 mod bootstrap;
 mod indexes;
@@ -31,6 +36,7 @@ use std::sync::Arc;
 use berth_api::berth::ClusterConfiguration;
 use berth_runtime::Manager;
 
+pub use kubelet::process::{KubeletOptions, ProcessNode};
 pub use logs::{LogOptions, PodLogs};
 
 /// Options of [`install`].
@@ -42,6 +48,13 @@ pub struct Options {
     pub seed: u64,
     /// The logs of simulated containers; a clone serves the API server's `pods/log`.
     pub logs: PodLogs,
+    /// The nodes that run containers. All other nodes are simulated.
+    pub process_nodes: Vec<ProcessNode>,
+    /// Nodes of this process that keep volumes in folders; the volumes of other nodes are simulated.
+    pub folders: storage::Folders,
+    /// Sources of the figures of `metrics.k8s.io`; nodes without one are simulated. A clone is in
+    /// the API server of this process.
+    pub metrics: metrics::ClusterMetrics,
     /// The cluster's CA certificate in PEM, published as ConfigMap `kube-root-ca.crt` in every namespace.
     pub root_ca: Option<String>,
 }
@@ -77,12 +90,19 @@ pub fn install(manager: &mut Manager, options: Options) {
     autoscaler::install(manager, shared.clone(), site.clone());
     provisioning::install(manager, shared, site);
     scheduler::install(manager, configuration);
-    kubelet::install(manager, configuration.pods.clone(), options.seed);
+    let process_nodes = options.process_nodes.iter().map(|node| node.name.clone()).collect();
+    kubelet::simulated::install(manager, configuration.pods.clone(), options.seed, process_nodes);
+    metrics::install(manager, &options.metrics, &options.process_nodes);
+    kubelet::process::install(manager, options.process_nodes.clone());
     garbage::install(manager, options.root_ca.clone());
+    storage::install(manager, options.folders.clone());
     bootstrap::install(manager, configuration.node_pools.clone());
     job::install(manager);
+    cron_job::install(manager);
     replicas::install(manager);
+    pod_autoscaler::install(manager);
     disruption::install(manager);
+    endpoints::install(manager);
     roles::install(manager);
     jobset::install(manager);
 }

@@ -11,7 +11,7 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{Container, ContainerState, Pod};
 use kube::ResourceExt;
 
-use crate::kubelet::run;
+use crate::kubelet::simulated::run;
 
 /// Number of parts of a run; a progress line ends each part but the last.
 const PROGRESS_PARTS: u32 = 10;

@@ -1,5 +1,5 @@
-//! The decisions that were taken about a workload: a line for each, and everything known about the
-//! last eviction.
+//! The decisions that were taken about a workload: a line for each, and the details of the last
+//! eviction.
 
 use berth_api::berth::decision::{BalanceRecord, DecisionOutcome, DecisionRecord, Lost, PreemptionRecord};
 use berth_controllers::decisions::summary;
@@ -9,7 +9,7 @@ use crate::explained::{link, search, share};
 use crate::html::Html;
 use crate::{layout, state};
 
-/// The section of a workload's page; nothing without decisions.
+/// The section of a workload's page; empty without decisions.
 pub fn show(html: &mut Html, records: &[DecisionRecord], now: Timestamp) {
     if records.is_empty() {
         return;
@@ -63,7 +63,7 @@ fn preempted(html: &mut Html, record: &DecisionRecord, preemption: &PreemptionRe
         html.text("Preempted by ");
         match &preemption.preemptor {
             Some(preemptor) => link(html, preemptor),
-            None => html.text(format_args!("a workload not named here (UID: {})", preemption.preemptor_uid)),
+            None => html.text(format_args!("a workload that is not named (UID: {})", preemption.preemptor_uid)),
         }
         html.text(format_args!(" of ClusterQueue {}", preemption.preemptor_cluster_queue));
         if let Some(priority) = preemption.preemptor_priority {

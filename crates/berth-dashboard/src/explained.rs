@@ -1,4 +1,5 @@
-//! An explanation as a page: the same structure `berth explain` prints, with its figures in tables and its names as links.
+//! An explanation as a page: the structure that `berth explain` prints, with tables of figures and
+//! links.
 
 use berth_api::berth::explanation::{
     Finding, FlavorAttempt, ObjectName, Outlook, Shortage, Standing, TopologyFinding, VictimSearch, Waiting,
@@ -8,16 +9,16 @@ use berth_api::berth::explanation::{
 use crate::html::{Href, Html};
 use crate::layout::{self, notice};
 
-/// Rows of a table at most; the text has the same cut.
+/// Maximum number of rows of a table. The text has the same limit.
 const ROWS: usize = 50;
 
-/// All of an explanation.
+/// The whole explanation.
 pub fn show(html: &mut Html, explained: &WorkloadExplanation) {
     if let Some(problem) = &explained.queue_inactive {
         notice(html, problem);
     }
     match (&explained.standing, explained.text.lines().next()) {
-        // Why it waits nowhere is one sentence, and the text has it.
+        // The reason why the workload waits in no queue is one sentence of the text.
         (Standing::NotQueued { .. }, Some(said)) => html.line("p", "", said),
         (it, _) => standing(html, it),
     }
@@ -59,7 +60,7 @@ fn standing(html: &mut Html, standing: &Standing) {
             }
             if !holding.checks_not_ready.is_empty() {
                 let checks = holding.checks_not_ready.join(", ");
-                html.line("p", "wait", format_args!("Admission checks that are not Ready: {checks}."));
+                html.line("p", "wait", format_args!("Admission checks that are not ready: {checks}."));
             }
         }
         Standing::Waiting(waiting) => {
@@ -76,12 +77,12 @@ fn standing(html: &mut Html, standing: &Standing) {
                 ),
             );
             if waiting.backing_off {
-                html.line("p", "wait", "It is not looked at before its back-off is over.");
+                html.line("p", "wait", "It is not considered until its back-off expires.");
             } else if waiting.set_aside {
                 html.line(
                     "p",
                     "quiet",
-                    "It was looked at and set aside; it is looked at again when something changes that may help.",
+                    "It was inadmissible when last tried. It is retried when quota, queues or nodes change.",
                 );
             }
             ahead(html, waiting, in_cluster_queue);
@@ -119,9 +120,10 @@ fn workloads(count: u64) -> String {
     if count == 1 { "1 workload".to_owned() } else { format!("{count} workloads") }
 }
 
-/// Workloads of which the page has the number alone.
+/// Workloads of which only the number is shown.
 fn unnamed(count: u32) -> String {
-    format!("{} not named here", workloads(u64::from(count)))
+    let verb = if count == 1 { "is" } else { "are" };
+    format!("{} that {verb} not named", workloads(u64::from(count)))
 }
 
 pub(crate) fn link(html: &mut Html, name: &ObjectName) {
@@ -131,7 +133,7 @@ pub(crate) fn link(html: &mut Html, name: &ObjectName) {
     );
 }
 
-/// A share in thousandths; the largest number stands for one that has no bound.
+/// A share in thousandths. The largest number stands for an unlimited share.
 pub(crate) fn share(share: i64) -> String {
     if share == i64::MAX { "no bound".to_owned() } else { share.to_string() }
 }
@@ -159,7 +161,7 @@ fn outlook(html: &mut Html, outlook: &Outlook) {
         }
         Some(reason) => {
             html.class("p", "", |html| {
-                html.text("It would go on waiting: ");
+                html.text("It would still wait: ");
                 html.line("b", "wait", reason);
             });
         }
@@ -242,7 +244,7 @@ fn how_well(attempt: &FlavorAttempt) -> String {
         ("NoFit", _) => "does not fit",
         (_, "Preempt") => "fits if workloads of its own ClusterQueue are preempted",
         (_, "Reclaim") => "fits if quota is reclaimed from other ClusterQueues",
-        (_, "NoCandidates") => "would fit, but there is nobody to preempt",
+        (_, "NoCandidates") => "would fit with preemption, but there is no candidate",
         _ => "fits",
     };
     format!("{how}{borrowing}")
@@ -258,7 +260,7 @@ fn finding(html: &mut Html, finding: &Finding) {
         };
         html.line("div", "quiet", format_args!("{}: {} asked, {bound}", quota.resource, quota.asked.0));
         if let Some(policy) = &quota.preemption_forbidden_by {
-            let text = format!("Nobody is preempted for it: it would borrow, and {policy} is Never.");
+            let text = format!("No workload is preempted for it: it would borrow, and {policy} is Never.");
             html.line("div", "quiet", text);
         }
     }
@@ -300,7 +302,7 @@ fn shortage(html: &mut Html, shortage: &Shortage) {
     layout::table(html, &columns, |html| {
         html.class("tbody", "", |html| {
             for (at, level) in shortage.levels.iter().enumerate() {
-                // A root has nobody to borrow from or to lend to.
+                // A root can neither borrow nor lend.
                 let root = at + 1 == shortage.levels.len();
                 let short = level.name == shortage.short_at;
                 html.class("tr", if short { "short" } else { "level" }, |html| {
@@ -320,7 +322,7 @@ fn shortage(html: &mut Html, shortage: &Shortage) {
         });
     });
     if shortage.holders.is_empty() && shortage.holders_withheld.is_empty() {
-        html.line("p", "quiet", "Nobody holds any of it.");
+        html.line("p", "quiet", "No workload holds any of it.");
         return;
     }
     html.line("p", "quiet", "Held by:");
@@ -364,7 +366,7 @@ pub(crate) fn search(html: &mut Html, search: &VictimSearch) {
     if search.candidates.is_empty() && search.candidates_withheld.is_empty() {
         return;
     }
-    layout::table(html, &["Candidate", "ClusterQueue", "#Priority", "What became of it"], |html| {
+    layout::table(html, &["Candidate", "ClusterQueue", "#Priority", "Outcome"], |html| {
         html.class("tbody", "", |html| {
             for candidate in search.candidates.iter().take(ROWS) {
                 html.class("tr", "", |html| {

@@ -1,22 +1,23 @@
-//! Who is answered at all. The pages show what their owner may read to whoever can send requests to the port, so requests of
-//! web sites elsewhere must not pass: a site may make its own name resolve to this address (DNS rebinding), but then the
-//! `Host` header has that name.
+//! Host names that the pages accept. Every client that reaches the port sees what the pages' user
+//! may read, so requests of other web sites must be refused. A site can resolve its own name to
+//! this address (DNS rebinding), but the `Host` header then has that name.
 
 use std::net::IpAddr;
 
 use http::{HeaderMap, Uri, header};
 
-/// Names the pages answer to.
+/// Accepted host names.
 #[derive(Clone, Debug, Default)]
 pub struct Hosts {
-    /// They are served to other machines: by any address, which no site elsewhere can fake.
+    /// The pages are served to other machines. Every IP address is accepted, because no web site
+    /// can forge one as its name.
     pub beyond_loopback: bool,
     /// Further names.
     pub names: Vec<String>,
 }
 
 impl Hosts {
-    /// True if a request asks for one of the names.
+    /// Whether a request has an accepted host name.
     pub fn accept(&self, uri: &Uri, headers: &HeaderMap) -> bool {
         let mut named = headers.get_all(header::HOST).iter();
         let host = match (uri.authority(), named.next(), named.next()) {

@@ -1,22 +1,23 @@
-//! HTML that cannot be got wrong: markup is what this program's source says literally, everything else is text and escaped.
+//! HTML that is safe by construction: only literals of this program are markup; all other text is
+//! escaped.
 
 use std::fmt::{self, Display, Write};
 
 use berth_apimachinery::percent;
 
-/// A piece of a page in the making.
+/// HTML under construction.
 #[derive(Debug, Default)]
 pub struct Html(String);
 
 impl Html {
-    /// Adds markup as it is. Only literals of this program can be that.
+    /// Adds markup unchanged. The type admits only literals of this program.
     pub fn markup(&mut self, markup: &'static str) {
         self.0.push_str(markup);
     }
 
     /// Adds text.
     pub fn text(&mut self, text: impl Display) {
-        // A string takes whatever is written to it; what a value cannot tell of itself is left out.
+        // Writing to a string cannot fail. A value whose formatting fails is left out.
         let _ = write!(Escaped(&mut self.0), "{text}");
     }
 
@@ -34,7 +35,7 @@ impl Html {
         self.markup(">");
     }
 
-    /// Adds the start of an element; alone for those that have no end.
+    /// Adds a start tag; the whole element for elements without an end tag.
     pub fn open(&mut self, tag: &'static str, attributes: &[(&'static str, &dyn Display)]) {
         self.markup("<");
         self.markup(tag);
@@ -48,7 +49,7 @@ impl Html {
         self.markup(">");
     }
 
-    /// Adds an element of a class; of none when that is empty.
+    /// Adds an element with a CSS class, or without one if the class is empty.
     pub fn class(&mut self, tag: &'static str, class: &'static str, inside: impl FnOnce(&mut Html)) {
         if class.is_empty() {
             self.element(tag, &[], inside);
@@ -57,23 +58,23 @@ impl Html {
         }
     }
 
-    /// Adds an element of a class with nothing but text.
+    /// Adds an element with a CSS class that contains only text.
     pub fn line(&mut self, tag: &'static str, class: &'static str, text: impl Display) {
         self.class(tag, class, |html| html.text(text));
     }
 
-    /// Adds a link within these pages.
+    /// Adds a link to another page of the dashboard.
     pub fn link(&mut self, to: &Href, text: impl Display) {
         self.element("a", &[("href", to)], |html| html.text(text));
     }
 
-    /// The whole text.
+    /// The HTML text.
     pub fn into_string(self) -> String {
         self.0
     }
 }
 
-/// Writes text so that no browser reads it as anything else, in elements and in quoted attributes.
+/// Writes text escaped for elements and quoted attributes.
 struct Escaped<'a>(&'a mut String);
 
 impl Write for Escaped<'_> {
@@ -94,7 +95,7 @@ impl Write for Escaped<'_> {
     }
 }
 
-/// A link within these pages: a path whose segments and parameters can hold anything.
+/// A link to a page of the dashboard: a path whose segments and parameters may have any characters.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Href(String);
 
@@ -130,7 +131,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_not_ours_is_text_wherever_it_stands() {
+    fn foreign_text_is_escaped_in_elements_attributes_and_links() {
         let hostile = "\"><script>alert('x')</script>&\0\u{1b}";
         let mut html = Html::default();
         html.element("a", &[("title", &hostile)], |html| html.text(hostile));

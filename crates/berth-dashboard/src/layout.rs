@@ -1,4 +1,4 @@
-//! What all pages have in common: frame, notices, tables, bars.
+//! Common parts of all pages: frame, notices, tables, bars.
 
 use berth_apimachinery::quantity::Quantity;
 use http::{HeaderValue, Response, StatusCode, header};
@@ -6,23 +6,24 @@ use http::{HeaderValue, Response, StatusCode, header};
 use crate::html::{Href, Html};
 use crate::tree::Figures;
 
-/// Seconds after which a page loads itself again.
+/// Interval in seconds at which a page reloads itself.
 const REFRESH_SECONDS: u32 = 10;
 
-/// The style sheet. It is a file of its own because the policy of the pages allows nothing inside them.
+/// The style sheet. It is a file of its own, because the content security policy allows no inline
+/// styles.
 pub const STYLE: &str = include_str!("style.css");
 
-/// Nothing but our own style sheet, and forms that lead to these pages. No page has a script.
+/// Allows the style sheet, and forms that lead to these pages. No page has a script.
 const CONTENT_SECURITY_POLICY: &str = "default-src 'none'; style-src 'self'; form-action 'self'; base-uri 'none'; \
                                        frame-ancestors 'none'";
 
-/// A page and its status.
+/// Title and address of a page.
 pub struct Frame<'a> {
-    /// What it is about.
+    /// Title.
     pub title: &'a str,
-    /// The page itself, to load it again.
+    /// Address of the page, for reloads.
     pub here: Href,
-    /// It loads itself again.
+    /// Whether the page reloads itself.
     pub refresh: bool,
 }
 
@@ -55,7 +56,7 @@ pub fn page(code: StatusCode, frame: &Frame<'_>, content: impl FnOnce(&mut Html)
     answer(code, "text/html; charset=utf-8", html.into_string())
 }
 
-/// An answer with the headers all of them have.
+/// A response with the headers of all pages.
 pub fn answer(code: StatusCode, media: &'static str, body: String) -> Response<String> {
     let mut response = Response::new(body);
     *response.status_mut() = code;
@@ -76,12 +77,12 @@ pub fn answer(code: StatusCode, media: &'static str, body: String) -> Response<S
     response
 }
 
-/// Something that went wrong, or that may not be read, beside what could be.
+/// A notice of a failure or a missing right, beside the rest of the page.
 pub fn notice(html: &mut Html, text: impl std::fmt::Display) {
     html.element("p", &[("class", &"notice"), ("role", &"note")], |html| html.text(text));
 }
 
-/// A table: its columns, those after `#` right-aligned, and its rows.
+/// A table with its columns and rows. Columns with the prefix `#` are right-aligned.
 pub fn table(html: &mut Html, columns: &[&'static str], rows: impl FnOnce(&mut Html)) {
     html.class("div", "scroll", |html| {
         html.class("table", "", |html| {
@@ -100,7 +101,7 @@ pub fn table(html: &mut Html, columns: &[&'static str], rows: impl FnOnce(&mut H
     });
 }
 
-/// A quota in use, as a bar and in figures.
+/// Usage of a quota, as a bar and in figures.
 pub fn usage(html: &mut Html, figures: &Figures) {
     const WIDTH: f64 = 100.0;
     let (nominal, used) = (figures.nominal.as_approximate_f64().max(0.0), figures.used.as_approximate_f64().max(0.0));
@@ -133,13 +134,13 @@ pub fn usage(html: &mut Html, figures: &Figures) {
     });
 }
 
-/// A quota as people write it.
+/// An amount of quota in its usual notation.
 pub fn quota(quantity: &Quantity) -> String {
-    // What does not fit the integers decisions are made with counts as no limit.
+    // An amount beyond the integers of the engine counts as unlimited.
     if quantity.value() == i64::MAX { "unlimited".to_owned() } else { quantity.to_string() }
 }
 
-/// Links to the pages of a list around this one.
+/// Links to the previous and next page of a list.
 pub fn pager(
     html: &mut Html,
     from: usize,

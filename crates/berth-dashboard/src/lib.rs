@@ -1,12 +1,13 @@
-//! The web pages: cohorts and queues with what is in use, one queue with who waits in which order and why, one workload with
-//! the whole explanation.
+//! The web pages: cohorts and queues with their usage; a queue with its waiting workloads in order
+//! and their reasons; a workload with its whole explanation.
 //!
-//! A [`Dashboard`] holds a [`kube::Client`] and nothing else: what it shows is what the client's user may read, wherever the
-//! API is. It only reads. Pages are rendered here, without scripts and without anything from elsewhere; they load themselves
-//! again by a header of the page. How many rows a page has is bounded, however large the cluster.
+//! A [`Dashboard`] holds a [`kube::Client`] and nothing else. It shows what the client's user may
+//! read, wherever the API is, and only reads. Pages are rendered here without scripts and external
+//! resources, and reload themselves by a response header. The number of rows of a page is limited,
+//! however large the cluster is.
 //!
-//! Requests that name another host are refused ([`Hosts`]): the pages are for whoever may reach the port, not for web sites
-//! open in the same browser.
+//! Requests with another host name are refused ([`Hosts`]): the pages are for clients that may
+//! reach the port, not for other web sites in the same browser.
 
 #![forbid(unsafe_code)]
 
@@ -41,14 +42,14 @@ use request::{Asked, Page, is_name};
 pub struct Dashboard {
     /// Reads the cluster.
     pub client: Client,
-    /// Names the pages answer to.
+    /// Accepted host names.
     pub hosts: Hosts,
-    /// Tells how old things are where the API server does not say what time it is.
+    /// Clock for ages, if the API server does not return its time.
     pub clock: Clock,
 }
 
 impl Dashboard {
-    /// Answers a request. No page takes a body.
+    /// Answers a request. No page reads a body.
     pub async fn answer(&self, request: &Request<()>) -> Response<String> {
         let mut response = self.page(request).await;
         if request.method() == Method::HEAD {
@@ -87,8 +88,8 @@ impl Dashboard {
 }
 
 impl Dashboard {
-    /// The time by the API server's clock, to the second: objects carry it, this machine's clock may differ from it, and that of
-    /// an embedded cluster may run many times faster.
+    /// The API server's time, to the second. Objects have its times, this machine's clock may
+    /// differ, and the clock of an embedded cluster may run many times faster.
     async fn now(&self) -> Timestamp {
         let date = async {
             let request = Request::get("/version").body(kube::client::Body::empty()).ok()?;
@@ -101,12 +102,12 @@ impl Dashboard {
     }
 }
 
-/// How long the API server is waited for to say what time it is.
+/// Time limit for the request of the API server's time.
 const CLOCK_WAIT: Duration = Duration::from_secs(2);
 
 const TEXT: &str = "text/plain; charset=utf-8";
 
-/// Sends on to the page of what somebody typed.
+/// Redirects to the page of the workload that the user typed.
 fn find(what: &str) -> Response<String> {
     let what = what.trim();
     let (namespace, name) = what.split_once('/').unwrap_or(("default", what));

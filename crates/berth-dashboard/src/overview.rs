@@ -1,4 +1,4 @@
-//! The first page: who owns what, what is in use, who waits.
+//! The first page: cohorts and queues, their usage, and their waiting workloads.
 
 use berth_api::kueue::v1beta2::{ClusterQueue, Cohort};
 use http::{Response, StatusCode};
@@ -11,7 +11,7 @@ use crate::tree::{self, Node, Workloads};
 
 /// Cohorts and queues on one page.
 const ROWS: usize = 200;
-/// Queues, and cohorts, that are looked at.
+/// Maximum number of queues, and of cohorts, that are read.
 const OBJECTS_MAX: usize = 20_000;
 
 /// The page from a row on.
@@ -57,7 +57,7 @@ pub async fn page(client: &Client, from: usize, refresh: bool) -> Response<Strin
     })
 }
 
-/// A page that cannot be shown.
+/// A page that shows a failure.
 pub fn cannot(html: &mut Html, unread: &Unread) {
     html.line("h1", "", "This cannot be shown");
     notice(html, unread);

@@ -1,4 +1,5 @@
-//! One cluster queue: its rules, its quota, who waits in which order and why, who holds quota.
+//! The page of one cluster queue: its rules, its quota, waiting workloads in order with reasons,
+//! and the holders of quota.
 
 use berth_api::berth::explanation::{ClusterQueueHolders, Held};
 use berth_api::kueue::v1beta2::{ClusterQueue, Workload};
@@ -17,14 +18,14 @@ use crate::read::{self, Unread};
 use crate::state::{self, State};
 use crate::tree;
 
-/// Waiting workloads on one page: each is read for its reason.
+/// Waiting workloads on one page. Each is read for its reason.
 const WAITING_ROWS: usize = 50;
-/// Workloads read at once.
+/// Number of concurrent reads of workloads.
 const AT_ONCE: usize = 16;
 /// Workloads that hold quota, on one page.
 const HOLDING_ROWS: usize = 200;
 
-/// What is shown of a queue.
+/// The parameters of the page.
 pub struct Asked<'a> {
     /// Its name.
     pub name: &'a str,
@@ -32,7 +33,7 @@ pub struct Asked<'a> {
     pub from: usize,
     /// Workloads that hold quota left out at the beginning.
     pub held_from: usize,
-    /// The page loads itself again.
+    /// Whether the page reloads itself.
     pub refresh: bool,
 }
 
@@ -55,17 +56,17 @@ pub async fn page(client: &Client, asked: &Asked<'_>, now: jiff::Timestamp) -> R
         html.line("h2", "", "Waiting, in order");
         match waiting {
             Ok(list) => show_waiting(html, &list, asked, &own, now),
-            Err(unread) => notice(html, format_args!("Who waits is not shown. {unread}")),
+            Err(unread) => notice(html, format_args!("The waiting workloads are not shown. {unread}")),
         }
         html.line("h2", "", "Holding quota");
         match holding {
             Ok(list) => show_holding(html, &list, asked, &own, now),
-            Err(unread) => notice(html, format_args!("Who holds quota is not shown. {unread}")),
+            Err(unread) => notice(html, format_args!("The holders of quota are not shown. {unread}")),
         }
     })
 }
 
-/// The page with these parts of its lists.
+/// The page with these offsets of its lists.
 fn part(own: &Href, from: usize, held_from: usize) -> Href {
     let mut href = own.clone();
     if from > 0 {
@@ -111,7 +112,7 @@ fn head(html: &mut Html, queue: &ClusterQueue) {
     });
     html.line("h2", "", "Quota");
     if node.amounts.is_empty() {
-        html.line("p", "quiet", "It has none.");
+        html.line("p", "quiet", "No quota is configured.");
         return;
     }
     let columns = ["Flavor", "Resource", "In use / quota", "#Borrowed", "#May borrow", "#May lend"];
@@ -134,7 +135,7 @@ fn head(html: &mut Html, queue: &ClusterQueue) {
     });
 }
 
-/// One of `pendingworkloads`.
+/// An entry of `pendingworkloads`.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Pending {
@@ -153,7 +154,7 @@ struct PendingSummary {
     items: Vec<Pending>,
 }
 
-/// Who waits, in order, with their objects where those may be read.
+/// The waiting workloads in order, with their objects if the user may read them.
 async fn waiting(client: &Client, queue: &str, from: usize) -> Result<Vec<(Pending, Option<Workload>)>, Unread> {
     let (group, version) = (visibility::GROUP, visibility::VERSIONS[0]);
     let path =
@@ -172,7 +173,7 @@ async fn waiting(client: &Client, queue: &str, from: usize) -> Result<Vec<(Pendi
     read::within(reading).await
 }
 
-/// Who holds quota, as the engine counts it.
+/// The holders of quota, as the engine counts them.
 async fn holding(client: &Client, queue: &str, from: usize) -> Result<ClusterQueueHolders, Unread> {
     let answer = read::within(ask::holders(client, queue, HOLDING_ROWS, from)).await?;
     serde_json::from_value(answer).map_err(|error| Unread::Failed(error.to_string()))
@@ -187,7 +188,7 @@ fn show_waiting(
 ) {
     let from = asked.from;
     if list.is_empty() {
-        html.line("p", "quiet", if from == 0 { "Nobody waits." } else { "Nobody else waits." });
+        html.line("p", "quiet", if from == 0 { "No workload waits." } else { "No more workloads wait." });
     }
     let to = |from: usize| part(own, from, asked.held_from);
     layout::pager(html, from, list.len(), None, WAITING_ROWS, to);
@@ -223,7 +224,7 @@ fn reason(html: &mut Html, workload: &Workload) {
             html.line("span", "wait", &condition.reason);
             html.line("div", "quiet message", state::shortened(&condition.message));
         }
-        None => html.line("span", "quiet", "not looked at yet"),
+        None => html.line("span", "quiet", "not evaluated yet"),
     }
 }
 
@@ -232,13 +233,14 @@ fn show_holding(html: &mut Html, list: &ClusterQueueHolders, asked: &Asked<'_>, 
     let unnamed = list.withheld.as_ref();
     let here = list.items.len() + unnamed.map_or(0, |unnamed| unnamed.workloads);
     if here == 0 {
-        html.line("p", "quiet", if from == 0 { "Nobody." } else { "Nobody else." });
+        html.line("p", "quiet", if from == 0 { "No workload holds quota." } else { "No more workloads hold quota." });
     }
     let to = |held_from: usize| part(own, asked.from, held_from);
     layout::pager(html, from, here, Some(list.total), HOLDING_ROWS, to);
     if let Some(unnamed) = unnamed {
         let (workloads, held) = (unnamed.workloads, holds(&unnamed.holds));
-        let text = format!("Of these, {workloads} not named here hold {held}. {}", unnamed.why.message);
+        let verb = if workloads == 1 { "that is not named holds" } else { "that are not named hold" };
+        let text = format!("{workloads} {verb} {held} of it. {}", unnamed.why.message);
         html.line("p", "quiet", text);
     }
     if list.items.is_empty() {

@@ -1,4 +1,4 @@
-//! Reading the API with the user's rights, within limits of time and size.
+//! Reads of the API with the user's rights, limited in time and size.
 
 use std::fmt;
 use std::future::Future;
@@ -9,27 +9,27 @@ use kube::Api;
 use kube::api::ListParams;
 use serde::de::DeserializeOwned;
 
-/// Time for everything one page reads in one go.
+/// Time limit of the reads of one page.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// Objects of one part of a list.
+/// Maximum number of objects in one part of a list.
 const PART: u32 = 500;
 
-/// Something could not be read.
+/// A failed read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Unread {
-    /// The API refused it with this status.
+    /// The API refused the read with this status.
     Refused {
         /// The status code.
         code: u16,
         /// Its message.
         message: String,
     },
-    /// There was no answer that could be understood.
+    /// No response, or one that cannot be parsed.
     Failed(String),
 }
 
 impl Unread {
-    /// The status of a page that is about nothing else.
+    /// The HTTP status of a page that shows only this failure.
     pub fn code(&self) -> StatusCode {
         match self {
             Unread::Refused { code: 403, .. } => StatusCode::FORBIDDEN,
@@ -47,7 +47,7 @@ impl fmt::Display for Unread {
             }
             Unread::Refused { code: 403, message } => write!(f, "You may not read this: {message}"),
             Unread::Refused { message, .. } => f.write_str(message),
-            Unread::Failed(message) => write!(f, "The API server cannot be asked: {message}"),
+            Unread::Failed(message) => write!(f, "The API server did not answer: {message}"),
         }
     }
 }
@@ -57,7 +57,7 @@ impl From<kube::Error> for Unread {
         match error {
             kube::Error::Api(status) => Unread::Refused { code: status.code, message: status.message.clone() },
             error => {
-                // The cause says more than the layer that failed: "connection refused".
+                // The innermost cause says more than the layer that failed: "connection refused".
                 let mut message = error.to_string();
                 let mut source = std::error::Error::source(&error);
                 while let Some(cause) = source {
@@ -73,7 +73,7 @@ impl From<kube::Error> for Unread {
     }
 }
 
-/// Waits for an answer, not for ever.
+/// Waits for a response, for a limited time.
 pub async fn within<T>(answer: impl Future<Output = kube::Result<T>>) -> Result<T, Unread> {
     match tokio::time::timeout(PATIENCE, answer).await {
         Ok(answer) => Ok(answer?),
@@ -81,12 +81,12 @@ pub async fn within<T>(answer: impl Future<Output = kube::Result<T>>) -> Result<
     }
 }
 
-/// A list, or as much of it as fits.
+/// A list, or a limited part of it.
 #[derive(Debug)]
 pub struct Listed<K> {
     /// Objects in the API's order.
     pub items: Vec<K>,
-    /// It goes on.
+    /// Whether the list has more objects.
     pub has_more: bool,
 }
 

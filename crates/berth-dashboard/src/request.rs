@@ -1,8 +1,8 @@
-//! What a request asks for.
+//! Parses requests.
 
 use http::Uri;
 
-/// No list is longer.
+/// Maximum offset in a list.
 const FROM_MAX: usize = 1_000_000_000;
 
 /// A page.
@@ -29,7 +29,7 @@ pub enum Page {
         /// Its name.
         name: String,
     },
-    /// A workload somebody typed: leads to its page.
+    /// Redirect to the page of the workload that the user typed.
     Find {
         /// `NAMESPACE/NAME`, or a name in `default`.
         what: String,
@@ -38,17 +38,17 @@ pub enum Page {
     Style,
 }
 
-/// A request, read.
+/// A parsed request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Asked {
     /// The page.
     pub page: Page,
-    /// The page is to load itself again.
+    /// Whether the page reloads itself.
     pub refresh: bool,
 }
 
 impl Asked {
-    /// Reads path and query; `None` where there is no such page.
+    /// Parses path and query; `None` if there is no such page.
     pub fn read(uri: &Uri) -> Option<Asked> {
         let query = uri.query().unwrap_or_default();
         let parameter = |name: &str| {
@@ -73,7 +73,7 @@ impl Asked {
     }
 }
 
-/// Could an object have this name? Others need not be asked for.
+/// Whether an object can have this name. Other names are not requested from the API.
 pub fn is_name(name: &str) -> bool {
     let ends = |byte: Option<&u8>| byte.is_some_and(u8::is_ascii_alphanumeric);
     let bytes = name.as_bytes();

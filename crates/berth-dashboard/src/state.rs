@@ -1,31 +1,31 @@
-//! What a Workload's object says about it, in a word.
+//! State of a Workload in one word, from its object.
 
 use berth_api::kueue::v1beta2::Workload;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta};
 
-/// Characters of a message that a table shows.
+/// Maximum number of characters of a message in a table.
 const MESSAGE_MAX: usize = 240;
 
-/// Where a workload is.
+/// State of a workload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
-    /// It waits for quota.
+    /// Waits for quota.
     Waiting,
-    /// It holds quota, and admission checks are open.
+    /// Holds quota, and waits for admission checks.
     QuotaReserved,
-    /// It may run.
+    /// Admitted.
     Admitted,
-    /// It is being evicted.
+    /// Is being evicted.
     Evicted,
-    /// It has ended.
+    /// Finished.
     Finished,
     /// `spec.active` is false.
     Inactive,
 }
 
 impl State {
-    /// The word.
+    /// The state as a word.
     pub fn as_str(self) -> &'static str {
         match self {
             State::Waiting => "Waiting",
@@ -37,7 +37,7 @@ impl State {
         }
     }
 
-    /// The class it is coloured by.
+    /// The CSS class that colours the state.
     pub fn class(self) -> &'static str {
         match self {
             State::Waiting | State::QuotaReserved => "nowrap wait",
@@ -53,7 +53,7 @@ pub fn condition<'a>(workload: &'a Workload, name: &str) -> Option<&'a Condition
     workload.status.as_ref()?.conditions.iter().find(|condition| condition.type_ == name)
 }
 
-/// Where a workload is.
+/// The state of a workload.
 pub fn of(workload: &Workload) -> State {
     let is = |name: &str| condition(workload, name).is_some_and(|condition| condition.status == "True");
     match workload {
@@ -66,13 +66,13 @@ pub fn of(workload: &Workload) -> State {
     }
 }
 
-/// How old an object is, as kubectl says it.
+/// Age of an object, as kubectl prints it.
 pub fn age(metadata: &ObjectMeta, now: Timestamp) -> String {
     let Some(created) = &metadata.creation_timestamp else { return String::new() };
     duration(now.as_second().saturating_sub(created.0.as_second()))
 }
 
-/// Seconds in the two units that matter.
+/// A duration in its two largest units.
 pub fn duration(seconds: i64) -> String {
     let seconds = seconds.max(0);
     let (minutes, hours, days) = (seconds / 60, seconds / 3600, seconds / 86_400);
@@ -85,7 +85,7 @@ pub fn duration(seconds: i64) -> String {
     }
 }
 
-/// A message for a table.
+/// A message, shortened for a table.
 pub fn shortened(message: &str) -> String {
     if message.chars().count() <= MESSAGE_MAX {
         return message.to_owned();

@@ -1,4 +1,4 @@
-//! Cohorts and cluster queues as the tree they form, with the figures of their objects.
+//! Cohorts and cluster queues as a tree, with the figures of their objects.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,20 +7,21 @@ use berth_apimachinery::quantity::Quantity;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as ApiQuantity;
 use kube::ResourceExt;
 
-/// A cohort or cluster queue, and where it stands.
+/// A cohort or cluster queue, and its place in the tree.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Node {
     /// Its name.
     pub name: String,
     /// True for a cohort.
     pub is_cohort: bool,
-    /// Cohorts above it.
+    /// Number of cohorts above it.
     pub depth: usize,
-    /// Quota and use per flavor and resource; a cohort's is that of everything below it and its own.
+    /// Quota and usage per flavor and resource. A cohort's include everything below it.
     pub amounts: BTreeMap<(String, String), Figures>,
-    /// Workloads that wait, hold quota, and run; for a cohort, in all queues below it.
+    /// Workloads that wait, hold quota, and are admitted. A cohort's are those of all queues below
+    /// it.
     pub workloads: Workloads,
-    /// Why it admits nothing, if it does not.
+    /// Why it admits nothing; `None` if it is active.
     pub problem: Option<String>,
     parent: Option<usize>,
 }
@@ -28,11 +29,11 @@ pub struct Node {
 /// Counts of workloads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Workloads {
-    /// They wait.
+    /// Waiting.
     pub waiting: i64,
-    /// They hold quota.
+    /// Holding quota.
     pub reserving: i64,
-    /// They may run.
+    /// Admitted.
     pub admitted: i64,
 }
 
@@ -49,13 +50,13 @@ impl Workloads {
 pub struct Figures {
     /// Nominal quota.
     pub nominal: Quantity,
-    /// What workloads hold of it.
+    /// Usage.
     pub used: Quantity,
-    /// What of that is others'; none for a cohort.
+    /// Borrowed part of the usage; `None` for a cohort.
     pub borrowed: Quantity,
-    /// How much more than its own it may take.
+    /// Borrowing limit.
     pub borrowing_limit: Option<Quantity>,
-    /// How much of its own others may take.
+    /// Lending limit.
     pub lending_limit: Option<Quantity>,
 }
 
@@ -66,7 +67,7 @@ impl Default for Figures {
     }
 }
 
-/// The amount a quantity of the API says; nothing for one that cannot be read.
+/// The amount of an API quantity; zero if it cannot be parsed.
 pub fn amount(quantity: &ApiQuantity) -> Quantity {
     Quantity::parse(if quantity.0.is_empty() { "0" } else { &quantity.0 }).unwrap_or(Quantity::ZERO)
 }
@@ -116,8 +117,8 @@ fn add_usage(amounts: &mut BTreeMap<(String, String), Figures>, usage: &[FlavorU
     }
 }
 
-/// The whole forest, every node before what is below it: cohorts by name, in each its queues and then its cohorts, and last
-/// the queues without cohort.
+/// The whole forest, parents before children: cohorts by name, in each its queues and then its
+/// child cohorts, and last the queues without a cohort.
 pub fn forest(queues: &[ClusterQueue], cohorts: &[Cohort]) -> Vec<Node> {
     let mut below: BTreeMap<&str, (Vec<&ClusterQueue>, BTreeSet<&str>)> = BTreeMap::new();
     let mut parents: BTreeMap<&str, &str> = BTreeMap::new();
@@ -141,7 +142,7 @@ pub fn forest(queues: &[ClusterQueue], cohorts: &[Cohort]) -> Vec<Node> {
     let mut nodes = Vec::new();
     let mut seen = BTreeSet::new();
     let roots = below.keys().filter(|name| !parents.contains_key(*name)).copied();
-    // What no root leads to hangs together in a circle: begin anywhere.
+    // Cohorts that no root reaches form a cycle. Begin with any of them.
     let circles = below.keys().filter(|name| parents.contains_key(*name)).copied();
     for root in roots.chain(circles).collect::<Vec<&str>>() {
         let mut open = vec![(root, None, 0)];
@@ -174,7 +175,7 @@ pub fn forest(queues: &[ClusterQueue], cohorts: &[Cohort]) -> Vec<Node> {
     nodes
 }
 
-/// Adds what is below to every cohort. Children come after their parents.
+/// Adds the figures of every node to its parent. Children come after their parents.
 fn sum_up(nodes: &mut [Node]) {
     for at in (0..nodes.len()).rev() {
         let (above, rest) = nodes.split_at_mut(at);

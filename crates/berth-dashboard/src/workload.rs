@@ -1,4 +1,4 @@
-//! One workload: where it is, its conditions, and the whole explanation.
+//! The page of one workload: its state, its conditions, and the whole explanation.
 
 use berth_api::berth::explanation::WorkloadExplanation;
 use berth_api::kueue::v1beta2::Workload;
@@ -16,7 +16,7 @@ use crate::queue::job;
 use crate::read::{self, Unread};
 use crate::state::{self, State};
 
-/// The page of a workload, by its name or its job's.
+/// The page of a workload, found by its name or its job's.
 pub async fn page(client: &Client, (namespace, name): (&str, &str), refresh: bool, now: Timestamp) -> Response<String> {
     let title = format!("{namespace}/{name}");
     let frame = Frame { title: &title, here: Href::path(&["workloads", namespace, name]), refresh };
@@ -51,10 +51,11 @@ pub async fn page(client: &Client, (namespace, name): (&str, &str), refresh: boo
     })
 }
 
-/// What `berth explain` asks, with the same rights.
+/// The explanation that `berth explain` prints, read with the same rights.
 async fn explanation(client: &Client, namespace: &str, name: &str) -> Result<WorkloadExplanation, Unread> {
     let value = read::within(ask::api_server(client, namespace, name)).await?;
-    serde_json::from_value(value).map_err(|error| Unread::Failed(format!("an answer of another form: {error}")))
+    serde_json::from_value(value)
+        .map_err(|error| Unread::Failed(format!("the response is not an explanation: {error}")))
 }
 
 fn head(html: &mut Html, workload: &Workload, explained: Option<&WorkloadExplanation>, now: Timestamp) {
@@ -97,7 +98,7 @@ fn conditions(html: &mut Html, workload: &Workload, now: Timestamp) {
     conditions.sort_by_key(|condition| std::cmp::Reverse(condition.last_transition_time.0));
     html.line("h2", "", "Conditions");
     if conditions.is_empty() {
-        html.line("p", "quiet", "It has none yet.");
+        html.line("p", "quiet", "No conditions yet.");
         return;
     }
     layout::table(html, &["Type", "Status", "Reason", "Message", "#Since"], |html| {

@@ -14,6 +14,7 @@ use berth_apiserver::audit::Log;
 use berth_apiserver::auth::tokens::TokenKey;
 use berth_apiserver::pki::FrontProxy;
 use berth_apiserver::{Answer, ApiServer, Asked, Config, Converter, Extension, LogPart, RequestInfo, UserInfo};
+use berth_cluster::metrics::ClusterMetrics;
 use berth_cluster::{LogOptions, PodLogs};
 use berth_controllers::metrics::Role;
 use berth_controllers::visibility::{self, Page};
@@ -35,6 +36,7 @@ use crate::admission::{JobSetPodWebhook, JobSetWebhook, KueueWebhook};
 use crate::cluster::{EmbeddedError, Storage};
 use crate::explanations::Explanations;
 use crate::failure::ApiFailure;
+use crate::metrics::Metrics;
 use crate::streams::Streams;
 
 /// User name of the simulated cluster (controllers of built-in kinds, kubelets, node pools).
@@ -71,6 +73,7 @@ pub struct ApiOptions {
 pub struct Apiserver {
     server: ApiServer,
     logs: PodLogs,
+    metrics: ClusterMetrics,
     streams: Streams,
     installed: Controllers,
 }
@@ -103,6 +106,8 @@ impl Apiserver {
         if !options.controllers_elsewhere {
             config.extensions = extensions(&installed);
         }
+        let metrics = Metrics::new(options.clock.clone());
+        config.extensions.push(Arc::new(metrics.clone()));
         let logs = PodLogs::default();
         config.pod_logs = Some(Arc::new(Logs(logs.clone())));
         let streams = Streams::default();
@@ -115,9 +120,11 @@ impl Apiserver {
             },
             source: source.into(),
         })?;
+        metrics.connect(Client::new(server.in_process(UserInfo::master(CLUSTER_USER)).agent(AGENT).lean(), "default"));
         berth_apiserver::forget_history(&server);
         let client = Client::new(server.in_process(UserInfo::master("berth:bootstrap")).agent(AGENT), "default");
         install_definitions(&client, options.bare).await?;
+        install_objects(&client, vec![crate::metrics::reader_role()]).await?;
         if !options.bare {
             install_namespaces(&client).await?;
             install_objects(&client, rights::objects(rights::NAMESPACE)).await?;
@@ -125,7 +132,7 @@ impl Apiserver {
         if options.controllers_elsewhere && !options.bare {
             install_objects(&client, aggregated::objects(rights::NAMESPACE)).await?;
         }
-        Ok(Self { server, logs, streams, installed })
+        Ok(Self { server, logs, metrics: metrics.source(), streams, installed })
     }
 
     /// The server, for a listener.
@@ -136,6 +143,11 @@ impl Apiserver {
     /// The logs that `pods/log` serves; empty until they are connected to a cluster's pods.
     pub fn logs(&self) -> PodLogs {
         self.logs.clone()
+    }
+
+    /// Sources of the figures that `metrics.k8s.io` serves. Nodes without a source are simulated.
+    pub fn metrics(&self) -> ClusterMetrics {
+        self.metrics.clone()
     }
 
     /// The runtimes whose pods `pods/exec` and its kin reach; none until nodes are connected.

@@ -12,6 +12,7 @@ use berth_apiserver::audit::Log;
 use berth_apiserver::auth::tokens::TokenKey;
 use berth_apiserver::pki::FrontProxy;
 use berth_apiserver::{ApiServer, InProcess, UserInfo};
+use berth_cluster::storage::Folders;
 use berth_controllers::{Decisions, configuration, rights};
 use berth_runtime::{Clock, Manager, ManagerError};
 use futures::FutureExt;
@@ -61,6 +62,9 @@ pub struct Options {
     pub apart: bool,
     /// Keeps the last decisions about each workload; a journal may store them.
     pub decisions: Decisions,
+    /// Nodes of this process that keep volumes in folders; the volumes of other nodes are
+    /// simulated.
+    pub folders: Folders,
 }
 
 impl Options {
@@ -78,6 +82,7 @@ impl Options {
             front_proxy: None,
             apart: false,
             decisions: Decisions::default(),
+            folders: Folders::new(),
         }
     }
 }
@@ -182,8 +187,16 @@ impl Embedded {
         })
         .await?;
         let (server, streams) = (api.server().clone(), api.streams());
-        let (logs, root_ca) = (api.logs(), options.root_ca);
-        let cluster = berth_cluster::Options { configuration: cluster, seed: options.seed, logs, root_ca };
+        let (logs, metrics, root_ca) = (api.logs(), api.metrics(), options.root_ca);
+        let cluster = berth_cluster::Options {
+            configuration: cluster,
+            seed: options.seed,
+            logs,
+            metrics,
+            root_ca,
+            process_nodes: Vec::new(),
+            folders: options.folders,
+        };
         let (client, machines) = if options.apart {
             let user = UserInfo::new(CONTROLLER_USER, &["system:serviceaccounts"]);
             let machines = connect(server.in_process(UserInfo::master(CLUSTER_USER)).agent(AGENT).lean());

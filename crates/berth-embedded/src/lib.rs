@@ -10,6 +10,7 @@ pub mod api;
 mod cluster;
 mod explanations;
 mod failure;
+mod metrics;
 mod streams;
 
 pub use cluster::{Embedded, EmbeddedError, Options, Storage, cluster_configuration, controller_configuration};

@@ -12,19 +12,6 @@ use crate::ids::{LocalQueueId, Name, ResourceId, WorkloadId};
 use crate::model::Time;
 use crate::world::{Tally, World};
 
-/// Ledger of one local queue.
-#[derive(Debug, Clone, PartialEq, Default)]
-pub(crate) struct Ledger {
-    /// Decayed usage per resource, in base units.
-    pub consumed: BTreeMap<ResourceId, f64>,
-    /// Penalties of decided admissions that are not yet part of the usage.
-    pub penalties: BTreeMap<WorkloadId, BTreeMap<ResourceId, f64>>,
-    pub updated: Option<Time>,
-    /// True once the record of an earlier run of the process was added, or there was none. It is
-    /// added at most once.
-    pub accounted: bool,
-}
-
 /// Fraction of the difference between recorded and current usage that counts after `elapsed`
 /// (§16.2).
 pub(crate) fn decay(elapsed: Duration, half_life: Duration) -> f64 {

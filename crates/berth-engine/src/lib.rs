@@ -83,7 +83,7 @@ pub use decision::{
     Admit, AssignmentMode, Balance, Considered, ConsideredVictim, CycleOutcome, CycleResult, Decision, Eviction,
     Exclusion, Finding, FlavorAttempt, LayerShortage, LevelCapacity, PendingReason, PodSetConsidered, Preemption,
     PreemptionBar, PreemptionMode, PreemptionReason, Priority, QuotaChange, RequeueReason, SearchOutcome,
-    TopologyProblem, TopologyShortage, Verdict, Victim, VictimFate, VictimSearch, Wait, WaitCause,
+    TopologyProblem, TopologyShortage, Verdict, Victim, VictimFate, VictimSearch, Wait, WaitCause, WithheldCandidates,
 };
 pub use engine::{Effects, Engine, HEADS_PER_PART};
 pub use event::Event;
@@ -94,4 +94,4 @@ pub use status::{
     ClusterQueueFigures, ClusterQueueStatus, CohortFigures, CohortStatus, FlavorUsage, LocalQueueStatus, QueuePosition,
     QueueProblem, QueueReadiness, QuotaFigures, QuotaHolder, WeightedShare,
 };
-pub use withheld::{WithheldCandidates, WithheldHolders};
+pub use withheld::WithheldHolders;

@@ -10,7 +10,7 @@
 //! Every record is destructured field by field. A new field does not compile until this module
 //! decides what a reader may see of it.
 
-use crate::decision::{Considered, ConsideredVictim, PreemptionReason, VictimFate, VictimSearch};
+use crate::decision::{Considered, ConsideredVictim, PreemptionReason, VictimSearch, WithheldCandidates};
 use crate::explain::{Explanation, Holder, Outlook, Preemptible, Shortage, Standing};
 use crate::ids::Name;
 use crate::model::WorkloadKey;
@@ -26,17 +26,6 @@ pub struct WithheldHolders {
     pub workloads: usize,
     /// Total amount they hold, in base units.
     pub amount: i64,
-}
-
-/// Candidates of a search for victims whose names are withheld, grouped.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct WithheldCandidates {
-    /// Cluster queue they hold quota in.
-    pub cluster_queue: Name,
-    /// Outcome of the search for each of them.
-    pub fate: VictimFate,
-    /// Number of workloads.
-    pub workloads: usize,
 }
 
 /// Returns whether workloads of a namespace may be named.

@@ -11,6 +11,7 @@
 //! [`ContainerConfig`], which can be written to disk and sent to another process.
 
 mod config;
+mod machine;
 mod state;
 mod streams;
 
@@ -19,6 +20,7 @@ pub use config::{
     HostPort, ImagePullPolicy, ImageRequest, Limits, Mount, PodUid, Propagation, Protocol, RegistryCredential,
     SandboxConfig, Security, TerminationMessagePolicy, UserSpec, Volume,
 };
+pub use machine::{Machine, MachineFacts, Margin, Pressure};
 pub use state::{
     ContainerState, ContainerStats, ContainerStatus, ExecOutput, Exit, Image, ImageRoot, PodState, PodStats,
 };

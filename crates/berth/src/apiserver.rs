@@ -19,14 +19,16 @@ use crate::{identity, process};
 pub struct Options {
     #[command(flatten)]
     front: FrontOptions,
-    /// The file `berth cluster` is given with --config: what simulated containers print depends on it.
+    /// The ClusterConfiguration file that `berth cluster` gets with --config. The logs of simulated
+    /// containers depend on it.
     #[arg(long, value_name = "FILE")]
     cluster_config: Option<PathBuf>,
-    /// The file `berth controller` is given with --config: which jobs are held at creation depends on it.
+    /// The Configuration file that `berth controller` gets with --config. It decides which jobs are
+    /// held at creation.
     #[arg(long, value_name = "FILE")]
     controller_config: Option<PathBuf>,
-    /// Bring nothing of Berth's: neither its kinds nor its rights, admission and conversion. `berth install` brings them, as to
-    /// any cluster, and the webhooks of `berth controller` are called.
+    /// Leave out Berth's kinds, rights, admission and conversion. `berth install` adds them, as to
+    /// any cluster, and the API server calls the webhooks of `berth controller`.
     #[arg(long, hide = true, conflicts_with = "controller_config")]
     bare: bool,
     #[command(flatten)]
@@ -60,7 +62,8 @@ async fn serve(options: &Options) -> anyhow::Result<ExitCode> {
         bare: options.bare,
     })
     .await?;
-    // Logs of simulated containers are a function of their pods: the server follows those and needs no other process.
+    // The logs of simulated containers are computed from their pods, so the server needs no other
+    // process.
     let mut manager = Manager::new(api.client("berth:logs"), clock.clone());
     api.logs().connect(&mut manager, cluster.pods, seed);
     let logs = tokio::spawn(manager.run(std::future::pending()));

@@ -1,4 +1,4 @@
-//! `--audit-log-path`, `--audit-policy-file`: what the embedded API writes down about requests.
+//! `--audit-log-path`, `--audit-policy-file`: the audit log of the embedded API.
 
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Write};
@@ -15,19 +15,21 @@ use serde_json::json;
 
 use crate::process;
 
-/// Where the audit log goes and what is in it.
+/// Path and policy of the audit log.
 #[derive(Args)]
 pub struct AuditOptions {
-    /// Append audit events (audit.k8s.io/v1, one JSON object a line) to this file; a new one is begun when it is moved away.
+    /// Append audit events (audit.k8s.io/v1, one JSON object per line) to this file. If the file is
+    /// moved away, a new one is created.
     #[arg(long, value_name = "FILE")]
     audit_log_path: Option<PathBuf>,
-    /// What is recorded: an audit.k8s.io/v1 Policy. Default: who asked for what, of every request.
+    /// Which requests are recorded: an audit.k8s.io/v1 Policy. Default: user, verb and object of
+    /// every request.
     #[arg(long, value_name = "FILE", requires = "audit_log_path")]
     audit_policy_file: Option<PathBuf>,
 }
 
 impl AuditOptions {
-    /// The log, if one is wanted.
+    /// The log; `None` without a path.
     pub fn log(&self) -> anyhow::Result<Option<Log>> {
         let Some(path) = &self.audit_log_path else { return Ok(None) };
         let policy = match &self.audit_policy_file {
@@ -49,8 +51,8 @@ impl AuditOptions {
     }
 }
 
-/// Appends lines to a file, wherever it is moved: once another one, or none, is under its path, a new one is begun there.
-/// So whoever keeps logs small moves it away and needs to tell nobody.
+/// Appends lines to a file. If the path names another file or none, a new file is created there, so
+/// a tool for log rotation can move the file without a signal.
 struct Appender {
     file: Mutex<File>,
     path: PathBuf,
@@ -62,7 +64,7 @@ impl Appender {
         Ok(Self { file: Mutex::new(file), path: path.to_owned() })
     }
 
-    /// Is the open file not the one under the path any more?
+    /// Whether the path no longer names the open file.
     fn has_moved(&self, file: &File) -> bool {
         let Ok(open) = file.metadata() else { return false };
         match std::fs::metadata(&self.path) {
@@ -72,7 +74,7 @@ impl Appender {
     }
 }
 
-/// What was asked for is nobody's business but the owner's.
+/// The log names objects and users, so only its owner may read it.
 fn append(path: &Path) -> std::io::Result<File> {
     OpenOptions::new().create(true).append(true).mode(0o600).open(path)
 }
@@ -84,11 +86,11 @@ impl Sink for Appender {
             match append(&self.path) {
                 Ok(new) => *file = new,
                 Err(error) => {
-                    tracing::warn!(path = %self.path.display(), %error, "the audit log goes on in the file that was moved");
+                    tracing::warn!(path = %self.path.display(), %error, "the new audit log cannot be created; events are appended to the moved file");
                 }
             }
         }
-        // One write a line, so that whoever else appends does so between lines.
+        // One write per line: lines of other writers are not interleaved.
         if let Err(error) = file.write_all(format!("{event}\n").as_bytes()) {
             tracing::error!(path = %self.path.display(), %error, "an audit event is lost");
         }
@@ -111,7 +113,7 @@ mod tests {
         log.write("two");
         let read = |path: &Path| std::fs::read_to_string(path).expect("read");
         assert_eq!((read(&old).as_str(), read(&path).as_str()), ("one\n", "two\n"));
-        // Moved, and another file made in its place by whoever did so.
+        // The file was moved, and another process created one at its path.
         std::fs::rename(&path, &old).expect("moved");
         std::fs::write(&path, "").expect("made");
         log.write("three");

@@ -1,11 +1,10 @@
-//! `berth cluster`: the simulated rest of a cluster (Jobs, JobSets, pods, nodes, capacity) against an API server in
-//! another process.
+//! `berth cluster`: the rest of a simulated cluster (Jobs, JobSets, pods, nodes, capacity) against
+//! an API server in another process.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use berth_cluster::PodLogs;
 use berth_controllers::configuration::process::Election;
 use berth_embedded::cluster_configuration;
 use berth_runtime::Manager;
@@ -19,7 +18,7 @@ use crate::component::limit::Limiter;
 use crate::component::{self, ComponentOptions, Leading, election, endpoints::Places, listen::BindAddress};
 use crate::process;
 
-/// The groups the simulated cluster works with, besides Kubernetes' own.
+/// The API groups that the simulated cluster uses, besides Kubernetes' own.
 const GROUPS: [&str; 3] = ["autoscaling.x-k8s.io", "berth.dev", "jobset.x-k8s.io"];
 
 /// Options of `berth cluster`.
@@ -53,7 +52,7 @@ async fn simulate(options: &Options) -> anyhow::Result<ExitCode> {
 
     let mut manager = Manager::new(client, clock);
     let seed = process::entropy()?;
-    let cluster = berth_cluster::Options { configuration, seed, logs: PodLogs::default(), root_ca };
+    let cluster = berth_cluster::Options { configuration, seed, root_ca, ..berth_cluster::Options::default() };
     let install: component::Install = Box::new(move |manager| berth_cluster::install(manager, cluster.clone()));
     install(&mut manager);
     let caches = manager.cache_state();

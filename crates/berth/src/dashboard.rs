@@ -1,4 +1,5 @@
-//! `berth dashboard`: the web pages, served on this machine with the rights of a kubeconfig, as `kubectl proxy` serves the API.
+//! `berth dashboard`: the web pages, served on this machine with the rights of a kubeconfig, as
+//! `kubectl proxy` serves the API.
 
 use std::net::SocketAddr;
 use std::process::ExitCode;
@@ -18,17 +19,19 @@ use crate::process;
 /// Options of `berth dashboard`.
 #[derive(Args)]
 pub struct Options {
-    /// Address to serve on. Whoever can reach it sees what the kubeconfig's user may read. Port 0 takes any free one.
+    /// Address to serve on. Every client that reaches it sees what the kubeconfig's user may read.
+    /// Port 0 selects a free port.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8080")]
     listen: SocketAddr,
-    /// A name the pages answer to beside localhost and addresses: behind a proxy, the proxy's. May be repeated.
+    /// A host name that the pages accept beside localhost and addresses, such as that of a proxy.
+    /// May be repeated.
     #[arg(long = "host", value_name = "NAME")]
     hosts: Vec<String>,
     #[command(flatten)]
     connect: ConnectOptions,
 }
 
-/// Serves until it is told to stop.
+/// Serves until it is stopped by a signal.
 pub fn main(options: &Options) -> anyhow::Result<ExitCode> {
     process::run(serve(options))
 }
@@ -43,12 +46,12 @@ async fn serve(options: &Options) -> anyhow::Result<ExitCode> {
     let address = listener.local_addr().context("--listen")?;
     let hosts = Hosts { beyond_loopback: !address.ip().is_loopback(), names: options.hosts.clone() };
     if hosts.beyond_loopback {
-        tracing::warn!("{address}: whoever can reach this address sees what you may read");
+        tracing::warn!("{address}: every client that reaches this address sees what you may read");
     }
     let dashboard = Dashboard { client, hosts, clock: Clock::system() };
     let handler: Handler = Arc::new(move |request| {
         let dashboard = dashboard.clone();
-        // Bodies are not read.
+        // Request bodies are not read.
         let request = request.map(drop);
         Box::pin(async move { dashboard.answer(&request).await.map(|body| Full::new(body.into())) })
     });

@@ -1,4 +1,4 @@
-//! `berth explain`: why a job waits, asked of the running controllers.
+//! `berth explain`: requests from the running controllers why a job waits.
 
 use std::process::ExitCode;
 
@@ -18,20 +18,20 @@ pub struct Options {
     /// The job or its Workload: NAME, or NAMESPACE/NAME.
     #[arg(value_name = "[NAMESPACE/]NAME", required_unless_present = "cluster_queue")]
     job: Option<String>,
-    /// Tell instead who holds the quota of a ClusterQueue, longest first.
+    /// List the holders of a ClusterQueue's quota instead, longest first.
     #[arg(long, value_name = "NAME", conflicts_with_all = ["job", "namespace", "controller"])]
     cluster_queue: Option<String>,
-    /// Holders told at most.
+    /// Maximum number of holders to list.
     #[arg(long, value_name = "N", default_value_t = 50, requires = "cluster_queue")]
     limit: usize,
     /// The namespace. Default: the context's.
     #[arg(short, long)]
     namespace: Option<String>,
-    /// A page of text, or everything that is known as JSON.
+    /// Output format: text, or the whole explanation as JSON.
     #[arg(short, long, value_enum, default_value_t = Output::Text)]
     output: Output,
-    /// Ask controllers on this machine, or at the end of a port-forward, and not through the API server: the address of their
-    /// metrics, as http://127.0.0.1:8080.
+    /// Address of the controllers' metrics, such as http://127.0.0.1:8080: request the explanation
+    /// there, without the API server. For controllers on this machine or behind a port-forward.
     #[arg(long, value_name = "URL")]
     controller: Option<http::Uri>,
     #[command(flatten)]
@@ -78,7 +78,7 @@ async fn explain(options: &Options) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Who holds the quota of a cluster queue.
+/// Prints the holders of a cluster queue's quota.
 async fn holders(options: &Options, queue: &str) -> anyhow::Result<ExitCode> {
     let client = connect::asking(options.connect.config().await?)?;
     let answer = ask::holders(&client, queue, options.limit, 0).await.map_err(|error| told(error, "the API server"))?;
@@ -117,7 +117,7 @@ async fn holders(options: &Options, queue: &str) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The API server answers, or the controllers behind it.
+/// Requests a path from the API server, or from the controllers' own address.
 async fn through_api_server(client: &Client, namespace: &str, name: &str) -> anyhow::Result<Value> {
     let asked = ask::api_server(client, namespace, name).await;
     if let Err(error) = &asked

@@ -22,40 +22,42 @@ use tokio::task::JoinHandle;
 use crate::process::{self, TemporaryFolder};
 use crate::time;
 
-/// Where an embedded API server keeps things and listens.
+/// Data folder and address of an embedded API server.
 #[derive(Args)]
 pub struct FrontOptions {
     /// Folder for objects, certificates and the kubeconfig. Default: berth in the user's data folder.
     #[arg(long, value_name = "DIR", env = "BERTH_DATA_DIR", conflicts_with = "ephemeral")]
     data_dir: Option<PathBuf>,
-    /// Keep nothing: objects live in memory and go with the process.
+    /// Keep nothing on disk: objects are lost when the process ends.
     #[arg(long)]
     ephemeral: bool,
-    /// Keep what is sound of a damaged store, list what is not, and leave the damaged files beside it. A sound store stays as it
-    /// is.
+    /// Recover the sound objects of a damaged store, list the others, and keep the damaged files
+    /// beside it. A sound store is not changed.
     #[arg(long, conflicts_with = "ephemeral")]
     recover: bool,
-    /// Address to serve on. Port 0 takes any free one.
+    /// Address to serve on. Port 0 selects a free port.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:6443")]
     listen: SocketAddr,
-    /// Where to write the kubeconfig. Default: kubeconfig in the data folder.
+    /// Path of the kubeconfig. Default: kubeconfig in the data folder.
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
-    /// Authorities (PEM) whose client certificates are accepted too: common name is the user, organizations the groups.
+    /// PEM authorities whose client certificates are accepted too. The common name is the user, the
+    /// organizations are the groups.
     #[arg(long, value_name = "FILE")]
     client_ca_file: Option<PathBuf>,
-    /// Certificate (PEM) to serve with, followed by those between it and its authority. Default: one of Berth's own.
+    /// PEM serving certificate, followed by any intermediates. Default: a certificate of Berth's
+    /// own authority.
     #[arg(long, value_name = "FILE", requires = "tls_private_key_file")]
     tls_cert_file: Option<PathBuf>,
-    /// Private key (PEM) of --tls-cert-file.
+    /// PEM private key of --tls-cert-file.
     #[arg(long, value_name = "FILE", requires = "tls_cert_file")]
     tls_private_key_file: Option<PathBuf>,
 }
 
-/// How often certificate files are read again.
+/// Interval at which certificate files are read again.
 const CERTIFICATE_FILES: Duration = Duration::from_secs(60);
 
-/// Certificates from files, and those that are there anyway.
+/// Authorities and serving certificate from files, beside those of Berth's own authority.
 struct Given {
     client_ca: Option<PathBuf>,
     serving: Option<(PathBuf, PathBuf)>,
@@ -85,7 +87,8 @@ impl Given {
         let mut client_authorities_pem = self.own_authority_pem.clone();
         if let Some(path) = &self.client_ca {
             let pem = read("--client-ca-file", path)?;
-            // Without one nobody would be believed who should be; that shows only when they are turned away.
+            // Without an authority, client certificates would be refused later, at the first
+            // request.
             if !matches!(CertificateDer::pem_slice_iter(pem.as_bytes()).next(), Some(Ok(_))) {
                 bail!("--client-ca-file {}: no certificate (PEM) in it", path.display());
             }
@@ -101,7 +104,7 @@ impl Given {
         Ok(Certificates { client_authorities_pem, serving, own: self.serving.is_some().then(|| self.own.clone()) })
     }
 
-    /// Follows the files, as whoever renews certificates expects: what is read next counts for new connections.
+    /// Reads the files again when they change. New connections use the new certificates.
     async fn follow(self, handle: CertificatesHandle) {
         let clock = Clock::system();
         let mut said = String::new();
@@ -110,14 +113,14 @@ impl Given {
             let replaced = self.read().and_then(|certificates| Ok(handle.replace(&certificates)?));
             let problem = replaced.err().map(|error| format!("{error:#}")).unwrap_or_default();
             if problem != said && !problem.is_empty() {
-                tracing::warn!("{problem}; the certificates stay as they were");
+                tracing::warn!("{problem}; the present certificates stay in use");
             }
             said = problem;
         }
     }
 }
 
-/// Bound and certified, but not answering yet.
+/// A server that is bound and has certificates, but does not answer yet.
 pub struct Front {
     folder: Folder,
     pki: Pki,
@@ -127,14 +130,15 @@ pub struct Front {
 }
 
 impl Front {
-    /// Takes the folder and the port. The port comes before anything is opened: a taken one is the likeliest failure, and
-    /// it must not touch the data.
+    /// Opens the folder and binds the port. The port is bound first: a port in use is the most
+    /// likely failure, and it must not change the data.
     pub async fn open(options: &FrontOptions) -> anyhow::Result<Self> {
         let folder = Folder::of(options)?;
         if let Folder::Kept(path) = &folder {
             process::private_folder(path, is_ours).context("--data-dir, or the user's data folder")?;
         }
-        // Certificates are checked against the clients' clocks: real time, however fast the cluster's runs.
+        // Clients compare certificates with their own clocks, so they are issued for real time,
+        // whatever the cluster's time is.
         let now = Clock::system().now();
         let pki = match &folder {
             Folder::Kept(path) => Pki::load_or_create(&path.join("pki"), now)?,
@@ -157,7 +161,7 @@ impl Front {
         Ok(Self { folder, pki, listener, kubeconfig, given })
     }
 
-    /// Where objects go.
+    /// Storage of the objects.
     pub fn storage(&self) -> Storage {
         match &self.folder {
             Folder::Kept(path) => Storage::Durable(path.clone()),
@@ -165,7 +169,7 @@ impl Front {
         }
     }
 
-    /// The folder, when what is in it stays.
+    /// The data folder; `None` with --ephemeral.
     pub fn data_dir(&self) -> Option<&Path> {
         match &self.folder {
             Folder::Kept(path) => Some(path),
@@ -178,13 +182,13 @@ impl Front {
         &self.pki
     }
 
-    /// What the server shows to aggregated API servers: they believe the clients that this one believes.
+    /// Certificate that the server presents to aggregated API servers. They trust it to name users.
     pub fn front_proxy(&self) -> anyhow::Result<FrontProxy> {
         let client_authority_pem = self.given.read()?.client_authorities_pem;
         Ok(FrontProxy { client_authority_pem, ..self.pki.front_proxy()? })
     }
 
-    /// Where clients find the server.
+    /// URL of the server.
     pub fn url(&self) -> String {
         format!("https://{}", self.listener.address())
     }
@@ -200,7 +204,8 @@ impl Front {
         self.write(&self.kubeconfig, &identity)
     }
 
-    /// Writes a component's kubeconfig beside the administrator's, under `NAME.kubeconfig`; returns its path.
+    /// Writes a component's kubeconfig as `NAME.kubeconfig` beside the administrator's. Returns its
+    /// path.
     pub fn write_kubeconfig_of(&self, component: &str, identity: &Identity) -> anyhow::Result<PathBuf> {
         let path = self.kubeconfig.with_file_name(format!("{component}.kubeconfig"));
         self.write(&path, identity)?;
@@ -213,15 +218,15 @@ impl Front {
         let server_name = self.given.serving.is_some().then_some(OWN_NAME);
         let config = Kubeconfig { name: "berth", server: &server, authority_pem, server_name, identity };
         let Err(error) = config.write(path) else { return Ok(()) };
-        // On a full disk, say: what is stored can be read all the same, and room made.
+        // The disk may be full. Stored objects can still be read, and deleted to free space.
         if !config.is_served_by(path, Clock::system().now()) {
             return Err(error.into());
         }
-        tracing::warn!(%error, "the kubeconfig stays as it was, which serves as well");
+        tracing::warn!(%error, "the kubeconfig was not rewritten; the present one is valid");
         Ok(())
     }
 
-    /// Answers from now on.
+    /// Answers requests from now on.
     pub fn serve(self, server: ApiServer) -> Serving {
         let (stop, stopped) = oneshot::channel::<()>();
         let authenticator = Authenticator::new(Default::default(), server.tokens());
@@ -229,7 +234,7 @@ impl Front {
         let certificates = self.listener.certificates();
         let given = self.given;
         let serving = self.listener.serve(server, Arc::new(authenticator), async move {
-            // A dropped sender also means that the process is on its way out.
+            // A dropped sender also means that the process ends.
             let _ = stopped.await;
         });
         let task = tokio::spawn(async move {
@@ -245,7 +250,7 @@ impl Front {
     }
 }
 
-/// A server that answers.
+/// A server that answers requests.
 pub struct Serving {
     stop: oneshot::Sender<()>,
     task: JoinHandle<()>,
@@ -253,9 +258,9 @@ pub struct Serving {
 }
 
 impl Serving {
-    /// Lets open requests finish for a moment, then stops answering.
+    /// Waits briefly for open requests, then stops.
     pub async fn stop(self) -> Leftovers {
-        // The listener is gone only when it died, which the join reports.
+        // The listener is gone only if it failed, which the join below reports.
         let _ = self.stop.send(());
         if let Err(error) = self.task.await {
             tracing::warn!(%error, "the listener did not stop cleanly");
@@ -264,20 +269,20 @@ impl Serving {
     }
 }
 
-/// Files of a server that has stopped.
+/// Files of a stopped server.
 pub struct Leftovers(Folder);
 
 impl Leftovers {
-    /// Removes what was only for this run.
+    /// Removes the files of an ephemeral server.
     pub fn clear(self) {
         drop(self.0);
     }
 }
 
-/// Lines of what was lost that are printed; the others are in the report.
+/// Maximum number of lost objects to print. The report lists all.
 const LOST_SHOWN: usize = 50;
 
-/// Recovers the objects of a folder, and says what came of it.
+/// Recovers the objects of a damaged store and prints the result.
 fn recover(folder: &Path) -> anyhow::Result<()> {
     let Some(recovery) = berth_embedded::api::recover(folder)? else {
         eprintln!("berth: {}: the store is sound, there is nothing to recover", folder.display());
@@ -298,17 +303,27 @@ fn recover(folder: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Where files go.
+/// Where files are stored.
 enum Folder {
     Kept(PathBuf),
     Temporary(TemporaryFolder),
 }
 
-/// What is in a data folder.
-fn is_ours(name: &str) -> bool {
+/// `berth` in the user's data folder.
+pub fn default_data_dir() -> anyhow::Result<PathBuf> {
+    let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    let data = set("XDG_DATA_HOME").or_else(|| set("HOME").map(|home| home.join(".local/share")));
+    let data = data.ok_or_else(|| {
+        anyhow!("neither XDG_DATA_HOME nor HOME is set: give --data-dir, or --ephemeral for berth up")
+    })?;
+    Ok(data.join("berth"))
+}
+
+/// Files of a data folder.
+pub fn is_ours(name: &str) -> bool {
     let name = name.strip_suffix(".new").unwrap_or(name);
     name.starts_with("store.sqlite")
-        || [time::FILE, "pki", "kubeconfig"].contains(&name)
+        || [time::FILE, "pki", "kubeconfig", crate::image::FOLDER].contains(&name)
         || name.ends_with(".kubeconfig")
 }
 
@@ -320,11 +335,7 @@ impl Folder {
         if let Some(path) = &options.data_dir {
             return Ok(Self::Kept(path.clone()));
         }
-        let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-        let data = set("XDG_DATA_HOME")
-            .or_else(|| set("HOME").map(|home| home.join(".local/share")))
-            .ok_or_else(|| anyhow!("neither XDG_DATA_HOME nor HOME is set: give --data-dir or --ephemeral"))?;
-        Ok(Self::Kept(data.join("berth")))
+        default_data_dir().map(Self::Kept)
     }
 
     fn path(&self) -> &Path {
@@ -370,25 +381,25 @@ mod tests {
         let (kubeconfig, address) = (front.kubeconfig().to_owned(), front.url().replace("https://", ""));
         drop(front);
         fs::set_permissions(&data, fs::Permissions::from_mode(0o755)).expect("set");
-        // In the way of every new one.
+        // A folder at the temporary path makes each new write fail.
         fs::create_dir_all(Path::new(&data).join("kubeconfig.new/folder")).expect("made");
         let front = open(&["--data-dir", &data, "--listen", &address]).await.expect("opens");
-        assert_eq!(mode(Path::new(&data)), 0o700, "what was open to others is closed");
+        assert_eq!(mode(Path::new(&data)), 0o700, "the folder's mode is corrected");
         let before = fs::read(&kubeconfig).expect("there");
-        front.write_kubeconfig().expect("the one that is there serves");
+        front.write_kubeconfig().expect("the present kubeconfig is valid");
         assert_eq!(fs::read(&kubeconfig).expect("there"), before);
-        // It does not lead to another address.
+        // The present kubeconfig names another address.
         let elsewhere = open(&["--data-dir", &data, "--listen", "127.0.0.1:0"]).await.expect("opens");
         let error = elsewhere.write_kubeconfig().expect_err("cannot be written").to_string();
         assert!(error.contains("kubeconfig"), "{error}");
     }
 
     #[tokio::test]
-    async fn what_is_kept_nowhere_is_private_too_and_goes() {
+    async fn an_ephemeral_folder_is_private_and_removed_at_the_end() {
         let front = open(&["--ephemeral", "--listen", "127.0.0.1:0"]).await.expect("opens");
         let folder = front.kubeconfig().parent().expect("a folder").to_owned();
         assert_eq!(mode(&folder), 0o700);
-        assert!(!folder.ends_with(format!("berth-{}", std::process::id())), "a name that can be known beforehand");
+        assert!(!folder.ends_with(format!("berth-{}", std::process::id())), "the folder's name is predictable");
         drop(front);
         assert!(!folder.exists());
     }
@@ -407,6 +418,9 @@ mod tests {
         fs::write(&file, Pki::ephemeral(Clock::system().now()).expect("made").authority_pem()).expect("written");
         let front = open(&arguments).await.expect("opens");
         fs::write(&file, "").expect("written");
-        assert!(front.given.read().is_err(), "and later on what was there before stays");
+        assert!(
+            front.given.read().is_err(),
+            "a file without a certificate is refused, and the previous authorities stay"
+        );
     }
 }

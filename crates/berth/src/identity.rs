@@ -14,20 +14,19 @@ use kube::{Api, Client};
 use serde_json::json;
 use tokio::task::JoinHandle;
 
-/// User of the calls. Kubernetes' own servers call themselves so.
+/// User of the requests, named as upstream names it.
 const USER: &str = "system:apiserver";
 const NAMESPACE: &str = "kube-system";
-/// One process at a time has a store open, so one name is enough.
+/// Only one process has a store open, so one name is enough.
 const NAME: &str = "apiserver-berth";
 const MANAGER: &str = "kube-apiserver";
 /// Time between renewals. Shorter than the interval of compaction, so that each one finds a new
 /// revision; upstream's is ten seconds.
 const RENEWAL: Duration = Duration::from_secs(60);
-/// Upstream's `leaseDurationSeconds`: an hour after the last renewal the server counts as gone.
+/// Upstream's `leaseDurationSeconds`: the server counts as gone an hour after its last renewal.
 const DURATION_SECONDS: u32 = 3600;
 
-/// Creates the Lease and renews it until the task is aborted. `holder` tells the process from
-/// earlier ones.
+/// Creates the Lease and renews it until the task is aborted. `holder` identifies this process.
 pub fn announce(server: &ApiServer, clock: Clock, holder: u64) -> JoinHandle<()> {
     let client = Client::new(server.in_process(UserInfo::master(USER)), "default");
     tokio::spawn(async move {

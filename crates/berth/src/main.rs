@@ -1,5 +1,5 @@
-//! The `berth` command line: puts the rooms together and owns what only a program may touch: the operating system's
-//! clock and entropy, signals, files in the user's folders.
+//! The `berth` command line. Assembles the crates, and owns what only a program may use: the
+//! operating system's clock and entropy, signals, and files in the user's folders.
 
 #[macro_use]
 extern crate berth_process;
@@ -13,6 +13,7 @@ mod dashboard;
 mod explain;
 mod front;
 mod identity;
+mod image;
 mod install;
 mod journal;
 mod run;
@@ -26,8 +27,8 @@ use std::process::ExitCode;
 use berth_process::process;
 use clap::{Parser, Subcommand};
 
-/// Objects are JSON trees of many small strings: a quarter of a run's time is spent allocating them, and this allocator
-/// does it faster than the system's.
+/// Objects are JSON trees of many small strings: allocating them takes a quarter of a run's time,
+/// and this allocator is faster than the system's.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
@@ -41,35 +42,41 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Run a whole cluster in this process: API server, controllers, simulated nodes. kubectl just works.
+    /// Run a whole cluster in this process: API server, controllers and nodes, for kubectl.
     Up(up::Options),
     /// Run the embedded Kubernetes API alone.
     Apiserver(apiserver::Options),
-    /// Run the simulated rest of a cluster against an API server: Jobs, JobSets, pods, nodes, capacity.
+    /// Run the rest of a simulated cluster against an API server: Jobs, JobSets, pods, nodes,
+    /// capacity.
     Cluster(cluster::Options),
     /// Run the queueing controllers against a cluster: admission, quotas, preemption.
     Controller(controller::Options),
-    /// Say why a job waits: its place, what is short and who holds it, whom it could preempt.
+    /// Explain why a job waits or was evicted: its place, the short quota, its holders, and
+    /// preemption.
     Explain(explain::Options),
-    /// Serve web pages on this machine, with the rights of the kubeconfig: queues, who waits, and why.
+    /// Serve web pages on this machine, with the rights of a kubeconfig: queues, workloads, and why
+    /// they wait.
     Dashboard(dashboard::Options),
-    /// Run a scenario in virtual time and check what it expects.
+    /// Import, pull, list and remove the images of pods that run on this machine.
+    Image(image::Options),
+    /// Run a scenario in virtual time and check its expectations.
     Run(run::Options),
-    /// Print, or apply, what a cluster needs to run the controllers: kinds, rights, Deployment, webhooks.
+    /// Print or apply what the controllers need in a cluster: kinds, rights, Deployment, webhooks.
     Install(install::Options),
-    /// Run a load against an API server and its controllers in real time, and report what it took.
+    /// Run a load against an API server and its controllers in real time, and report the figures.
     Bench(berth_bench::Options),
-    /// Print the CustomResourceDefinitions Berth serves, as `kubectl apply -f -` takes them.
+    /// Print the CustomResourceDefinitions that Berth serves, as YAML for `kubectl apply -f -`.
     Crds,
 }
 
 fn main() -> ExitCode {
-    // Two TLS providers in the dependency tree would make rustls refuse to choose; ring is ours.
+    // rustls refuses to choose between the two TLS providers of the dependency tree. Berth uses
+    // ring.
     if rustls::crypto::ring::default_provider().install_default().is_err() {
         tracing::debug!("a TLS provider was installed already");
     }
     let command = Cli::parse().command;
-    // Who watches one process of several wants to know what it is at.
+    // A component that runs as a process of its own logs its progress by default.
     let level =
         if matches!(command, Command::Controller(_) | Command::Cluster(_)) { "warn,berth=info" } else { "warn" };
     tracing_subscriber::fmt()
@@ -87,6 +94,7 @@ fn main() -> ExitCode {
         Command::Controller(options) => controller::main(&options),
         Command::Explain(options) => explain::main(&options),
         Command::Dashboard(options) => dashboard::main(&options),
+        Command::Image(options) => image::main(&options),
         Command::Run(options) => run::main(&options),
         Command::Install(options) => install::main(&options),
         Command::Bench(options) => berth_bench::main(&options),
@@ -104,7 +112,7 @@ fn main() -> ExitCode {
 fn crds() -> anyhow::Result<ExitCode> {
     let mut text = String::new();
     for crd in berth_api::crds() {
-        // JSON is YAML, and a document a line keeps the output usable with other tools.
+        // JSON is YAML. One document per line keeps the output usable with line-based tools.
         text.push_str(&format!("---\n{}\n", serde_json::to_string(&crd)?));
     }
     process::print(&text)?;

@@ -18,7 +18,7 @@ pub struct Options {
     set: Vec<String>,
 }
 
-/// Runs the scenario; the exit code says whether every expectation held.
+/// Runs the scenario. The exit code is zero if every expectation holds.
 pub fn main(options: &Options) -> anyhow::Result<ExitCode> {
     let mut given = BTreeMap::new();
     for pair in &options.set {
@@ -27,12 +27,12 @@ pub fn main(options: &Options) -> anyhow::Result<ExitCode> {
     }
     let started = tokio::time::Instant::now();
     let mut out = std::io::stdout().lock();
-    // A closed pipe must not stop the run: its exit code may be what is wanted.
+    // A closed pipe must not stop the run: the caller may need its exit code only.
     let mut sink = |text: &str| {
         let _ = out.write_all(text.as_bytes());
     };
     let outcome = berth_simulator::run_in_virtual_time(&options.scenario, &given, &mut sink)?;
-    // Not part of the report, which is the same bytes every time.
+    // Printed apart from the report, which has the same bytes in every run.
     eprintln!("{:.2} s of wall time", started.elapsed().as_secs_f64());
     Ok(if outcome.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

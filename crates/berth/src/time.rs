@@ -1,7 +1,8 @@
-//! Cluster time on the command line: real, or so many times faster. A faster clock starts in the past, so that it stays behind
-//! the clocks of clients: kubectl prints the age of an object from the future as `<invalid>`. A data folder keeps how far
-//! cluster time has come: after a restart it goes on from there, or from where a new cluster's would start if that is later,
-//! and never back before what objects say.
+//! Cluster time on the command line: real time, or a number of times faster. A faster clock starts
+//! in the past, so that it stays behind the clocks of clients: kubectl prints the age of an object
+//! from the future as `<invalid>`. A data folder stores how far cluster time has come. After a
+//! restart cluster time continues from there, or from the start of a new cluster's clock if that is
+//! later, and never precedes a time that an object contains.
 
 use std::fs::File;
 use std::io::{ErrorKind, Write as _};
@@ -13,16 +14,18 @@ use berth_runtime::Clock;
 use clap::Args;
 use jiff::{SignedDuration, Timestamp};
 
-/// How fast an embedded cluster's clock runs.
+/// Speed of an embedded cluster's clock.
 #[derive(Args)]
 #[command(next_help_heading = "Embedded cluster's clock")]
 pub struct TimeOptions {
-    /// Run the embedded cluster's clock this many times faster than real time. It starts in the past, so far that it stays
-    /// behind real time for eight hours (from 1,097 times on for less, as it starts a year ago at most).
+    /// Run the embedded cluster's clock this many times faster than real time. The clock starts in
+    /// the past, so that it stays behind real time for eight hours (for less above 1,097, because
+    /// it starts a year ago at most).
     #[arg(long, value_name = "N", default_value_t = 1.0, value_parser = scale)]
     time_scale: f64,
-    /// When cluster time and real time are the same (RFC 3339). Processes of one cluster whose clock is scaled need the
-    /// same; `berth apiserver` prints it. Default: in eight hours, or so that the data folder's time goes on from where it was.
+    /// The time (RFC 3339) at which cluster time and real time are equal. All processes of a
+    /// cluster with a scaled clock need the same value; `berth apiserver` prints it. Default: in
+    /// eight hours, or the value with which the data folder's cluster time continues.
     #[arg(long, value_name = "TIME", requires = "time_scale")]
     time_origin: Option<Timestamp>,
 }
@@ -35,16 +38,16 @@ fn scale(text: &str) -> Result<f64, String> {
 }
 
 impl TimeOptions {
-    /// The clock of a cluster that keeps its things in this folder, if it does.
+    /// The clock of a cluster that stores its time in this folder; `None` if nothing is stored.
     ///
     /// # Errors
-    /// When the folder's time cannot be read, or the options would have it go back.
+    /// The folder's time cannot be read, or the options would turn cluster time back.
     pub fn clock(&self, folder: Option<&Path>) -> anyhow::Result<ClusterTime> {
         let system = Clock::system();
         let now = system.now();
         let file = folder.map(|folder| folder.join(FILE));
         let kept = file.as_deref().map(read).transpose()?.flatten().map(|kept| kept.passed(now));
-        // What it takes to be past it by more than rounding.
+        // The difference from which cluster time is later by more than rounding.
         let kept = kept.map(|kept| kept.checked_add(ROUNDING).unwrap_or(Timestamp::MAX));
         let ahead = kept.filter(|kept| *kept > now);
         if self.time_scale == 1.0 {
@@ -71,12 +74,12 @@ impl TimeOptions {
             }
         };
         let shown = self.shown(origin, now);
-        // Between the two clocks' readings that were kept may lie a moment, in which cluster time goes on.
+        // The two clocks are read one after the other, and cluster time continues in between.
         let moment = SignedDuration::try_from(MOMENT.mul_f64(self.time_scale)).unwrap_or(SignedDuration::MAX);
         let latest = shown.checked_add(moment.max(ROUNDING)).unwrap_or(Timestamp::MAX);
         if let Some(kept) = kept.filter(|kept| latest < *kept) {
             bail!(
-                "--time-origin {origin}: cluster time would be {shown}, and was {kept} already; leave it out to go on from there"
+                "--time-origin {origin}: cluster time would be {shown}, but has reached {kept} already; leave the option out to continue from there"
             );
         }
         let options = format!("--time-scale {} --time-origin {origin}", self.time_scale);
@@ -84,7 +87,8 @@ impl TimeOptions {
         Ok(ClusterTime { clock, scale: self.time_scale, options: Shared::Options(options), file })
     }
 
-    /// For how much real time a new cluster's clock stays behind real time. A slower one does so by itself.
+    /// Real time for which a new cluster's clock stays behind real time. `None` for a clock that is
+    /// not faster, which always does.
     fn behind_for(&self) -> SignedDuration {
         let gain = self.time_scale - 1.0;
         if gain <= 0.0 {
@@ -94,17 +98,17 @@ impl TimeOptions {
         most.min(BEHIND_FOR)
     }
 
-    /// Cluster time when it is `now`.
+    /// Cluster time at the real time `now`.
     fn shown(&self, origin: Timestamp, now: Timestamp) -> Timestamp {
         let passed = now.duration_since(origin).as_secs_f64() * self.time_scale;
         let passed = SignedDuration::try_from_secs_f64(passed).unwrap_or(SignedDuration::MAX);
         origin.checked_add(passed).unwrap_or(Timestamp::MAX)
     }
 
-    /// The clock of a process that joins a cluster, which has to be told when its time began.
+    /// The clock of a process that joins a cluster. It needs the origin of the cluster's time.
     ///
     /// # Errors
-    /// When the clock is scaled from an unknown origin.
+    /// The clock is scaled and no origin is given.
     pub fn joining_clock(&self) -> anyhow::Result<Clock> {
         if self.time_scale != 1.0 && self.time_origin.is_none() {
             bail!("--time-scale needs --time-origin: the one that `berth apiserver` printed at its start");
@@ -113,46 +117,48 @@ impl TimeOptions {
     }
 }
 
-/// For how much real time a faster clock stays behind real time: a working day.
+/// Real time for which a faster clock stays behind real time: a working day.
 const BEHIND_FOR: SignedDuration = SignedDuration::from_hours(8);
-/// How far cluster time starts in the past at most.
+/// Maximum time in the past at which cluster time starts.
 const BEHIND_MAX: SignedDuration = SignedDuration::from_hours(365 * 24);
 
-/// File of a data folder: a time that cluster time has not passed yet (RFC 3339), so that it need not be written each time
-/// somebody looks at the clock; and, unless it has been stopped there, what cluster time was at which real time, and how
-/// many times faster it ran.
+/// File of a data folder with cluster time. It has a time that cluster time has not passed (RFC
+/// 3339), so that it need not be written at each reading of the clock. After a kill it also has the
+/// last known pair of cluster time and real time, and the clock's speed.
 pub const FILE: &str = "cluster-time";
-/// How often the file is written anew, in real time.
+/// Interval of writes of the file, in real time.
 const EVERY: Duration = Duration::from_secs(2);
-/// How far it is ahead then, in real time: more, as a busy machine may be late.
+/// How far the stored bound is ahead of cluster time, in real time. Longer than the interval,
+/// because a busy machine may be late.
 const AHEAD: Duration = Duration::from_secs(5);
-/// How far apart the readings of two clocks are at most, in real time.
+/// Maximum real time between the readings of the two clocks.
 const MOMENT: Duration = Duration::from_millis(20);
-/// What fractions of numbers lose in the sum of origin and elapsed time, generously.
+/// Generous limit of rounding errors in the sum of origin and elapsed time.
 const ROUNDING: SignedDuration = SignedDuration::from_millis(1);
 
-/// What is kept of cluster time.
+/// The stored cluster time.
 #[derive(Clone, Copy)]
 struct Kept {
-    /// Cluster time has not passed this.
+    /// A time that cluster time has not passed.
     bound: Timestamp,
-    /// None of a cluster that was stopped at the bound.
+    /// The clock's progress; `None` if the cluster stopped at the bound.
     running: Option<Running>,
 }
 
-/// How cluster time ran.
+/// Progress of cluster time.
 #[derive(Clone, Copy)]
 struct Running {
     cluster: Timestamp,
-    /// What real time was then.
+    /// The real time of the reading.
     real: Timestamp,
     scale: f64,
 }
 
 impl Kept {
-    /// What cluster time has come to at most, in real time `now`: it ran no longer than until now, nor past its bound.
+    /// The latest possible cluster time at the real time `now`: the clock ran no longer than until
+    /// now, and not past its bound.
     fn passed(&self, now: Timestamp) -> Timestamp {
-        // When real time has been set back, nobody knows how long it ran.
+        // Real time may have been turned back. Then the elapsed time is unknown.
         let Some(running) = self.running.filter(|running| running.real <= now) else { return self.bound };
         let passed = now.duration_since(running.real).as_secs_f64() * running.scale;
         let passed = SignedDuration::try_from_secs_f64(passed).unwrap_or(SignedDuration::MAX);
@@ -160,30 +166,30 @@ impl Kept {
     }
 }
 
-/// The clock of a cluster, and what it takes to have the same one later or elsewhere.
+/// The clock of a cluster, and the options for the same clock later or in another process.
 pub struct ClusterTime {
     /// The clock.
     pub clock: Clock,
     scale: f64,
     options: Shared,
-    /// Where its time is kept; none when it is the system's or nothing is kept.
+    /// File of cluster time; `None` for the system's clock, or if nothing is stored.
     file: Option<PathBuf>,
 }
 
-/// The options other processes need for the same clock.
+/// Options that other processes need for the same clock.
 enum Shared {
-    /// None: it is the system's.
+    /// No option: it is the system's clock.
     System,
     Options(String),
-    /// There are none: it runs as fast as the system's, ahead of it since this time.
+    /// No option can express it: the clock runs at real speed with a fixed lead, since this time.
     Never(Timestamp),
 }
 
 impl ClusterTime {
-    /// The options other processes need for the same clock; none when it is the system's.
+    /// The options that other processes need for the same clock; `None` for the system's clock.
     ///
     /// # Errors
-    /// When there are none, as the cluster's time is ahead of real time and runs no faster.
+    /// No option expresses this clock: cluster time is ahead of real time and runs no faster.
     pub fn options(&self) -> anyhow::Result<Option<String>> {
         match &self.options {
             Shared::System => Ok(None),
@@ -195,14 +201,15 @@ impl ClusterTime {
         }
     }
 
-    /// Keeps the time in its folder until the answer is dropped or closed; nothing where none is kept. That it cannot be
-    /// written, on a full disk say, keeps nobody from reading what is stored: it is logged.
+    /// Stores the time in its folder until the returned value is dropped or closed; `None` if
+    /// nothing is stored. A failed write, such as on a full disk, is logged and stops nothing.
     pub fn keep(&self) -> Option<Keeper> {
         let file = self.file.clone()?;
         let ahead = SignedDuration::try_from(AHEAD.mul_f64(self.scale)).unwrap_or(SignedDuration::MAX);
         let (clock, scale) = (self.clock.clone(), self.scale);
         let bound = move || {
-            // Real time first: what is read later of the cluster's is rather too much than too little.
+            // Real time is read first, so that the computed cluster time is too late rather than
+            // too early.
             let (real, cluster) = (Clock::system().now(), clock.now());
             let running = Some(Running { cluster, real, scale });
             Kept { bound: cluster.checked_add(ahead).unwrap_or(Timestamp::MAX), running }
@@ -214,10 +221,12 @@ impl ClusterTime {
             let mut is_kept = true;
             loop {
                 real.sleep(EVERY).await;
-                // Here and not on a thread for what blocks: stopped, it must not come after the last write. It is short.
+                // Not on a thread for blocking calls: after a stop, such a write could follow the
+                // last one. The write is short.
                 let written = write(&path, bound());
                 match &written {
-                    // A disk stays full for longer than it takes to say so.
+                    // A full disk stays full for many intervals, so only the first failure is
+                    // logged.
                     Err(error) if is_kept => tracing::warn!("cluster time is not kept: {error:#}"),
                     Ok(()) if !is_kept => tracing::info!("cluster time is kept again"),
                     _ => {}
@@ -229,7 +238,7 @@ impl ClusterTime {
     }
 }
 
-/// Keeps cluster time in a file.
+/// Stores cluster time in a file.
 pub struct Keeper {
     clock: Clock,
     file: PathBuf,
@@ -237,7 +246,7 @@ pub struct Keeper {
 }
 
 impl Keeper {
-    /// The cluster has stopped: what time it was, to the point.
+    /// Stores the exact time at which the cluster has stopped.
     pub async fn close(mut self) {
         self.task.abort();
         let _ = (&mut self.task).await;
@@ -280,7 +289,7 @@ fn keep(file: &Path, time: Kept) {
     }
 }
 
-/// Replaces the file whole: after a crash there is the one or the other.
+/// Replaces the whole file: after a crash it has the old or the new content.
 fn write(file: &Path, time: Kept) -> anyhow::Result<()> {
     let new = file.with_extension("new");
     let written = || {
@@ -320,27 +329,27 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let real = Clock::system();
         let start = |scale: f64| options(scale).clock(Some(folder.path())).unwrap();
-        // Ahead of real time.
+        // Close behind real time, so that the fast clock passes it.
         let origin = real.now().checked_sub(SignedDuration::from_secs(100)).unwrap();
         let first = TimeOptions { time_scale: 100_000.0, time_origin: Some(origin) };
         let first = first.clock(Some(folder.path())).unwrap();
         let keeper = first.keep().unwrap();
         real.sleep(Duration::from_millis(50)).await;
         let killed = first.clock.now();
-        // Killed, not stopped: nobody has said the last time.
+        // Dropped as by a kill, without the last write.
         drop((keeper, first));
         let second = start(100_000.0);
         assert!(second.clock.now() >= killed, "{} after {killed}", second.clock.now());
-        // Processes apart agree with it.
+        // Another process with the printed options has the same time.
         let printed = second.options().unwrap().unwrap();
         let origin: Timestamp = printed.rsplit(' ').next().unwrap().parse().unwrap();
         let joined = TimeOptions { time_scale: 100_000.0, time_origin: Some(origin) }.joining_clock().unwrap();
         let apart = joined.now().duration_since(second.clock.now()).as_secs_f64().abs();
-        assert!(apart < 300_000.0, "{apart} s apart, and no three seconds between them");
+        assert!(apart < 300_000.0, "{apart} s apart after less than three real seconds");
         let keeper = second.keep().unwrap();
         let stopped = second.clock.now();
         keeper.close().await;
-        // A clean stop is to the point, whatever the speed afterwards.
+        // A clean stop stores the exact time, whatever the speed afterwards.
         for scale in [2.0, 0.5, 1.0] {
             let next = start(scale);
             let passed = next.clock.now().duration_since(stopped).as_secs_f64();
@@ -365,14 +374,14 @@ mod tests {
         let second = options(10.0).clock(Some(folder.path())).unwrap();
         let passed = second.clock.now().duration_since(stopped).as_secs();
         assert!((0..600).contains(&passed), "{passed}");
-        // Processes apart agree although the two times are the same only later.
+        // Another process has the same time, although the two times are equal only later.
         let printed = second.options().unwrap().unwrap();
         let origin: Timestamp = printed.rsplit(' ').next().unwrap().parse().unwrap();
         assert!(origin > real.now(), "{origin}");
         let joined = TimeOptions { time_scale: 10.0, time_origin: Some(origin) }.joining_clock().unwrap();
         let apart = joined.now().duration_since(second.clock.now()).as_secs_f64().abs();
         assert!(apart < 60.0, "{apart}");
-        // Without the option the folder is as any other: real time is later.
+        // Without the option the folder is an ordinary one: real time is later.
         let unscaled = options(1.0).clock(Some(folder.path())).unwrap();
         assert!(matches!(unscaled.options, Shared::System));
     }
@@ -384,7 +393,8 @@ mod tests {
         let given = TimeOptions { time_scale: 60.0, time_origin: Some(origin) };
         let first = given.clock(Some(folder.path())).unwrap();
         drop(first.keep().unwrap());
-        // The same line again, and one without the origin: others still run on the old one.
+        // The same options again, and others without the origin, because other processes still use
+        // the old one.
         for options in [given, options(60.0)] {
             let again = options.clock(Some(folder.path())).unwrap();
             let apart = again.clock.now().duration_since(first.clock.now()).as_secs_f64();
@@ -393,7 +403,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_kept_has_passed_as_far_as_real_time_went_on() {
+    fn stored_cluster_time_advances_with_real_time_up_to_its_bound() {
         let kept = parse("2030-01-01T00:05:00Z 2030-01-01T00:00:00Z 2026-01-01T00:00:00Z 60").unwrap();
         let passed = |now: &str| kept.passed(now.parse().unwrap()).to_string();
         assert_eq!(passed("2026-01-01T00:00:02Z"), "2030-01-01T00:02:00Z");

@@ -1,5 +1,5 @@
-//! What can be said of a pod or Job that has no Workload, or whose Workload stands for something else: what holds it, and what the
-//! controllers have said on it. Asked with the user's own rights.
+//! Explains a pod or Job that has no Workload of its own: what holds it back, and the controllers'
+//! warnings about it. Read with the user's own rights.
 
 use berth_api::kueue::{annotations, constants, labels};
 use berth_controllers::explain::ask;
@@ -11,10 +11,10 @@ use kube::api::ListParams;
 use kube::{Api, Client, ResourceExt};
 use serde_json::{Value, json};
 
-/// Messages that are shown, the latest first.
+/// Maximum number of warnings to print, the latest first.
 const SAID_MAX: usize = 3;
 
-/// What there is to say about the pod or the Job of this name; nothing when there is neither, or they may not be read.
+/// The explanation of the pod or Job of this name; `None` if neither exists or can be read.
 pub async fn explain(client: &Client, namespace: &str, name: &str) -> Option<Value> {
     let pods: Api<Pod> = Api::namespaced(client.clone(), namespace);
     if let Ok(Some(pod)) = pods.get_opt(name).await {
@@ -40,7 +40,7 @@ fn found(namespace: &str, kind: &str, name: &str, text: String) -> Value {
     json!({"kind": kind, "metadata": {"namespace": namespace, "name": name}, "text": text})
 }
 
-/// Warnings about an object, as `reason: message`, the latest first.
+/// Warning events about an object, as `reason: message`, the latest first.
 async fn said(client: &Client, namespace: &str, kind: &str, name: &str) -> Vec<String> {
     let about = format!("involvedObject.kind={kind},involvedObject.name={name},type=Warning");
     let events = Api::<Event>::namespaced(client.clone(), namespace).list(&ListParams::default().fields(&about)).await;
@@ -50,7 +50,7 @@ async fn said(client: &Client, namespace: &str, kind: &str, name: &str) -> Vec<S
     events.iter().take(SAID_MAX).map(|event| format!("{}: {}", text(&event.reason), text(&event.message))).collect()
 }
 
-/// `group`: its name, and how many pods of it there are, if that may be known.
+/// `group` is the name of the pod's group and the number of its pods, if that can be read.
 fn of_pod(pod: &Pod, group: Option<(&str, Option<usize>)>, said: &[String]) -> String {
     let (namespace, name) = (pod.namespace().unwrap_or_default(), pod.name_any());
     let mut lines = Vec::new();
@@ -67,7 +67,7 @@ fn of_pod(pod: &Pod, group: Option<(&str, Option<usize>)>, said: &[String]) -> S
     if let Some((group, mates)) = group {
         let wanted = pod.annotations().get(annotations::POD_GROUP_TOTAL_COUNT).map_or("?", String::as_str);
         lines.push(match mates {
-            Some(mates) => format!("  It is in pod group {group}: {mates} of {wanted} pods are there."),
+            Some(mates) => format!("  It is in pod group {group}: {mates} of {wanted} pods exist."),
             None => format!("  It is in pod group {group} of {wanted} pods."),
         });
     }
@@ -86,11 +86,9 @@ fn of_job(job: &Job, said: &[String]) -> String {
         lines.push("  It is suspended.".to_owned());
     }
     let owner = job.owner_references().iter().find(|owner| owner.controller == Some(true));
-    lines.extend(
-        owner.map(|owner| {
-            format!("  It is part of {} {}, which is queued for it or not at all.", owner.kind, owner.name)
-        }),
-    );
+    lines.extend(owner.map(|owner| {
+        format!("  It is part of {} {}, which is queued as a whole, or not at all.", owner.kind, owner.name)
+    }));
     lines.extend(said.iter().map(|said| format!("  {said}")));
     lines.join("\n")
 }
@@ -118,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn a_job_without_a_workload_is_explained_by_what_was_said_on_it() {
+    fn a_job_without_a_workload_is_explained_by_its_warnings() {
         let job = json!({"metadata": {"name": "j", "namespace": "team", "labels": {labels::QUEUE_NAME: "main"}},
             "spec": {"suspend": true, "template": {"spec": {"containers": []}}}});
         let said = ["WriteRefused: exceeded quota".to_owned()];

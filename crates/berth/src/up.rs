@@ -1,5 +1,6 @@
-//! `berth up`: a whole cluster in one process, on a loopback port, for kubectl and everything else that speaks
-//! Kubernetes. `berth apiserver`, `berth cluster` and `berth controller` are the same pieces in processes of their own.
+//! `berth up`: a whole cluster in one process, on a loopback port, for kubectl and other clients of
+//! Kubernetes. `berth apiserver`, `berth cluster` and `berth controller` run the same parts as
+//! separate processes.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -54,6 +55,7 @@ async fn up(options: &Options) -> anyhow::Result<ExitCode> {
         token_key: Some(front.pki().token_key().clone()),
         audit: options.audit.log()?,
         front_proxy: Some(front.front_proxy()?),
+        folders: Default::default(),
         apart: false,
         decisions,
     })

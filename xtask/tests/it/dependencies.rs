@@ -23,7 +23,7 @@ fn dependencies(name: &str) -> BTreeSet<String> {
 }
 
 /// The files of a folder and its subfolders.
-fn sources(folder: &Path) -> Vec<PathBuf> {
+pub fn sources(folder: &Path) -> Vec<PathBuf> {
     let mut files = Vec::new();
     for entry in std::fs::read_dir(folder).expect("the folder is readable") {
         let path = entry.expect("the folder is readable").path();
@@ -40,7 +40,7 @@ fn check(name: &str, forbidden: &[&str]) {
 }
 
 /// The crates of the workspace that have rules here.
-const CRATES: [&str; 15] = [
+const CRATES: &[&str] = &[
     "berth-engine",
     "berth-load",
     "berth-apimachinery",
@@ -49,6 +49,7 @@ const CRATES: [&str; 15] = [
     "berth-api",
     "berth-runtime",
     "berth-controllers",
+    "berth-kinds",
     "berth-apiserver",
     "berth-cluster",
     "berth-embedded",
@@ -56,6 +57,7 @@ const CRATES: [&str; 15] = [
     "berth-bench",
     "berth-simulator",
     "berth-dashboard",
+    "berth-network",
 ];
 
 #[test]
@@ -98,11 +100,36 @@ fn expressions_depend_on_the_api_machinery_only_and_read_no_clock() {
 }
 
 #[test]
+fn kinds_depend_on_no_server_and_no_store() {
+    let allowed = ["berth-kinds", "berth-apimachinery", "berth-cel"];
+    check("berth-kinds", &CRATES.iter().copied().filter(|name| !allowed.contains(name)).collect::<Vec<_>>());
+    check("berth-kinds", &["kube", "k8s-openapi", "tokio", "futures", "hyper", "http", "rand"]);
+    let files = sources(&workspace_root().join("crates/berth-kinds/src"));
+    for path in &files {
+        let text = std::fs::read_to_string(path).expect("the file is readable");
+        assert!(!text.contains("::now("), "{} reads the clock", path.display());
+    }
+    assert!(files.len() > 50, "found {} source files only: adapt the path in this test", files.len());
+}
+
+#[test]
 fn the_api_server_depends_on_no_typed_objects() {
     check(
         "berth-apiserver",
         &["kube", "k8s-openapi", "berth-api", "berth-controllers", "berth-cluster", "berth-engine"],
     );
+}
+
+#[test]
+fn the_request_path_has_no_code_for_services() {
+    let files = sources(&workspace_root().join("crates/berth-apiserver/src/rest"));
+    for path in &files {
+        let text = std::fs::read_to_string(path).expect("the file is readable");
+        for word in ["\"services\"", "service_ports", "service_addresses", "clusterIP"] {
+            assert!(!text.contains(word), "{} mentions {word}: use a hook of the kind", path.display());
+        }
+    }
+    assert!(files.len() > 15, "found {} source files only: adapt the path in this test", files.len());
 }
 
 #[test]
@@ -137,6 +164,12 @@ fn benchmarks_depend_on_no_scenarios_and_no_dashboard() {
 }
 
 #[test]
+fn the_process_runtime_knows_no_queueing_and_no_api() {
+    check("berth-node", CRATES);
+    check("berth-node", &["kube", "k8s-openapi", "rand"]);
+}
+
+#[test]
 fn only_run_imports_the_simulator() {
     let imports =
         |path: &Path| std::fs::read_to_string(path).expect("the file is readable").contains("berth_simulator");
@@ -149,6 +182,12 @@ fn only_run_imports_the_simulator() {
 fn the_dashboard_depends_only_on_crates_for_clients_of_a_cluster() {
     let allowed = ["berth-dashboard", "berth-controllers", "berth-runtime", "berth-api", "berth-apimachinery"];
     check("berth-dashboard", &CRATES.iter().copied().filter(|name| !allowed.contains(name)).collect::<Vec<_>>());
+}
+
+#[test]
+fn the_pod_network_depends_only_on_crates_for_clients_of_a_cluster() {
+    let allowed = ["berth-network", "berth-runtime", "berth-api", "berth-apimachinery"];
+    check("berth-network", &CRATES.iter().copied().filter(|name| !allowed.contains(name)).collect::<Vec<_>>());
 }
 
 #[test]

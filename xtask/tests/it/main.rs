@@ -1,6 +1,7 @@
 //! Tests of the whole checkout: dependencies between crates, agreement with the recorded cases, and
 //! the API over HTTP.
 
+mod circles;
 mod conformance;
 mod dependencies;
 mod http_conformance;

@@ -250,6 +250,8 @@ pub struct SimulatedPods {
     pub default_duration: RunDuration,
     /// Tried in order; the first that matches decides.
     pub rules: Vec<RunRule>,
+    /// Images that cannot be pulled. `*` stands for any text: `registry.example.com/*`.
+    pub unreachable_images: Vec<String>,
 }
 
 impl Default for SimulatedPods {
@@ -259,6 +261,7 @@ impl Default for SimulatedPods {
             stop_delay: Duration::from_secs(1),
             default_duration: RunDuration::Fixed(Duration::from_secs(60)),
             rules: Vec::new(),
+            unreachable_images: Vec::new(),
         }
     }
 }

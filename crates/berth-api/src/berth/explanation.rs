@@ -1,8 +1,8 @@
-//! `WorkloadExplanation` of `explain.berth.dev/v1alpha1`: why a workload is where it is, as the controllers answer it and as
-//! `berth explain -o json` prints it; and `ClusterQueueHolders`: who holds a cluster queue's quota. Both are read-only and
-//! stored nowhere.
+//! `WorkloadExplanation` of `explain.berth.dev/v1alpha1`: the state of a workload and its reasons,
+//! as the controllers return it and `berth explain -o json` prints it; and `ClusterQueueHolders`:
+//! the workloads that hold a cluster queue's quota. Both are read-only and not stored.
 //!
-//! Every field is optional to a reader: controllers of another version may leave out what they do not know.
+//! Every field is optional for readers: controllers of another version may leave out fields.
 
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
@@ -10,51 +10,52 @@ use serde::{Deserialize, Serialize};
 
 use super::decision::DecisionRecord;
 
-/// The API group explanations are served in.
+/// The API group of explanations.
 pub const GROUP: &str = "explain.berth.dev";
 /// Its version.
 pub const VERSION: &str = "v1alpha1";
 /// The kind of an explanation.
 pub const KIND: &str = "WorkloadExplanation";
 
-/// Why a workload is where it is.
+/// The state of a workload, and its reasons.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct WorkloadExplanation {
-    /// Group and version.
+    /// API group and version.
     pub api_version: String,
     /// [`KIND`].
     pub kind: String,
     /// The Workload.
     pub metadata: ObjectName,
-    /// The job it is of.
+    /// The job of the Workload.
     #[serde(default)]
     pub job: Option<Job>,
-    /// Its local queue; empty where it names none.
+    /// Its local queue; empty if it names none.
     #[serde(default)]
     pub queue: String,
-    /// The cluster queue it holds quota in or waits for; it need not exist where the local queue only names it.
+    /// The cluster queue in which it holds quota or waits. It need not exist if only the local
+    /// queue names it.
     #[serde(default)]
     pub cluster_queue: Option<String>,
-    /// Where it is.
+    /// The state of the workload.
     pub standing: Standing,
-    /// Why its cluster queue admits nothing at present, if it does not.
+    /// The reason why its cluster queue admits nothing at present; absent if the queue is active.
     #[serde(default)]
     pub queue_inactive: Option<String>,
-    /// What would be said about it if its turn came now; nothing for what does not wait.
+    /// The outcome if its turn came now; absent unless it waits.
     #[serde(default)]
     pub outlook: Option<Outlook>,
-    /// Its concurrent-admission variants, which wait in its place.
+    /// Its variants of concurrent admission, which wait in its place.
     #[serde(default)]
     pub variants: Vec<Variant>,
     /// The last decisions about it that were written, newest first. Only those of this process
     /// and of its journal.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub decisions: Vec<DecisionRecord>,
-    /// Why some workloads are counted and not named; absent when all are named.
+    /// Why some workloads are counted and not named; absent if all are named.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub withheld: Option<Withheld>,
-    /// All of it for people.
+    /// The whole explanation as text.
     #[serde(default)]
     pub text: String,
 }
@@ -63,10 +64,11 @@ pub struct WorkloadExplanation {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Withheld {
-    /// `NotAllowed`: the reader may not list workloads in their namespaces. `ReviewFailed`: the API server did not say whether
-    /// the reader may. `TooManyNamespaces`: they are in more namespaces than are asked about at once.
+    /// `NotAllowed`: the reader may not list workloads in their namespaces. `ReviewFailed`: the API
+    /// server did not answer whether the reader may. `TooManyNamespaces`: they are in more
+    /// namespaces than one answer checks.
     pub reason: String,
-    /// The same for people.
+    /// The reason as text.
     pub message: String,
 }
 
@@ -74,7 +76,7 @@ fn is_zero(number: &u32) -> bool {
     *number == 0
 }
 
-/// A namespaced object's name.
+/// Name of a namespaced object.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ObjectName {
     /// Its namespace.
@@ -83,7 +85,7 @@ pub struct ObjectName {
     pub name: String,
 }
 
-/// The job a workload is of.
+/// The job of a workload.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Job {
     /// Its kind.
@@ -92,22 +94,23 @@ pub struct Job {
     pub name: String,
 }
 
-/// Where a workload is.
+/// The state of a workload.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "state")]
 pub enum Standing {
-    /// It may run.
+    /// Admitted.
     Admitted(Holding),
-    /// It holds quota, and admission checks or topology are open.
+    /// It holds quota, and waits for admission checks or topology.
     QuotaReserved(Holding),
-    /// It waits.
+    /// It waits in a queue.
     Waiting(Waiting),
-    /// It waits nowhere.
+    /// It waits in no queue.
     NotQueued {
-        /// Why: `Finished`, `Deleting`, `Inactive`, `AdmissionGated`, `OnHold`, `WaitingForReplacementPods`, `VariantsWait`,
-        /// `NoLocalQueue`, `LocalQueueStopped`, `NoClusterQueue` or `NotSeenYet`.
+        /// The reason: `Finished`, `Deleting`, `Inactive`, `AdmissionGated`, `OnHold`,
+        /// `WaitingForReplacementPods`, `VariantsWait`, `NoLocalQueue`, `LocalQueueStopped`,
+        /// `NoClusterQueue` or `NotSeenYet`.
         reason: String,
-        /// The same for people.
+        /// The reason as text.
         #[serde(default)]
         message: String,
     },
@@ -117,11 +120,11 @@ pub enum Standing {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Holding {
-    /// True while the decision is taken but not yet written.
+    /// True if the decision was taken and is not written yet.
     pub being_written: bool,
-    /// Reason of its eviction, while it is on its way out.
+    /// Reason of its eviction, while it is being evicted.
     pub evicted: Option<String>,
-    /// Admission checks that are not Ready.
+    /// Admission checks that are not ready.
     pub checks_not_ready: Vec<String>,
 }
 
@@ -135,46 +138,46 @@ pub struct Waiting {
     pub position_in_cluster_queue: u32,
     /// Its place in its local queue, from 0.
     pub position_in_local_queue: u32,
-    /// It was looked at and is not looked at again until something changes that may help.
+    /// It was inadmissible when last tried, and is retried when quota, queues or nodes change.
     pub set_aside: bool,
-    /// A back-off keeps it from being looked at.
+    /// It is not considered until its back-off expires.
     pub backing_off: bool,
-    /// Who is looked at before it, next first; the first fifty.
+    /// The first fifty workloads ahead of it, the next one first.
     pub ahead: Vec<ObjectName>,
-    /// How many of the first fifty are not named.
+    /// Number of the first fifty that are not named.
     #[serde(skip_serializing_if = "is_zero")]
     pub ahead_withheld: u32,
 }
 
-/// What would be said about a waiting workload.
+/// The outcome for a waiting workload if its turn came now.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Outlook {
     /// `NoFit`, `Preempt` or `Fit`.
     pub mode: String,
-    /// The reason of its condition QuotaReserved=False; nothing when it would be admitted.
+    /// The reason of its condition QuotaReserved=False; absent if it would be admitted.
     pub reason: Option<String>,
     /// The condition's message.
     pub message: String,
-    /// What was tried, per pod set.
+    /// The flavors that were tried, for each pod set.
     pub pod_sets: Vec<PodSetConsidered>,
     /// Quotas that are short.
     pub shortages: Vec<Shortage>,
-    /// Whom it would preempt.
+    /// The workloads that it would preempt.
     pub victims: Vec<PreemptedFor>,
     /// Those of them that are not named.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub victims_withheld: Vec<WithheldVictims>,
-    /// Searches for victims, in the order they were made.
+    /// Searches for victims, in the order of the attempts.
     pub victim_searches: Vec<VictimSearch>,
-    /// Under fair sharing: the shares that decide from whom it may take.
+    /// With fair sharing: the shares that decide from which queues it may take quota.
     pub shares: Vec<ComparedShares>,
-    /// Workloads whose pods have to be ready first; the first fifty.
+    /// The first fifty workloads whose pods must be ready first.
     pub unready: Vec<ObjectName>,
-    /// How many of the first fifty are not named.
+    /// Number of the first fifty that are not named.
     #[serde(skip_serializing_if = "is_zero")]
     pub unready_withheld: u32,
-    /// How many more there are.
+    /// Number of workloads beyond the first fifty.
     pub unready_unlisted: u32,
 }
 
@@ -182,13 +185,14 @@ pub struct Outlook {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ComparedShares {
-    /// The workload's queue, or the cohort it is in.
+    /// The workload's queue, or the cohort that contains it.
     pub own: String,
-    /// Its share with the workload, in thousandths; the largest number where its weight is zero and it borrows.
+    /// Its share with the workload, in thousandths; the largest number for a borrower with weight
+    /// zero.
     pub own_share: i64,
-    /// Who holds what is short.
+    /// The queue or cohort that holds the short quota.
     pub other: String,
-    /// Its share, likewise.
+    /// Its share, in thousandths.
     pub other_share: i64,
 }
 
@@ -200,7 +204,7 @@ pub struct PodSetConsidered {
     pub name: String,
     /// The flavors, in the order they were tried.
     pub flavors: Vec<FlavorAttempt>,
-    /// What was wrong apart from those flavors.
+    /// Problems that do not concern one of these flavors.
     pub findings: Vec<Finding>,
 }
 
@@ -214,19 +218,19 @@ pub struct FlavorAttempt {
     pub mode: String,
     /// `NoFit`, `NoCandidates`, `Preempt`, `Reclaim` or `Fit`.
     pub preemption_mode: String,
-    /// Level of the cohort tree it would borrow from; 0 when it would not borrow.
+    /// Level of the cohort tree from which it would borrow; 0 if it would not borrow.
     pub borrowing_level: u32,
-    /// The least severe reason it does not fit.
+    /// The least severe reason why it does not fit.
     pub reason: Option<String>,
-    /// What was short or wrong.
+    /// Short quota and other problems.
     pub findings: Vec<Finding>,
 }
 
-/// One thing that was short or wrong.
+/// One problem of a flavor.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Finding {
-    /// In the words of the condition's message.
+    /// The problem as text, in the words of the condition's message.
     pub message: String,
     /// The quota that is short.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -242,66 +246,67 @@ pub struct Finding {
 pub struct QuotaFinding {
     /// The resource.
     pub resource: String,
-    /// Asked for by this and earlier pod sets.
+    /// Amount requested by this and earlier pod sets.
     pub asked: Quantity,
-    /// What is available now; nothing when it could never be enough.
+    /// Amount available now; absent if it could never be enough.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub available: Option<Amount>,
-    /// The most that could ever be available, where that is not enough.
+    /// The largest amount that could ever be available, if that is not enough.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub maximum: Option<Amount>,
-    /// The queue or cohort that runs out, or whose limit decides.
+    /// The queue or cohort that has no more quota, or whose limit decides.
     pub short_at: String,
-    /// The policy field that is Never and so forbids to preempt for it: `borrowWithinCohort` or `reclaimWithinCohort`.
+    /// The policy field that forbids preemption because it is Never: `borrowWithinCohort` or
+    /// `reclaimWithinCohort`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub preemption_forbidden_by: Option<String>,
 }
 
-/// Nodes that do not take the pods.
+/// A topology without enough capacity for the pods.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct TopologyFinding {
     /// The topology.
     pub topology: String,
-    /// Pods that go together; 1 when they go one by one.
+    /// Number of pods that are placed together; 1 if they are placed one by one.
     pub slice_size: i64,
-    /// Slices that need a place.
+    /// Number of slices to place.
     pub needed: i64,
-    /// How many of them fit.
+    /// Number of slices that fit.
     pub fits: i64,
-    /// The layers of a multi-layer request, coarse to fine.
+    /// The layers of a request with several layers, coarse to fine.
     pub layers: Vec<LayerFinding>,
-    /// What the levels could hold, from the one that was asked for upwards.
+    /// The capacity of the levels, from the requested one upwards.
     pub levels: Vec<LevelRoom>,
-    /// Lowest domains there are.
+    /// Number of lowest domains.
     pub nodes: usize,
-    /// Those of them that take no pod, by reason.
+    /// Lowest domains that take no pod, by reason.
     pub excluded: Vec<Excluded>,
 }
 
-/// What one layer of slices finds.
+/// Capacity for one layer of slices.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct LayerFinding {
     /// The level.
     pub level: String,
-    /// Slices that need a place.
+    /// Number of slices to place.
     pub needed: i64,
-    /// How many of them fit.
+    /// Number of slices that fit.
     pub fits: i64,
 }
 
-/// What the domains of a level could hold.
+/// Capacity of the domains of a level.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct LevelRoom {
     /// The level.
     pub level: String,
-    /// Its domains.
+    /// Number of domains.
     pub domains: usize,
-    /// The most one of them holds.
+    /// Capacity of the best domain.
     pub best: i64,
-    /// What all of them hold.
+    /// Capacity of all domains.
     pub total: i64,
 }
 
@@ -309,36 +314,36 @@ pub struct LevelRoom {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Excluded {
-    /// How many.
+    /// Number of nodes.
     pub nodes: usize,
-    /// Why.
+    /// The reason.
     pub reason: String,
 }
 
-/// A quota that is short, with the whole tree above it and who holds it.
+/// A short quota, with the tree above it and its holders.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Shortage {
-    /// The pod set it is short for.
+    /// The pod set that lacks it.
     pub pod_set: String,
     /// The flavor.
     pub flavor: String,
     /// The resource.
     pub resource: String,
-    /// Asked for by this and earlier pod sets.
+    /// Amount requested by this and earlier pod sets.
     pub asked: Quantity,
-    /// Available now.
+    /// Amount available now.
     pub available: Amount,
-    /// The queue or cohort that runs out, or whose limit decides.
+    /// The queue or cohort that has no more quota, or whose limit decides.
     pub short_at: String,
     /// The queue and its cohorts up to the root.
     pub levels: Vec<Level>,
-    /// Who holds it, largest first; the first fifty.
+    /// The first fifty holders, largest first.
     pub holders: Vec<Holder>,
-    /// Those of the first fifty that are not named, by cluster queue and what protects them.
+    /// Those of the first fifty that are not named, by cluster queue and protection.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub holders_withheld: Vec<WithheldHolders>,
-    /// How many more hold some of it.
+    /// Number of holders beyond the first fifty.
     pub holders_unlisted: u32,
 }
 
@@ -353,21 +358,21 @@ pub struct Level {
     pub name: String,
     /// `ClusterQueue` or `Cohort`.
     pub kind: String,
-    /// Its own nominal quota.
+    /// Nominal quota of its own.
     pub nominal: Amount,
-    /// That and what its children lend it.
+    /// Nominal quota and the amount that its children lend it.
     pub subtree: Amount,
-    /// In use; for a cohort, what its children could not cover by what they keep for themselves.
+    /// Usage; for a cohort, the part that its children do not cover by their own guaranteed quota.
     pub in_use: Amount,
-    /// How much more it may take from above.
+    /// Borrowing limit.
     pub borrowing_limit: Option<Amount>,
-    /// How much of it others may take.
+    /// Lending limit.
     pub lending_limit: Option<Amount>,
-    /// What could still be taken from here; negative when more is in use than there is.
+    /// Amount that is still available here; negative if usage exceeds the quota.
     pub available: Amount,
 }
 
-/// Who holds a quota that is short.
+/// A holder of a short quota.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Holder {
@@ -375,13 +380,13 @@ pub struct Holder {
     pub workload: ObjectName,
     /// Its cluster queue.
     pub cluster_queue: String,
-    /// How much it holds.
+    /// Amount that it holds.
     pub amount: Quantity,
     /// Its effective priority.
     pub priority: i64,
     /// `Yes`, `IfSharesAllow`, `Leaving`, `Replaced`, `PolicyNever`, `PolicyExcludes` or `WithinNominal`.
     pub preemptible: String,
-    /// The same for people, with the policy that protects it.
+    /// That as text, with the policy that protects it.
     pub why: String,
 }
 
@@ -391,13 +396,13 @@ pub struct Holder {
 pub struct WithheldHolders {
     /// Their cluster queue.
     pub cluster_queue: String,
-    /// How many they are.
+    /// Number of workloads.
     pub workloads: u32,
-    /// How much they hold together.
+    /// Amount that they hold together.
     pub amount: Quantity,
-    /// As of a [`Holder`].
+    /// As [`Holder::preemptible`].
     pub preemptible: String,
-    /// The same for people, with the policy that protects them.
+    /// That as text, with the policy that protects them.
     pub why: String,
 }
 
@@ -407,11 +412,11 @@ pub struct WithheldHolders {
 pub struct WithheldVictims {
     /// Reason of their condition Preempted.
     pub reason: String,
-    /// How many they are.
+    /// Number of workloads.
     pub workloads: u32,
 }
 
-/// Somebody a workload would preempt.
+/// A workload that would be preempted.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PreemptedFor {
@@ -425,26 +430,26 @@ pub struct PreemptedFor {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct VictimSearch {
-    /// The flavor, where only one resource of it was looked at.
+    /// The flavor, if the search was for one resource only.
     pub flavor: Option<String>,
     /// That resource.
     pub resource: Option<String>,
     /// `Found`, `Forbidden`, `NoCandidates`, `NotEnough` or `Protected`.
     pub outcome: String,
-    /// The outcome for people.
+    /// The outcome as text.
     pub message: String,
-    /// Whom the policies expose, in the order they were looked at; the first fifty.
+    /// The first fifty candidates, in the order of the search.
     pub candidates: Vec<Candidate>,
-    /// Those of the first fifty that are not named, by cluster queue and fate.
+    /// Those of the first fifty that are not named, by cluster queue and outcome.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub candidates_withheld: Vec<WithheldCandidates>,
-    /// Candidates beyond those.
+    /// Number of candidates beyond the first fifty.
     pub unlisted: u32,
 }
 
 impl VictimSearch {
     /// Replaces candidates of namespaces that `may_name` rejects by their number, per cluster queue
-    /// and fate.
+    /// and outcome.
     pub fn withhold(&mut self, may_name: &mut dyn FnMut(&str) -> bool) {
         for candidate in self.candidates.extract_if(.., |it| !may_name(&it.workload.namespace)) {
             let Candidate { workload: _, cluster_queue, priority: _, fate, message } = candidate;
@@ -465,15 +470,15 @@ impl VictimSearch {
 pub struct WithheldCandidates {
     /// Their cluster queue.
     pub cluster_queue: String,
-    /// How many they are.
+    /// Number of workloads.
     pub workloads: u32,
-    /// As of a [`Candidate`].
+    /// As [`Candidate::fate`].
     pub fate: String,
-    /// What that means, for people.
+    /// That as text.
     pub message: String,
 }
 
-/// Somebody the policies expose to preemption.
+/// A candidate for preemption.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Candidate {
@@ -485,11 +490,11 @@ pub struct Candidate {
     pub priority: i64,
     /// `Victim`, `GivenBack`, `NotReached`, `NotEnough`, `OnlyWithoutBorrowing`, `WithinNominal` or `ShareTooSmall`.
     pub fate: String,
-    /// What that means, for people.
+    /// That as text.
     pub message: String,
 }
 
-/// A concurrent-admission variant.
+/// A variant of concurrent admission.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Variant {
@@ -498,28 +503,28 @@ pub struct Variant {
     /// Its flavor.
     #[serde(default)]
     pub flavor: String,
-    /// Where it is.
+    /// The state of the variant.
     pub standing: Standing,
-    /// What would be said about it.
+    /// The outcome if its turn came now.
     #[serde(default)]
     pub outlook: Option<Outlook>,
 }
 
-/// Part of the workloads that hold quota of a cluster queue, whoever holds it longest first.
+/// A part of the workloads that hold quota of a cluster queue, in the order of their reservations.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ClusterQueueHolders {
-    /// Group and version.
+    /// API group and version.
     pub api_version: String,
     /// `ClusterQueueHolders`.
     pub kind: String,
-    /// Nothing.
+    /// Empty.
     pub metadata: ObjectMeta,
-    /// How many there are, listed or not.
+    /// Total number of holders.
     pub total: usize,
-    /// Those asked for.
+    /// The requested part of the list.
     pub items: Vec<QuotaHolder>,
-    /// Those asked for that are not named; absent when all are named.
+    /// Workloads of this part that are not named; absent if all are named.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub withheld: Option<WithheldQuotaHolders>,
 }
@@ -531,9 +536,9 @@ pub struct WithheldQuotaHolders {
     /// Why they are not named.
     #[serde(flatten)]
     pub why: Withheld,
-    /// How many they are.
+    /// Number of workloads.
     pub workloads: usize,
-    /// What they hold together.
+    /// Amounts that they hold together.
     pub holds: Vec<Held>,
 }
 
@@ -547,17 +552,17 @@ pub struct QuotaHolder {
     pub priority: i64,
     /// Its local queue.
     pub local_queue_name: String,
-    /// Since when it holds the quota.
+    /// Time of its quota reservation.
     pub since: Option<Time>,
-    /// It may run.
+    /// Whether it is admitted.
     pub admitted: bool,
-    /// Reason of its eviction, while it is on its way out.
+    /// Reason of its eviction, while it is being evicted.
     pub evicted: Option<String>,
-    /// What it holds.
+    /// The amounts that it holds.
     pub holds: Vec<Held>,
 }
 
-/// Quota that is held.
+/// An amount of quota that a workload holds.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Held {
@@ -565,6 +570,6 @@ pub struct Held {
     pub flavor: String,
     /// The resource.
     pub resource: String,
-    /// How much.
+    /// Amount.
     pub amount: Quantity,
 }

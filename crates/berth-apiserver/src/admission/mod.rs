@@ -11,23 +11,33 @@ mod limit_ranger;
 pub mod policies;
 mod priority;
 pub(crate) mod quota;
+pub(crate) mod quota_hook;
 mod service_account;
 mod storage_protection;
 mod tolerations;
 pub mod webhooks;
 
 use std::collections::BTreeMap;
+use std::future::ready;
 use std::sync::Arc;
 
 use berth_apimachinery::meta::{self, GroupResource};
 use berth_apimachinery::packed;
 use berth_apimachinery::status::Status;
+use berth_cel::admission::mutating::MutatingPolicy;
+use berth_cel::admission::policy::Policy;
+use futures::FutureExt;
+use futures::future::BoxFuture;
 use parking_lot::Mutex;
 use serde_json::Value;
 
+use crate::kind_hooks::{Commit, KindHook};
+use crate::own_requests::OwnRequests;
+use crate::registry::ResourceInfo;
 use crate::rest::Options;
+use crate::state::State;
 use crate::strategy::Strategy;
-use crate::{ApiServer, Objects, UserInfo};
+use crate::{Objects, UserInfo};
 
 /// The operation of a request, as admission sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -146,33 +156,64 @@ pub(crate) fn builtin(seed: u64, has_tokens: bool) -> Vec<Arc<dyn AdmissionPlugi
     ]
 }
 
-/// Runs the mutating phase: all plugins, then policies (and the plugins again when a policy
-/// changed the object), then webhooks.
-pub(crate) async fn mutate(server: &ApiServer, request: &mut AdmissionRequest<'_>) -> Result<(), Status> {
-    let plugins = |request: &mut AdmissionRequest<'_>| {
-        // Plugins do not see the packed `managedFields`, so that a plugin that parses and
-        // re-serialises the object cannot damage them.
-        let managed = request.object.as_mut().and_then(packed::take);
-        server.inner.plugins.iter().try_for_each(|plugin| plugin.mutate(request))?;
-        if let Some(object) = &mut request.object {
-            packed::put_back(object, managed);
-        }
-        Ok(())
-    };
-    plugins(request)?;
-    if policies::mutating::mutate(server, request)? {
-        plugins(request)?;
-    }
-    webhooks::mutate(server, request, plugins).await
+/// The admission chain, with the caches of configurations that clients write.
+pub(crate) struct Admission {
+    state: Arc<State>,
+    plugins: Vec<Arc<dyn AdmissionPlugin>>,
+    webhooks: webhooks::Cache,
+    policies: policies::Cache<Policy>,
+    mutating_policies: policies::Cache<MutatingPolicy>,
 }
 
-/// Runs the validating phase: all plugins, then policies, then webhooks. Quotas are
-/// [charged](quota::charge) after that, because a charge would have to be released when a webhook
-/// rejects the request.
-pub(crate) async fn validate(server: &ApiServer, request: &mut AdmissionRequest<'_>) -> Result<(), Status> {
-    server.inner.plugins.iter().try_for_each(|plugin| plugin.validate(request))?;
-    policies::validate(server, request)?;
-    webhooks::validate(server, request).await
+impl Admission {
+    /// A chain of plugins, in their order.
+    pub(crate) fn new(state: Arc<State>, plugins: Vec<Arc<dyn AdmissionPlugin>>) -> Admission {
+        let (policies, mutating_policies) = (Default::default(), Default::default());
+        Admission { state, plugins, webhooks: webhooks::Cache::default(), policies, mutating_policies }
+    }
+
+    /// Runs the mutating phase: all plugins, then policies (and the plugins again when a policy
+    /// changed the object), then webhooks.
+    pub(crate) async fn mutate(&self, request: &mut AdmissionRequest<'_>) -> Result<(), Status> {
+        let plugins = |request: &mut AdmissionRequest<'_>| {
+            // Plugins do not see the packed `managedFields`, so that a plugin that parses and
+            // re-serialises the object cannot damage them.
+            let managed = request.object.as_mut().and_then(packed::take);
+            self.plugins.iter().try_for_each(|plugin| plugin.mutate(request))?;
+            if let Some(object) = &mut request.object {
+                packed::put_back(object, managed);
+            }
+            Ok(())
+        };
+        plugins(request)?;
+        if policies::mutating::mutate(&self.state, &self.mutating_policies, request)? {
+            plugins(request)?;
+        }
+        webhooks::mutate(&self.state, &self.webhooks, request, plugins).await
+    }
+
+    /// Runs the validating phase: all plugins, then policies, then webhooks. Quotas are
+    /// [charged](quota::Quotas::charge) after that, because a charge would have to be released when
+    /// a webhook rejects the request.
+    pub(crate) async fn validate(&self, request: &mut AdmissionRequest<'_>) -> Result<(), Status> {
+        self.plugins.iter().try_for_each(|plugin| plugin.validate(request))?;
+        policies::validate(&self.state, &self.policies, request)?;
+        webhooks::validate(&self.state, &self.webhooks, request).await
+    }
+}
+
+/// The hook of policies, their bindings and webhook configurations: a write clears the caches.
+impl KindHook for Admission {
+    fn is_about(&self, row: &ResourceInfo) -> bool {
+        row.group == webhooks::GROUP
+    }
+
+    fn after_commit<'a>(&'a self, _requests: &'a dyn OwnRequests, _commit: Commit<'a>) -> BoxFuture<'a, ()> {
+        self.webhooks.forget();
+        self.policies.forget();
+        self.mutating_policies.forget();
+        ready(()).boxed()
+    }
 }
 
 /// A 403 Status about the request's object, with a plugin's reason.

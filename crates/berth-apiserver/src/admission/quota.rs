@@ -29,21 +29,22 @@ use tokio::sync::{OwnedRwLockReadGuard, RwLock as AsyncRwLock};
 
 use super::{AdmissionRequest, Operation, forbidden};
 use crate::fairness::{BUSY_PAUSE, current_user};
+use crate::objects;
 use crate::registry::ResourceInfo;
-use crate::rest::unwritten;
-use crate::{ApiServer, objects, service_addresses};
+use crate::state::{State, unwritten};
 
 /// The store's write queue for recounts, and for releases that the user's own queue does not
 /// accept.
 const ROW: &str = "system:quotas";
 /// Plural name of quotas.
-pub(crate) const PLURAL: &str = "resourcequotas";
+const PLURAL: &str = "resourcequotas";
 /// Attempts to charge a quota that other writes change at the same time.
 const ATTEMPTS: usize = 16;
 
-/// The namespaces that have quotas; consulted on every write.
-#[derive(Default)]
-pub(crate) struct Namespaces {
+/// The quotas of all namespaces. The namespaces that have quotas are cached: every write looks
+/// there.
+pub(crate) struct Quotas {
+    state: Arc<State>,
     any: AtomicBool,
     names: RwLock<BTreeSet<String>>,
     turns: Mutex<Turns>,
@@ -67,7 +68,7 @@ pub(crate) struct Turn(#[expect(dead_code, reason = "dropping it is what ends th
 /// The charge of a write, and its turn. Held until the write is stored and its follow-ups are
 /// done, or until the charge is released.
 pub(crate) struct Charge {
-    /// Whether the charge must be [released] when the write fails.
+    /// Whether the charge must be [released](Quotas::released) when the write fails.
     pub(crate) is_charged: bool,
     turn: Option<Turn>,
 }
@@ -83,11 +84,18 @@ impl Charge {
 }
 
 /// Whether `row` is ResourceQuotas.
-pub(crate) fn is_about(row: &ResourceInfo) -> bool {
+pub(super) fn is_about(row: &ResourceInfo) -> bool {
     row.group.is_empty() && row.plural == PLURAL
 }
 
-impl Namespaces {
+impl Quotas {
+    /// The quotas of stored objects.
+    pub(crate) fn new(state: Arc<State>) -> Quotas {
+        let quotas = Quotas { state, any: AtomicBool::new(false), names: RwLock::default(), turns: Mutex::default() };
+        quotas.refresh();
+        quotas
+    }
+
     fn has(&self, namespace: &str) -> bool {
         self.any.load(Ordering::Relaxed) && self.names.read().contains(namespace)
     }
@@ -114,56 +122,107 @@ impl Namespaces {
     }
 
     /// Reloads the set of namespaces that have quotas.
-    pub(crate) fn refresh(&self, objects: &crate::Objects) {
-        let quotas = objects.list("", PLURAL, None);
+    pub(super) fn refresh(&self) {
+        let quotas = self.state.objects.list("", PLURAL, None);
         let names: BTreeSet<String> = quotas.iter().map(|quota| meta::namespace(quota).to_owned()).collect();
         let mut slot = self.names.write();
         self.any.store(!names.is_empty(), Ordering::Relaxed);
         *slot = names;
     }
-}
 
-fn quotas(server: &ApiServer, namespace: &str) -> Vec<Arc<Record>> {
-    let prefix = objects::prefix("", PLURAL, Some(namespace));
-    let query = berth_store::ListQuery::all(&prefix);
-    server.store().list(&query).map(|listing| listing.records).unwrap_or_default()
-}
-
-/// Charges the namespace's quotas for the request's object, or rejects the request. A dry run is
-/// checked, but neither charged nor given a turn.
-pub(crate) async fn charge(server: &ApiServer, request: &AdmissionRequest<'_>) -> Result<Charge, Status> {
-    let turn = async || if request.dry_run { None } else { server.inner.quotas.turn(request.namespace).await };
-    let mut charge = Charge { is_charged: false, turn: turn().await };
-    let writes = matches!(request.operation, Operation::Create | Operation::Update);
-    if !writes || !is_charged(server, request.namespace, request.subresource) {
-        return Ok(charge);
-    }
-    let Some(object) = &request.object else { return Ok(charge) };
-    for _ in 0..ATTEMPTS {
-        match try_charge(server, request, object).await? {
-            Charged::Done => {
-                charge.is_charged = !request.dry_run;
-                return Ok(charge);
-            }
-            Charged::Raced => {}
-            Charged::Uncounted(name) => {
-                charge.turn = None;
-                recount(server, request.namespace, &name).await;
-                charge.turn = turn().await;
-            }
+    /// Recounts all quotas.
+    pub(super) async fn recount_all(&self) {
+        for quota in self.state.objects.list("", PLURAL, None) {
+            self.recount(meta::namespace(&quota), meta::name(&quota)).await;
         }
     }
-    Err(forbidden(request, "the namespace's quotas are written too often to be charged; try again"))
+
+    /// Whether a write in a namespace, of this subresource, is charged to quotas.
+    fn covers(&self, namespace: &str, subresource: &str) -> bool {
+        matches!(subresource, "" | "resize") && self.has(namespace)
+    }
+
+    /// Charges the namespace's quotas for the request's object, or rejects the request. A dry run is
+    /// checked, but neither charged nor given a turn.
+    pub(crate) async fn charge(&self, request: &AdmissionRequest<'_>) -> Result<Charge, Status> {
+        let turn = async || if request.dry_run { None } else { self.turn(request.namespace).await };
+        let mut charge = Charge { is_charged: false, turn: turn().await };
+        let writes = matches!(request.operation, Operation::Create | Operation::Update);
+        if !writes || !self.covers(request.namespace, request.subresource) {
+            return Ok(charge);
+        }
+        let Some(object) = &request.object else { return Ok(charge) };
+        for _ in 0..ATTEMPTS {
+            match try_charge(self, request, object).await? {
+                Charged::Done => {
+                    charge.is_charged = !request.dry_run;
+                    return Ok(charge);
+                }
+                Charged::Raced => {}
+                Charged::Uncounted(name) => {
+                    charge.turn = None;
+                    self.recount(request.namespace, &name).await;
+                    charge.turn = turn().await;
+                }
+            }
+        }
+        Err(forbidden(request, "the namespace's quotas are written too often to be charged; try again"))
+    }
+
+    /// The empty charge of a write that uses no more than before, with its turn.
+    pub(crate) async fn nothing(&self, namespace: &str) -> Charge {
+        Charge { is_charged: false, turn: self.turn(namespace).await }
+    }
+
+    /// Releases what a deleted, completed or reduced object used. `new` is absent when the object is
+    /// gone. The caller holds the namespace's [`Turn`] since before the write. `queue` is the store's
+    /// write queue for releases; `None` for that of the user.
+    pub(crate) async fn released(
+        &self,
+        queue: Option<&'static str>,
+        row: &ResourceInfo,
+        old: &Value,
+        new: Option<&Value>,
+    ) {
+        let namespace = meta::namespace(old);
+        if namespace.is_empty() || !self.has(namespace) {
+            return;
+        }
+        let (group, resource) = row.storage();
+        let mut freed = quota::usage(group, resource, old);
+        if let Some(new) = new {
+            subtract(&mut freed, &quota::usage(group, resource, new));
+        }
+        freed.retain(|_, amount| amount.sign() > 0);
+        if freed.is_empty() {
+            return;
+        }
+        for record in stored_in(&self.state, namespace) {
+            rewrite(&self.state, record, queue, |stored, limited| {
+                if quota::in_scope(stored, group, resource, old) { without(stored, limited, &freed) } else { None }
+            })
+            .await;
+        }
+    }
+
+    /// Recounts one quota that is new or whose limits changed. Waits for all writes that hold the
+    /// namespace's [`Turn`]; later writes wait for it.
+    pub(crate) async fn recount(&self, namespace: &str, name: &str) {
+        let lock = self.lock_of(namespace);
+        let _alone = lock.write().await;
+        let key = objects::key("", PLURAL, namespace, name);
+        if let Some(record) = self.state.store().get(&key) {
+            // Not in the user's own queue: the namespace's other writes must not wait for the backlog
+            // of the user that changed the quota.
+            rewrite(&self.state, record, Some(ROW), |stored, limited| Some(count(&self.state, stored, limited))).await;
+        }
+    }
 }
 
-/// The empty charge of a write that uses no more than before, with its turn.
-pub(crate) async fn nothing(server: &ApiServer, namespace: &str) -> Charge {
-    Charge { is_charged: false, turn: server.inner.quotas.turn(namespace).await }
-}
-
-/// Whether a write in a namespace, of this subresource, is charged to quotas.
-fn is_charged(server: &ApiServer, namespace: &str, subresource: &str) -> bool {
-    matches!(subresource, "" | "resize") && server.inner.quotas.has(namespace)
+fn stored_in(state: &State, namespace: &str) -> Vec<Arc<Record>> {
+    let prefix = objects::prefix("", PLURAL, Some(namespace));
+    let query = berth_store::ListQuery::all(&prefix);
+    state.store().list(&query).map(|listing| listing.records).unwrap_or_default()
 }
 
 /// Outcome of an attempt to charge.
@@ -175,9 +234,9 @@ enum Charged {
     Uncounted(String),
 }
 
-async fn try_charge(server: &ApiServer, request: &AdmissionRequest<'_>, object: &Value) -> Result<Charged, Status> {
+async fn try_charge(quotas: &Quotas, request: &AdmissionRequest<'_>, object: &Value) -> Result<Charged, Status> {
     let mut charges = Vec::new();
-    for record in quotas(server, request.namespace) {
+    for record in stored_in(&quotas.state, request.namespace) {
         let stored = record.value();
         if !quota::in_scope(&stored, request.group, request.resource, object) {
             continue;
@@ -203,7 +262,7 @@ async fn try_charge(server: &ApiServer, request: &AdmissionRequest<'_>, object: 
         }
         let mut used = match said(&stored, &limited) {
             Some(used) => used,
-            None if request.dry_run => count(server, &stored, &limited),
+            None if request.dry_run => count(&quotas.state, &stored, &limited),
             None => return Ok(Charged::Uncounted(name.to_owned())),
         };
         let exceeded: Vec<&String> = wanted
@@ -239,17 +298,18 @@ async fn try_charge(server: &ApiServer, request: &AdmissionRequest<'_>, object: 
     let mut charged = Vec::new();
     for (record, value, wanted) in charges {
         let key = record.key.to_string();
-        let refused = match server.commit(Write::Update { key: key.clone(), expected: record.revision, value }).await {
-            Ok(_) => {
-                charged.push((key, wanted));
-                continue;
-            }
-            Err(refused) => refused,
-        };
+        let refused =
+            match quotas.state.commit(Write::Update { key: key.clone(), expected: record.revision, value }).await {
+                Ok(_) => {
+                    charged.push((key, wanted));
+                    continue;
+                }
+                Err(refused) => refused,
+            };
         // A write is charged to all quotas or to none.
         for (key, wanted) in &charged {
-            if let Some(record) = server.store().get(key) {
-                rewrite(server, record, None, |stored, limited| without(stored, limited, wanted)).await;
+            if let Some(record) = quotas.state.store().get(key) {
+                rewrite(&quotas.state, record, None, |stored, limited| without(stored, limited, wanted)).await;
             }
         }
         return match refused {
@@ -306,10 +366,10 @@ fn without(stored: &Value, limited: &Amounts, freed: &Amounts) -> Option<Amounts
 }
 
 /// Recounts the used amount of each limited resource.
-fn count(server: &ApiServer, stored: &Value, limited: &Amounts) -> Amounts {
+fn count(state: &State, stored: &Value, limited: &Amounts) -> Amounts {
     let mut used: Amounts = limited.keys().map(|name| (name.clone(), Quantity::ZERO)).collect();
     for (group, resource) in counted(limited) {
-        for object in server.inner.objects.list(&group, &resource, Some(meta::namespace(stored))) {
+        for object in state.objects.list(&group, &resource, Some(meta::namespace(stored))) {
             if !quota::in_scope(stored, &group, &resource, &object) {
                 continue;
             }
@@ -345,52 +405,12 @@ fn counted(limited: &Amounts) -> BTreeSet<(String, String)> {
     limited.keys().map(kind).collect()
 }
 
-/// Releases what a deleted, completed or reduced object used. `new` is absent when the object is
-/// gone. The caller holds the namespace's [`Turn`] since before the write.
-pub(crate) async fn released(server: &ApiServer, row: &ResourceInfo, old: &Value, new: Option<&Value>) {
-    let namespace = meta::namespace(old);
-    if namespace.is_empty() || !server.inner.quotas.has(namespace) {
-        return;
-    }
-    let (group, resource) = row.storage();
-    let mut freed = quota::usage(group, resource, old);
-    if let Some(new) = new {
-        subtract(&mut freed, &quota::usage(group, resource, new));
-    }
-    freed.retain(|_, amount| amount.sign() > 0);
-    if freed.is_empty() {
-        return;
-    }
-    // A write of a Service with addresses delays the writes of other Services.
-    let holds_up = service_addresses::is_about(row) && service_addresses::concerns(old, new);
-    let own_row = holds_up.then_some(service_addresses::ROW);
-    for record in quotas(server, namespace) {
-        rewrite(server, record, own_row, |stored, limited| {
-            if quota::in_scope(stored, group, resource, old) { without(stored, limited, &freed) } else { None }
-        })
-        .await;
-    }
-}
-
-/// Recounts one quota that is new or whose limits changed. Waits for all writes that hold the
-/// namespace's [`Turn`]; later writes wait for it.
-pub(crate) async fn recount(server: &ApiServer, namespace: &str, name: &str) {
-    let lock = server.inner.quotas.lock_of(namespace);
-    let _alone = lock.write().await;
-    let key = objects::key("", PLURAL, namespace, name);
-    if let Some(record) = server.store().get(&key) {
-        // Not in the user's own queue: the namespace's other writes must not wait for the backlog
-        // of the user that changed the quota.
-        rewrite(server, record, Some(ROW), |stored, limited| Some(count(server, stored, limited))).await;
-    }
-}
-
 /// Writes the used amounts that `use_of` returns, unless the status has them already. Retries
 /// after every conflicting write, as each conflict means that another write succeeded. Retries
 /// [`ATTEMPTS`] times when the store's queue is full, then in [`ROW`]. Writes in the queue `row`,
 /// or in that of the user.
 async fn rewrite(
-    server: &ApiServer,
+    state: &State,
     mut record: Arc<Record>,
     row: Option<&'static str>,
     use_of: impl Fn(&Value, &Amounts) -> Option<Amounts>,
@@ -407,7 +427,7 @@ async fn rewrite(
             return;
         }
         let key = record.key.to_string();
-        match server.commit_in(row, Write::Update { key: key.clone(), expected: record.revision, value }).await {
+        match state.commit_in(row, Write::Update { key: key.clone(), expected: record.revision, value }).await {
             Err(CommitError::Conflict { .. }) => {}
             Err(CommitError::Busy { .. }) => {
                 refused += 1;
@@ -416,7 +436,7 @@ async fn rewrite(
             }
             _ => return,
         }
-        match server.store().get(&key) {
+        match state.store().get(&key) {
             Some(newer) => record = newer,
             None => return,
         }

@@ -14,13 +14,12 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 use super::proxy::{self, Forwarded};
-use super::{GROUP, PLURAL, Remote};
-use crate::crd::conditions::{self, Condition};
+use super::{GROUP, PLURAL, Remote, Services};
+use crate::strategy::api_service::AVAILABLE;
 use crate::webhook::service::Unreachable;
-use crate::{ApiServer, UserInfo, objects};
+use crate::{UserInfo, objects};
+use berth_kinds::crd::conditions::{self, Condition};
 
-/// Type of the condition.
-pub(super) const AVAILABLE: &str = "Available";
 /// Time an answer may take, as upstream.
 const TIMEOUT: Duration = Duration::from_secs(5);
 /// Interval of checks of an available server, as upstream.
@@ -30,23 +29,17 @@ const RETRY: Duration = Duration::from_secs(2);
 /// Largest list of resources that is read.
 const ANSWER_BYTES_MAX: usize = 3 * 1024 * 1024;
 
-/// Sets `Available` on an APIService without a Service, which stands for a group served here.
-pub(crate) fn set_local(object: &mut Value, now: &str) {
-    let message = "Local APIServices are always available";
-    conditions::set(object, &Condition { kind: AVAILABLE, status: "True", reason: "Local", message }, now);
-}
-
 /// Inputs of the last check of an APIService, and the time of the next.
 struct Looked {
     inputs: (String, Result<(String, u16), Unreachable>),
     due: Instant,
 }
 
-impl ApiServer {
+impl Services {
     /// Checks the APIServices with a Service: periodically, and at once when an APIService, its
     /// Service or its endpoints change. Runs until dropped; beside the listener, not in virtual
     /// time.
-    pub async fn follow_services(self) {
+    pub(crate) async fn follow(&self) {
         let mut looked: BTreeMap<String, Looked> = BTreeMap::new();
         loop {
             // Watch before the first check, so that no change in between is missed.
@@ -76,7 +69,7 @@ impl ApiServer {
         let kinds = [(GROUP, PLURAL), ("", "services"), ("", "endpoints"), ("discovery.k8s.io", "endpointslices")];
         let watch = |(group, plural)| {
             let prefix = objects::prefix(group, plural, None);
-            self.store().watch(&prefix, self.store().revision()).ok()
+            self.state.store().watch(&prefix, self.state.store().revision()).ok()
         };
         kinds.into_iter().map(watch).collect()
     }
@@ -88,9 +81,9 @@ impl ApiServer {
         let now = Instant::now();
         let mut asked = Vec::new();
         for remote in remotes.iter() {
-            let object = self.inner.objects.get(GROUP, PLURAL, "", &remote.name);
+            let object = self.state.objects.get(GROUP, PLURAL, "", &remote.name);
             let spec = object.map(|object| object["spec"].to_string()).unwrap_or_default();
-            let inputs = (spec, remote.address(&self.inner.objects));
+            let inputs = (spec, remote.address(&self.state.objects));
             if looked.get(&remote.name).is_some_and(|before| before.inputs == inputs && before.due > now) {
                 continue;
             }
@@ -101,7 +94,7 @@ impl ApiServer {
             looked.insert(remote.name.clone(), Looked { inputs, due: Instant::now() + after });
             let (status, reason, message) = match answer {
                 Ok(resources) => {
-                    self.inner.services.learn(&remote.name, resources);
+                    self.learn(&remote.name, resources);
                     ("True", "Passed", "all checks passed".to_owned())
                 }
                 Err((reason, message)) => ("False", reason, message),
@@ -115,7 +108,7 @@ impl ApiServer {
     /// The resources a program serves; the error is a condition's reason and message.
     async fn ask(&self, remote: &Remote) -> Result<Vec<Value>, (&'static str, String)> {
         let (service, namespace) = (&remote.service, &remote.namespace);
-        match remote.address(&self.inner.objects) {
+        match remote.address(&self.state.objects) {
             Ok(_) => {}
             Err(Unreachable::NoService(_)) => {
                 return Err(("ServiceNotFound", format!("service/{service} in {namespace:?} is not present")));
@@ -141,7 +134,7 @@ impl ApiServer {
             user: &user,
         };
         let asked = async {
-            let response = proxy::send(self, remote, request).await?;
+            let response = proxy::send(&self.state.objects, remote, request).await?;
             let status = response.status();
             let body = Limited::new(response.into_body(), ANSWER_BYTES_MAX).collect().await;
             let body = body.map_err(|error| error.to_string())?.to_bytes();
@@ -162,7 +155,7 @@ impl ApiServer {
     /// Writes the condition unless it says so already.
     async fn write_condition(&self, name: &str, condition: &Condition<'_>) {
         let key = objects::key(GROUP, PLURAL, "", name);
-        while let Some(record) = self.store().get(&key) {
+        while let Some(record) = self.state.store().get(&key) {
             let stored = record.value();
             let found = conditions::find(&stored, condition.kind);
             let says = |field: &str| found.and_then(|found| found[field].as_str()).unwrap_or_default();
@@ -172,13 +165,13 @@ impl ApiServer {
                 return;
             }
             let mut value = (*stored).clone();
-            conditions::set(&mut value, condition, self.timestamp().as_str().unwrap_or_default());
+            conditions::set(&mut value, condition, self.state.timestamp().as_str().unwrap_or_default());
             let write = Write::Update { key: key.clone(), expected: record.revision, value };
-            match self.store().commit(write).await {
+            match self.state.store().commit(write).await {
                 Err(CommitError::Conflict { .. }) => {}
                 Ok(_) => {
                     tracing::info!(name, available = condition.status, "{}", condition.message);
-                    return self.inner.services.forget();
+                    return self.forget();
                 }
                 Err(error) => return tracing::warn!(name, %error, "writing whether an APIService is available"),
             }

@@ -4,12 +4,11 @@ use std::collections::{HashMap, HashSet};
 
 use serde_json::{Value, json};
 
-use super::Remote;
-use crate::ApiServer;
+use super::{Remote, Services};
 
 /// A version of a group, in the aggregated form. What its server said last is shown as stale while it does not answer.
-pub(crate) fn version(server: &ApiServer, remote: &Remote) -> Value {
-    let known = server.inner.services.resources(&remote.name);
+pub(crate) fn version(services: &Services, remote: &Remote) -> Value {
+    let known = services.resources(&remote.name);
     let resources = known.map(|known| resources(&remote.group, &remote.version, &known)).unwrap_or_default();
     let is_current = matches!(remote.available, Some((true, _)));
     let freshness = if is_current { "Current" } else { "Stale" };

@@ -11,29 +11,33 @@ mod availability;
 pub(crate) mod discovery;
 mod proxy;
 
-pub(crate) use availability::set_local;
 pub(crate) use proxy::{Forwarded, forward};
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
+use std::future::ready;
 use std::sync::Arc;
 
 use berth_apimachinery::meta;
+use futures::FutureExt;
+use futures::future::BoxFuture;
 use parking_lot::RwLock;
 use serde_json::{Value, json};
 
+use crate::kind_hooks::{Commit, KindHook};
+use crate::own_requests::OwnRequests;
 use crate::pki::{FRONT_PROXY_NAME, FrontProxy};
-use crate::registry::Origin;
+use crate::registry::{Origin, ResourceInfo};
+use crate::state::State;
+use crate::strategy::api_service::{AVAILABLE, PORT};
 use crate::webhook::connection;
 use crate::webhook::service::{self, Unreachable};
-use crate::{ApiServer, Objects, Registry, RequestInfo};
+use crate::{Objects, Registry, RequestInfo};
 
 /// Group of APIServices.
 pub(crate) const GROUP: &str = "apiregistration.k8s.io";
 /// Their plural name.
 pub(crate) const PLURAL: &str = "apiservices";
-/// The Service's port when the APIService does not say.
-pub(crate) const PORT: i64 = 443;
 
 /// A group's version behind a Service.
 pub(crate) struct Remote {
@@ -58,7 +62,7 @@ impl Remote {
         if !spec["service"].is_object() {
             return None;
         }
-        let found = crate::crd::conditions::find(object, availability::AVAILABLE);
+        let found = berth_kinds::crd::conditions::find(object, AVAILABLE);
         Some(Remote {
             name: meta::name(object).to_owned(),
             group: text(&spec["group"]),
@@ -84,14 +88,20 @@ impl Remote {
 }
 
 /// The cached APIServices with a Service, and the resources that their servers list.
-#[derive(Default)]
 pub(crate) struct Services {
+    state: Arc<State>,
+    front_proxy: Option<FrontProxy>,
     remotes: RwLock<Option<Arc<Vec<Arc<Remote>>>>>,
     /// Resources by the name of the APIService, as its server's discovery lists them.
     resources: RwLock<BTreeMap<String, Arc<Vec<Value>>>>,
 }
 
 impl Services {
+    /// The stored APIServices. `front_proxy` authenticates this server to theirs.
+    pub(crate) fn new(state: Arc<State>, front_proxy: Option<FrontProxy>) -> Services {
+        Services { state, front_proxy, remotes: RwLock::default(), resources: RwLock::default() }
+    }
+
     /// To be called when an APIService was written.
     pub(crate) fn forget(&self) {
         *self.remotes.write() = None;
@@ -105,19 +115,16 @@ impl Services {
         let mut known = self.resources.write();
         known.insert(name.to_owned(), Arc::new(resources));
     }
-}
 
-impl ApiServer {
     /// The versions behind Services, most important first: by their group's priority, then by their own.
     pub(crate) fn remotes(&self) -> Arc<Vec<Arc<Remote>>> {
-        let services = &self.inner.services;
-        if let Some(remotes) = services.remotes.read().as_ref() {
+        if let Some(remotes) = self.remotes.read().as_ref() {
             return remotes.clone();
         }
-        let mut slot = services.remotes.write();
+        let mut slot = self.remotes.write();
         let load = || {
-            let objects = self.inner.objects.list(GROUP, PLURAL, None);
-            let front_proxy = self.inner.config.front_proxy.as_ref();
+            let objects = self.state.objects.list(GROUP, PLURAL, None);
+            let front_proxy = self.front_proxy.as_ref();
             let mut remotes: Vec<Arc<Remote>> =
                 objects.iter().filter_map(|object| Remote::new(object, front_proxy)).map(Arc::new).collect();
             let priority = |remote: &Remote| {
@@ -136,18 +143,32 @@ impl ApiServer {
     }
 }
 
-/// The aggregated API server of the requested version, if there is one.
-pub(crate) fn find(server: &ApiServer, registry: &Registry, info: &RequestInfo) -> Option<Arc<Remote>> {
-    let remotes = server.remotes();
-    if remotes.is_empty() {
-        return None;
+impl Services {
+    /// The aggregated API server of the requested version, if there is one.
+    pub(crate) fn find(&self, registry: &Registry, info: &RequestInfo) -> Option<Arc<Remote>> {
+        let remotes = self.remotes();
+        if remotes.is_empty() {
+            return None;
+        }
+        let rest = info.path.strip_prefix("/apis/")?;
+        let mut parts = rest.split('/');
+        let (group, version) = (parts.next()?, parts.next()?);
+        let remote = remotes.iter().find(|remote| remote.group == group && remote.version == version)?;
+        let is_ours = registry.rows().any(|row| row.group == group && !matches!(row.origin, Origin::Custom(_)));
+        (!is_ours).then(|| remote.clone())
     }
-    let rest = info.path.strip_prefix("/apis/")?;
-    let mut parts = rest.split('/');
-    let (group, version) = (parts.next()?, parts.next()?);
-    let remote = remotes.iter().find(|remote| remote.group == group && remote.version == version)?;
-    let is_ours = registry.rows().any(|row| row.group == group && !matches!(row.origin, Origin::Custom(_)));
-    (!is_ours).then(|| remote.clone())
+}
+
+/// The hook of APIServices: a write clears the cache.
+impl KindHook for Services {
+    fn is_about(&self, row: &ResourceInfo) -> bool {
+        row.group == GROUP
+    }
+
+    fn after_commit<'a>(&'a self, _requests: &'a dyn OwnRequests, _commit: Commit<'a>) -> BoxFuture<'a, ()> {
+        self.forget();
+        ready(()).boxed()
+    }
 }
 
 /// The ConfigMap `kube-system/extension-apiserver-authentication`, from which aggregated API

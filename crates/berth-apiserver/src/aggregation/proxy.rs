@@ -12,7 +12,7 @@ use super::Remote;
 use crate::auth::request_header::RequestHeaders;
 use crate::webhook::connection;
 use crate::webhook::service;
-use crate::{ApiServer, Body, UserInfo};
+use crate::{Body, Objects, UserInfo};
 
 /// Time until an answer begins: what Kubernetes gives a whole request that is not a watch.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
@@ -45,7 +45,7 @@ pub(crate) struct Forwarded<'a> {
 /// # Errors
 /// 503 when it is known not to answer, or does not; 400 for connections that would become something else.
 pub(crate) async fn forward(
-    server: &ApiServer,
+    objects: &Objects,
     remote: &Remote,
     request: Forwarded<'_>,
 ) -> Result<Response<Body>, Status> {
@@ -59,19 +59,15 @@ pub(crate) async fn forward(
         Some((false, message)) => return Err(unavailable(message)),
         None => return Err(unavailable("nobody has asked its server yet")),
     }
-    match tokio::time::timeout(ANSWER_TIMEOUT, send(server, remote, request)).await {
+    match tokio::time::timeout(ANSWER_TIMEOUT, send(objects, remote, request)).await {
         Ok(answer) => answer.map_err(|why| unavailable(&why)),
         Err(_) => Err(Status::timeout("the aggregated API server did not answer in time", 0)),
     }
 }
 
 /// Sends a request over a connection of its own. The error says why there is no answer.
-pub(super) async fn send(
-    server: &ApiServer,
-    remote: &Remote,
-    request: Forwarded<'_>,
-) -> Result<Response<Body>, String> {
-    let (host, port) = remote.address(&server.inner.objects).map_err(|why| why.to_string())?;
+pub(super) async fn send(objects: &Objects, remote: &Remote, request: Forwarded<'_>) -> Result<Response<Body>, String> {
+    let (host, port) = remote.address(objects).map_err(|why| why.to_string())?;
     let name = service::server_name(&remote.namespace, &remote.service);
     let stream = connection::open(&host, port, name.clone(), remote.tls.clone()?).await?;
     let (mut sender, connection) =

@@ -6,7 +6,7 @@
 //! served as a JSON Web Key Set ([`TokenKey::key_set`]).
 //!
 //! Tokens in Secrets of type `kubernetes.io/service-account-token` do not expire. They are valid
-//! as long as that Secret holds them ([`Tokens::fill_secret`]).
+//! as long as that Secret holds them ([`SecretTokens::fill_secret`]).
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -21,16 +21,13 @@ use ring::signature::{self, EcdsaKeyPair, KeyPair as _, UnparsedPublicKey};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+use crate::strategy::{ACCOUNT_NAME, SecretTokens, TOKEN_TYPE};
 use crate::{Clock, Objects, UserInfo};
 
 /// `iss` of tokens and the audience of those issued for the server itself.
 pub const ISSUER: &str = "https://kubernetes.default.svc.cluster.local";
 /// `iss` of tokens in Secrets.
 const SECRET_ISSUER: &str = "kubernetes/serviceaccount";
-/// Type of Secrets that hold a token.
-pub const SECRET_TYPE: &str = "kubernetes.io/service-account-token";
-/// Annotation that names a token Secret's service account.
-pub const ACCOUNT_NAME: &str = "kubernetes.io/service-account.name";
 /// Annotation with the uid of a token Secret's service account.
 pub const ACCOUNT_UID: &str = "kubernetes.io/service-account.uid";
 /// Maximum number of verified tokens to cache: checking a signature costs as much as a small read.
@@ -364,14 +361,17 @@ impl Tokens {
         }
         Ok(Verified { user: Account { namespace, name, uid, ..Account::default() }.user(), audiences })
     }
+}
 
+impl SecretTokens for Tokens {
     /// Fills in the missing data of a Secret of type `kubernetes.io/service-account-token`: the
     /// token of the account it names, the account's uid, its namespace, and the CA certificate. A
     /// Secret that names no existing account is left as it is.
-    pub(crate) fn fill_secret(&self, secret: &mut Value, objects: &Objects) {
+    fn fill_secret(&self, secret: &mut Value) {
+        let Some(objects) = &self.objects else { return };
         let (namespace, own_name) = (meta::namespace(secret).to_owned(), meta::name(secret).to_owned());
         let name = secret["metadata"]["annotations"][ACCOUNT_NAME].as_str().unwrap_or_default().to_owned();
-        if secret["type"] != SECRET_TYPE || name.is_empty() {
+        if secret["type"] != TOKEN_TYPE || name.is_empty() {
             return;
         }
         let Some(account) = objects.get("", "serviceaccounts", &namespace, &name) else { return };
@@ -415,7 +415,7 @@ impl Tokens {
 /// Whether a Secret holds the token of this service account: by type, name and uid.
 pub fn is_token_of(secret: &Value, account: &Value) -> bool {
     let annotation = |name: &str| secret["metadata"]["annotations"][name].as_str().unwrap_or_default();
-    secret["type"] == SECRET_TYPE
+    secret["type"] == TOKEN_TYPE
         && meta::namespace(secret) == meta::namespace(account)
         && annotation(ACCOUNT_NAME) == meta::name(account)
         && annotation(ACCOUNT_UID) == meta::uid(account)

@@ -29,7 +29,7 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method, Response, StatusCode, header};
 use serde_json::Value;
 
-use crate::admission::{self, Annotations, Operation};
+use crate::admission::{Annotations, Operation};
 use crate::auth::{self, Attributes};
 use crate::registry::ResourceInfo;
 use crate::rest::Call;
@@ -113,8 +113,8 @@ fn authorize_create(call: &Call) -> Result<(), Status> {
 async fn admit(call: &mut Call, options: Value) -> Result<Value, Status> {
     let name = call.info.name.clone();
     let mut request = call.admission(Operation::Connect, &name, Some(options), None);
-    admission::mutate(&call.server, &mut request).await?;
-    admission::validate(&call.server, &mut request).await?;
+    call.server.inner.admission.mutate(&mut request).await?;
+    call.server.inner.admission.validate(&mut request).await?;
     request.object.take().ok_or_else(|| Status::internal("an admission plugin removed the options"))
 }
 

@@ -10,9 +10,9 @@ use berth_store::{ListQuery, Store};
 use parking_lot::Mutex;
 use serde_json::Value;
 
-use super::names::{Names, Taken};
-use super::{GROUP, PLURAL, conditions};
 use crate::objects;
+use berth_kinds::crd::names::{Names, Taken};
+use berth_kinds::crd::{GROUP, PLURAL, conditions};
 
 /// What is known of one stored definition.
 struct Known {

@@ -1,7 +1,6 @@
 //! The end of a custom resource: its objects are deleted, and with the last of them the definition itself.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 
 use berth_apimachinery::meta;
 use berth_store::{ListQuery, Write};
@@ -10,23 +9,22 @@ use http::{Method, Request};
 use http_body_util::Full;
 use serde_json::Value;
 
-use super::{GROUP, PLURAL, conditions, definition, uninstall};
-use crate::{ApiServer, UserInfo, objects};
+use super::uninstall;
+use crate::objects;
+use crate::own_requests::OwnRequests;
+use crate::state::State;
+use berth_kinds::crd::{GROUP, PLURAL, conditions, definition};
 
 /// Deletes all objects of a definition that is being deleted, then the definition.
-pub(crate) async fn delete_objects(server: ApiServer, definition: Arc<Value>) {
-    mark_terminating(&server, meta::name(&definition)).await;
+pub(super) async fn delete_objects(state: &State, requests: &dyn OwnRequests, definition: &Value) {
+    mark_terminating(state, meta::name(definition)).await;
     let spec = &definition["spec"];
     let (Some(group), Some(plural)) = (spec["group"].as_str(), spec["names"]["plural"].as_str()) else { return };
     let served = spec["versions"].as_array().into_iter().flatten().find(|version| version["served"] == true);
     if let Some(version) = served.and_then(|version| version["name"].as_str()) {
         // One request per namespace, as there is none for all of them.
-        let namespaces: BTreeSet<String> = server
-            .objects()
-            .list(group, plural, None)
-            .iter()
-            .map(|object| meta::namespace(object).to_owned())
-            .collect();
+        let namespaces: BTreeSet<String> =
+            state.objects.list(group, plural, None).iter().map(|object| meta::namespace(object).to_owned()).collect();
         for namespace in namespaces {
             let scope = if namespace.is_empty() { String::new() } else { format!("namespaces/{namespace}/") };
             let request = Request::builder()
@@ -34,33 +32,33 @@ pub(crate) async fn delete_objects(server: ApiServer, definition: Arc<Value>) {
                 .uri(format!("/apis/{group}/{version}/{scope}{plural}"))
                 .body(Full::new(Bytes::new()));
             let Ok(request) = request else { continue };
-            let response = server.handle(request, UserInfo::master("system:apiserver")).await;
+            let response = requests.send(request).await;
             if !response.status().is_success() {
                 tracing::warn!(group, plural, status = %response.status(), "objects of a removed kind could not be deleted");
             }
         }
     }
-    finish(server, meta::name(&definition).to_owned()).await;
+    finish(state, meta::name(definition)).await;
 }
 
 /// Says in a definition's status that its objects are being deleted.
-async fn mark_terminating(server: &ApiServer, name: &str) {
+async fn mark_terminating(state: &State, name: &str) {
     let key = objects::key(GROUP, PLURAL, "", name);
-    let Some(record) = server.store().get(&key) else { return };
+    let Some(record) = state.store().get(&key) else { return };
     let mut value = record.value().as_ref().clone();
     if conditions::is_true(&value, "Terminating") {
         return;
     }
-    let now = server.timestamp();
+    let now = state.timestamp();
     definition::set_terminating(&mut value, now.as_str().unwrap_or_default());
     // Informational only: on a conflict the other write may report it.
-    let _ = server.commit(Write::Update { key, expected: record.revision, value }).await;
+    let _ = state.commit(Write::Update { key, expected: record.revision, value }).await;
 }
 
 /// Removes a definition that is being deleted, if no object is left.
-pub(crate) async fn finish(server: ApiServer, name: String) {
-    let key = objects::key(GROUP, PLURAL, "", &name);
-    let Some(record) = server.store().get(&key) else { return };
+pub(super) async fn finish(state: &State, name: &str) {
+    let key = objects::key(GROUP, PLURAL, "", name);
+    let Some(record) = state.store().get(&key) else { return };
     let current = record.value();
     if meta::deletion_timestamp(&current).is_none() {
         return;
@@ -69,7 +67,7 @@ pub(crate) async fn finish(server: ApiServer, name: String) {
     let (Some(group), Some(plural)) = (spec["group"].as_str(), spec["names"]["plural"].as_str()) else { return };
     let prefix = objects::prefix(group, plural, None);
     let rest = ListQuery { limit: 1, ..ListQuery::all(&prefix) };
-    if server.store().list(&rest).is_ok_and(|listing| !listing.records.is_empty()) {
+    if state.store().list(&rest).is_ok_and(|listing| !listing.records.is_empty()) {
         return;
     }
     let others: Vec<&str> =
@@ -85,7 +83,7 @@ pub(crate) async fn finish(server: ApiServer, name: String) {
     };
     // On a conflict, the other write of the definition runs this check again.
     let gone = matches!(write, Write::Delete { .. });
-    if server.commit(write).await.is_ok() && gone {
-        uninstall(&server, &current);
+    if state.commit(write).await.is_ok() && gone {
+        uninstall(state, &current);
     }
 }

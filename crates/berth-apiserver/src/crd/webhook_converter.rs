@@ -16,10 +16,10 @@ use serde_json::Value;
 use tokio::runtime::{Builder, Handle, RuntimeFlavor};
 
 use super::Converter;
-use super::conversion;
 use crate::Objects;
-use crate::webhook::ReviewVersion;
 use crate::webhook::client::Endpoint;
+use berth_kinds::ReviewVersion;
+use berth_kinds::crd::conversion;
 
 /// Time for an answer, as upstream.
 const TIMEOUT: Duration = Duration::from_secs(30);

@@ -88,7 +88,7 @@ fn extension_value(extension: &dyn Extension) -> Value {
 
 fn version_value(served: &Served<'_>, group: &str, version: &str) -> Value {
     if let Some(remote) = served.remote(group, version) {
-        return discovery::version(served.server, remote);
+        return discovery::version(served.services, remote);
     }
     let resources: Vec<Value> =
         rows(served.registry, group, version).map(|(row, version)| resource_value(row, version)).collect();

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use crate::request::{RequestInfo, query_values};
-use crate::{UserInfo, health};
+use crate::UserInfo;
+use crate::request::{RequestInfo, is_probe, query_values};
 
 /// Largest `limit` of a list that still counts as a short request.
 const PAGE_MAX: usize = 1000;
@@ -67,7 +67,7 @@ pub(crate) fn of(info: &RequestInfo, query: &str, user: &UserInfo, controllers: 
     let is_controller = user.in_group("system:serviceaccounts:kube-system")
         || matches!(user.name.as_str(), "system:kube-controller-manager" | "system:kube-scheduler")
         || controllers.contains(&user.name);
-    let level = if user.in_group("system:nodes") || health::is_probe(&info.path) {
+    let level = if user.in_group("system:nodes") || is_probe(&info.path) {
         Level::System
     } else if is_controller && info.api_group == "coordination.k8s.io" {
         Level::LeaderElection

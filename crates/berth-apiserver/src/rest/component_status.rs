@@ -44,7 +44,7 @@ pub(crate) fn answer(call: &Call, verb: &str) -> Result<Response<Body>, Status> 
 fn status(call: &Call, name: &str) -> Value {
     let mut status = json!({"kind": call.row.kind, "apiVersion": call.api_version(), "metadata": {"name": name}});
     if name == "etcd-0" {
-        let (healthy, message) = match health::of_store(&call.server, false) {
+        let (healthy, message) = match health::of_store(call.server.store().as_ref(), false) {
             Ok(()) => ("True", "ok".into()),
             Err(why) => ("False", why),
         };

@@ -11,8 +11,10 @@ use serde_json::Value;
 use super::call::Call;
 use super::encode::Stored;
 use crate::admission::{Operation, quota};
-use crate::fairness::RETRY_AFTER;
-use crate::{Body, admission, crd, service_addresses, service_ports, strategy};
+use crate::kind_hooks::Around;
+use crate::state::unwritten;
+use crate::strategy::SecretTokens;
+use crate::{Body, strategy};
 
 /// Names tried for one `generateName` before giving up, as upstream.
 const GENERATE_ATTEMPTS: usize = 8;
@@ -106,7 +108,7 @@ async fn try_store_new(call: &mut Call, mut object: Value, tracking: &Tracking) 
     let managed = call.track(&mut object, None, tracking);
     packed::put_back(&mut object, managed.clone());
     let mut request = call.admission(Operation::Create, &name, Some(object), None);
-    admission::mutate(&call.server, &mut request).await?;
+    call.server.inner.admission.mutate(&mut request).await?;
     let (object, warnings) = (request.object.take(), std::mem::take(&mut request.warnings));
     drop(request);
     call.warnings.extend(warnings);
@@ -117,13 +119,9 @@ async fn try_store_new(call: &mut Call, mut object: Value, tracking: &Tracking) 
     let generated = generated && meta::name(&object) == name;
     let name = meta::name(&object).to_owned();
 
-    let has_addresses = service_addresses::is_about(&call.row);
-    let asked = has_addresses && object["spec"]["clusterIP"].as_str().is_some_and(|address| !address.is_empty());
+    let mut around = call.server.inner.hooks.begin(&call.row, &object);
     prepare(call, &mut object);
-    let ports = match has_addresses {
-        true => Some(service_ports::draw(&call.server.inner.objects, &mut object, None)?),
-        false => None,
-    };
+    around.assign(&mut object, None)?;
     if call.has_status_subresource() && call.strategy().clears_status_on_create() {
         call.view().keep_stored(&mut object, "status", None)?;
     }
@@ -132,12 +130,12 @@ async fn try_store_new(call: &mut Call, mut object: Value, tracking: &Tracking) 
     packed::put_back(&mut object, managed);
     call.warnings.extend(call.strategy().warnings(&object, None));
     let mut request = call.admission(Operation::Create, &name, Some(object), None);
-    admission::validate(&call.server, &mut request).await?;
+    call.server.inner.admission.validate(&mut request).await?;
     let converted = match &request.object {
         Some(object) => call.converted(object)?,
         None => None,
     };
-    let mut charge = quota::charge(&call.server, &request).await?;
+    let mut charge = call.server.inner.quotas.charge(&request).await?;
     let (mut object, warnings) = (request.object.take().unwrap_or_default(), std::mem::take(&mut request.warnings));
     drop(request);
     call.warnings.extend(warnings);
@@ -147,9 +145,9 @@ async fn try_store_new(call: &mut Call, mut object: Value, tracking: &Tracking) 
         return Ok(Arc::new(object).into());
     }
     let charged = charge.is_charged.then(|| object.clone());
-    let stored = commit_new(call, object, name, Making { generated, asked, ports, converted }, &mut charge).await;
+    let stored = commit_new(call, object, name, Making { generated, converted }, &mut around, &mut charge).await;
     if let (Err(_), Some(object)) = (&stored, charged) {
-        quota::released(&call.server, &call.row, &object, None).await;
+        call.server.inner.quotas.released(around.queue(), &call.row, &object, None).await;
     }
     stored
 }
@@ -158,10 +156,6 @@ async fn try_store_new(call: &mut Call, mut object: Value, tracking: &Tracking) 
 struct Making {
     /// Its name is one of many it could have.
     generated: bool,
-    /// Its address is no other's choice.
-    asked: bool,
-    /// It is a Service; which of its ports on nodes were drawn for it.
-    ports: Option<service_ports::Drawn>,
     /// The storage-version object, if a conversion webhook produced it.
     converted: Option<Value>,
 }
@@ -186,42 +180,31 @@ async fn commit_new(
     mut object: Value,
     name: String,
     making: Making,
+    around: &mut Around,
     charge: &mut quota::Charge,
 ) -> Result<Stored, TryError> {
-    let Making { generated, asked, ports, converted } = making;
-    // Until the end: what is stored is followed before another Service comes or goes.
-    let held = match &ports {
-        Some(ports) => {
-            let held = service_addresses::hold(&call.server, &object, None).await;
-            service_ports::settle(&call.server.inner.objects, &mut object, None, ports)?;
-            Some(held)
-        }
-        None => None,
-    };
-    let claimed = match &held {
-        Some(_) => service_addresses::claim(&call.server, &mut object, None, asked).await?,
-        None => Vec::new(),
-    };
+    let Making { generated, converted } = making;
+    around.before_commit(&mut object, None, false).await?;
     let view = call.view();
     let key = call.key_of(&name);
     let value = match converted {
         Some(converted) => converted,
         None => view.to_storage(object)?,
     };
-    let committed = match service_addresses::commit(&call.server, held.as_ref(), Write::Create { key, value }).await {
+    let committed = match call.server.commit(around.queue(), Write::Create { key, value }).await {
         Ok(committed) => committed,
         Err(CommitError::Exists { key, .. }) => {
             let existing = call.server.store().get(&key).map(|record| record.value()).unwrap_or_default();
-            service_addresses::release(&call.server, &claimed).await;
+            around.failed().await;
             return Err(taken(call, generated, name, &existing));
         }
         Err(error) => {
-            service_addresses::release(&call.server, &claimed).await;
+            around.failed().await;
             return Err(commit_status(call, error).into());
         }
     };
     charge.end_for_count(&call.row);
-    crd::after_write(&call.server, &call.row, &committed.value, false).await;
+    call.server.after_commit(&call.row, &committed.value, false, around.queue()).await;
     Ok(Stored::new(&view, committed))
 }
 
@@ -256,7 +239,8 @@ fn prepare(call: &Call, object: &mut Value) {
     let registry = server.registry();
     let tokens = server.tokens();
     let (objects, now) = (&server.inner.objects, server.now());
-    let context = strategy::Context { objects, registry: &registry, now, tokens: tokens.as_deref(), user: &call.user };
+    let tokens = tokens.as_deref().map(|tokens| tokens as &dyn SecretTokens);
+    let context = strategy::Context { objects, registry: &registry, now, tokens, user: &call.user };
     own.prepare_create(object, &context);
     own.default(object);
 }
@@ -268,14 +252,5 @@ pub(crate) fn commit_status(call: &Call, error: CommitError) -> Status {
         CommitError::Exists { .. } => Status::already_exists(&call.group_resource(), &call.info.name),
         CommitError::Conflict { .. } => Status::modified(&call.group_resource(), &call.info.name),
         error => unwritten(error),
-    }
-}
-
-/// The error of a failed follow-up write, other than the requested one.
-pub(crate) fn unwritten(error: CommitError) -> Status {
-    match error {
-        CommitError::Busy { reason } => Status::too_many_requests(reason, RETRY_AFTER),
-        CommitError::Unavailable { reason } => Status::service_unavailable(format!("the store cannot write: {reason}")),
-        error => Status::service_unavailable(format!("the store cannot write: {error}")),
     }
 }

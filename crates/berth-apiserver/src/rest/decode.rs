@@ -15,7 +15,7 @@ use serde_json::Value;
 use super::call::Call;
 use super::negotiate;
 use super::options::FieldValidation;
-use crate::openapi::builtin_schema;
+use crate::registry::builtin_schema;
 
 /// An object as decoded, with what was wrong but may pass.
 pub(crate) struct Decoded {

@@ -18,8 +18,8 @@ use super::create::commit_status;
 use super::list::{self, Selection, read};
 use super::negotiate;
 use super::update::is_finished_deletion;
-use crate::admission::{Operation, quota};
-use crate::{Body, admission, crd, service_addresses, strategy};
+use crate::admission::Operation;
+use crate::{Body, strategy};
 
 const FOREGROUND: &str = "foregroundDeletion";
 const ORPHAN: &str = "orphan";
@@ -187,8 +187,8 @@ async fn delete_one(call: &Call, name: &str, options: &DeleteOptions) -> Result<
         options.check_preconditions(call, &old)?;
         let mut request = call.admission(Operation::Delete, name, None, Some(old.clone()));
         if !options.is_admitted {
-            admission::mutate(&call.server, &mut request).await?;
-            admission::validate(&call.server, &mut request).await?;
+            call.server.inner.admission.mutate(&mut request).await?;
+            call.server.inner.admission.validate(&mut request).await?;
         }
         let warnings = std::mem::take(&mut request.warnings);
         drop(request);
@@ -246,21 +246,19 @@ async fn try_delete(
         return Ok(Some(Outcome::Going(old.clone())));
     }
     let view = call.view();
-    let value = view.to_storage(object)?;
+    let mut value = view.to_storage(object)?;
+    let mut charge = call.server.inner.quotas.nothing(call.namespace()).await;
+    let mut around = call.server.inner.hooks.begin(&call.row, old);
+    around.before_commit(&mut value, Some(old), !going).await?;
     let (key, expected) = (record.key.to_string(), record.revision);
     let write =
         if going { Write::Update { key, expected, value } } else { Write::Delete { key, expected, last: Some(value) } };
-    let mut charge = quota::nothing(&call.server, call.namespace()).await;
-    let held = match service_addresses::is_about(&call.row) {
-        true => Some(service_addresses::hold(&call.server, old, None).await),
-        false => None,
-    };
-    match service_addresses::commit(&call.server, held.as_ref(), write).await {
+    match call.server.commit(around.queue(), write).await {
         Ok(committed) => {
             if going {
                 charge.end_for_count(&call.row);
             }
-            crd::after_write(&call.server, &call.row, &committed.value, !going).await;
+            call.server.after_commit(&call.row, &committed.value, !going, around.queue()).await;
             let shown = view.convert_if_needed(&committed.value).map_or(committed.value, Arc::new);
             Ok(Some(if going { Outcome::Going(shown) } else { Outcome::Gone(shown) }))
         }

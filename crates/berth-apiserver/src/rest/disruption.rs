@@ -12,8 +12,8 @@ use serde_json::{Value, json};
 
 use super::call::Call;
 use super::create::commit_status;
-use crate::crd::conditions::{self, Condition};
 use crate::objects;
+use berth_kinds::crd::conditions::{self, Condition};
 
 const GROUP: &str = "policy";
 const PLURAL: &str = "poddisruptionbudgets";

@@ -16,12 +16,10 @@ use serde_json::{Value, json};
 
 use super::call::Call;
 use super::continue_token::Continue;
-use super::encode::{
-    bytes_of, json_response, partial, partial_of_record, partial_packed, put_partial, report_left_out, response,
-    text_of, to_bytes, unwritten,
-};
+use super::encode::{bytes_of, partial, partial_of_record, partial_packed, put_partial, text_of};
 use super::negotiate::{Encoding, Form};
 use super::options::VersionMatch;
+use super::response::{json_response, report_left_out, response, to_bytes, unwritten};
 use super::view::View;
 use crate::protobuf::{EncodeError, LeftOut, ListEncoder};
 use crate::{Body, fields, printers};

@@ -15,7 +15,7 @@ use serde_json::Value;
 use super::Options;
 use super::call::Call;
 use crate::connect::{Container, selected_container};
-use crate::server::{LogPart, PodLogs};
+use crate::logs::{LogPart, PodLogs};
 use crate::{ApiServer, Body};
 
 /// Interval of reads of a followed log.

@@ -16,6 +16,7 @@ mod managed;
 mod negotiate;
 pub(crate) mod options;
 mod patch;
+mod response;
 mod subresource;
 mod update;
 mod view;
@@ -23,12 +24,12 @@ mod warnings;
 mod watch;
 
 pub(crate) use call::Call;
-pub(crate) use create::unwritten;
 pub(crate) use decode::take_unchanged;
-pub(crate) use encode::{response, status_response, status_response_for, to_encoding};
+pub(crate) use encode::partial;
 pub(crate) use log::read as read_log;
-pub(crate) use negotiate::{Encoding, OFFERED, accept_header, plain};
+pub(crate) use negotiate::{About, Encoding, Form, OFFERED, accept as accept_form, accept_header, plain};
 pub(crate) use options::Options;
+pub(crate) use response::{response, status_response, status_response_for, to_encoding};
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -44,6 +45,7 @@ use crate::aggregation::Forwarded;
 use crate::completion::Disconnection;
 use crate::connect::{self, Link, Wire};
 use crate::discovery::Served;
+use crate::health::Health;
 use crate::protobuf::{self, DecodeError};
 use crate::registry::{Origin, ResourceInfo};
 use crate::request::RequestInfo;
@@ -191,11 +193,11 @@ async fn answer(
         return Box::pin(extension::answer(extension, asked, headers)).await;
     }
     let kinds = server.kinds();
-    if let Some(remote) = aggregation::find(server, &kinds.registry, &info) {
+    if let Some(remote) = server.inner.services.find(&kinds.registry, &info) {
         let (path, user) = (info.path.as_str(), &user);
         // Apart, as few requests go on and all of them would carry the room for it.
         let forwarded = Forwarded { method, path, query, headers, body, user };
-        return Box::pin(aggregation::forward(server, &remote, forwarded)).await;
+        return Box::pin(aggregation::forward(&server.inner.objects, &remote, forwarded)).await;
     }
     if !info.is_resource_request {
         if let Some(metrics) = server.inner.config.metrics.as_ref().filter(|_| info.path == "/metrics") {
@@ -204,11 +206,13 @@ async fn answer(
         if let Some(answer) = server.tokens().and_then(|tokens| auth::issuer::answer(&tokens, &info, headers)) {
             return Ok(answer);
         }
-        if let Some(answer) = health::answer(server, &info, query) {
+        let health = Health { store: server.store().as_ref(), is_started: server.is_started() };
+        if let Some(answer) = health::answer(&health, &info, query) {
             return Ok(answer);
         }
-        return Ok(discovery::handle(&Served::by(server, &kinds.registry), &info, headers)
-            .or_else(|| openapi::handle(&kinds.registry, server.tokens().is_some(), &info, headers))
+        let served = Served::new(&kinds.registry, &server.inner.config.extensions, &server.inner.services);
+        return Ok(discovery::handle(&served, &info, headers)
+            .or_else(|| openapi::handle(&kinds.registry, &kinds.documents, server.tokens().is_some(), &info, headers))
             .unwrap_or_else(nothing_there));
     }
     if matches!(info.api_prefix.as_str(), "api") != info.api_group.is_empty() {

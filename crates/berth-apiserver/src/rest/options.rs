@@ -9,8 +9,8 @@ use berth_apimachinery::table::IncludeObject;
 use berth_pod_runtime::StreamName;
 use serde_json::{Value, json};
 
+use crate::logs::LogPart;
 use crate::negotiation;
-use crate::server::LogPart;
 
 /// What to do about fields the schema does not know.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -19,7 +19,7 @@ use super::patch::{self, set_at};
 use super::{delete, disruption, list, log, update};
 use crate::admission::Operation;
 use crate::registry::ScalePaths;
-use crate::{Body, admission, auth};
+use crate::{Body, auth};
 
 /// Answers a request on a subresource.
 pub(crate) async fn handle(call: &mut Call, verb: &str) -> Result<Response<Body>, Status> {
@@ -75,11 +75,11 @@ async fn admit(
     validation::match_namespace(&mut object, call.namespace()).map_err(Status::bad_request)?;
     let name = call.info.name.clone();
     let mut request = call.admission(Operation::Create, &name, Some(object), None);
-    admission::mutate(&call.server, &mut request).await?;
+    call.server.inner.admission.mutate(&mut request).await?;
     if let Some(object) = &mut request.object {
         check(call, object)?;
     }
-    admission::validate(&call.server, &mut request).await?;
+    call.server.inner.admission.validate(&mut request).await?;
     let (object, warnings) = (request.object.take(), std::mem::take(&mut request.warnings));
     drop(request);
     call.warnings.extend(warnings);
@@ -283,7 +283,7 @@ async fn evict(call: &mut Call) -> Result<Response<Body>, Status> {
             if call.options.dry_run {
                 options.insert("dryRun".to_owned(), json!(["All"]));
             }
-            super::encode::to_bytes(&Value::Object(options))
+            super::response::to_bytes(&Value::Object(options))
         }
         _ => Default::default(),
     };

@@ -18,7 +18,9 @@ use super::decode::drop_empty_metadata;
 use super::encode::Stored;
 use super::subresource;
 use crate::admission::{Operation, quota};
-use crate::{Body, admission, crd, service_addresses, service_ports, strategy};
+use crate::kind_hooks::Around;
+use crate::strategy::SecretTokens;
+use crate::{Body, strategy};
 
 /// Attempts of a change without a `resourceVersion` while other clients write the object.
 const ATTEMPTS: usize = 16;
@@ -148,7 +150,7 @@ async fn try_update(
     let is_asked = call.info.subresource != "binding";
     let mut request = call.admission(Operation::Update, &name, Some(seen), Some(old_seen.clone()));
     if is_asked {
-        admission::mutate(&call.server, &mut request).await?;
+        call.server.inner.admission.mutate(&mut request).await?;
     }
     let (new, warnings) = (request.object.take(), std::mem::take(&mut request.warnings));
     drop(request);
@@ -161,12 +163,11 @@ async fn try_update(
 
     keep_owners(&mut new, managed);
 
-    let asked = new["spec"]["clusterIP"].as_str().is_some_and(|address| !address.is_empty());
+    let mut around = call.server.inner.hooks.begin(&call.row, &new);
     prepare(call, target, &mut new, compared);
-    let ports = match target == Target::Main && service_addresses::is_about(&call.row) {
-        true => Some(service_ports::draw(&call.server.inner.objects, &mut new, Some(old))?),
-        false => None,
-    };
+    if target == Target::Main {
+        around.assign(&mut new, Some(old))?;
+    }
     match target {
         Target::Main if call.has_status_subresource() => {
             call.view().keep_stored(&mut new, "status", Some(&record.value()))?;
@@ -187,13 +188,13 @@ async fn try_update(
     };
     let mut request = call.admission(Operation::Update, &name, Some(seen), Some(old_seen));
     if is_asked {
-        admission::validate(&call.server, &mut request).await?;
+        call.server.inner.admission.validate(&mut request).await?;
     }
     let converted = match unscaled.as_ref().or(request.object.as_ref()) {
         Some(object) => call.converted(object)?,
         None => None,
     };
-    let mut charge = quota::charge(&call.server, &request).await?;
+    let mut charge = call.server.inner.quotas.charge(&request).await?;
     let seen = request.object.take().unwrap_or_default();
     let (mut new, warnings) = (unscaled.unwrap_or(seen), std::mem::take(&mut request.warnings));
     drop(request);
@@ -207,58 +208,38 @@ async fn try_update(
         return Ok(Some(Arc::new(new).into()));
     }
     let charged = charge.is_charged.then(|| new.clone());
-    let stored = commit_change(call, record, old, new, Asked { address: asked, ports, converted }, &mut charge).await;
+    let stored = commit_change(call, record, old, new, converted, &mut around, &mut charge).await;
     if let (Ok(None) | Err(_), Some(new)) = (&stored, charged) {
-        quota::released(&call.server, &call.row, &new, Some(old)).await;
+        call.server.inner.quotas.released(around.queue(), &call.row, &new, Some(old)).await;
     }
     stored
 }
 
-/// What admission of a change determined for its commit.
-struct Asked {
-    /// The client chose this cluster IP.
-    address: bool,
-    /// The node ports that were assigned at random, if the write may change node ports.
-    ports: Option<service_ports::Drawn>,
-    /// The storage-version object, if a conversion webhook produced it.
-    converted: Option<Value>,
-}
-
-/// Commits the validated update; `None` on a conflicting write.
+/// Commits the validated update; `None` on a conflicting write. `converted` is the storage-version
+/// object, if a conversion webhook produced it.
 async fn commit_change(
     call: &Call,
     record: &Arc<Record>,
     old: &Arc<Value>,
     mut new: Value,
-    asked: Asked,
+    converted: Option<Value>,
+    around: &mut Around,
     charge: &mut quota::Charge,
 ) -> Result<Option<Stored>, Status> {
     let gone = is_finished_deletion(&new);
-    // Held until the end: the address bookkeeping of this write completes before another Service
-    // is created or deleted.
-    let held = match service_addresses::is_about(&call.row) {
-        true => Some(service_addresses::hold(&call.server, &new, Some(old)).await),
-        false => None,
-    };
-    if let Some(ports) = asked.ports.filter(|_| !gone) {
-        service_ports::settle(&call.server.inner.objects, &mut new, Some(old), &ports)?;
-    }
-    let claimed = match &held {
-        Some(_) if !gone => service_addresses::claim(&call.server, &mut new, Some(old), asked.address).await?,
-        _ => Vec::new(),
-    };
+    around.before_commit(&mut new, Some(old), gone).await?;
     let view = call.view();
-    let value = match asked.converted {
+    let value = match converted {
         Some(converted) => converted,
         None => view.to_storage(new)?,
     };
     let (key, expected) = (call.key(), record.revision);
     let write =
         if gone { Write::Delete { key, expected, last: Some(value) } } else { Write::Update { key, expected, value } };
-    let committed = match service_addresses::commit(&call.server, held.as_ref(), write).await {
+    let committed = match call.server.commit(around.queue(), write).await {
         Ok(committed) => committed,
         Err(error) => {
-            service_addresses::release(&call.server, &claimed).await;
+            around.failed().await;
             return match error {
                 // A conflict with a required revision is reported by the retry. A patch requires
                 // none, although its result carries one.
@@ -270,9 +251,9 @@ async fn commit_change(
     if !gone {
         charge.end_for_count(&call.row);
     }
-    crd::after_write(&call.server, &call.row, &committed.value, gone).await;
+    call.server.after_commit(&call.row, &committed.value, gone, around.queue()).await;
     if !gone {
-        quota::released(&call.server, &call.row, old, Some(&committed.value)).await;
+        call.server.inner.quotas.released(around.queue(), &call.row, old, Some(&committed.value)).await;
     }
     Ok(Some(Stored::new(&view, committed)))
 }
@@ -312,7 +293,7 @@ fn prepare(call: &Call, target: Target, new: &mut Value, old: &Value) {
         vec!["uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "generation", "selfLink"];
     if target == Target::Status && is_custom {
         let version = new["metadata"]["resourceVersion"].clone();
-        crd::update::prepare_status(new, old);
+        berth_kinds::crd::update::prepare_status(new, old);
         meta::metadata_mut(new).insert("resourceVersion".to_owned(), version);
         kept.clear();
     }
@@ -321,7 +302,7 @@ fn prepare(call: &Call, target: Target, new: &mut Value, old: &Value) {
         put(metadata, field, old["metadata"].get(field).cloned());
     }
     match target {
-        Target::Main if is_custom => crd::update::prepare(new, old, call.has_status_subresource()),
+        Target::Main if is_custom => berth_kinds::crd::update::prepare(new, old, call.has_status_subresource()),
         Target::Main if call.has_status_subresource() && new.get("status") != old.get("status") => {
             put(meta::map_mut(new), "status", old.get("status").cloned());
         }
@@ -346,9 +327,9 @@ fn prepare(call: &Call, target: Target, new: &mut Value, old: &Value) {
     if target == Target::Main {
         let registry = call.server.registry();
         let tokens = call.server.tokens();
+        let tokens = tokens.as_deref().map(|tokens| tokens as &dyn SecretTokens);
         let (objects, now) = (&call.server.inner.objects, call.server.now());
-        let context =
-            strategy::Context { objects, registry: &registry, now, tokens: tokens.as_deref(), user: &call.user };
+        let context = strategy::Context { objects, registry: &registry, now, tokens, user: &call.user };
         own.prepare_update(new, old, &context);
     }
     if target == Target::Status {

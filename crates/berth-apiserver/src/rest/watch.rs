@@ -19,10 +19,11 @@ use http::{HeaderValue, Response, StatusCode, header};
 use serde_json::{Value, json};
 
 use super::call::Call;
-use super::encode::{partial_of_record, partial_packed, put_partial, report_left_out, response, text_of, unwritten};
+use super::encode::{partial_of_record, partial_packed, put_partial, text_of};
 use super::list::{Selection, read, too_large_version};
 use super::negotiate::{Encoding, Form};
 use super::options::VersionMatch;
+use super::response::{report_left_out, response, unwritten};
 use super::view::View;
 use crate::{Body, protobuf};
 

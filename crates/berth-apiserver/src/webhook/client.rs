@@ -9,10 +9,10 @@ use http::{Method, Request, header};
 use http_body_util::{BodyExt, Full, Limited};
 use serde_json::Value;
 
-use super::client_config::{Url, clean_path};
 use super::connection::{self, Trust};
 use super::service;
 use crate::{Objects, completion};
+use berth_kinds::client_config::{Url, clean_path};
 
 /// Largest answer that is read.
 const ANSWER_BYTES_MAX: usize = 16 * 1024 * 1024;

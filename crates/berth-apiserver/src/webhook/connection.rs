@@ -12,9 +12,9 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-use super::client_config::certificates;
 use super::verifier::{Anybody, Verifier};
 use crate::pki::Identity;
+use berth_kinds::client_config::certificates;
 
 /// The trusted authorities.
 pub(crate) enum Trust {

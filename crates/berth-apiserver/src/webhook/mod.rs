@@ -2,10 +2,6 @@
 //! [`connection`]) serve aggregated API servers too.
 
 pub(crate) mod client;
-pub mod client_config;
 pub(crate) mod connection;
-mod review_version;
 pub(crate) mod service;
 mod verifier;
-
-pub use review_version::ReviewVersion;

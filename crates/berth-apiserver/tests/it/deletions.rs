@@ -1,6 +1,6 @@
 //! Options of deletions, and continuation of lists and of deletions of collections.
 
-use berth_apiserver::protobuf::{MEDIA_TYPE, to_json};
+use berth_kinds::protobuf::{MEDIA_TYPE, to_json};
 use berth_store::Store;
 use http::Method;
 use http_body_util::BodyExt;

@@ -1,6 +1,6 @@
 //! Responses in protobuf equal those in JSON.
 
-use berth_apiserver::protobuf::{MEDIA_TYPE, from_json, to_json};
+use berth_kinds::protobuf::{MEDIA_TYPE, from_json, to_json};
 use bytes::{Buf, Bytes};
 use http::Method;
 use http_body_util::BodyExt;

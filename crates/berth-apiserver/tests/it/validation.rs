@@ -370,6 +370,12 @@ async fn workload_kinds_are_validated() {
         &[
             ("/spec/replicas", 2.into(), &[]),
             (
+                "/spec/updateStrategy",
+                rolling(Value::Null, 0.into()),
+                &["spec.updateStrategy.rollingUpdate.maxUnavailable: Invalid value: 0: cannot be 0"],
+            ),
+            ("/spec/updateStrategy", rolling(Value::Null, "50%".into()), &[]),
+            (
                 "/spec/podManagementPolicy",
                 "Any".into(),
                 &["spec.podManagementPolicy: Invalid value: \"Any\": must be 'OrderedReady' or 'Parallel'"],
@@ -565,6 +571,23 @@ async fn endpoints_classes_bindings_and_schedules_are_validated() {
                 "/spec/schedule",
                 "*/5 * * *".into(),
                 &["spec.schedule: Invalid value: \"*/5 * * *\": expected exactly 5 fields, found 4: [*/5 * * *]"],
+            ),
+            (
+                "/spec/schedule",
+                "61 * * * *".into(),
+                &["spec.schedule: Invalid value: \"61 * * * *\": end of range (61) above maximum (59): 61"],
+            ),
+            (
+                "/spec/schedule",
+                "CRON_TZ=UTC * * * * *".into(),
+                &["spec.schedule: Invalid value: \"CRON_TZ=UTC * * * * *\": cannot use TZ or CRON_TZ in schedule, \
+                    use timeZone field instead"],
+            ),
+            (
+                "/metadata/name",
+                "a-name-that-leaves-no-room-for-the-eleven-characters-x".into(),
+                &["metadata.name: Invalid value: \"a-name-that-leaves-no-room-for-the-eleven-characters-x\": must be \
+                    no more than 52 characters"],
             ),
             (
                 "/spec/timeZone",

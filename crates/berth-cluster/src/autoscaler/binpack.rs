@@ -3,9 +3,6 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::Node;
-use kube::ResourceExt;
-
 use crate::scheduling::{Cluster, NodeState, Packing, Placement, PodInfo, Resources, fits, place};
 
 /// New nodes and the pods on them.
@@ -17,39 +14,33 @@ pub struct Packed {
     pub placed: Vec<usize>,
 }
 
-/// Packs pods on at most `limit` new nodes. `make` returns the node with a given index. Pods with
+/// Packs pods on at most `limit` new nodes. `make` returns the node with a given index, with its
+/// daemon pods. Pods with
 /// constraints that depend on other pods are placed in the whole cluster plus the new nodes.
-pub fn pack(pods: &[Arc<PodInfo>], cluster: &Cluster, limit: usize, make: impl Fn(usize) -> Node) -> Packed {
+pub fn pack(pods: &[Arc<PodInfo>], cluster: &Cluster, limit: usize, make: impl Fn(usize) -> NodeState) -> Packed {
     let mut packed = Packed::default();
     let mut cluster_with_new: Option<Cluster> = None;
     // Per scheduling class, the first node to try: equal pods do not fit on the nodes before it.
     let mut cursors: BTreeMap<Arc<str>, usize> = BTreeMap::new();
-    let empty = NodeState::new(Arc::new(make(0)));
+    let empty = make(0);
     for (position, pod) in pods.iter().enumerate() {
         if pod.depends_on_pods() {
             let cluster_with_new = cluster_with_new.get_or_insert_with(|| {
                 let mut cluster_with_new = cluster.clone();
                 for node in &packed.nodes {
-                    cluster_with_new.set_node(node.node.clone());
-                    for pod in node.pods.values() {
-                        cluster_with_new.place(pod.clone(), node.name());
-                    }
+                    cluster_with_new.add_node(node);
                 }
                 cluster_with_new
             });
             let mut found = matching_new_node(pod, cluster_with_new, &packed);
             if found.is_none() && packed.nodes.len() < limit {
-                let node = Arc::new(make(packed.nodes.len()));
-                cluster_with_new.set_node(node.clone());
-                found = matching_new_node(
-                    pod,
-                    cluster_with_new,
-                    &Packed { nodes: vec![NodeState::new(node.clone())], placed: Vec::new() },
-                )
-                .map(|_| packed.nodes.len());
+                let node = make(packed.nodes.len());
+                cluster_with_new.add_node(&node);
+                let alone = Packed { nodes: vec![node.clone()], placed: Vec::new() };
+                found = matching_new_node(pod, cluster_with_new, &alone).map(|_| packed.nodes.len());
                 match found {
-                    Some(_) => packed.nodes.push(NodeState::new(node)),
-                    None => cluster_with_new.remove_node(&node.name_any()),
+                    Some(_) => packed.nodes.push(node),
+                    None => cluster_with_new.drop_node(&node),
                 }
             }
             if let Some(at) = found {
@@ -67,11 +58,11 @@ pub fn pack(pods: &[Arc<PodInfo>], cluster: &Cluster, limit: usize, make: impl F
             if packed.nodes.len() >= limit || fits(pod, &empty, &Resources::default()).is_err() {
                 continue;
             }
-            let node = Arc::new(make(packed.nodes.len()));
+            let node = make(packed.nodes.len());
             if let Some(cluster_with_new) = &mut cluster_with_new {
-                cluster_with_new.set_node(node.clone());
+                cluster_with_new.add_node(&node);
             }
-            packed.nodes.push(NodeState::new(node));
+            packed.nodes.push(node);
         }
         if let Some(cluster_with_new) = &mut cluster_with_new {
             cluster_with_new.place(pod.clone(), packed.nodes[*cursor].name());

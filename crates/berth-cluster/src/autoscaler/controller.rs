@@ -12,7 +12,9 @@ use berth_runtime::{
     is_conflict, is_not_found,
 };
 use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::api::core::v1::{Node, Pod, Taint};
+use k8s_openapi::api::apps::v1::DaemonSet;
+use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod, Taint};
+use k8s_openapi::api::storage::v1::StorageClass;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
 use kube::{Api, Client, ResourceExt};
 use parking_lot::Mutex;
@@ -20,11 +22,12 @@ use serde_json::json;
 
 use super::scale_down::{CANDIDATE_TAINT, ScaleDown, plan_scale_down};
 use super::scale_up::{Growth, plan_scale_up};
-use super::view::View;
+use super::view::{View, is_node_bound};
 use crate::Site;
 use crate::pools::REMOVAL_TAINT;
 use crate::provisioning::booked;
-use crate::scheduling::PodInfo;
+use crate::scheduling::{PodInfo, Storage};
+use crate::storage::facts;
 
 /// Adds the autoscaler, unless the configuration disables it.
 pub fn install(manager: &mut Manager, configuration: Arc<ClusterConfiguration>, site: Site) {
@@ -35,6 +38,7 @@ pub fn install(manager: &mut Manager, configuration: Arc<ClusterConfiguration>, 
     let nodes = manager.nodes();
     let pools: Cache<NodePool> = manager.cache();
     let requests: Cache<ProvisioningRequest> = manager.cache_if_served();
+    let claims: Cache<PersistentVolumeClaim> = manager.cache();
     let autoscaler = Autoscaler {
         active: pods.index(|pod| {
             let info = PodPlace::of(pod);
@@ -42,7 +46,11 @@ pub fn install(manager: &mut Manager, configuration: Arc<ClusterConfiguration>, 
         }),
         nodes: nodes.clone(),
         pools: pools.clone(),
+        daemon_sets: manager.cache(),
         requests: requests.clone(),
+        claims: claims.clone(),
+        volumes: manager.cache(),
+        classes: manager.cache(),
         client: manager.client(),
         clock: manager.clock(),
         recorder: manager.recorder("cluster-autoscaler"),
@@ -56,7 +64,7 @@ pub fn install(manager: &mut Manager, configuration: Arc<ClusterConfiguration>, 
         clock: autoscaler.clock.clone(),
         interval: configuration.autoscaling.scan_interval.0,
     };
-    let (on_pod, on_node, on_pool, on_request) = (scan.clone(), scan.clone(), scan.clone(), scan);
+    let (on_pod, on_node, on_pool, on_request) = (scan.clone(), scan.clone(), scan.clone(), scan.clone());
     builder
         .watch(&pods, move |delta| {
             // Only pods that become unschedulable, or are bound or terminate, matter.
@@ -67,6 +75,11 @@ pub fn install(manager: &mut Manager, configuration: Arc<ClusterConfiguration>, 
         .watch(&nodes, move |_| on_node.next(true))
         .watch(&pools, move |_| on_pool.next(true))
         .watch(&requests, move |_| on_request.next(true))
+        .watch(&claims, move |delta| {
+            // A claim that is created, or bound, may be all that a pod lacks besides a node.
+            let is_bound = |claim: &Option<Arc<PersistentVolumeClaim>>| claim.as_deref().map(facts::is_bound);
+            scan.next(is_bound(&delta.old) != is_bound(&delta.new))
+        })
         .concurrency(1)
         .run(autoscaler);
 }
@@ -137,7 +150,11 @@ struct Autoscaler {
     active: Index<Pod>,
     nodes: Cache<Node>,
     pools: Cache<NodePool>,
+    daemon_sets: Cache<DaemonSet>,
     requests: Cache<ProvisioningRequest>,
+    claims: Cache<PersistentVolumeClaim>,
+    volumes: Cache<PersistentVolume>,
+    classes: Cache<StorageClass>,
     client: Client,
     clock: Clock,
     recorder: Recorder,
@@ -162,11 +179,14 @@ impl Reconciler for Autoscaler {
         let unschedulable = self.active.get(PodPlace::Unschedulable.as_str());
         let pending = unschedulable
             .into_iter()
-            .map(|pod| Arc::new(PodInfo::new(pod)))
+            .map(PodInfo::new)
             .filter(|pod| !pod.is_gated() && pod.consumed_request().is_none() && pod.priority >= cutoff)
+            .filter(|pod| !is_node_bound(pod))
             .collect();
+        let pending = self.with_volumes(pending);
         let bound = self.active.get(PodPlace::Bound.as_str());
-        let view = View::new(self.pools.list(), self.nodes.list(), bound, pending, self.site.clone());
+        let view = View::new(self.pools.list(), self.nodes.list(), bound, pending, self.site.clone())
+            .and_daemons(self.daemon_sets.list());
         let up = plan_scale_up(&view, &self.configuration);
         let mut due = None;
         if !up.growths.is_empty() {
@@ -192,6 +212,23 @@ impl Reconciler for Autoscaler {
 }
 
 impl Autoscaler {
+    /// The pods with what their claims require of a node.
+    fn with_volumes(&self, pods: Vec<PodInfo>) -> Vec<Arc<PodInfo>> {
+        let mut storage = Storage::default();
+        if pods.iter().any(|pod| pod.claims().next().is_some()) {
+            for claim in self.claims.iter() {
+                storage.set_claim(&ObjectKey::of(claim.as_ref()), Some(claim));
+            }
+            for volume in self.volumes.iter() {
+                storage.set_volume(&volume.name_any(), Some(volume));
+            }
+            for class in self.classes.iter() {
+                storage.set_class(&class.name_any(), Some(class));
+            }
+        }
+        pods.into_iter().map(|pod| Arc::new(pod.with_volumes(&storage))).collect()
+    }
+
     fn lock(&self) -> parking_lot::MutexGuard<'_, Memory> {
         self.memory.lock()
     }

@@ -13,7 +13,7 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
 
-use super::view::{View, is_complete};
+use super::view::{View, is_complete, is_node_bound};
 use crate::pools::{REMOVAL_TAINT, request_of};
 use crate::scheduling::{Cluster, NodeState, Packing, Placement, PodInfo, place};
 
@@ -153,13 +153,6 @@ fn spec_without(pool: &NodePool, removed_nodes: &[&Arc<Node>]) -> NodePoolSpec {
 /// The node's pods other than DaemonSet and mirror pods.
 fn counted(node: &NodeState) -> impl Iterator<Item = &Arc<PodInfo>> {
     node.pods.values().filter(|pod| !is_node_bound(pod))
-}
-
-/// True for the pod of a DaemonSet and for a mirror pod.
-fn is_node_bound(pod: &PodInfo) -> bool {
-    let owned =
-        pod.pod.owner_references().iter().any(|owner| owner.controller == Some(true) && owner.kind == "DaemonSet");
-    owned || pod.annotation("kubernetes.io/config.mirror").is_some()
 }
 
 /// True if the node is empty, or its utilization is low and all its pods fit on other nodes.

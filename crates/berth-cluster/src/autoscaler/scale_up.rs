@@ -69,7 +69,7 @@ pub fn plan_scale_up(view: &View, configuration: &ClusterConfiguration) -> Scale
     // Grow the cheapest suitable pool, until no pool helps a remaining pod.
     let mut budget = Budget::new(view, configuration);
     let machines: BTreeMap<String, NodeState> =
-        view.growable().map(|pool| (pool.name_any(), NodeState::new(Arc::new(new_node(pool, view, 0))))).collect();
+        view.growable().map(|pool| (pool.name_any(), new_node(pool, view, 0))).collect();
     let mut grown: BTreeMap<String, i32> = BTreeMap::new();
     loop {
         let mut best: Option<(Cost, &Arc<NodePool>, Packed)> = None;
@@ -99,11 +99,8 @@ pub fn plan_scale_up(view: &View, configuration: &ClusterConfiguration) -> Scale
         let to = own + grown[&pool.name_any()];
         let pods = take_placed(&mut left, &packed);
         budget.take(&packed.nodes);
-        for node in packed.nodes {
-            cluster.set_node(node.node.clone());
-            for pod in node.pods.into_values() {
-                cluster.place(pod, &node.node.name_any());
-            }
+        for node in &packed.nodes {
+            cluster.add_node(node);
         }
         match plan.growths.iter_mut().find(|growth| growth.pool == pool.name_any()) {
             Some(growth) => {
@@ -160,7 +157,7 @@ fn create_pools(
         }
         let make = |i: usize| new_node(&pool, view, i);
         let room = usize::try_from(pool.spec.nodes_max()).unwrap_or(0).min(budget.nodes);
-        let room = budget.limited(&make(0), room);
+        let room = budget.limited(&make(0).node, room);
         let packed = pack(left, view.cluster(), room, make);
         if !packed.placed.contains(&position) {
             if room == 0 {
@@ -202,9 +199,11 @@ fn take_placed(left: &mut Vec<Arc<PodInfo>>, packed: &Packed) -> Vec<ObjectKey> 
     keys
 }
 
-fn new_node(pool: &NodePool, view: &View, number: usize) -> k8s_openapi::api::core::v1::Node {
+/// A new node of a pool, with the pods that DaemonSets will create on it.
+fn new_node(pool: &NodePool, view: &View, number: usize) -> NodeState {
     let zone = zones(pool, &view.site).swap_remove(0);
-    template(pool, &view.site.region, &zone, &format!("{}-new-{number}", pool.name_any()), &view.site.version)
+    let name = format!("{}-new-{number}", pool.name_any());
+    view.with_daemons(template(pool, &view.site.region, &zone, &name, &view.site.version))
 }
 
 /// The message why no pool grows for a pod, in the words of the Kubernetes autoscaler. `machines`

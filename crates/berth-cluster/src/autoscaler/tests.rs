@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use berth_api::berth::{ClusterConfiguration, NodePool, NodePoolStatus};
 use jiff::Timestamp;
+use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::core::v1::{Node, Pod, Taint};
 use kube::ResourceExt;
 use serde_json::{Value, json};
@@ -244,4 +245,26 @@ fn booked_nodes_are_kept_and_recent_growth_delays_removal() {
 fn an_empty_autoprovisioned_pool_is_deleted() {
     let new_pool = pool("nap", "g2-standard-24", 0, 10, json!({ "autoprovisioned": true }));
     assert_eq!(down(&new_pool, Vec::new(), Vec::new(), at(0)).delete_pools, ["nap"]);
+}
+
+#[test]
+fn new_nodes_have_room_for_their_daemon_pods() {
+    let pools = [pool("cpu", "n2-standard-16", 0, 10, json!({}))];
+    let pod = |name: &str, more: Value| gpu_pod(name, 0, more);
+    let six = json!({"containers": [{"name": "c", "resources": {"requests": {"cpu": "6"}}}]});
+    let pending: Vec<_> = (0..4).map(|i| pod(&format!("p{i}"), six.clone())).collect();
+    let daemon = |selector: Value| -> Arc<DaemonSet> {
+        let container = json!({"name": "agent", "resources": {"requests": {"cpu": "8"}}});
+        let template = json!({"spec": {"containers": [container], "nodeSelector": selector}});
+        let metadata = json!({"name": "agent", "namespace": "ns", "uid": "u"});
+        let spec = json!({"selector": {}, "template": template});
+        Arc::new(serde_json::from_value(json!({"metadata": metadata, "spec": spec})).unwrap())
+    };
+    let nodes_for = |sets: Vec<Arc<DaemonSet>>| {
+        let view = view(&pools, Vec::new(), pending.clone()).and_daemons(sets);
+        growths(&plan_scale_up(&view, &configuration(json!({}))))
+    };
+    assert_eq!(nodes_for(vec![]), [("cpu".into(), 0, 2, 4)]);
+    assert_eq!(nodes_for(vec![daemon(json!({}))]), [("cpu".into(), 0, 4, 4)]);
+    assert_eq!(nodes_for(vec![daemon(json!({"disk": "ssd"}))]), [("cpu".into(), 0, 2, 4)]);
 }

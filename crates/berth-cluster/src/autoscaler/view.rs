@@ -4,12 +4,14 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 
 use berth_api::berth::{NodePool, Provisioning};
+use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::ResourceExt;
 
 use crate::Site;
 use crate::pools::{POOL_LABEL, REMOVAL_TAINT, has_taint, is_ready, request_of, template, zones};
-use crate::scheduling::{Cluster, PodInfo, Resources};
+use crate::replicas::daemon_set;
+use crate::scheduling::{Cluster, NodeState, PodInfo, Resources};
 
 /// The snapshot of one scan.
 #[derive(Clone, Default)]
@@ -28,6 +30,8 @@ pub struct View {
     pub pending: Vec<Arc<PodInfo>>,
     /// The cluster's name, region and version.
     pub site: Site,
+    /// DaemonSets, each with its pod without a node.
+    daemons: Vec<(Arc<DaemonSet>, PodInfo)>,
 }
 
 impl View {
@@ -56,6 +60,25 @@ impl View {
         view
     }
 
+    /// The view with DaemonSets, whose pods take a part of each new node.
+    pub fn and_daemons(mut self, sets: Vec<Arc<DaemonSet>>) -> Self {
+        self.daemons = sets.into_iter().map(|set| (set.clone(), daemon_set::pod::sample(&set))).collect();
+        self
+    }
+
+    /// A new node with its daemon pods.
+    pub fn with_daemons(&self, node: Node) -> NodeState {
+        let mut state = NodeState::new(Arc::new(node));
+        for (set, sample) in &self.daemons {
+            if daemon_set::pod::eligibility(sample, &state.node).should_run {
+                let mut pod = daemon_set::pod::pod_for(set, state.name(), "");
+                pod.metadata.name = Some(format!("{}-{}", set.name_any(), state.name()));
+                state.add(Arc::new(PodInfo::new(Arc::new(pod))));
+            }
+        }
+        state
+    }
+
     /// Nodes and the pods on them. Nodes that start count as ready, ordered machines as nodes.
     pub fn cluster(&self) -> &Cluster {
         self.cluster.get_or_init(|| self.build_cluster())
@@ -68,12 +91,17 @@ impl View {
         }
         for (pool_name, nodes) in &self.nodes {
             for node in nodes {
-                cluster.set_node(match self.pools.get(pool_name) {
+                match self.pools.get(pool_name) {
                     Some(pool) if !has_taint(node, REMOVAL_TAINT) && !is_complete(pool, node) => {
-                        Arc::new(completed(pool, node, &self.site))
+                        let state = self.with_daemons(completed(pool, node, &self.site));
+                        cluster.set_node(state.node.clone());
+                        // Daemon pods that are there already count as themselves.
+                        for pod in state.pods.values().filter(|pod| !self.has_daemon(pod, state.name())) {
+                            cluster.place(pod.clone(), state.name());
+                        }
                     }
-                    _ => node.clone(),
-                });
+                    _ => cluster.set_node(node.clone()),
+                }
             }
         }
         for pool in self.pools.values() {
@@ -85,12 +113,13 @@ impl View {
                 if let Some(request) = &instance.resize_request {
                     node.labels_mut().insert(berth_api::berth::RESIZE_REQUEST_LABEL.into(), request.clone());
                 }
-                cluster.set_node(Arc::new(node));
+                cluster.add_node(&self.with_daemons(node));
             }
             for i in standing + creating.len()..wanted {
                 let zone = zones(pool, &self.site).swap_remove(0);
                 let name = format!("{}-to-come-{i}", pool.name_any());
-                cluster.set_node(Arc::new(template(pool, &self.site.region, &zone, &name, &self.site.version)));
+                let node = template(pool, &self.site.region, &zone, &name, &self.site.version);
+                cluster.add_node(&self.with_daemons(node));
             }
         }
         for pod in &self.pods {
@@ -100,6 +129,13 @@ impl View {
             }
         }
         cluster
+    }
+
+    /// True if a pod of the same DaemonSet is bound to the node.
+    fn has_daemon(&self, daemon: &PodInfo, node: &str) -> bool {
+        let owner = daemon.pod.owner_references().first().map(|owner| &owner.uid);
+        let bound = |pod: &&Arc<Pod>| pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()) == Some(node);
+        self.pods.iter().filter(bound).any(|pod| pod.owner_references().first().map(|owner| &owner.uid) == owner)
     }
 
     /// Pools that the autoscaler may grow for pods without a ProvisioningRequest.
@@ -116,6 +152,14 @@ impl View {
         }
         totals
     }
+}
+
+/// True for the pod of a DaemonSet and for a mirror pod: it belongs to its node. It neither keeps a
+/// node nor makes a pool grow.
+pub fn is_node_bound(pod: &PodInfo) -> bool {
+    let owned =
+        pod.pod.owner_references().iter().any(|owner| owner.controller == Some(true) && owner.kind == "DaemonSet");
+    owned || pod.annotation("kubernetes.io/config.mirror").is_some()
 }
 
 /// Adds a node's capacity, `count` times, to totals by `cpu` (milli), `memory` (bytes) and

@@ -6,7 +6,7 @@
 //! [`plan::plan`]. The order of the writes makes a crash between any two of them harmless. Jobs
 //! whose `spec.managedBy` names another controller are ignored.
 //!
-//! Not implemented: adopting pods by selector, and CronJobs.
+//! Not implemented: adopting pods by selector.
 
 pub mod backoff;
 pub mod facts;

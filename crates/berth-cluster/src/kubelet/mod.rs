@@ -1,14 +1,14 @@
-//! The simulated kubelet: starts bound pods, runs them for their duration, and terminates them.
+//! The kubelets of the cluster's nodes.
 //!
-//! The next step of a pod is computed from its status (start time, running since, restarts) and
-//! from [`run::RunPlan`]. All state is in the pod's status, so a restart of this process loses
-//! nothing and runs nothing twice.
+//! What a kubelet decides is in [`lifecycle`], once for all runtimes: the order of containers,
+//! restarts, back-off, phase and conditions. Nodes without a runtime are simulated
+//! ([`simulated`]): the runs of their pods follow from annotations, configuration and time. Nodes
+//! with a [`berth_pod_runtime::PodRuntime`] run real containers ([`process`]).
 
-mod controller;
-mod ephemeral;
-mod life;
+pub mod lifecycle;
+pub mod process;
+mod references;
 mod resize;
-pub mod run;
-
-pub use controller::install;
-pub use life::{Step, step};
+mod resolve;
+pub mod simulated;
+mod write;

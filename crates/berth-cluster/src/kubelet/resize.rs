@@ -11,10 +11,11 @@
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{
-    Container, ContainerStatus, Node, Pod, PodCondition, PodSpec, PodStatus, ResourceRequirements,
+    Container, ContainerState, ContainerStateRunning, ContainerStatus, Node, Pod, PodCondition, PodSpec, PodStatus,
+    ResourceRequirements,
 };
 
-use super::life::running;
+use super::simulated::{container_id, image_id};
 use crate::scheduling::Resources;
 use crate::time::stamp;
 
@@ -139,6 +140,32 @@ pub fn resize(pod: &Pod, node: &Node, others: impl FnOnce() -> Resources, now: T
     (status != *before).then_some(status)
 }
 
+/// Reports that the runtime of a node cannot resize a running pod: sets the pending condition while
+/// the spec and the allocation differ.
+pub fn refuse(pod: &Pod, status: &mut PodStatus, now: Timestamp) {
+    let Some(spec) = &pod.spec else { return };
+    let is_running = status.phase.as_deref() == Some("Running");
+    let (wanted, had) = (Resources::of_pod(spec), allocated(spec, status));
+    let differs = is_running && RESIZED.iter().any(|name| wanted.get(name) != had.get(name));
+    let known = status.conditions.iter().flatten().find(|it| it.type_ == PENDING).cloned();
+    if !differs && known.is_none() {
+        return;
+    }
+    let conditions = status.conditions.get_or_insert_default();
+    conditions.retain(|it| it.type_ != PENDING);
+    if differs {
+        conditions.push(PodCondition {
+            type_: PENDING.into(),
+            status: "True".into(),
+            reason: Some("Infeasible".into()),
+            message: Some("the node cannot resize running containers; recreate the pod to change its resources".into()),
+            observed_generation: pod.metadata.generation,
+            last_transition_time: known.and_then(|it| it.last_transition_time).or_else(|| Some(stamp(now))),
+            ..PodCondition::default()
+        });
+    }
+}
+
 /// Sets the resources in the status of a container that starts: its requests; with a resize policy
 /// RestartContainer also its limits.
 pub fn set_initial_resources(container: &Container, status: &mut ContainerStatus) {
@@ -171,9 +198,19 @@ fn apply_resources(container: &Container, status: &mut ContainerStatus, uid: &st
         policies.filter(|it| it.restart_policy == "RestartContainer").any(|it| differs(&it.resource_name))
     });
     if restarts {
-        *status = running(container, uid, status.restart_count + 1, now);
+        restart(container, status, uid, now);
     }
     set_resources(container, status);
+}
+
+/// Replaces a simulated container's run by its next one.
+fn restart(container: &Container, status: &mut ContainerStatus, uid: &str, now: Timestamp) {
+    status.restart_count += 1;
+    status.container_id = Some(container_id(uid, &container.name, status.restart_count));
+    status.image = container.image.clone().unwrap_or_default();
+    status.image_id = image_id(&status.image);
+    let running = ContainerStateRunning { started_at: Some(stamp(now)) };
+    status.state = Some(ContainerState { running: Some(running), ..ContainerState::default() });
 }
 
 /// Reason and message, in the kubelet's words, if the node cannot grant the requests.

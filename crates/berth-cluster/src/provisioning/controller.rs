@@ -5,6 +5,7 @@ use std::sync::Arc;
 use berth_api::autoscaling::v1::{ProvisioningRequest, ProvisioningRequestStatus};
 use berth_api::berth::{ClusterConfiguration, NodePool, ResizeRequest};
 use berth_runtime::{Action, Cache, Clock, Error, EventType, Index, Manager, ObjectKey, Reconciler, Recorder};
+use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::core::v1::{Node, Pod, PodTemplate};
 use kube::api::{Patch, PatchParams};
 use kube::{Api, Client, ResourceExt};
@@ -32,6 +33,7 @@ pub fn install(manager: &mut Manager, configuration: Arc<ClusterConfiguration>, 
         requests: requests.clone(),
         nodes: nodes.clone(),
         pools: pools.clone(),
+        daemon_sets: manager.cache(),
         templates: templates.clone(),
         client: manager.client(),
         clock: manager.clock(),
@@ -79,6 +81,7 @@ struct Provider {
     requests: Cache<ProvisioningRequest>,
     nodes: Cache<Node>,
     pools: Cache<NodePool>,
+    daemon_sets: Cache<DaemonSet>,
     templates: Cache<PodTemplate>,
     client: Client,
     clock: Clock,
@@ -94,7 +97,8 @@ impl Reconciler for Provider {
         };
         let now = self.clock.now();
         let bound = self.running.get("bound");
-        let view = View::new(self.pools.list(), self.nodes.list(), bound, Vec::new(), self.site.clone());
+        let view = View::new(self.pools.list(), self.nodes.list(), bound, Vec::new(), self.site.clone())
+            .and_daemons(self.daemon_sets.list());
         let pods = self.pods_of(&request);
         let world = World {
             view: &view,

@@ -1,34 +1,41 @@
-//! The ReplicaSet, Deployment and StatefulSet controllers of kube-controller-manager.
+//! The controllers of kube-controller-manager that keep pods of a template running: ReplicaSets,
+//! ReplicationControllers, Deployments, StatefulSets and DaemonSets.
 //!
 //! Each module has a pure function that plans the next writes, and a controller that applies them.
 //! Written objects go into the caches at once, so that no pod is created twice. Not implemented:
-//! adopting pods by selector, ControllerRevisions (a StatefulSet keeps only its current template),
-//! and deleting the claims of pods that are scaled down (`whenScaled: Delete`).
+//! adopting ReplicaSets and ControllerRevisions by selector, and deleting the claims of pods that
+//! are scaled down (`whenScaled: Delete`).
 
+pub mod claims;
+pub mod daemon_set;
 pub mod deployment;
 pub mod replica_set;
+pub mod revisions;
 pub mod stateful_set;
 
 use berth_runtime::{Cache, Error, Manager};
-use k8s_openapi::api::core::v1::{Pod, PodTemplateSpec};
+use k8s_openapi::api::apps::v1::ReplicaSet;
+use k8s_openapi::api::core::v1::{Pod, PodTemplateSpec, ReplicationController};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
-use kube::api::{DeleteParams, PostParams, Preconditions};
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
 use kube::core::NamespaceResourceScope;
 use kube::{Api, Client, Resource, ResourceExt};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::job::facts::{is_deleted, is_terminated};
 use crate::random;
 
 /// Adds the controllers to the manager.
 pub fn install(manager: &mut Manager) {
-    replica_set::install(manager);
+    replica_set::install::<ReplicaSet>(manager);
+    replica_set::install::<ReplicationController>(manager);
     deployment::install(manager);
     stateful_set::install(manager);
+    daemon_set::install(manager);
 }
 
 /// The owner reference that makes `owner` an object's controller.
-fn owned_by<K: Resource<DynamicType = ()>>(owner: &K) -> OwnerReference {
+pub(crate) fn owned_by<K: Resource<DynamicType = ()>>(owner: &K) -> OwnerReference {
     OwnerReference {
         api_version: K::api_version(&()).into_owned(),
         kind: K::kind(&()).into_owned(),
@@ -40,7 +47,7 @@ fn owned_by<K: Resource<DynamicType = ()>>(owner: &K) -> OwnerReference {
 }
 
 /// True if the object's controller has this UID.
-fn is_controlled_by(object: &impl Resource, uid: &str) -> bool {
+pub(crate) fn is_controlled_by(object: &impl Resource, uid: &str) -> bool {
     let mut owners = object.owner_references().iter();
     owners.any(|owner| owner.controller == Some(true) && owner.uid == uid)
 }
@@ -86,7 +93,7 @@ fn time_until_available(ready: jiff::Timestamp, min_ready_seconds: i32, now: jif
 }
 
 /// Writes objects of one kind, and puts the written object into the cache at once.
-struct Writer<K> {
+pub(crate) struct Writer<K> {
     client: Client,
     cache: Cache<K>,
 }
@@ -100,37 +107,51 @@ where
         + serde::de::DeserializeOwned
         + 'static,
 {
-    fn new(manager: &Manager, cache: &Cache<K>) -> Self {
+    pub(crate) fn new(manager: &Manager, cache: &Cache<K>) -> Self {
         Writer { client: manager.client(), cache: cache.clone() }
     }
 
-    fn api(&self, namespace: &str) -> Api<K> {
+    pub(crate) fn api(&self, namespace: &str) -> Api<K> {
         Api::namespaced(self.client.clone(), namespace)
     }
 
-    async fn create(&self, namespace: &str, object: &K) -> Result<K, kube::Error> {
+    pub(crate) async fn create(&self, namespace: &str, object: &K) -> Result<K, kube::Error> {
         let made = berth_runtime::write::create(&self.api(namespace), &PostParams::default(), object).await?;
         self.cache.observe(made.clone());
         Ok(made)
     }
 
     /// Replaces an object; its `resourceVersion` must be current.
-    async fn replace(&self, object: &K) -> Result<(), Error> {
+    pub(crate) async fn replace(&self, object: &K) -> Result<(), Error> {
         let api = self.api(&object.namespace().unwrap_or_default());
         let params = PostParams::default();
         self.cache.observe(berth_runtime::write::replace(&api, &object.name_any(), &params, object).await?);
         Ok(())
     }
 
-    async fn replace_status(&self, object: &K) -> Result<(), Error> {
+    pub(crate) async fn replace_status(&self, object: &K) -> Result<(), Error> {
         let api = self.api(&object.namespace().unwrap_or_default());
         let params = PostParams::default();
         self.cache.observe(berth_runtime::write::replace_status(&api, &object.name_any(), &params, object).await?);
         Ok(())
     }
 
+    /// Applies a strategic merge patch. Returns `None` if the object does not exist any more.
+    pub(crate) async fn patch(&self, object: &K, patch: &Value) -> Result<Option<K>, Error> {
+        let api = self.api(&object.namespace().unwrap_or_default());
+        let patch = Patch::Strategic(patch);
+        match berth_runtime::write::patch(&api, &object.name_any(), &PatchParams::default(), &patch).await {
+            Ok(patched) => {
+                self.cache.observe(patched.clone());
+                Ok(Some(patched))
+            }
+            Err(error) if berth_runtime::is_not_found(&error) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
     /// Deletes the object, unless another one with the same name has replaced it.
-    async fn delete(&self, object: &K) -> Result<(), Error> {
+    pub(crate) async fn delete(&self, object: &K) -> Result<(), Error> {
         let preconditions = Preconditions { uid: object.uid(), resource_version: None };
         let params = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::background() };
         match self.api(&object.namespace().unwrap_or_default()).delete(&object.name_any(), &params).await {

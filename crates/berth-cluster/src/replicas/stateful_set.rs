@@ -1,28 +1,39 @@
 //! The StatefulSet controller: pods with an ordinal and a stable name.
 //!
 //! Pods are created in order, each after all earlier pods are available, and deleted in reverse
-//! order; with `Parallel`, all at once. A changed template replaces pods one at a time, from the
-//! highest ordinal down to the partition. Each pod has its own claim for every claim template; the
-//! claim outlives the pod.
+//! order; with `Parallel`, all at once. A changed template replaces pods from the highest ordinal
+//! down to the partition, at most `maxUnavailable` at a time. Each pod has its own claim for every
+//! claim template; the claim outlives the pod. Templates are kept as ControllerRevisions: a pod that
+//! is not yet to be replaced is recreated from the template that it had.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use berth_apimachinery::int_or_string;
 use berth_runtime::{Action, Cache, Clock, Error, EventType, Index, Manager, ObjectKey, Reconciler, Recorder};
 use jiff::Timestamp;
-use k8s_openapi::api::apps::v1::{StatefulSet, StatefulSetStatus};
-use k8s_openapi::api::core::v1::{PersistentVolumeClaim, PersistentVolumeClaimVolumeSource, Pod, Volume};
+use k8s_openapi::api::apps::v1::{ControllerRevision, StatefulSet, StatefulSetStatus};
+use k8s_openapi::api::core::v1::{
+    PersistentVolumeClaim, PersistentVolumeClaimVolumeSource, Pod, PodTemplateSpec, Volume,
+};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use kube::ResourceExt;
+use serde_json::json;
 
-use super::{Writer, is_controlled_by, owned_by, pod_of, ready_since, template_hash, time_until_available};
+use super::claims::{Orphans, claim, newly_orphaned};
+use super::revisions::{History, Revisions, Wanted, history, revision_name, template_of};
+use super::{Writer, owned_by, pod_of, ready_since, template_hash, time_until_available};
 use crate::job::facts::{is_deleted, is_terminated};
+use crate::scheduling::matches_label_selector;
 
 /// Delay before the controller checks again whether a terminating claim is gone.
 const CLAIM_RECHECK: Duration = Duration::from_secs(1);
 
 /// Label with the revision of the template that a pod was created from.
 const REVISION: &str = "controller-revision-hash";
+/// Label of a ControllerRevision with the hash of its template.
+const HASH: &str = "controller.kubernetes.io/hash";
 /// Label with the pod's name.
 const POD_NAME: &str = "statefulset.kubernetes.io/pod-name";
 /// Label with the pod's ordinal.
@@ -41,16 +52,25 @@ pub struct Plan {
     pub requeue_after: Option<std::time::Duration>,
 }
 
-/// Plans the next writes. `pods` are those that the StatefulSet controls.
-pub fn plan(set: &StatefulSet, pods: &[Arc<Pod>], now: Timestamp) -> Plan {
+/// A template and the name of its revision.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Revision {
+    /// Name.
+    pub name: String,
+    /// Template.
+    pub template: PodTemplateSpec,
+}
+
+/// Plans the next writes. `pods` are those that the StatefulSet controls, `before` is the revision
+/// of its status if that differs from the current template's.
+pub fn plan(set: &StatefulSet, pods: &[Arc<Pod>], before: Option<&Revision>, now: Timestamp) -> Plan {
     let spec = set.spec.clone().unwrap_or_default();
-    let revision = format!("{}-{}", set.name_any(), template_hash(&spec.template));
+    let revision = revision_name(set, &template_hash(&spec.template));
     let first = spec.ordinals.as_ref().and_then(|ordinals| ordinals.start).unwrap_or(0);
     let end = first.saturating_add(spec.replicas.unwrap_or(1));
     let ordered = spec.pod_management_policy.as_deref() != Some("Parallel");
     let by_ordinal: BTreeMap<i32, &Arc<Pod>> =
         pods.iter().filter_map(|pod| Some((ordinal_of(set, pod)?, pod))).collect();
-    let of_revision = |pod: &Pod| pod.labels().get(REVISION) == Some(&revision);
     let wait = |pod: &Pod| {
         let ready = ready_since(pod).filter(|_| !is_deleted(pod))?;
         Some(time_until_available(ready, spec.min_ready_seconds.unwrap_or(0), now))
@@ -67,7 +87,12 @@ pub fn plan(set: &StatefulSet, pods: &[Arc<Pod>], now: Timestamp) -> Plan {
     // Create missing pods and replace terminated ones, in order.
     for ordinal in first..end {
         match by_ordinal.get(&ordinal) {
-            None => plan.create.push(pod(set, ordinal, &revision)),
+            None => {
+                let keeps = before.filter(|_| keeps_revision(set, ordinal - first, ordinal));
+                let before = keeps.map(|before| (before.name.as_str(), &before.template));
+                let (revision, template) = before.unwrap_or((&revision, &spec.template));
+                plan.create.push(pod(set, template, ordinal, revision));
+            }
             // A terminated pod is deleted first: its replacement needs the same name.
             Some(pod) if is_terminated(pod) && !is_deleted(pod) => plan.delete.push((*pod).clone()),
             Some(_) => {}
@@ -90,24 +115,59 @@ pub fn plan(set: &StatefulSet, pods: &[Arc<Pod>], now: Timestamp) -> Plan {
     if !plan.create.is_empty() || !plan.delete.is_empty() {
         return plan;
     }
-    // Replace pods of older revisions, from the highest ordinal.
-    let strategy = spec.update_strategy.unwrap_or_default();
-    if strategy.type_.as_deref() == Some("OnDelete") {
-        return plan;
-    }
-    let partition = strategy.rolling_update.and_then(|rolling| rolling.partition).unwrap_or(0);
-    for (_, pod) in by_ordinal.range(partition.max(first)..end).rev() {
-        if !of_revision(pod) {
-            if !is_deleted(pod) {
-                plan.delete.push((*pod).clone());
-            }
-            return plan;
-        }
-        if !is_available(pod) {
-            return plan;
-        }
-    }
+    plan.delete = replacements(set, &by_ordinal, (first, end), &revision, is_available);
     plan
+}
+
+/// Pods of older revisions to delete, from the highest ordinal down to the partition.
+fn replacements(
+    set: &StatefulSet,
+    by_ordinal: &BTreeMap<i32, &Arc<Pod>>,
+    (first, end): (i32, i32),
+    revision: &str,
+    is_available: impl Fn(&Pod) -> bool,
+) -> Vec<Arc<Pod>> {
+    let strategy = set.spec.as_ref().and_then(|spec| spec.update_strategy.clone()).unwrap_or_default();
+    if strategy.type_.as_deref() == Some("OnDelete") {
+        return Vec::new();
+    }
+    let rolling = strategy.rolling_update.unwrap_or_default();
+    let most = rolling
+        .max_unavailable
+        .map_or(Ok(1), |most| int_or_string::scaled(&json!(most), i64::from(end) - i64::from(first), true));
+    let most = usize::try_from(most.unwrap_or(1)).unwrap_or(1).max(1);
+    let targets = by_ordinal.range(rolling.partition.unwrap_or(0).max(first).min(end)..end).rev();
+    let is_old = |pod: &Pod| pod.labels().get(REVISION).is_none_or(|it| it != revision);
+    if most == 1 {
+        // In strict order: each pod is available before the next is replaced.
+        let next = targets.map(|(_, pod)| *pod).find(|pod| is_old(pod) || !is_available(pod));
+        return next.filter(|pod| is_old(pod) && !is_deleted(pod)).cloned().into_iter().collect();
+    }
+    let unavailable = by_ordinal.range(first..end).filter(|(_, pod)| !is_available(pod)).count();
+    let mut budget = most.saturating_sub(unavailable);
+    let old = targets.map(|(_, pod)| *pod).filter(|pod| is_old(pod) && !is_deleted(pod));
+    // The replacement of a pod that is not available makes no other pod unavailable.
+    old.filter(|pod| {
+        let is_free = !is_available(pod);
+        let counts = !is_free && budget > 0;
+        budget -= usize::from(counts);
+        is_free || counts
+    })
+    .cloned()
+    .collect()
+}
+
+/// True if a missing pod is recreated from the template before the current one: its turn in the
+/// rollout has not come. `position` counts from the first ordinal.
+fn keeps_revision(set: &StatefulSet, position: i32, ordinal: i32) -> bool {
+    let strategy = set.spec.as_ref().and_then(|spec| spec.update_strategy.clone()).unwrap_or_default();
+    if strategy.type_.as_deref() == Some("OnDelete") {
+        return false;
+    }
+    match strategy.rolling_update.and_then(|rolling| rolling.partition) {
+        Some(partition) => ordinal < partition,
+        None => position < set.status.as_ref().and_then(|status| status.current_replicas).unwrap_or(0),
+    }
 }
 
 fn status(
@@ -148,9 +208,9 @@ fn ordinal_of(set: &StatefulSet, pod: &Pod) -> Option<i32> {
     pod.name_any().strip_prefix(&set.name_any())?.strip_prefix('-')?.parse().ok()
 }
 
-fn pod(set: &StatefulSet, ordinal: i32, revision: &str) -> Pod {
+fn pod(set: &StatefulSet, template: &PodTemplateSpec, ordinal: i32, revision: &str) -> Pod {
     let spec = set.spec.clone().unwrap_or_default();
-    let mut pod = pod_of(set, &spec.template);
+    let mut pod = pod_of(set, template);
     let name = format!("{}-{ordinal}", set.name_any());
     for (key, value) in [(REVISION, revision), (POD_NAME, &name), (POD_INDEX, &ordinal.to_string())] {
         pod.labels_mut().insert(key.to_owned(), value.to_owned());
@@ -168,6 +228,10 @@ fn pod(set: &StatefulSet, ordinal: i32, revision: &str) -> Pod {
     }
     pod.metadata.name = Some(name);
     pod
+}
+
+fn selector(set: &StatefulSet) -> LabelSelector {
+    set.spec.as_ref().map(|spec| spec.selector.clone()).unwrap_or_default()
 }
 
 fn claim_name(set: &StatefulSet, template: &PersistentVolumeClaim, ordinal: i32) -> String {
@@ -197,7 +261,10 @@ pub(super) fn install(manager: &mut Manager) {
     let sets = manager.cache::<StatefulSet>();
     let pods = manager.cache::<Pod>();
     let claims = manager.cache::<PersistentVolumeClaim>();
+    let revisions = manager.cache::<ControllerRevision>();
     let controller = Controller {
+        orphans: Orphans::new(&pods),
+        revisions: Revisions::new::<StatefulSet>(manager.client(), &revisions),
         claims: Writer::new(manager, &claims),
         clock: manager.clock(),
         recorder: manager.recorder("statefulset-controller"),
@@ -208,11 +275,20 @@ pub(super) fn install(manager: &mut Manager) {
         writer: Writer::new(manager, &sets),
         sets: sets.clone(),
     };
+    let adopting = sets.clone();
     manager
         .controller("statefulset")
         .concurrency(5)
         .watch_self(&sets)
         .watch_owned::<StatefulSet, _>(&pods)
+        .watch(&pods, move |delta| {
+            let Some(pod) = newly_orphaned(delta) else { return Vec::new() };
+            let sets = adopting.iter_namespace(&pod.namespace().unwrap_or_default());
+            let selecting = sets.filter(|set| {
+                ordinal_of(set, pod).is_some() && matches_label_selector(Some(&selector(set)), pod.labels())
+            });
+            selecting.map(|set| ObjectKey::of(set.as_ref())).collect()
+        })
         .run(controller);
 }
 
@@ -221,6 +297,8 @@ struct Controller {
     recorder: Recorder,
     sets: Cache<StatefulSet>,
     of_set: Index<Pod>,
+    orphans: Orphans,
+    revisions: Revisions,
     claims: Writer<PersistentVolumeClaim>,
     pods: Writer<Pod>,
     writer: Writer<StatefulSet>,
@@ -229,10 +307,8 @@ struct Controller {
 impl Reconciler for Controller {
     async fn reconcile(&self, key: ObjectKey) -> Result<Action, Error> {
         let Some(set) = self.sets.get(&key) else { return Ok(Action::Wait) };
-        let uid = set.uid().unwrap_or_default();
-        let mut pods = self.of_set.get(&key.to_string());
-        pods.retain(|pod| is_controlled_by(pod.as_ref(), &uid));
-        let plan = plan(&set, &pods, self.clock.now());
+        let (pods, history, before) = self.observe(&set).await?;
+        let plan = plan(&set, &pods, before.as_ref(), self.clock.now());
         let record_event =
             |type_, reason: &str, message: &str| self.recorder.event(set.as_ref(), type_, reason, message);
         for pod in &plan.delete {
@@ -268,6 +344,7 @@ impl Reconciler for Controller {
                 }
             }
         }
+        self.revisions.prune(&history).await?;
         if set.status.as_ref() != Some(&plan.status) {
             self.writer.replace_status(&StatefulSet { status: Some(plan.status), ..(*set).clone() }).await?;
         }
@@ -279,6 +356,34 @@ impl Reconciler for Controller {
 }
 
 impl Controller {
+    /// Claims the set's pods and records its template. Returns the pods, the planned history and the
+    /// revision that pods had before the current one.
+    async fn observe(&self, set: &StatefulSet) -> Result<(Vec<Arc<Pod>>, History, Option<Revision>), Error> {
+        let (key, selector) = (ObjectKey::of(set), selector(set));
+        let mut orphans = self.orphans.candidates(&key.namespace, &selector);
+        orphans.retain(|pod| ordinal_of(set, pod).is_some());
+        let claims = claim(set, &selector, self.of_set.get(&key.to_string()), orphans);
+        let pods = claims.apply(set, &self.pods).await?;
+        if set.metadata.deletion_timestamp.is_some() {
+            return Ok((pods, History::default(), None));
+        }
+        let spec = set.spec.clone().unwrap_or_default();
+        let hash = template_hash(&spec.template);
+        let wanted =
+            Wanted { template: &spec.template, hash: &hash, hash_label: HASH, limit: spec.revision_history_limit };
+        let current = set.status.as_ref().and_then(|status| status.current_revision.clone());
+        let live = pods.iter().filter_map(|pod| pod.labels().get(REVISION).cloned()).chain(current.clone()).collect();
+        let known = self.revisions.of(set);
+        let history = history(set, &wanted, &known, &live);
+        self.revisions.record(set, &history).await?;
+        let current = current.filter(|current| *current != revision_name(set, &hash));
+        let before = current.and_then(|name| {
+            let revision = known.iter().find(|revision| revision.name_any() == name)?;
+            Some(Revision { name, template: template_of(revision)? })
+        });
+        Ok((pods, history, before))
+    }
+
     /// Creates the missing claims of a pod. Returns false while a claim of the same name is being
     /// deleted: a pod that used it would delay the deletion, and then lose its volume.
     async fn ensure_claims(
@@ -315,7 +420,7 @@ impl Controller {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::{Value, json};
+    use serde_json::Value;
 
     fn set(spec: Value) -> StatefulSet {
         let mut full = json!({"serviceName": "", "selector": {}, "template": {"spec": {"containers": []}}});
@@ -336,20 +441,20 @@ mod tests {
     }
 
     fn next(set: &StatefulSet, pods: &[Arc<Pod>]) -> (Vec<String>, Vec<String>) {
-        let plan = plan(set, pods, "2026-01-02T00:00:00Z".parse().unwrap());
+        let plan = plan(set, pods, None, "2026-01-02T00:00:00Z".parse().unwrap());
         (names(&plan.create), names(plan.delete.iter().map(|pod| pod.as_ref())))
     }
 
     #[test]
     fn pods_are_created_in_order_and_deleted_in_reverse() {
         let three = set(json!({"replicas": 3}));
-        let make = |set: &StatefulSet, pods: &[Arc<Pod>]| plan(set, pods, Timestamp::UNIX_EPOCH).create.remove(0);
+        let make = |set: &StatefulSet, pods: &[Arc<Pod>]| plan(set, pods, None, Timestamp::UNIX_EPOCH).create.remove(0);
         let first = make(&three, &[]);
         assert_eq!(names([&first]), ["db-0"]);
         let mut pods = vec![Arc::new(first.clone())];
         assert_eq!(next(&three, &pods), (vec![], vec![]), "the first pod is not ready");
         pods = vec![ready(first)];
-        let plan_of = |pods: &[Arc<Pod>]| plan(&three, pods, "2026-01-02T00:00:00Z".parse().unwrap());
+        let plan_of = |pods: &[Arc<Pod>]| plan(&three, pods, None, "2026-01-02T00:00:00Z".parse().unwrap());
         for _ in 0..2 {
             let created = plan_of(&pods).create;
             assert_eq!(created.len(), 1);
@@ -369,7 +474,7 @@ mod tests {
             json!({"spec": {"containers": [], "volumes": [{"name": "data", "emptyDir": {}}, {"name": "tmp"}]}});
         let mut spec = json!({"replicas": 1, "volumeClaimTemplates": [data], "template": template,
             "selector": {"matchLabels": {"app": "db"}}});
-        let created_pod = plan(&set(spec.clone()), &[], Timestamp::UNIX_EPOCH).create.remove(0);
+        let created_pod = plan(&set(spec.clone()), &[], None, Timestamp::UNIX_EPOCH).create.remove(0);
         let volumes = json!(created_pod.spec.unwrap().volumes);
         assert_eq!(
             volumes,
@@ -386,12 +491,43 @@ mod tests {
     #[test]
     fn a_new_template_replaces_pods_from_the_end_down_to_the_partition() {
         let old = set(json!({"replicas": 2, "podManagementPolicy": "Parallel"}));
-        let pods: Vec<_> = plan(&old, &[], Timestamp::UNIX_EPOCH).create.into_iter().map(ready).collect();
+        let pods: Vec<_> = plan(&old, &[], None, Timestamp::UNIX_EPOCH).create.into_iter().map(ready).collect();
         let template = json!({"metadata": {"labels": {"v": "2"}}, "spec": {"containers": []}});
         let new = set(json!({"replicas": 2, "template": template}));
         assert_eq!(next(&new, &pods).1, ["db-1"]);
         let halted = set(json!({"replicas": 2, "template": template,
             "updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"partition": 2}}}));
         assert_eq!(next(&halted, &pods), (vec![], vec![]));
+    }
+    fn with_template(version: &str, more: Value) -> StatefulSet {
+        let template = json!({"metadata": {"labels": {"v": version}}, "spec": {"containers": []}});
+        let mut spec = json!({"replicas": 4, "template": template, "podManagementPolicy": "Parallel"});
+        spec.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        set(spec)
+    }
+
+    #[test]
+    fn max_unavailable_pods_are_replaced_together_and_broken_ones_first() {
+        let old: Vec<_> =
+            plan(&with_template("1", json!({})), &[], None, Timestamp::UNIX_EPOCH).create.into_iter().collect();
+        let rolling = json!({"updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 2}}});
+        let new = with_template("2", rolling);
+        let all_ready: Vec<_> = old.iter().cloned().map(ready).collect();
+        assert_eq!(next(&new, &all_ready).1, ["db-3", "db-2"]);
+        let mut one_broken = all_ready.clone();
+        one_broken[0] = Arc::new(old[0].clone());
+        assert_eq!(next(&new, &one_broken).1, ["db-3", "db-0"]);
+    }
+
+    #[test]
+    fn a_pod_below_the_partition_is_recreated_from_its_template() {
+        let rolling = json!({"updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"partition": 2}}});
+        let template: PodTemplateSpec =
+            serde_json::from_value(json!({"metadata": {"labels": {"v": "1"}}, "spec": {"containers": []}})).unwrap();
+        let before = Revision { name: "db-old".to_owned(), template };
+        let created = plan(&with_template("2", rolling), &[], Some(&before), Timestamp::UNIX_EPOCH).create;
+        let versions: Vec<_> = created.iter().map(|pod| pod.labels()["v"].as_str()).collect();
+        assert_eq!(versions, ["1", "1", "2", "2"]);
+        assert_eq!(created[0].labels()[REVISION], "db-old");
     }
 }

@@ -4,9 +4,14 @@
 //! that fits nowhere is tried again when something happened that could change the answer: a node came or changed that
 //! could take it, a pod went from such a node. Nothing is polled.
 //!
-//! What it leaves out: volumes, scheduling profiles, extenders, and pod disruption budgets in preemption.
+//! A pod whose claims wait for their first consumer is decided in two steps. First its node is written to the claims
+//! (or to volumes that exist there); it is bound once the claims are.
+//!
+//! What it leaves out: limits on the number of volumes of a node, scheduling profiles, extenders, and pod disruption
+//! budgets in preemption.
 
 mod state;
+mod volumes;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,9 +21,10 @@ use berth_runtime::{
     Action, Cache, Clock, Error, EventType, Manager, ObjectKey, Reconciler, Recorder, is_conflict, is_not_found,
 };
 use futures::StreamExt;
-use k8s_openapi::api::core::v1::{Binding, Namespace, ObjectReference, Pod};
+use k8s_openapi::api::core::v1::{Binding, Namespace, ObjectReference, PersistentVolume, PersistentVolumeClaim, Pod};
+use k8s_openapi::api::storage::v1::StorageClass;
 use kube::api::{DeleteParams, ObjectMeta, Patch, PatchParams, PostParams};
-use kube::{Api, Client, Resource};
+use kube::{Api, Client, Resource, ResourceExt};
 use parking_lot::{Mutex, MutexGuard};
 use serde_json::json;
 
@@ -39,6 +45,9 @@ pub fn install(manager: &mut Manager, configuration: &ClusterConfiguration) {
     let pods: Cache<Pod> = manager.cache();
     let nodes = manager.nodes();
     let namespaces: Cache<Namespace> = manager.cache();
+    let claims: Cache<PersistentVolumeClaim> = manager.cache();
+    let volumes: Cache<PersistentVolume> = manager.cache();
+    let classes: Cache<StorageClass> = manager.cache();
     let packing = match configuration.autoscaling.profile {
         AutoscalingProfile::Balanced => Packing::Spread,
         AutoscalingProfile::OptimizeUtilization => Packing::Pack,
@@ -51,9 +60,12 @@ pub fn install(manager: &mut Manager, configuration: &ClusterConfiguration) {
         clock: manager.clock(),
         recorder: manager.recorder(&name),
         pods: pods.clone(),
+        claims: claims.clone(),
+        volumes: volumes.clone(),
         state: state.clone(),
     };
-    let (on_pod, on_node, on_namespace) = (state.clone(), state.clone(), state);
+    let (on_pod, on_node, on_namespace) = (state.clone(), state.clone(), state.clone());
+    let (on_claim, on_volume, on_class) = (state.clone(), state.clone(), state);
     let builder = manager.controller("scheduler");
     let queue = builder.queue();
     let wake = move |wake: Wake| -> Option<ObjectKey> {
@@ -64,13 +76,25 @@ pub fn install(manager: &mut Manager, configuration: &ClusterConfiguration) {
         }
         None
     };
-    let wake_for_node = wake.clone();
+    let (wake_for_node, wake_for_claim) = (wake.clone(), wake.clone());
+    let (wake_for_volume, wake_for_class) = (wake.clone(), wake.clone());
     builder
         .watch(&pods, move |delta| wake(lock(&on_pod).pod_changed(delta.old.as_ref(), delta.new.as_ref())))
         .watch(&nodes, move |delta| wake_for_node(lock(&on_node).node_changed(delta.old.as_ref(), delta.new.as_ref())))
         .watch(&namespaces, move |delta| {
             lock(&on_namespace).namespace_changed(delta.old.as_ref(), delta.new.as_ref());
             None
+        })
+        .watch(&claims, move |delta| {
+            let key = ObjectKey::of(delta.latest().as_ref());
+            wake_for_claim(lock(&on_claim).claim_changed(&key, delta.new.as_ref()))
+        })
+        .watch(&volumes, move |delta| {
+            wake_for_volume(lock(&on_volume).volume_changed(delta.old.as_ref(), delta.new.as_ref()))
+        })
+        .watch(&classes, move |delta| {
+            let name = delta.latest().name_any();
+            wake_for_class(lock(&on_class).class_changed(&name, delta.new.as_ref()))
         })
         .concurrency(1)
         .run(scheduler);
@@ -86,19 +110,27 @@ struct Scheduler {
     clock: Clock,
     recorder: Recorder,
     pods: Cache<Pod>,
+    claims: Cache<PersistentVolumeClaim>,
+    volumes: Cache<PersistentVolume>,
     state: Arc<Mutex<State>>,
 }
 
 impl Reconciler for Scheduler {
     async fn reconcile(&self, _: ObjectKey) -> Result<Action, Error> {
-        let decisions = lock(&self.state).decide();
         let mut refused = false;
-        let mut writes =
-            futures::stream::iter(decisions).map(|decision| self.write(decision)).buffered(BINDINGS_IN_FLIGHT);
-        while let Some(written) = writes.next().await {
-            refused |= !written;
+        loop {
+            let decisions = lock(&self.state).decide();
+            let has_prepared = decisions.iter().any(|decision| matches!(decision, Decision::Prepare { .. }));
+            let mut writes =
+                futures::stream::iter(decisions).map(|decision| self.write(decision)).buffered(BINDINGS_IN_FLIGHT);
+            while let Some(written) = writes.next().await {
+                refused |= !written;
+            }
+            // The claims may have been bound while the choices for others were written.
+            if !has_prepared || !lock(&self.state).has_prepared() {
+                return Ok(if refused { Action::After(RETRY) } else { Action::Wait });
+            }
         }
-        Ok(if refused { Action::After(RETRY) } else { Action::Wait })
     }
 }
 
@@ -107,6 +139,7 @@ impl Scheduler {
     async fn write(&self, decision: Decision) -> bool {
         match decision {
             Decision::Bind { pod, node } => self.bind(&pod, &node).await,
+            Decision::Prepare { pod, node, choices } => self.prepare(&pod, &node, &choices).await,
             Decision::Wait { pod, message, nominated, victims } => {
                 for victim in victims.iter().filter(|victim| !victim.is_terminating()) {
                     if let Err(error) = self.evict(victim, &pod, nominated.as_deref().unwrap_or_default()).await {

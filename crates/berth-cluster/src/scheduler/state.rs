@@ -6,12 +6,15 @@ use std::sync::Arc;
 
 use berth_runtime::ObjectKey;
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Namespace, Node, Pod};
+use k8s_openapi::api::core::v1::{Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod};
+use k8s_openapi::api::storage::v1::StorageClass;
 use kube::ResourceExt;
 
 use crate::scheduling::{
-    Cluster, Packing, Placement, PodInfo, Preemption, Resources, Unfit, fits, place, preempt, unschedulable_message,
+    Choice, Cluster, Packing, Placement, PodInfo, Preemption, Resources, Storage, Unfit, fits, is_free, place, preempt,
+    unschedulable_message,
 };
+use crate::storage::facts::claim_key;
 
 /// What was decided for one pod.
 #[derive(Clone, Debug)]
@@ -22,6 +25,15 @@ pub enum Decision {
         pod: Arc<PodInfo>,
         /// The node.
         node: String,
+    },
+    /// It goes to a node once its claims have volumes there.
+    Prepare {
+        /// The pod.
+        pod: Arc<PodInfo>,
+        /// The node.
+        node: String,
+        /// What each unbound claim gets.
+        choices: Vec<Choice>,
     },
     /// It fits nowhere now.
     Wait {
@@ -76,6 +88,20 @@ pub struct State {
     changed: BTreeSet<String>,
     /// Pods whose binding is being written: they count on their node, and changes of the unbound pod mean nothing.
     assumed: BTreeSet<ObjectKey>,
+    storage: Storage,
+    /// Pods without a node that use claims, by claim.
+    users: BTreeMap<ObjectKey, BTreeSet<ObjectKey>>,
+    /// Assumed pods whose claims wait for volumes, with their node.
+    preparing: BTreeMap<ObjectKey, Preparing>,
+    /// Those of them whose claims have changed.
+    to_check: BTreeSet<ObjectKey>,
+}
+
+/// An assumed pod whose claims wait for volumes.
+struct Preparing {
+    node: String,
+    /// The choices for its claims are written.
+    is_written: bool,
 }
 
 impl State {
@@ -92,6 +118,10 @@ impl State {
             active: BTreeMap::new(),
             changed: BTreeSet::new(),
             assumed: BTreeSet::new(),
+            storage: Storage::default(),
+            users: BTreeMap::new(),
+            preparing: BTreeMap::new(),
+            to_check: BTreeSet::new(),
         }
     }
 
@@ -107,7 +137,7 @@ impl State {
         };
         if let Some(node) = info.node_name().map(str::to_owned) {
             self.stop_waiting(&info.key);
-            self.assumed.remove(&info.key);
+            self.stop_assuming(&info.key);
             self.cluster.place(Arc::new(info), &node);
             return Wake::Never;
         }
@@ -157,7 +187,13 @@ impl State {
             }
             None => {
                 if let Some(old) = old {
-                    self.cluster.remove_node(&old.name_any());
+                    let name = old.name_any();
+                    self.cluster.remove_node(&name);
+                    let here = self.preparing.iter().filter(|(_, preparing)| preparing.node == name);
+                    let here: Vec<_> = here.map(|(key, _)| key.clone()).collect();
+                    for key in here {
+                        self.binding_failed(&key);
+                    }
                 }
             }
         }
@@ -165,7 +201,9 @@ impl State {
     }
 
     fn soon(&self) -> Wake {
-        let has_work = !self.active.is_empty() || !self.changed.is_empty() && !self.waiting.is_empty();
+        let has_work = !self.active.is_empty()
+            || !self.to_check.is_empty()
+            || !self.changed.is_empty() && !self.waiting.is_empty();
         if has_work { Wake::Soon } else { Wake::Never }
     }
 
@@ -175,9 +213,102 @@ impl State {
         self.cluster.set_namespace(&any.name_any(), new.map(|namespace| namespace.labels().clone()));
     }
 
+    /// Takes in a change of a claim.
+    pub fn claim_changed(&mut self, key: &ObjectKey, new: Option<&Arc<PersistentVolumeClaim>>) -> Wake {
+        self.storage.set_claim(key, new.cloned());
+        self.try_users_of(key)
+    }
+
+    /// Takes in a change of a volume.
+    pub fn volume_changed(&mut self, old: Option<&Arc<PersistentVolume>>, new: Option<&Arc<PersistentVolume>>) -> Wake {
+        let Some(any) = new.or(old) else { return Wake::Never };
+        self.storage.set_volume(&any.name_any(), new.cloned());
+        let of: BTreeSet<_> = [old, new].into_iter().flatten().filter_map(|volume| claim_key(volume)).collect();
+        for claim in of {
+            self.try_users_of(&claim);
+        }
+        if new.is_some_and(|volume| is_free(volume)) {
+            self.try_all_users();
+        }
+        self.soon()
+    }
+
+    /// Takes in a change of a storage class.
+    pub fn class_changed(&mut self, name: &str, new: Option<&Arc<StorageClass>>) -> Wake {
+        self.storage.set_class(name, new.cloned());
+        self.try_all_users();
+        self.soon()
+    }
+
+    fn try_users_of(&mut self, claim: &ObjectKey) -> Wake {
+        for pod in self.users.get(claim).cloned().unwrap_or_default() {
+            self.try_again(&pod);
+        }
+        self.soon()
+    }
+
+    fn try_all_users(&mut self) {
+        let pods: BTreeSet<ObjectKey> = self.users.values().flatten().cloned().collect();
+        for pod in pods {
+            self.try_again(&pod);
+        }
+    }
+
+    fn try_again(&mut self, key: &ObjectKey) {
+        if self.preparing.contains_key(key) {
+            self.to_check.insert(key.clone());
+        } else if let Some(Waiting { turn, .. }) = self.waiting.get(key) {
+            self.active.insert(*turn, key.clone());
+        }
+    }
+
+    /// The volume of this name, as last seen.
+    pub fn volume(&self, name: &str) -> Option<Arc<PersistentVolume>> {
+        self.storage.volume(name).cloned()
+    }
+
+    /// The claim with this key, as last seen.
+    pub fn claim(&self, key: &ObjectKey) -> Option<Arc<PersistentVolumeClaim>> {
+        self.storage.claim(key).cloned()
+    }
+
+    /// Takes note that the choices for a pod's claims are written.
+    pub fn prepared(&mut self, key: &ObjectKey) {
+        if let Some(preparing) = self.preparing.get_mut(key) {
+            preparing.is_written = true;
+            self.to_check.insert(key.clone());
+        }
+    }
+
+    /// True if the claims of assumed pods have changed.
+    pub fn has_prepared(&self) -> bool {
+        !self.to_check.is_empty()
+    }
+
+    /// Decides the pods whose claims have changed: those with all volumes are bound, and those
+    /// whose volumes cannot be had on the chosen node wait for another decision.
+    fn check_prepared(&mut self) -> Vec<Decision> {
+        let mut decisions = Vec::new();
+        for key in std::mem::take(&mut self.to_check) {
+            let Some(Preparing { node, is_written: true }) = self.preparing.get(&key) else { continue };
+            let node = node.clone();
+            let Some(pod) = self.cluster.pod(&key).map(|pod| Arc::new(pod.with_volumes(&self.storage))) else {
+                continue;
+            };
+            let fits = self.cluster.node(&node).is_some_and(|it| pod.volumes().on(it.name(), it.labels()).is_ok());
+            if fits && pod.volumes().are_bound() {
+                self.stop_preparing(&key);
+                decisions.push(Decision::Bind { pod, node });
+            } else if !fits || !pod.volumes().are_for(&node) {
+                self.binding_failed(&key);
+            }
+        }
+        decisions
+    }
+
     /// Takes back a decision that could not be written.
     pub fn binding_failed(&mut self, key: &ObjectKey) {
-        if self.assumed.remove(key)
+        if self.stop_assuming(key)
             && let Some(pod) = self.cluster.remove_pod(key)
         {
             self.wait(pod);
@@ -186,11 +317,11 @@ impl State {
 
     /// Decides every pod worth trying.
     pub fn decide(&mut self) -> Vec<Decision> {
+        let mut decisions = self.check_prepared();
         let new = std::mem::take(&mut self.active);
         let changed = std::mem::take(&mut self.changed);
         let turns = if changed.is_empty() { new.clone() } else { self.turns.clone() };
         let mut helped: BTreeMap<Arc<str>, bool> = BTreeMap::new();
-        let mut decisions = Vec::new();
         // Placing pods only takes room away: what does not fit now fits no pod of the same class later in this round.
         let mut hopeless: BTreeMap<Arc<str>, String> = BTreeMap::new();
         for (turn, key) in turns {
@@ -210,13 +341,13 @@ impl State {
                 }
                 continue;
             }
+            let pod = self.with_volumes(pod);
+            if let Some(why) = &pod.volumes().blocked {
+                decisions.extend(self.blocked(&pod, why));
+                continue;
+            }
             match place(&pod, &self.cluster, self.packing) {
-                Placement::Node(node) => {
-                    self.stop_waiting(&key);
-                    self.assumed.insert(key);
-                    self.cluster.place(pod.clone(), &node);
-                    decisions.push(Decision::Bind { pod, node });
-                }
+                Placement::Node(node) => decisions.push(self.assume(pod, node)),
                 Placement::Nowhere { reasons, preemptible } => {
                     let count = self.cluster.node_count();
                     let outcome = if self.preemption {
@@ -247,6 +378,77 @@ impl State {
         decisions
     }
 
+    /// The pod with what its claims require now.
+    fn with_volumes(&self, pod: Arc<PodInfo>) -> Arc<PodInfo> {
+        if pod.claims().next().is_none() { pod } else { Arc::new(pod.with_volumes(&self.storage)) }
+    }
+
+    /// The decision for a pod whose claims cannot be used; `None` if its condition says so already.
+    fn blocked(&self, pod: &Arc<PodInfo>, why: &str) -> Option<Decision> {
+        let count = self.cluster.node_count();
+        let mut message = unschedulable_message(count, &BTreeMap::new(), "");
+        if count > 0 {
+            message = format!("0/{count} nodes are available: {why}.");
+            if self.preemption
+                && let Preemption::Impossible(text) = preempt(pod, &self.cluster, &[])
+            {
+                message = format!("{message} {text}");
+            }
+        }
+        let pod = pod.clone();
+        (!is_said(&pod, &message)).then_some(Decision::Wait { pod, message, nominated: None, victims: Vec::new() })
+    }
+
+    /// Counts the pod on its node, and decides what is written first.
+    fn assume(&mut self, pod: Arc<PodInfo>, node: String) -> Decision {
+        self.stop_waiting(&pod.key);
+        self.assumed.insert(pod.key.clone());
+        self.cluster.place(pod.clone(), &node);
+        if pod.volumes().are_bound() {
+            return Decision::Bind { pod, node };
+        }
+        let choices = self.cluster.node(&node).map(|node| pod.volumes().on(node.name(), node.labels()));
+        let choices = choices.and_then(Result::ok).unwrap_or_default();
+        self.storage.take(&choices);
+        self.preparing.insert(pod.key.clone(), Preparing { node: node.clone(), is_written: false });
+        for claim in pod.claims() {
+            self.users.entry(claim).or_default().insert(pod.key.clone());
+        }
+        Decision::Prepare { pod, node, choices }
+    }
+
+    fn stop_preparing(&mut self, key: &ObjectKey) {
+        self.preparing.remove(key);
+        self.to_check.remove(key);
+        if !self.waiting.contains_key(key)
+            && let Some(pod) = self.cluster.pod(key).cloned()
+        {
+            self.forget_uses(&pod);
+            for claim in pod.claims() {
+                self.storage.give_back(&claim);
+            }
+        }
+    }
+
+    /// True if the pod was assumed to be on a node.
+    fn stop_assuming(&mut self, key: &ObjectKey) -> bool {
+        if self.preparing.contains_key(key) {
+            self.stop_preparing(key);
+        }
+        self.assumed.remove(key)
+    }
+
+    fn forget_uses(&mut self, pod: &PodInfo) {
+        for claim in pod.claims() {
+            if let Some(users) = self.users.get_mut(&claim) {
+                users.remove(&pod.key);
+                if users.is_empty() {
+                    self.users.remove(&claim);
+                }
+            }
+        }
+    }
+
     /// How many pods wait for a node.
     pub fn waiting_count(&self) -> usize {
         self.waiting.len()
@@ -254,10 +456,14 @@ impl State {
 
     fn forget(&mut self, key: &ObjectKey) {
         self.stop_waiting(key);
-        self.assumed.remove(key);
+        self.stop_assuming(key);
         let node = self.cluster.place_of(key).map(str::to_owned);
-        if self.cluster.remove_pod(key).is_some() {
+        if let Some(pod) = self.cluster.remove_pod(key) {
             self.changed.extend(node);
+            // A claim may be for one pod only, which can be on any node.
+            for claim in pod.claims() {
+                self.try_users_of(&claim);
+            }
         }
     }
 
@@ -268,19 +474,24 @@ impl State {
         self.active.insert(turn, pod.key.clone());
         self.turns.insert(turn, pod.key.clone());
         let class = (!pod.depends_on_pods()).then(|| pod.class().clone());
+        for claim in pod.claims() {
+            self.users.entry(claim).or_default().insert(pod.key.clone());
+        }
         self.waiting.insert(pod.key.clone(), Waiting { turn, pod, class });
     }
 
     fn stop_waiting(&mut self, key: &ObjectKey) {
-        if let Some(Waiting { turn, .. }) = self.waiting.remove(key) {
+        if let Some(Waiting { turn, pod, .. }) = self.waiting.remove(key) {
             self.active.remove(&turn);
             self.turns.remove(&turn);
+            self.forget_uses(&pod);
         }
     }
 
     fn could_take(&self, node: &str, pod: &PodInfo) -> bool {
         let Some(node) = self.cluster.node(node) else { return false };
-        match fits(pod, node, &Resources::default()) {
+        let resolved = pod.claims().next().is_some().then(|| pod.with_volumes(&self.storage));
+        match fits(resolved.as_ref().unwrap_or(pod), node, &Resources::default()) {
             Ok(()) => true,
             // Room that others would have to make.
             Err(reasons) => {

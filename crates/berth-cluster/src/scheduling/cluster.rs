@@ -122,6 +122,22 @@ impl Cluster {
         self.nodes.insert(name, state);
     }
 
+    /// Adds a new node with its pods.
+    pub fn add_node(&mut self, node: &NodeState) {
+        self.set_node(node.node.clone());
+        for pod in node.pods.values() {
+            self.place(pod.clone(), node.name());
+        }
+    }
+
+    /// Removes a node and its pods.
+    pub fn drop_node(&mut self, node: &NodeState) {
+        self.remove_node(node.name());
+        for key in node.pods.keys() {
+            self.remove_pod(key);
+        }
+    }
+
     /// Removes a node. Its pods are remembered in case it comes back.
     pub fn remove_node(&mut self, name: &str) {
         self.nodes.remove(name);
@@ -167,6 +183,16 @@ impl Cluster {
     /// The node a pod counts on.
     pub fn place_of(&self, key: &ObjectKey) -> Option<&str> {
         self.places.get(key).map(|(node, _)| node.as_str())
+    }
+
+    /// A pod that counts on a node.
+    pub fn pod(&self, key: &ObjectKey) -> Option<&Arc<PodInfo>> {
+        self.places.get(key).map(|(_, pod)| pod)
+    }
+
+    /// The pods that count on a node, in key order.
+    pub(super) fn placed(&self) -> impl Iterator<Item = &Arc<PodInfo>> {
+        self.places.values().map(|(_, pod)| pod)
     }
 
     /// Sets the labels of a namespace.

@@ -20,6 +20,8 @@ pub(super) struct Domains<'a> {
     /// Pairs other pods' anti-affinity forbids.
     forbidden_by_others: BTreeSet<(String, String)>,
     spread: Vec<Spread<'a>>,
+    /// Another pod uses a claim that only one pod may use.
+    is_claim_in_use: bool,
 }
 
 struct Spread<'a> {
@@ -59,11 +61,21 @@ impl<'a> Domains<'a> {
             }
             spread = spreads(pod, cluster, gone);
         }
-        Self { pod, affinity, forbidden, forbidden_by_others, spread }
+        let exclusive = &pod.volumes().exclusive;
+        let is_claim_in_use = !exclusive.is_empty()
+            && cluster.placed().any(|other| {
+                other.key != pod.key
+                    && !gone.contains(&other.key)
+                    && other.claims().any(|claim| exclusive.contains(&claim))
+            });
+        Self { pod, affinity, forbidden, forbidden_by_others, spread, is_claim_in_use }
     }
 
     /// Does the node meet the rules?
     pub(super) fn check(&self, node: &NodeState) -> Result<(), Unfit> {
+        if self.is_claim_in_use {
+            return Err(Unfit::ClaimInUse);
+        }
         let labels = node.labels();
         for spread in &self.spread {
             let Some(value) = labels.get(spread.key) else { return Err(Unfit::SpreadLabel) };

@@ -35,6 +35,18 @@ pub enum Unfit {
     PodAntiAffinity,
     /// A pod there must not stand with it.
     ExistingAntiAffinity,
+    /// The pod's claims cannot be used on any node; the text says why.
+    Claims(String),
+    /// A claim is bound to a volume that does not exist.
+    VolumeMissing,
+    /// The node cannot reach a volume.
+    VolumeAffinity,
+    /// A volume is in another zone.
+    VolumeZone,
+    /// There is no volume for a claim on this node, and none can be created.
+    NoVolume,
+    /// Another pod uses a claim that only one pod may use.
+    ClaimInUse,
 }
 
 impl Unfit {
@@ -48,6 +60,11 @@ impl Unfit {
                 | Self::Beyond(_)
                 | Self::SpreadLabel
                 | Self::PodAffinity
+                | Self::Claims(_)
+                | Self::VolumeMissing
+                | Self::VolumeAffinity
+                | Self::VolumeZone
+                | Self::NoVolume
         )
     }
 }
@@ -68,6 +85,16 @@ impl std::fmt::Display for Unfit {
             Self::PodAffinity => f.write_str("node(s) didn't match pod affinity rules"),
             Self::PodAntiAffinity => f.write_str("node(s) didn't match pod anti-affinity rules"),
             Self::ExistingAntiAffinity => f.write_str("node(s) didn't satisfy existing pods anti-affinity rules"),
+            Self::Claims(why) => f.write_str(why),
+            Self::VolumeMissing => {
+                f.write_str("node(s) unavailable due to one or more pvc(s) bound to non-existent pv(s)")
+            }
+            Self::VolumeAffinity => f.write_str("node(s) had volume node affinity conflict"),
+            Self::VolumeZone => f.write_str("node(s) had no available volume zone"),
+            Self::NoVolume => f.write_str("node(s) didn't find available persistent volumes to bind"),
+            Self::ClaimInUse => f.write_str(
+                "node has pod using PersistentVolumeClaim with the same name and ReadWriteOncePod access mode",
+            ),
         }
     }
 }
@@ -105,5 +132,11 @@ pub fn fits(pod: &PodInfo, node: &NodeState, reserved: &Resources) -> Result<(),
             Unfit::Insufficient(resource.to_owned())
         });
     }
-    if reasons.is_empty() { Ok(()) } else { Err(reasons) }
+    if !reasons.is_empty() {
+        return Err(reasons);
+    }
+    match pod.volumes().on(node.name(), node.labels()) {
+        Ok(_) => Ok(()),
+        Err(reason) => Err(vec![reason]),
+    }
 }

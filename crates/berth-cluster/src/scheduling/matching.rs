@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::{NodeSelectorRequirement, NodeSelectorTerm, Taint, Toleration};
+use k8s_openapi::api::core::v1::{NodeSelector, NodeSelectorRequirement, NodeSelectorTerm, Taint, Toleration};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 
 use super::PodInfo;
@@ -32,9 +32,12 @@ pub fn matches_label_selector(selector: Option<&LabelSelector>, labels: &Labels)
 /// Does a node with these labels and this name meet the pod's nodeSelector and required node affinity?
 pub fn matches_node_affinity(pod: &PodInfo, name: &str, labels: &Labels) -> bool {
     pod.node_selector().all(|(key, value)| labels.get(key).is_some_and(|have| have == value))
-        && pod
-            .required_nodes()
-            .is_none_or(|required| required.node_selector_terms.iter().any(|term| matches_term(term, name, labels)))
+        && pod.required_nodes().is_none_or(|required| matches_node_selector(required, name, labels))
+}
+
+/// Does a node meet a node selector, that is one of its terms?
+pub fn matches_node_selector(selector: &NodeSelector, name: &str, labels: &Labels) -> bool {
+    selector.node_selector_terms.iter().any(|term| matches_term(term, name, labels))
 }
 
 /// Does a node meet one term of a node selector? An empty term matches nothing.

@@ -13,15 +13,19 @@ mod plan;
 mod pod;
 mod preemption;
 mod resources;
+mod volumes;
 
 pub use cluster::{Cluster, NodeState};
 pub use filters::{Unfit, fits};
-pub use matching::{matches_label_selector, matches_node_affinity, tolerates, untolerated};
+pub use matching::{
+    Labels, matches_label_selector, matches_node_affinity, matches_node_selector, tolerates, untolerated,
+};
 pub use message::unschedulable_message;
 pub use plan::{Packing, Placement, place};
 pub use pod::{PodInfo, consumed_request};
 pub use preemption::{Preemption, preempt};
 pub use resources::{Resources, amount};
+pub use volumes::{Choice, Storage, VolumeNeeds, is_free};
 
 #[cfg(test)]
 mod tests;

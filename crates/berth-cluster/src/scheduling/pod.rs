@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::{
     NodeSelector, Pod, PodAffinityTerm, PodSpec, PreferredSchedulingTerm, Toleration, TopologySpreadConstraint,
 };
 
-use super::Resources;
+use super::{Resources, Storage, VolumeNeeds};
 
 /// The annotation that names the ProvisioningRequest a pod consumes, and its older name.
 const CONSUMED_REQUEST: [&str; 2] = [
@@ -28,6 +28,7 @@ pub struct PodInfo {
     /// Its priority; 0 when it has none.
     pub priority: i32,
     class: OnceLock<Arc<str>>,
+    volumes: Arc<VolumeNeeds>,
 }
 
 impl PodInfo {
@@ -36,7 +37,17 @@ impl PodInfo {
         let key = ObjectKey::of(pod.as_ref());
         let requests = pod.spec.as_ref().map(Resources::of_pod).unwrap_or_default();
         let priority = pod.spec.as_ref().and_then(|spec| spec.priority).unwrap_or(0);
-        Self { key, pod, requests, priority, class: OnceLock::new() }
+        Self { key, pod, requests, priority, class: OnceLock::new(), volumes: Arc::default() }
+    }
+
+    /// The same pod with what its claims require.
+    pub fn with_volumes(&self, storage: &Storage) -> Self {
+        Self { volumes: Arc::new(storage.needs(&self.pod)), ..self.clone() }
+    }
+
+    /// What its claims require; nothing before [`PodInfo::with_volumes`].
+    pub fn volumes(&self) -> &VolumeNeeds {
+        &self.volumes
     }
 
     fn spec(&self) -> Option<&PodSpec> {
@@ -193,6 +204,7 @@ impl PodInfo {
             "tolerations": self.tolerations(),
             "spread": spec.and_then(|spec| spec.topology_spread_constraints.as_ref()),
             "ports": self.host_ports().collect::<Vec<_>>(),
+            "claims": self.claims().map(|claim| claim.name).collect::<Vec<_>>(),
         });
         parts.to_string()
     }

@@ -123,8 +123,13 @@ impl Cluster {
         let inner = self.server.in_process(UserInfo::master("cluster"));
         let client = Client::new(Counted { inner, requests: self.requests.clone() }, "default");
         let mut manager = Manager::new(client, self.clock.clone());
-        let options =
-            Options { configuration: configuration(), seed: 7, logs: self.logs.clone(), root_ca: Some("PEM".into()) };
+        let options = Options {
+            configuration: configuration(),
+            seed: 7,
+            logs: self.logs.clone(),
+            root_ca: Some("PEM".into()),
+            ..Options::default()
+        };
         berth_cluster::install(&mut manager, options);
         tokio::select! {
             biased;

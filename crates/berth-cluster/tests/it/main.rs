@@ -1,9 +1,16 @@
 //! The controllers against the embedded API, in virtual time.
 
+mod claims;
 mod cluster;
+mod cron_jobs;
+mod daemon_sets;
 mod disruption;
+mod endpoints;
+mod fake_runtime;
 mod jobs;
 mod jobsets;
+mod kubelet;
+mod metrics;
 mod resizes;
 mod roles;
 mod samples;

@@ -1,5 +1,6 @@
 //! Pods of one node that are resized at the same time.
 
+use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -97,5 +98,5 @@ async fn room_that_is_made_goes_to_one_of_those_that_wait_for_it() {
         assert_eq!(both, ["1", "3"], "the node has four");
         assert!(waits(&pods, "a").await != waits(&pods, "b").await);
     };
-    world.run_over(wire, |manager| kubelet::install(manager, runtime, 0), until).await;
+    world.run_over(wire, |manager| kubelet::simulated::install(manager, runtime, 0, BTreeSet::new()), until).await;
 }

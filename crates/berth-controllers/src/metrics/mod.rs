@@ -27,7 +27,6 @@ use crate::concurrent_admission::is_variant;
 use crate::conditions;
 use crate::configuration::{Config, LabelSource};
 use crate::gates::Gate;
-use crate::jobs::pods::reconcile::of_group;
 use crate::scheduler::SchedulerState;
 use crate::selector;
 use crate::stores::Stores;
@@ -223,7 +222,7 @@ impl Metrics {
         let Some(admitted) = status::true_condition(workload, conditions::ADMITTED) else { return };
         let queue = workload.status.as_ref().and_then(|status| status.admission.as_ref());
         let queue = queue.map_or("", |admission| admission.cluster_queue.as_str());
-        let group = if of_group(workload) { "true" } else { "false" };
+        let group = if status::is_pod_group(workload) { "true" } else { "false" };
         let labels = [("name", gate), ("cluster_queue", queue), ("is_group", group)];
         // Clocks of different machines may differ, so a negative duration counts as zero.
         let waited = now.duration_since(admitted.last_transition_time.0).as_secs_f64().max(0.0);

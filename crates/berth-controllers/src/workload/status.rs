@@ -6,14 +6,15 @@
 
 use std::time::Duration;
 
-use berth_api::kueue::events;
 use berth_api::kueue::reasons::{admission, eviction};
 use berth_api::kueue::v1beta2::{
     Admission, AdmissionCheckState, CheckState, DelayedTopologyRequestState, GatePosition, PodSetRequest,
     ReclaimablePod, RequeueState, SchedulingStats, Workload, WorkloadSchedulingStatsEviction, WorkloadStatus,
 };
+use berth_api::kueue::{annotations, events};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use kube::ResourceExt;
 
 use crate::conditions::{self, NewCondition};
 use crate::gates::{Gate, Gates};
@@ -46,6 +47,11 @@ pub fn is_admitted(workload: &Workload) -> bool {
 /// True from an eviction until the next quota reservation.
 pub fn is_evicted(workload: &Workload) -> bool {
     true_condition(workload, conditions::EVICTED).is_some()
+}
+
+/// True if the Workload represents a pod group.
+pub(crate) fn is_pod_group(workload: &Workload) -> bool {
+    workload.annotations().get(annotations::IS_GROUP_WORKLOAD).is_some_and(|value| value == "true")
 }
 
 /// True if the workload is finished.

@@ -1,4 +1,4 @@
-//! Against an embedded cluster with its controllers.
+//! The pages over an embedded cluster with its controllers.
 
 use std::time::Duration;
 
@@ -37,7 +37,7 @@ fn job(name: &str, cpus: u32) -> Value {
             {"name": "c", "image": "busybox", "resources": {"requests": {"cpu": cpus}}}]}}}})
 }
 
-/// Two queues of a cohort; `one` runs on three of four CPUs, `two` and `three` wait.
+/// Two queues of a cohort. `one` runs on three of four CPUs; `two` and `three` wait.
 async fn cluster() -> (Embedded, Clock) {
     let clock = Clock::scaled("2026-01-05T09:00:00Z".parse().expect("a timestamp"), 1.0);
     let options = Options::in_memory(clock.clone(), 1, Some(json!({"nodePools": []})), None);
@@ -123,7 +123,7 @@ async fn pages_show_quota_order_and_reasons() {
     assert!(told.contains("Admitted 3 cpu of default"), "{told}");
     assert!(told.contains("withinClusterQueue Never, reclaimWithinCohort Never, borrowWithinCohort Never"), "{told}");
 
-    // By the job's name; the page says what `berth explain` says.
+    // By the job's name. The page has the text of `berth explain`.
     let path = "/apis/explain.berth.dev/v1alpha1/namespaces/default/workloads/three/explanation";
     let request = http::Request::get(path).body(Vec::new()).expect("a request");
     let explained: Value = embedded.admin_client().request(request).await.expect("an explanation");
@@ -146,7 +146,7 @@ async fn pages_show_quota_order_and_reasons() {
     );
     assert!(without_markup(&get(&pages, &format!("/workloads/default/{running}")).await).contains("It is admitted."));
 
-    // Who waits nowhere is told why in the same words as elsewhere.
+    // A workload in no queue has the same reason as elsewhere.
     let doors = json!({"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "LocalQueue",
         "metadata": {"name": "shut", "namespace": "default"}, "spec": {"clusterQueue": "blue", "stopPolicy": "Hold"}});
     create(&embedded.admin_client(), doors).await;
@@ -203,16 +203,16 @@ async fn workloads_of_others_are_counted_and_not_named() {
     let told = without_markup(&page);
     assert!(!page.contains("job-one") && !page.contains("job-two") && !page.contains("job-three"), "{page}");
     assert!(told.contains("Ahead of it: 2 workloads."), "{told}");
-    assert!(told.contains("1 workload not named here blue 3 protected: withinClusterQueue is Never"), "{told}");
+    assert!(told.contains("1 workload that is not named blue 3 protected: withinClusterQueue is Never"), "{told}");
     assert!(told.contains("Some workloads are only counted, because you may not list"), "{told}");
     let page = get(&hers, "/queues/blue").await;
     assert!(!page.contains("job-one"), "{page}");
-    assert!(without_markup(&page).contains("Of these, 1 not named here hold 3 cpu of default."), "{page}");
+    assert!(without_markup(&page).contains("1 that is not named holds 3 cpu of default of it."), "{page}");
     embedded.stop().await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_may_not_be_read_is_said() {
+async fn missing_rights_are_named_on_the_page() {
     let (embedded, clock) = cluster().await;
     let admin = embedded.admin_client();
     let stranger = Client::new(embedded.server().in_process(UserInfo::new("eve", &[])), "default");
@@ -222,7 +222,7 @@ async fn what_may_not_be_read_is_said() {
         assert_eq!(refused.status(), StatusCode::FORBIDDEN, "{path}");
         assert!(refused.body().contains("You may not read this: "), "{path}: {}", refused.body());
     }
-    // With a part of the rights there is a part of the page.
+    // With some of the rights, some of the page is shown.
     let rules = json!([{"apiGroups": ["kueue.x-k8s.io"], "resources": ["clusterqueues"], "verbs": ["get", "list"]}]);
     let rbac = "rbac.authorization.k8s.io";
     create(
@@ -244,7 +244,7 @@ async fn what_may_not_be_read_is_said() {
     );
     assert!(overview.contains("/queues/blue"), "{overview}");
     let queue = get(&pages, "/queues/blue").await;
-    assert!(queue.contains("Who waits is not shown. You may not read this"), "{queue}");
-    assert!(queue.contains("Who holds quota is not shown. You may not read this"), "{queue}");
+    assert!(queue.contains("The waiting workloads are not shown. You may not read this"), "{queue}");
+    assert!(queue.contains("The holders of quota are not shown. You may not read this"), "{queue}");
     embedded.stop().await;
 }

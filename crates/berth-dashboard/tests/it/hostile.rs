@@ -1,4 +1,4 @@
-//! Against an API that says whatever it likes, and browsers that ask for what they should not.
+//! The pages over an API with hostile content, and with hostile requests.
 
 use std::convert::Infallible;
 
@@ -12,7 +12,7 @@ use crate::{ask, dashboard, get};
 
 const HOSTILE: &str = "\"><script>alert('x')</script><img src=x onerror=alert(1)>";
 
-/// A client of an API that answers every path with what the function says.
+/// A client of an API whose responses come from a function.
 fn client(answer: impl Fn(&str) -> Value + Clone + Send + Sync + 'static) -> Client {
     let service = tower::service_fn(move |request: Request<Body>| {
         let value = answer(request.uri().path());
@@ -114,7 +114,7 @@ fn hostile_api(path: &str) -> Value {
 }
 
 #[tokio::test(start_paused = true)]
-async fn whatever_the_cluster_says_is_text() {
+async fn all_content_of_the_cluster_is_escaped() {
     let pages = dashboard(client(hostile_api), clock());
     for path in ["/", "/queues/a", "/workloads/team/job"] {
         let page = get(&pages, path).await;
@@ -122,7 +122,7 @@ async fn whatever_the_cluster_says_is_text() {
             assert!(!page.contains(markup), "{path}: {page}");
         }
         assert!(page.contains("&lt;script&gt;alert(&#39;x&#39;)&lt;/script&gt;"), "{path} shows it as text: {page}");
-        // A link built of such a name stays on these pages.
+        // A link with such a name stays within the dashboard.
         for link in page.split("href=\"").skip(1) {
             assert!(link.starts_with('/') && !link.starts_with("//"), "{path}: {link}");
         }
@@ -172,7 +172,7 @@ async fn a_large_cluster_has_pages_of_bounded_size() {
     assert!(overview.contains("href=\"/?from=400\"") && overview.contains("201–400 of 3300"), "{overview}");
     let last = get(&pages, "/?from=3200").await;
     assert!(last.matches("<tbody>").count() == 100 && !last.contains("Next"), "{last}");
-    // Each of the two lists of a queue is at a place of its own.
+    // The two lists of a queue have offsets of their own.
     let queue = get(&pages, "/queues/a?from=50").await;
     assert!(queue.contains("href=\"/queues/a?from=100\"") && queue.contains("href=\"/queues/a\""), "{queue}");
     assert!(queue.contains("href=\"/queues/a?from=50&amp;held=200\"") && queue.contains("1–200 of 100000"), "{queue}");
@@ -199,7 +199,7 @@ async fn only_reading_requests_for_this_machine_are_answered() {
         let policy = page.headers()["Content-Security-Policy"].to_str().expect("text");
         assert!(policy.starts_with("default-src 'none'; style-src 'self'") && !policy.contains("unsafe"), "{policy}");
         assert_eq!(page.headers()["X-Content-Type-Options"], "nosniff");
-        // What the policy forbids is not tried.
+        // A browser does not load what the policy forbids.
         assert!(!page.body().contains(" style=") && !page.body().contains("<script"), "{path}");
     }
 }
@@ -208,7 +208,7 @@ async fn only_reading_requests_for_this_machine_are_answered() {
 async fn an_api_that_fails_or_never_answers_is_named() {
     let odd = dashboard(client(|_| json!({"items": "none"})), clock());
     let page = ask(&odd, Method::GET, "/", "localhost").await;
-    assert!(page.status() == StatusCode::BAD_GATEWAY && page.body().contains("cannot be asked"), "{}", page.body());
+    assert!(page.status() == StatusCode::BAD_GATEWAY && page.body().contains("did not answer"), "{}", page.body());
     let silent = tower::service_fn(|_: Request<Body>| std::future::pending::<Result<Response<Body>, Infallible>>());
     let silent = dashboard(Client::new(silent, "default"), clock());
     let page = ask(&silent, Method::GET, "/workloads/team/job", "localhost").await;

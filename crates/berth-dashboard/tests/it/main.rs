@@ -1,4 +1,5 @@
-//! The pages, asked for as a browser does: against an embedded cluster, and against an API that says whatever it likes.
+//! The pages as a browser requests them: over an embedded cluster, and over an API with any
+//! content.
 
 mod cluster;
 mod hostile;
@@ -13,13 +14,13 @@ pub fn dashboard(client: Client, clock: Clock) -> Dashboard {
     Dashboard { client, hosts: Hosts::default(), clock }
 }
 
-/// Asks as a browser on this machine does.
+/// Sends a request as a browser on this machine does.
 pub async fn ask(dashboard: &Dashboard, method: Method, path: &str, host: &str) -> Response<String> {
     let request = Request::builder().method(method).uri(path).header("Host", host).body(()).expect("a request");
     dashboard.answer(&request).await
 }
 
-/// A page that is there.
+/// A page that exists.
 pub async fn get(dashboard: &Dashboard, path: &str) -> String {
     let response = ask(dashboard, Method::GET, path, "localhost:8080").await;
     assert_eq!(response.status(), StatusCode::OK, "{path}: {}", response.body());

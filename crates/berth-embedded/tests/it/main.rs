@@ -4,6 +4,7 @@ mod bad_input;
 mod election;
 mod jobsets;
 mod local_queues;
+mod metrics;
 mod takeover;
 mod tenants;
 mod visibility;

@@ -5,8 +5,10 @@
 //! can use at all, and [`reduce`] looks for a smaller number of pods. An assignment changes
 //! nothing; the cycle acts on it.
 
+mod asked;
 pub(crate) mod filter;
 pub(crate) mod reduce;
+mod scan;
 pub(crate) mod search;
 
 use std::collections::BTreeMap;
@@ -16,7 +18,7 @@ use crate::decision::{
     AssignmentMode, Considered, Finding, FlavorAttempt, PendingReason, PodSetConsidered, PreemptionMode,
     TopologyProblem,
 };
-use crate::ids::{ClassId, FlavorId, FrId, Name, QueueId, ResourceId, WorkloadId};
+use crate::ids::{FlavorId, FrId, Name, QueueId, ResourceId, WorkloadId};
 use crate::model::{Admission, PodSetAssignment, TopologyAssignment};
 use crate::preemption::Searched;
 use crate::quota::{FrAmounts, add_amount};
@@ -24,9 +26,8 @@ use crate::topology::Places;
 use crate::world::World;
 use crate::world::record::PodSetInfo;
 
-/// Maximum number of searches in one round: pod sets with many flavors may have more combinations
-/// than the workloads behind them should wait for.
-const SEARCHES_MAX: usize = 1024;
+pub(crate) use asked::{AskedPodSet, asked_pod_set};
+pub(crate) use scan::ScanState;
 
 /// The request for an assignment.
 #[derive(Debug, Clone)]
@@ -46,15 +47,6 @@ pub(crate) struct Ask {
 
 /// Nominated flavors, per pod set name and resource.
 pub(crate) type Pins = BTreeMap<Name, BTreeMap<ResourceId, FlavorId>>;
-
-/// One pod set of an [`Ask`].
-#[derive(Debug, Clone)]
-pub(crate) struct AskedPodSet {
-    pub info: Arc<PodSetInfo>,
-    pub count: i32,
-    /// Total request of all pods, in resource name order.
-    pub requests: Arc<[(ResourceId, i64)]>,
-}
 
 /// The assignment: flavors, usage, and how well the workload is served.
 #[derive(Debug, Clone, Default)]
@@ -98,77 +90,6 @@ pub(crate) struct FlavorChoice {
     pub mode: AssignmentMode,
     /// Index of the last flavor tried, −1 when it was the last one of the group (§8.12).
     pub tried: i32,
-}
-
-/// Progress of a search through the flavors (§8.12).
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(crate) struct ScanState {
-    /// Per pod set and resource, the last flavor tried, if more flavors follow it.
-    tried: Vec<(usize, ResourceId, usize)>,
-    generation: u64,
-    cycle: u64,
-    class: Option<ClassId>,
-    /// Number of searches since the last one that began at the first flavors, this one included.
-    searches: usize,
-    /// Where an earlier search ended: the latest whose number is a power of two.
-    mark: Vec<(usize, ResourceId, usize)>,
-    /// True if this search ended where the marked one did. Pod sets may reach their last flavor in
-    /// different searches, each starting over while the other ends. By then they have tried all
-    /// their combinations, and would repeat them for ever.
-    is_over: bool,
-}
-
-impl ScanState {
-    /// A search that has tried nothing yet.
-    pub fn new(class: Option<ClassId>, cycle: u64, generation: u64) -> ScanState {
-        ScanState { generation, cycle, class, ..ScanState::default() }
-    }
-
-    /// Notes the search that this one continued, if any, once everything it tried is noted.
-    pub fn goes_on_from(&mut self, earlier: Option<&ScanState>) {
-        self.searches = earlier.map_or(0, |earlier| earlier.searches) + 1;
-        self.mark = earlier.map(|earlier| earlier.mark.clone()).unwrap_or_default();
-        // This detects a cycle however long it takes to enter it (Brent, 1980).
-        self.is_over = self.searches > 1 && self.tried == self.mark || self.searches >= SEARCHES_MAX;
-        if self.searches.is_power_of_two() {
-            self.mark = self.tried.clone();
-        }
-    }
-
-    /// Notes the last flavor tried for a pod set and resource; −1 when it was the last one of the
-    /// group.
-    pub fn note(&mut self, pod_set: usize, resource: ResourceId, tried: i32) {
-        // After the last flavor the next search starts over, as it does without a note.
-        if let Ok(tried) = usize::try_from(tried) {
-            self.tried.push((pod_set, resource, tried));
-        }
-    }
-
-    /// True if some resource has flavors that were not tried.
-    pub fn has_more_flavors(&self) -> bool {
-        !self.tried.is_empty() && !self.is_over
-    }
-
-    /// The flavor to start at for a pod set and resource.
-    pub fn next_flavor(&self, pod_set: usize, resource: ResourceId) -> usize {
-        let tried = self.tried.iter().find(|(set, id, _)| (*set, *id) == (pod_set, resource));
-        tried.map_or(0, |(_, _, index)| index + 1)
-    }
-
-    /// True if the world changed so that the search has to start over (§8.12).
-    pub fn is_outdated(&self, preserve: bool, class: Option<ClassId>, cycle: u64, generation: u64) -> bool {
-        if preserve {
-            if let (Some(then), Some(now)) = (self.class, class)
-                && then != now
-            {
-                return true;
-            }
-            if self.cycle == cycle || self.cycle + 1 == cycle {
-                return false;
-            }
-        }
-        generation > self.generation
-    }
 }
 
 impl PodSetOutcome {
@@ -323,12 +244,6 @@ impl Held {
     pub fn amount(self, total: i64) -> i64 {
         if self.count < self.assigned { total / i64::from(self.assigned) * i64::from(self.count) } else { total }
     }
-}
-
-/// One pod set with a number of pods.
-pub(crate) fn asked_pod_set(info: &Arc<PodSetInfo>, count: i32) -> AskedPodSet {
-    let requests = info.requests.iter().map(|(id, per_pod)| (*id, crate::amount::times(*per_pod, count))).collect();
-    AskedPodSet { info: info.clone(), count, requests }
 }
 
 /// Result of a simulated preemption for one flavor-resource (§8.6).

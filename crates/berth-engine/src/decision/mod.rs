@@ -19,7 +19,7 @@ pub use finding::{
 };
 pub use victims::{
     Balance, ConsideredVictim, Preemption, PreemptionReason, Priority, QuotaChange, SearchOutcome, Victim, VictimFate,
-    VictimSearch,
+    VictimSearch, WithheldCandidates,
 };
 pub use wait::{PendingReason, RequeueReason, Wait, WaitCause};
 

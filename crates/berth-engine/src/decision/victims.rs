@@ -6,7 +6,6 @@ use crate::amount::Amount;
 use crate::ids::Name;
 use crate::model::{PreemptionPolicies, WorkloadKey};
 use crate::status::WeightedShare;
-use crate::withheld::WithheldCandidates;
 
 /// A workload to evict for another.
 #[derive(Debug, Clone, PartialEq)]
@@ -185,4 +184,15 @@ pub enum VictimFate {
     /// Its queue's share does not exceed the preemptor's enough for fair sharing to take from it
     /// (§10.7).
     ShareTooSmall,
+}
+
+/// Candidates of a search for victims whose names are withheld, grouped.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WithheldCandidates {
+    /// Cluster queue they hold quota in.
+    pub cluster_queue: Name,
+    /// Outcome of the search for each of them.
+    pub fate: VictimFate,
+    /// Number of workloads.
+    pub workloads: usize,
 }

@@ -146,7 +146,7 @@ impl Engine {
         let local = self.world.local_mut(id);
         local.spec = None;
         local.queue = None;
-        local.ledger = crate::afs::Ledger::default();
+        local.ledger = crate::world::ledger::Ledger::default();
         let members: Vec<WorkloadId> = local.members.iter().copied().collect();
         for workload in members {
             self.pending_queues.forget(&mut self.world, workload);

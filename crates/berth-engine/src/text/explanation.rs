@@ -3,6 +3,7 @@
 
 use super::quantity;
 use crate::amount::Amount;
+use crate::decision::WithheldCandidates;
 use crate::decision::{
     AssignmentMode, Considered, ConsideredVictim, Exclusion, Finding, FlavorAttempt, PreemptionBar, PreemptionMode,
     PreemptionReason, SearchOutcome, TopologyProblem, TopologyShortage, VictimFate, VictimSearch,
@@ -11,7 +12,7 @@ use crate::explain::{Explanation, Holder, Level, NotQueued, Outlook, Preemptible
 use crate::ids::Name;
 use crate::model::{Admission, BorrowWithinCohort, PreemptionPolicies, PreemptionPolicy};
 use crate::status::WeightedShare;
-use crate::withheld::{WithheldCandidates, WithheldHolders};
+use crate::withheld::WithheldHolders;
 
 /// Maximum number of names in one line.
 const IN_LINE_MAX: usize = 5;

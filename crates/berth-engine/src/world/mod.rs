@@ -4,6 +4,7 @@
 //! tried on it: quota and topology usage is taken and given back through marks, and workloads that
 //! are assumed gone are listed in [`World::hidden`]. Nothing here decides anything.
 
+pub(crate) mod ledger;
 pub(crate) mod queue;
 pub(crate) mod readiness;
 pub(crate) mod record;
@@ -83,7 +84,7 @@ pub(crate) struct Local {
     /// Cached answer whether a queue selects its namespace, for a value of [`World::selection`].
     pub selected: Option<((u64, QueueId), bool)>,
     /// Usage-based fairness (§16).
-    pub ledger: crate::afs::Ledger,
+    pub ledger: ledger::Ledger,
 }
 
 /// Flavor-resources numbered in order of first appearance.

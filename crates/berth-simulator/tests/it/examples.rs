@@ -26,3 +26,8 @@ fn a_job_starts_on_a_free_flavor_and_moves_to_the_preferred_one() {
 fn jobs_are_placed_in_racks_and_survive_the_loss_of_a_node() {
     run("topology");
 }
+
+#[test]
+fn cron_jobs_daemon_sets_and_autoscalers_run_beside_queued_jobs() {
+    run("workloads");
+}

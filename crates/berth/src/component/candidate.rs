@@ -1,5 +1,5 @@
-//! This replica in the election: on a thread, with a runtime and connections of its own, so that the Lease's writes wait behind
-//! nothing that the process does, neither requests nor thinking.
+//! This replica's part in the leader election. It has a thread, a runtime and connections of its
+//! own, so that renewals of the Lease do not wait behind requests or computation of the process.
 
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -11,27 +11,28 @@ use tokio::sync::watch;
 
 use super::connect;
 
-/// Where this replica stands.
+/// Phase of this replica.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Phase {
-    /// It does not hold the Lease; after a term, why not any more.
+    /// It does not hold the Lease. After a term, the reason why it was lost.
     Follower(String),
     /// It holds the Lease.
     Leader,
 }
 
-/// What this replica wants.
+/// Intention of this replica.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Wish {
-    /// Not to lead: it is not ready to.
+    /// Not to lead: the replica is not ready.
     Wait,
-    /// To lead, for a term of this number. After one that it has lost it must have stopped acting before it wishes for the next.
+    /// To lead, for the term of this number. After a lost term it must stop acting before it asks
+    /// for the next.
     Lead(u64),
-    /// To take no part any more.
+    /// To leave the election.
     Leave,
 }
 
-/// A replica that takes part in an election.
+/// A replica in an election.
 pub struct Candidate {
     wish: watch::Sender<Wish>,
     terms: u64,
@@ -40,7 +41,7 @@ pub struct Candidate {
 }
 
 impl Candidate {
-    /// One that does not want to lead yet.
+    /// A replica that does not ask to lead yet.
     pub fn new(config: Config, election: LeaderElection) -> anyhow::Result<Self> {
         let (wish, wishes) = watch::channel(Wish::Wait);
         let (phases, phase) = watch::channel(Phase::Follower(String::new()));
@@ -51,7 +52,7 @@ impl Candidate {
         Ok(Self { wish, terms: 0, phase, thread: Some(thread.context("leader election cannot start")?) })
     }
 
-    /// Waits until this replica leads; it must not be acting.
+    /// Waits until this replica leads. It must not act before.
     pub async fn elected(&mut self) -> anyhow::Result<()> {
         self.terms += 1;
         self.wish.send_replace(Wish::Lead(self.terms));
@@ -59,7 +60,7 @@ impl Candidate {
         if elected { Ok(()) } else { Err(self.ended()) }
     }
 
-    /// Waits until it does not any more; returns why.
+    /// Waits until this replica no longer leads. Returns the reason.
     pub async fn lost(&mut self) -> String {
         let lost = |phase: &Phase| *phase != Phase::Leader;
         let phase = self.phase.wait_for(lost).await.map(|phase| phase.clone());
@@ -70,8 +71,8 @@ impl Candidate {
         }
     }
 
-    /// Takes no part any more. A Lease that is held is given up, so that another replica need not wait for it to run out:
-    /// this replica must have stopped acting.
+    /// Leaves the election. A held Lease is released, so that another replica need not wait until
+    /// it expires. This replica must have stopped acting.
     pub async fn leave(mut self) {
         self.wish.send_replace(Wish::Leave);
         // The phases end with the thread.
@@ -86,16 +87,17 @@ impl Candidate {
     }
 }
 
-/// Takes part until told to leave.
+/// Takes part in the election until the intention is to leave.
 async fn stand(
     config: Config,
     election: LeaderElection,
     mut wishes: watch::Receiver<Wish>,
     phases: watch::Sender<Phase>,
 ) -> anyhow::Result<()> {
-    // One that is told to come back later does so when its next attempt is due, not minutes later.
+    // A response with Retry-After is retried at the next regular attempt, not minutes later.
     let client = connect::asking(config)?;
-    // Leases are about processes that can die, so they are counted in real time, however fast the cluster's runs.
+    // A Lease guards against processes that die, so it is measured in real time, however fast the
+    // cluster's clock runs.
     let mut elector = Elector::new(client, Clock::system(), election);
     let phases = Arc::new(phases);
     loop {
@@ -116,7 +118,8 @@ async fn stand(
             reason = elector.hold() => reason,
         };
         phases.send_replace(Phase::Follower(lost));
-        // Its controllers are given the time to stop: it tries again when they have.
+        // The controllers of the lost term stop first. The next attempt follows when they have
+        // stopped.
         if wishes.wait_for(gone).await.is_err() {
             break;
         }

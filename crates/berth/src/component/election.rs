@@ -10,17 +10,19 @@ use clap::Args;
 
 use crate::process;
 
-/// Whether and how replicas agree on one that acts.
+/// Options of leader election.
 #[derive(Args)]
 #[command(next_help_heading = "Leader election")]
 pub struct ElectionOptions {
     /// Act only while holding a Lease, so that several replicas can run. Use --leader-elect=false for a single one.
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     leader_elect: Option<bool>,
-    /// How long other replicas wait after the last renewal they have seen before one takes over. Default: 8s.
+    /// Time that other replicas wait after the last renewal they have seen before one takes over.
+    /// Default: 8s.
     #[arg(long, value_name = "DURATION", value_parser = positive)]
     leader_elect_lease_duration: Option<Duration>,
-    /// How long the leader tries to renew its Lease before it stops acting; shorter than the lease duration. Default: 7s.
+    /// Time for which the leader tries to renew its Lease before it stops acting; shorter than the
+    /// lease duration. Default: 7s.
     #[arg(long, value_name = "DURATION", value_parser = positive)]
     leader_elect_renew_deadline: Option<Duration>,
     /// Time between two attempts to acquire or renew the Lease. Default: 1s.
@@ -41,11 +43,11 @@ fn positive(text: &str) -> Result<Duration, String> {
 }
 
 impl ElectionOptions {
-    /// The election to take part in, by default on the Lease `name` of this namespace; `None` when there is none. `file` says
-    /// what no option does.
+    /// The election to take part in, by default on the Lease `name` of this namespace; `None`
+    /// without leader election. `file` has the values that no option sets.
     ///
     /// # Errors
-    /// When the durations contradict each other.
+    /// The durations contradict each other.
     pub fn election(&self, name: &str, namespace: &str, file: &Election) -> anyhow::Result<Option<LeaderElection>> {
         if !self.leader_elect.or(file.elect).unwrap_or(true) {
             return Ok(None);
@@ -66,7 +68,7 @@ impl ElectionOptions {
     }
 }
 
-/// The namespace of the pod this runs in; the installation's when it is no pod.
+/// The namespace of this process's pod; outside of a pod, the installation's.
 pub fn own_namespace() -> String {
     let mounted = std::fs::read_to_string("/var/run/secrets/kubernetes.io/serviceaccount/namespace");
     mounted
@@ -76,7 +78,7 @@ pub fn own_namespace() -> String {
         .unwrap_or_else(|| berth_controllers::rights::NAMESPACE.to_owned())
 }
 
-/// The host's name, which in a pod is the pod's, and something no other process has.
+/// The host's name (in a pod, the pod's name) and a random suffix that identifies the process.
 fn identity() -> anyhow::Result<String> {
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let host = match host.trim() {

@@ -1,4 +1,5 @@
-//! What a component tells those who look after it: `/healthz`, `/readyz`, `/metrics`, and the controllers `/explain`.
+//! The HTTP endpoints of a component: `/healthz`, `/readyz`, `/metrics`, and `/explain` of the
+//! controllers.
 
 use std::sync::Arc;
 
@@ -16,38 +17,40 @@ use berth_controllers::configuration::process::{LIVENESS_PATH, READINESS_PATH};
 
 use super::listen::{self, BindAddress, Handler, Peer};
 
-/// Where health and figures are served.
+/// Addresses of health checks and metrics.
 #[derive(Args)]
 #[command(next_help_heading = "Health and metrics")]
 pub struct EndpointOptions {
-    /// Where to serve /healthz and /readyz over HTTP: ADDRESS:PORT, :PORT for every address, 0 for nowhere.
+    /// Address of /healthz and /readyz over HTTP: ADDRESS:PORT, :PORT for every address, 0 to
+    /// disable.
     #[arg(long, value_name = "ADDRESS")]
     health_probe_bind_address: Option<BindAddress>,
-    /// Where to serve /metrics over HTTP: ADDRESS:PORT, :PORT for every address, 0 for nowhere.
+    /// Address of /metrics over HTTP: ADDRESS:PORT, :PORT for every address, 0 to disable.
     #[arg(long, value_name = "ADDRESS")]
     metrics_bind_address: Option<BindAddress>,
 }
 
-/// What is served; every function is asked anew for each request.
+/// Content of the endpoints. Every function is called for each request.
 #[derive(Clone)]
 pub struct Endpoints {
-    /// What is not ready yet; nothing when all is.
+    /// What is not ready yet; empty when the component is ready.
     pub pending: Arc<dyn Fn() -> Vec<String> + Send + Sync>,
-    /// All figures in the Prometheus text format.
+    /// All metrics in the Prometheus text format.
     pub metrics: Arc<dyn Fn() -> String + Send + Sync>,
-    /// Answers `/explain/NAMESPACE/NAME` beside the metrics, where there are queues, to programs on the same machine.
+    /// Answers `/explain/NAMESPACE/NAME` on the metrics port, for programs on the same machine.
+    /// Only the controllers have it.
     pub explain: Option<Explain>,
 }
 
 /// Explains a job of a namespace.
 pub type Explain = Arc<dyn Fn(&str, &str) -> Result<Value, Status> + Send + Sync>;
 
-/// Where all this is served when no option says.
+/// Addresses and paths that hold without an option.
 #[derive(Clone, Debug)]
 pub struct Places {
     /// Address of the probes.
     pub health: BindAddress,
-    /// Address of the figures.
+    /// Address of the metrics.
     pub metrics: BindAddress,
     /// Path of the readiness probe.
     pub readiness: String,
@@ -56,13 +59,13 @@ pub struct Places {
 }
 
 impl Places {
-    /// These addresses, under Kubernetes' usual paths.
+    /// These addresses, with Kubernetes' usual paths.
     pub fn at(health: BindAddress, metrics: BindAddress) -> Self {
         Self { health, metrics, readiness: READINESS_PATH.to_owned(), liveness: LIVENESS_PATH.to_owned() }
     }
 }
 
-/// Sockets that are bound but do not answer yet.
+/// Endpoints that are bound but do not answer yet.
 pub struct Bound {
     health: Option<tokio::net::TcpListener>,
     metrics: Option<tokio::net::TcpListener>,
@@ -70,7 +73,7 @@ pub struct Bound {
 }
 
 impl EndpointOptions {
-    /// Binds the addresses asked for, or these.
+    /// Binds the addresses of the options, else the defaults.
     pub async fn bind(&self, places: Places) -> anyhow::Result<Bound> {
         let health = self.health_probe_bind_address.unwrap_or(places.health);
         let metrics = self.metrics_bind_address.unwrap_or(places.metrics);
@@ -88,7 +91,7 @@ impl EndpointOptions {
 }
 
 impl Bound {
-    /// The addresses bound, for people: what is served and where.
+    /// The bound addresses as URLs to print.
     pub fn describe(&self) -> Vec<String> {
         let url = |listener: &Option<tokio::net::TcpListener>, path: &str| {
             let address = listener.as_ref()?.local_addr().ok()?;
@@ -102,7 +105,7 @@ impl Bound {
         all.into_iter().flatten().collect()
     }
 
-    /// Answers until the tasks are dropped.
+    /// Answers requests until the tasks are dropped.
     pub fn serve(self, endpoints: &Endpoints, tasks: &mut JoinSet<()>) {
         if let Some(listener) = self.health {
             tasks.spawn(listen::serve(listener, None, health(endpoints.clone(), self.places)));
@@ -152,7 +155,7 @@ fn metrics(endpoints: Endpoints) -> Handler {
     })
 }
 
-/// Answers with the explanation of a workload, to clients on this machine.
+/// Answers with the explanation of a workload, to clients on this machine only.
 fn explanation(endpoints: &Endpoints, (namespace, name): (&str, &str), is_here: bool) -> Response<Full<Bytes>> {
     let answer = match &endpoints.explain {
         None => Err(Status::no_such_path()),
@@ -170,7 +173,7 @@ fn explanation(endpoints: &Endpoints, (namespace, name): (&str, &str), is_here: 
 }
 
 const JSON: &str = "application/json";
-const FROM_ELSEWHERE: &str = "explanations are given here to this machine alone: ask the API server for them (explain.berth.dev), \
+const FROM_ELSEWHERE: &str = "this port explains to clients on this machine only: request explanations from the API server (explain.berth.dev), \
                               which knows who may see them";
 
 /// Namespace and name of `/explain/NAMESPACE/NAME`.
@@ -232,6 +235,6 @@ mod tests {
             "{error}"
         );
         let any = Places::at(BindAddress::Any(0), BindAddress::Any(0));
-        assert!(options.bind(any).await.is_ok(), "any free port is another one each time");
+        assert!(options.bind(any).await.is_ok(), "port 0 selects a different port each time");
     }
 }

@@ -1,5 +1,5 @@
-//! Small HTTP servers of a component: health, metrics, webhooks. HTTP/1.1 and HTTP/2, with TLS where asked for.
-//! Everything a stranger can hold on to has a limit.
+//! Small HTTP servers of a component: health, metrics, webhooks. HTTP/1.1 and HTTP/2, optionally
+//! with TLS. Connections, handshakes and headers have limits.
 
 use std::convert::Infallible;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -20,21 +20,21 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio_rustls::TlsAcceptor;
 
-/// Connections served at once; further ones wait in the kernel's queue.
+/// Maximum number of concurrent connections. Further ones wait in the kernel's queue.
 const CONNECTIONS_MAX: usize = 256;
-/// Time for a TLS handshake.
+/// Time limit of a TLS handshake.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
-/// Time from a connection (or the last answer on it) to the next request's complete headers.
+/// Time limit from a connection, or its last response, to the complete headers of the next request.
 const HEADER_READ_TIMEOUT: Duration = Duration::from_secs(60);
 
 pub use berth_controllers::configuration::BindAddress;
 
-/// Binds; `None` when the address is off. `what` names who said so in errors.
+/// Binds an address; `None` if it is disabled. `what` names the option in errors.
 pub async fn bind(address: BindAddress, what: &str) -> anyhow::Result<Option<TcpListener>> {
     let bound = match address {
         BindAddress::Off => return Ok(None),
         BindAddress::At(address) => TcpListener::bind(address).await,
-        // One socket for both families, where there are both.
+        // One socket serves both address families, where the machine has both.
         BindAddress::Any(port) => match TcpListener::bind((Ipv6Addr::UNSPECIFIED, port)).await {
             Ok(listener) => Ok(listener),
             Err(_) => TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)).await,
@@ -43,16 +43,16 @@ pub async fn bind(address: BindAddress, what: &str) -> anyhow::Result<Option<Tcp
     bound.map(Some).with_context(|| format!("{what}: cannot listen there"))
 }
 
-/// An answer to come.
+/// A response in preparation.
 pub type Answer = Pin<Box<dyn Future<Output = Response<Full<Bytes>>> + Send>>;
 /// Answers requests.
 pub type Handler = Arc<dyn Fn(Request<Incoming>) -> Answer + Send + Sync>;
 
-/// Serves until dropped. `tls` is asked for the certificate at every handshake.
+/// Serves until dropped. `tls` returns the certificate for each handshake.
 pub async fn serve(listener: TcpListener, tls: Option<Arc<rustls::ServerConfig>>, handler: Handler) {
     let slots = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     let acceptor = tls.map(TlsAcceptor::from);
-    // Dropping the set ends the connections with the server.
+    // Dropping the set closes the connections.
     let mut connections = tokio::task::JoinSet::new();
     loop {
         let slot = slots.clone().acquire_owned().await.expect("the semaphore is never closed");
@@ -66,8 +66,8 @@ pub async fn serve(listener: TcpListener, tls: Option<Arc<rustls::ServerConfig>>
                 });
             }
             Err(error) => {
-                // Out of file descriptors, or the peer gave up already: neither is a reason to stop, but the former
-                // would spin.
+                // The process is out of file descriptors, or the peer gave up. Neither is a reason
+                // to stop. The pause keeps the former from spinning.
                 tracing::warn!(%error, "accepting a connection");
                 tokio::time::sleep(Duration::from_millis(50)).await;
             }
@@ -75,17 +75,19 @@ pub async fn serve(listener: TcpListener, tls: Option<Arc<rustls::ServerConfig>>
     }
 }
 
-/// Certificates a client has shown that it has the key of, its own first; nobody has looked yet who signed them.
+/// The client's certificate chain, its own certificate first. The client has proved that it has the
+/// key. The chain is not verified yet.
 #[derive(Clone)]
 pub struct PeerCertificates(pub Arc<[CertificateDer<'static>]>);
 
-/// Where a request comes from.
+/// Origin of a request.
 #[derive(Clone, Copy)]
 pub struct Peer(SocketAddr);
 
 impl Peer {
-    /// Is it this machine, or this pod (a port-forward), under the address it calls itself by? Some proxies that hand on what comes
-    /// from elsewhere use another one of 127.0.0.0/8.
+    /// Whether the request comes from this machine or pod (such as through a port-forward), at the
+    /// address that names itself. Other addresses of 127.0.0.0/8 do not count, because some proxies
+    /// forward remote requests from there.
     pub fn is_here(self) -> bool {
         [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)].contains(&self.0.ip().to_canonical())
     }
@@ -126,12 +128,12 @@ async fn converse(
     }
 }
 
-/// An answer of plain text.
+/// A response of plain text.
 pub fn text(code: StatusCode, text: impl Into<Bytes>) -> Response<Full<Bytes>> {
     answer(code, "text/plain; charset=utf-8", text)
 }
 
-/// An answer of a media type.
+/// A response of a media type.
 pub fn answer(code: StatusCode, media: &'static str, body: impl Into<Bytes>) -> Response<Full<Bytes>> {
     let mut response = Response::new(Full::new(body.into()));
     *response.status_mut() = code;

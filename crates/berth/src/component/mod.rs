@@ -1,4 +1,5 @@
-//! What every process that runs controllers has: a way to the cluster, a clock, leader election, health and metrics.
+//! Common parts of every process that runs controllers: a client, a clock, leader election, health
+//! checks and metrics.
 
 pub mod candidate;
 pub mod election;
@@ -34,28 +35,29 @@ pub struct ComponentOptions {
     pub time: TimeOptions,
 }
 
-/// Whether this replica acts; clones share the answer.
+/// Whether this replica acts. Clones share the state.
 #[derive(Clone, Default)]
 pub struct Leading(Arc<watch::Sender<bool>>);
 
 impl Leading {
-    /// Whether it does now.
+    /// Whether this replica acts now.
     pub fn is(&self) -> bool {
         *self.0.borrow()
     }
 
-    /// Waits until it does.
+    /// Waits until this replica acts.
     pub async fn begun(&self) {
-        // The sender is this very one: it cannot be gone.
+        // The sender is part of `self`, so it is not dropped.
         let _ = self.0.subscribe().wait_for(|leads| *leads).await;
     }
 
-    /// Waits until it does not.
+    /// Waits until this replica does not act.
     pub async fn ended(&self) {
         let _ = self.0.subscribe().wait_for(|leads| !*leads).await;
     }
 
-    /// The answer in the Prometheus text format, under client-go's name. `name` is the component's.
+    /// The state as a metric in the Prometheus text format, under client-go's name. `name` is the
+    /// component's.
     pub fn text(&self, name: &str) -> String {
         const NAME: &str = "leader_election_master_status";
         let leads = u8::from(self.is());
@@ -63,14 +65,15 @@ impl Leading {
     }
 }
 
-/// Installs controllers in a manager; done anew for every term of leading.
+/// Installs controllers in a manager. Called once per term of leadership.
 pub type Install = Box<dyn Fn(&mut Manager)>;
 
-/// Runs a manager's controllers, which `install` has installed in it, until Ctrl-C or SIGTERM: while this replica is the leader if
-/// it is a candidate. Caches are filled before it is one, and followed while another one leads.
+/// Runs a manager's controllers, which `install` has installed, until Ctrl-C or SIGTERM. With
+/// leader election they run while this replica leads. Caches are filled before the election, and
+/// followed while another replica leads.
 ///
-/// A leader that loses its Lease stops acting, and nothing else: what it serves goes on, and it stands by like any other replica,
-/// with new controllers over the caches it has.
+/// A leader that loses its Lease stops its controllers and continues to serve. It stands by like
+/// any other replica, and builds new controllers over its caches for the next term.
 pub async fn run(
     mut manager: Manager,
     mut candidate: Option<Candidate>,
@@ -82,7 +85,7 @@ pub async fn run(
         terms(&mut manager, candidate.as_mut(), leading, &install, signal.as_mut()).await
     };
     leading.0.send_replace(false);
-    // The controllers have stopped; only now may another replica start at once.
+    // The controllers have stopped: another replica may start now.
     if let Some(candidate) = candidate {
         candidate.leave().await;
     }
@@ -90,7 +93,7 @@ pub async fn run(
     Ok(ExitCode::SUCCESS)
 }
 
-/// Term after term of leading, until there is a signal; returns that.
+/// Runs term after term until a signal arrives. Returns the signal.
 async fn terms(
     manager: &mut Manager,
     mut candidate: Option<&mut Candidate>,
@@ -139,7 +142,7 @@ async fn terms(
         if let Some(signal) = stopped {
             return signal;
         }
-        tracing::warn!("this replica does not lead any more: {reason}; it stands by");
+        tracing::warn!("this replica no longer leads: {reason}; it stands by");
         manager.renew(|manager| install(manager)).await;
     }
 }

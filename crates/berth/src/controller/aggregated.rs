@@ -1,5 +1,6 @@
-//! The API groups the controllers serve behind the API server, as an aggregated API server: to the API server alone, which
-//! has authorized what it sends on, and proves who it is by the front proxy's certificate.
+//! The API groups of the controllers as an aggregated API server. Only the API server may call it:
+//! it has authorized the request already, and authenticates itself by the front proxy's
+//! certificate.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -30,41 +31,43 @@ use tokio::sync::Notify;
 use crate::component::Leading;
 use crate::component::listen::{self, PeerCertificates};
 
-/// Where every cluster says how its API server proves who it is.
+/// ConfigMap in which every cluster publishes the authority of its front proxy.
 const NAMESPACE: &str = "kube-system";
 const CONFIG_MAP: &str = "extension-apiserver-authentication";
-/// How often that is read again.
+/// Interval at which the ConfigMap is read again.
 const LOOK: Duration = Duration::from_secs(60);
-/// The same while something is wrong; also the least time between two looks that strangers cause.
+/// The same after a failure; also the minimum time between two reads that unknown clients cause.
 const RETRY: Duration = Duration::from_secs(2);
 
-/// Whom to believe: a front proxy and how it says on whose behalf it asks.
+/// How requests of the API server are recognized: the front proxy's authority, and the headers that
+/// name the user.
 struct Believed {
     verifier: Arc<dyn ClientCertVerifier>,
-    /// Common names of its certificate; any when there are none.
+    /// Accepted common names of the front proxy's certificate; every name if empty.
     names: Vec<String>,
     headers: RequestHeaders,
 }
 
-/// Serves the groups; clones share what they know.
+/// Serves the groups. Clones share their state.
 #[derive(Clone)]
 pub struct Aggregated {
     groups: Arc<[Arc<dyn Extension>]>,
     leading: Leading,
     believed: Arc<RwLock<Option<Believed>>>,
-    /// Somebody came with a certificate nobody knows: the API server may have a new one.
+    /// Notified when a client presented a certificate of an unknown authority: the API server may
+    /// have a new one.
     stranger: Arc<Notify>,
 }
 
 impl Aggregated {
-    /// Serves these groups once the front proxy is known.
+    /// Serves these groups once the front proxy's authority is known.
     pub fn new(groups: Vec<Arc<dyn Extension>>, leading: Leading) -> Self {
         Self { groups: groups.into(), leading, believed: Arc::default(), stranger: Arc::default() }
     }
 
     /// Answers a request below `/apis/`.
     pub async fn answer(&self, request: Request<Incoming>) -> Response<Full<Bytes>> {
-        // The body is nothing that is read, and nothing to hold on to while the answer is found.
+        // The body is not read, and is dropped before the answer is computed.
         match self.find(&request.map(drop)).await {
             Ok(response) => {
                 let (parts, body) = response.into_parts();
@@ -90,9 +93,9 @@ impl Aggregated {
         extension::answer(group, asked, request.headers()).await
     }
 
-    /// On whose behalf the front proxy asks. Nobody else is believed.
+    /// The user for whom the front proxy makes the request. Every other client is refused.
     fn user(&self, request: &Request<()>) -> Result<UserInfo, Status> {
-        let refused = || Status::unauthorized("only the API server is answered here");
+        let refused = || Status::unauthorized("only requests of the API server are answered here");
         let shown = request.extensions().get::<PeerCertificates>().ok_or_else(refused)?;
         let (leaf, chain) = shown.0.split_first().ok_or_else(refused)?;
         let believed = self.believed.read();
@@ -105,7 +108,7 @@ impl Aggregated {
         believed.headers.user(&headers.collect::<Vec<_>>()).ok_or_else(refused)
     }
 
-    /// Keeps knowing the front proxy, until dropped.
+    /// Keeps the front proxy's authority up to date, until dropped.
     pub async fn follow_front_proxy(self, client: Client) {
         let clock = Clock::system();
         let api: Api<ConfigMap> = Api::namespaced(client, NAMESPACE);
@@ -139,7 +142,7 @@ impl Aggregated {
 }
 
 impl Believed {
-    /// What the ConfigMap says.
+    /// The content of the ConfigMap.
     fn read(found: &ConfigMap) -> anyhow::Result<Self> {
         let text = |key: &str| found.data.as_ref().and_then(|data| data.get(key)).map(String::as_str);
         let list = |key: &str| -> anyhow::Result<Vec<String>> {
@@ -176,8 +179,8 @@ impl Believed {
     }
 }
 
-/// Takes any certificate whose key the client has, or none: webhooks are called by whoever the API server is, with whatever
-/// certificate; [`Aggregated`] looks at who signed it.
+/// Accepts any certificate whose key the client has, or none. API servers call webhooks with any
+/// certificate; [`Aggregated`] verifies the authority itself.
 #[derive(Debug)]
 pub struct Anybody(Arc<rustls::crypto::CryptoProvider>);
 
@@ -230,7 +233,8 @@ impl ClientCertVerifier for Anybody {
     }
 }
 
-/// The address to tell the API server: the one given, the one bound, or the one this machine has towards the API server.
+/// The address for the API server: the option's, else the bound one, else the one that this machine
+/// uses towards the API server.
 pub async fn advertised(given: Option<IpAddr>, bound: SocketAddr, api_server: &http::Uri) -> Option<SocketAddr> {
     if let Some(address) = given {
         return Some(SocketAddr::new(address, bound.port()));
@@ -238,7 +242,7 @@ pub async fn advertised(given: Option<IpAddr>, bound: SocketAddr, api_server: &h
     if !bound.ip().is_unspecified() {
         return Some(bound);
     }
-    // Connecting such a socket sends nothing; it makes the system choose the address it would send from.
+    // Connecting a UDP socket sends nothing. It makes the system choose the source address.
     let towards = async {
         let host = api_server.host()?.trim_matches(['[', ']']);
         let server = tokio::net::lookup_host((host, api_server.port_u16().unwrap_or(443))).await.ok()?.next()?;
@@ -250,11 +254,13 @@ pub async fn advertised(given: Option<IpAddr>, bound: SocketAddr, api_server: &h
     towards.await
 }
 
-/// Whenever this replica begins to act, tells the API server where it is.
+/// Publishes this replica's address each time it begins to act.
 pub async fn advertise(client: Client, namespace: String, address: Option<SocketAddr>, leading: Leading) {
     leading.begun().await;
     let Some(address) = address else {
-        return tracing::warn!("no address to be reached under: give --advertise-address to serve pending workloads");
+        return tracing::warn!(
+            "no address for the API server is known, so pending workloads are not served; set --advertise-address"
+        );
     };
     loop {
         leading.begun().await;
@@ -265,7 +271,7 @@ pub async fn advertise(client: Client, namespace: String, address: Option<Socket
     }
 }
 
-/// Writes the address under which this replica answers, until that has been done.
+/// Writes the address of this replica. Retries until it is written.
 async fn write_address(client: &Client, namespace: &str, address: SocketAddr) {
     let clock = Clock::system();
     let api: Api<EndpointSlice> = Api::namespaced(client.clone(), namespace);
@@ -278,7 +284,7 @@ async fn write_address(client: &Client, namespace: &str, address: SocketAddr) {
             Err(error) => {
                 tracing::warn!(
                     error = berth_runtime::brief(&error),
-                    "cannot tell the API server where pending workloads are served"
+                    "cannot publish the address at which pending workloads are served"
                 );
                 clock.sleep(wait).await;
                 wait = (wait * 2).min(LOOK);

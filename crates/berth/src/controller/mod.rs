@@ -39,14 +39,17 @@ pub struct Options {
     /// Configuration of the queueing controllers: a Kueue Configuration file. Default: Kueue's defaults.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Requests a second and kind of object. Default: clientConnection.qps of the configuration, else no limit.
+    /// Maximum requests per second, for each kind of object. Default: clientConnection.qps of the
+    /// configuration, else no limit.
     #[arg(long, value_name = "QPS", requires = "kube_api_burst")]
     kube_api_qps: Option<f64>,
-    /// Requests at once after a pause. Default: clientConnection.burst of the configuration.
+    /// Maximum burst of requests after a pause. Default: clientConnection.burst of the
+    /// configuration.
     #[arg(long, value_name = "BURST", requires = "kube_api_qps")]
     kube_api_burst: Option<u32>,
-    /// Address under which the API server reaches this replica's webhook port, for what is asked of the controllers through
-    /// it (pending workloads, explanations). Default: the address bound, else the one this machine has towards the API server.
+    /// Address at which the API server reaches this replica's webhook port, for requests that it
+    /// forwards to the controllers (pending workloads, explanations). Default: the bound address,
+    /// else the one that this machine uses towards the API server.
     #[arg(long, value_name = "IP", env = "POD_IP")]
     advertise_address: Option<IpAddr>,
     #[command(flatten)]
@@ -62,16 +65,16 @@ pub fn main(options: &Options) -> anyhow::Result<ExitCode> {
     process::run(control(options))
 }
 
-/// Reads a configuration file for controllers in this namespace, unless it names another.
+/// Reads a configuration file, for controllers in this namespace unless the file names another.
 ///
 /// # Errors
-/// Everything that is wrong with it or cannot be honoured, by field.
+/// The file has errors or settings that Berth does not have; all are listed by field.
 pub fn configuration(file: &Path, own_namespace: &str) -> anyhow::Result<Loaded> {
     configuration::read(process::read(file)?, own_namespace)
         .map_err(|errors| anyhow!("{}: {}", file.display(), field::aggregate(&errors)))
 }
 
-/// Where a file wants health and figures to be served.
+/// Addresses of health checks and metrics in the configuration file.
 fn places(file: &Process) -> Places {
     let usual = Places::at(BindAddress::Any(defaults::HEALTH_PORT), BindAddress::Any(defaults::METRICS_PORT));
     Places {
@@ -117,7 +120,7 @@ async fn control(options: &Options) -> anyhow::Result<ExitCode> {
     let mut manager = Manager::new(client.clone(), clock);
     let controllers = Controllers::default();
     let (installs, settings) = (controllers.clone(), config.clone());
-    // One for all terms of leading, so that the decisions of earlier terms stay known.
+    // Shared by all terms of leadership, so that decisions of earlier terms stay known.
     let decisions = Decisions::default();
     let journal = options.journal.open(&decisions)?;
     let install: component::Install = Box::new(move |manager| {
@@ -179,7 +182,7 @@ async fn control(options: &Options) -> anyhow::Result<ExitCode> {
     };
     let ended = tokio::select! {
         ended = component::run(manager, candidate, &leading, install) => ended,
-        kinds = late => Err(anyhow!("controller.cacheSyncTimeout is over, and caches are not filled: {kinds}")),
+        kinds = late => Err(anyhow!("controller.cacheSyncTimeout expired before these caches were filled: {kinds}")),
     };
     if let Some(journal) = journal {
         journal.close();

@@ -1,5 +1,6 @@
-//! The Helm chart, made from the same objects as what `berth install` prints: values are put in as marks, and marks become
-//! template expressions. `deploy/helm/berth` holds the result; a test makes it anew and compares.
+//! The Helm chart, generated from the objects that `berth install` prints. Values that differ are
+//! inserted as marks, and marks become template expressions. `deploy/helm/berth` has the result; a
+//! test generates it again and compares.
 
 use std::path::Path;
 
@@ -14,19 +15,20 @@ use super::manifests::{self, Parts, Settings, Values};
 const OPEN: &str = "@@{";
 const CLOSE: &str = "}@@";
 
-/// A value that Helm fills in.
+/// A value that Helm inserts.
 fn mark(expression: &str) -> String {
     format!("{OPEN}{expression}{CLOSE}")
 }
 
-/// What the objects must agree about with the configuration file, each as the expression Helm works it out by.
+/// The values that the objects share with the configuration file, each as the Helm expression that
+/// computes it.
 fn settings(of: fn(&str) -> String) -> Settings {
     const FILE: &str = "(fromYaml .Values.configuration)";
     let text = |section: &str, field: &str, usual: &str| {
         of(&format!("dig `{section}` `{field}` `` {FILE} | default {usual} | quote"))
     };
     let quoted = |text: &str| format!("`{text}`");
-    // Of an address, its port; of one that is off, the usual.
+    // The port of an address; the default port if the address is disabled.
     let port = |section: &str, field: &str, usual: u16| {
         let address = format!("dig `{section}` `{field}` `` {FILE} | toString");
         json!(of(&format!("{address} | regexFind `:[0-9]+$` | default `:{usual}` | trimPrefix `:`")))
@@ -65,7 +67,8 @@ pub fn files() -> anyhow::Result<Vec<(String, String)>> {
     let is_hook = |object: &&Value| object["kind"].as_str().is_some_and(|kind| kind.ends_with("WebhookConfiguration"));
     let plain = manifests::objects(&values, &without(None));
     let held = manifests::objects(&values, &without(Some(mark(".Values.holdPolicy"))));
-    // Helm makes the namespace (--create-namespace); a chart that brings its own cannot be uninstalled cleanly.
+    // Helm creates the namespace (--create-namespace). A chart with a namespace of its own cannot
+    // be uninstalled cleanly.
     let body: Vec<&Value> = plain.iter().filter(|o| o["kind"] != "Namespace").filter(|o| !is_hook(o)).collect();
     let hooks: Vec<&Value> = plain.iter().filter(is_hook).collect();
     let held_hooks: Vec<&Value> = held.iter().filter(is_hook).collect();
@@ -96,8 +99,8 @@ fn is_policy(object: &&Value) -> bool {
     object["kind"].as_str().is_some_and(|kind| kind.starts_with("MutatingAdmissionPolicy"))
 }
 
-/// What policies need to know of the configuration file, read by Helm. What the file leaves out is as
-/// [`berth_controllers::configuration`] has it.
+/// The values that the hold policies take from the configuration file, as Helm expressions. Absent
+/// settings have the defaults of [`berth_controllers::configuration`].
 fn variables() -> String {
     let selector = "(dict \"matchExpressions\" (list (dict \"key\" \"kubernetes.io/metadata.name\" \"operator\" \"NotIn\" \
                     \"values\" (list \"kube-system\" ($configuration.namespace | default .Release.Namespace)))))";
@@ -137,7 +140,7 @@ fn about() -> String {
     )
 }
 
-/// `values.yaml`: what `berth install` takes by default.
+/// `values.yaml`: the defaults of `berth install`.
 fn defaults() -> anyhow::Result<String> {
     let configuration = manifests::configuration().lines().map(|line| format!("  {line}\n")).collect::<String>();
     Ok(format!(
@@ -165,12 +168,12 @@ fn documents<'a>(objects: impl Iterator<Item = &'a Value>) -> anyhow::Result<Str
     Ok(text)
 }
 
-/// Braces of the objects' own are no expressions.
+/// Braces that belong to the objects are escaped.
 fn escaped(yaml: &str) -> String {
     yaml.replace("{{", "{{ \"{{\" }}")
 }
 
-/// Marks as template expressions, without the quotes YAML puts around them.
+/// Marks as template expressions, without YAML's quotes around them.
 fn expressions(yaml: &str) -> anyhow::Result<String> {
     let mut text = String::with_capacity(yaml.len());
     let mut rest = yaml;
@@ -215,7 +218,7 @@ mod tests {
         Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/helm/berth")
     }
 
-    /// What Helm does with expressions as simple as ours.
+    /// Evaluates expressions as Helm does, as far as the chart uses them.
     fn render(template: &str, values: &[(String, String)]) -> String {
         let mut text = template.to_owned();
         for (expression, value) in values {
@@ -282,7 +285,7 @@ mod tests {
                 };
                 let text = text.replace("{{- end }}\n", "");
                 assert!(!text.contains("{{"), "{template}: an expression nobody fills in");
-                // Descriptions may end in dashes; a document begins with a line of three.
+                // Descriptions may end in dashes. A document begins with a line of three dashes.
                 for document in format!("\n{text}").split("\n---\n").filter(|document| !document.trim().is_empty()) {
                     rendered.push(serde_saphyr::from_str(document).expect("YAML"));
                 }

@@ -1,8 +1,9 @@
-//! What would refuse an installation, found out before anything is changed.
+//! Finds what would refuse an installation, before anything is changed.
 //!
-//! Webhooks of programs that do not run any more are what stops an installation in the middle: those whose failure policy is to
-//! refuse, and whose Service has no endpoint, refuse everything they are asked about. A cluster that comes from Kueue has some two
-//! dozen of them, about Deployments and pods of nearly every namespace among others.
+//! An installation is typically stopped halfway by webhooks of programs that no longer run: a
+//! webhook with failure policy Fail whose Service has no endpoint refuses every matching request. A
+//! cluster with Kueue has some two dozen webhooks, among them for Deployments and pods of nearly
+//! every namespace.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -22,34 +23,34 @@ use super::{FIELD_MANAGER, manifests};
 
 const KUEUE: &str = "kueue.x-k8s.io";
 
-/// What was found.
+/// Findings of a check.
 #[derive(Debug, Default)]
 pub struct Report {
-    /// What must be dealt with first.
+    /// Obstacles that must be removed first.
     pub obstacles: Vec<String>,
-    /// What is good to know.
+    /// Notes for the user.
     pub notes: Vec<String>,
 }
 
 /// Namespace and name of a Service.
 type Service = (String, String);
 
-/// Something that is going to be written.
+/// An object that is going to be written.
 #[derive(Clone, Debug)]
 struct Subject {
-    /// For people.
+    /// Description for messages.
     what: String,
     group: String,
     version: String,
     resource: String,
     operation: &'static str,
-    /// Where; any namespace when it is not known.
+    /// Namespace; `None` matches every namespace.
     namespace: Option<String>,
-    /// Labels of the object; any when they are not known.
+    /// Labels of the object; `None` if they are unknown, which matches every selector.
     labels: Option<Value>,
 }
 
-/// A webhook that would refuse something.
+/// A webhook that would refuse an object.
 #[derive(Debug, PartialEq)]
 struct Refusal {
     /// Kind and name of its configuration.
@@ -59,7 +60,7 @@ struct Refusal {
     what: String,
 }
 
-/// Looks for what would refuse these objects, or what the controllers will write when they run.
+/// Finds what would refuse these objects, or the objects that the controllers write when they run.
 pub async fn look(client: &Client, objects: &[Value], hold_only: bool) -> anyhow::Result<Report> {
     let mut report = Report::default();
     let namespace = namespace_of(objects);
@@ -135,13 +136,13 @@ fn text(value: &Value) -> String {
     value.as_str().unwrap_or_default().to_owned()
 }
 
-/// The Service a `clientConfig` names; one with a URL names none.
+/// The Service of a `clientConfig`; `None` for a URL.
 fn service(config: &Value) -> Option<Service> {
     let service = config.get("service").filter(|service| !service.is_null())?;
     Some((text(&service["namespace"]), text(&service["name"])))
 }
 
-/// The Service that converts the objects of a definition.
+/// The conversion Service of a definition.
 fn converter(definition: &Value) -> Option<Service> {
     let conversion = &definition["spec"]["conversion"];
     (conversion["strategy"] == "Webhook").then(|| service(&conversion["webhook"]["clientConfig"]))?
@@ -151,7 +152,7 @@ fn named((namespace, name): &Service) -> String {
     format!("{namespace}/{name}")
 }
 
-/// Those of these Services that have an endpoint that is ready.
+/// Which of these Services have a ready endpoint.
 async fn ready(client: &Client, services: BTreeSet<Service>) -> anyhow::Result<BTreeSet<Service>> {
     let mut ready = BTreeSet::new();
     for (namespace, name) in services {
@@ -170,7 +171,7 @@ async fn ready(client: &Client, services: BTreeSet<Service>) -> anyhow::Result<B
     Ok(ready)
 }
 
-/// Services that answer for Kueue's kinds, and are not this installation's.
+/// Services that convert or serve Kueue's kinds and do not belong to this installation.
 fn running(configurations: &[Value], ready: &BTreeSet<Service>) -> BTreeSet<(&'static str, Service)> {
     let hooks = configurations.iter().flat_map(hooks);
     let about_queues = hooks.filter(|hook| {
@@ -181,11 +182,11 @@ fn running(configurations: &[Value], ready: &BTreeSet<Service>) -> BTreeSet<(&'s
     services.filter(|service| ready.contains(service)).map(|service| (KUEUE, service)).collect()
 }
 
-/// An object of the installation, and what it brings about.
+/// An object of the installation, and the objects that it causes to be created.
 fn subjects(object: &Value) -> Vec<Subject> {
     let (api_version, kind) = (text(&object["apiVersion"]), text(&object["kind"]));
     let (group, version) = api_version.split_once('/').unwrap_or(("", &api_version));
-    // The API server asks no webhook about what says how it asks webhooks.
+    // The API server calls no webhook for webhook configurations.
     if group == "admissionregistration.k8s.io" {
         return Vec::new();
     }
@@ -215,7 +216,7 @@ fn subjects(object: &Value) -> Vec<Subject> {
     vec![subject, sets, pods]
 }
 
-/// What the controllers write when they run.
+/// The objects that the controllers write when they run.
 fn written() -> Vec<Subject> {
     let one = |group: &str, resource: &str, operation| Subject {
         what: format!("what the controllers write of {resource}"),
@@ -234,7 +235,7 @@ fn written() -> Vec<Subject> {
     all.flat_map(|(group, resource, verbs)| operations(verbs).into_iter().map(|it| one(group, resource, it))).collect()
 }
 
-/// Which webhooks would refuse which of the subjects: those that must be asked and have no endpoint.
+/// The webhooks that would refuse each subject: those with failure policy Fail and no endpoint.
 fn refusals(
     configurations: &[Value],
     ready: &BTreeSet<Service>,
@@ -262,7 +263,8 @@ fn refusals(
     refusals
 }
 
-/// Whether a webhook is asked about this. Its `matchConditions` are not evaluated: they may say no.
+/// Whether a webhook is called for this object. Its `matchConditions`, which may exclude the
+/// object, are not evaluated.
 fn is_asked(hook: &Value, subject: &Subject, own: &str, own_labels: Option<&Value>) -> bool {
     let has = |list: &Value, wanted: &str| {
         list.as_array().is_some_and(|all| all.iter().any(|one| one == "*" || one == wanted || wanted == "*"))
@@ -274,7 +276,8 @@ fn is_asked(hook: &Value, subject: &Subject, own: &str, own_labels: Option<&Valu
             Some((of, sub)) => (of == "*" || of == kind) && (sub == "*" || (sub == part && !part.is_empty())),
         })
     };
-    // Other versions are converted to one a rule is about, unless that is switched off.
+    // Objects of other versions are converted to a version of the rule, unless `matchPolicy` is
+    // Exact.
     let any_version = hook["matchPolicy"] != "Exact";
     let mut rules = hook["rules"].as_array().into_iter().flatten();
     let about = rules.any(|rule| {
@@ -288,7 +291,7 @@ fn is_asked(hook: &Value, subject: &Subject, own: &str, own_labels: Option<&Valu
             return true;
         }
         let labels: BTreeMap<String, String> = serde_json::from_value(labels.clone()).unwrap_or_default();
-        // One that cannot be read is taken to select.
+        // A selector that cannot be parsed counts as matching.
         LabelSelector::from_object(selector).map_or(true, |selector| selector.matches(&labels))
     };
     let in_namespace = subject.namespace.as_ref().is_none_or(|namespace| {
@@ -300,7 +303,7 @@ fn is_asked(hook: &Value, subject: &Subject, own: &str, own_labels: Option<&Valu
     about && in_namespace && subject.labels.as_ref().is_none_or(|labels| selected(&hook["objectSelector"], labels))
 }
 
-/// Refusals for people: one text for each configuration and Service.
+/// Refusals as messages: one for each configuration and Service.
 fn texts(refusals: &[Refusal]) -> Vec<String> {
     let mut grouped: BTreeMap<(&(String, String), &Service), Vec<&Refusal>> = BTreeMap::new();
     for refusal in refusals {
@@ -325,7 +328,7 @@ fn texts(refusals: &[Refusal]) -> Vec<String> {
     texts.collect()
 }
 
-/// Who converts the kinds now, as far as that changes.
+/// The present conversion webhooks of the kinds, as far as the installation changes them.
 fn conversions(
     definitions: &BTreeMap<String, Value>,
     objects: &[Value],
@@ -354,13 +357,13 @@ fn conversions(
         let state = if ready.contains(&service) { "which answers" } else { "which has no ready endpoint" };
         let then = match &own {
             Some(own) => format!("`berth install --apply` hands them to Service {}", named(own)),
-            None => "that stays as it is".to_owned(),
+            None => "this installation does not change that".to_owned(),
         };
         report.notes.push(format!("converted by Service {}, {state}: {}; {then}", named(&service), names.join(", ")));
     }
 }
 
-/// Asks the API server itself about the Deployment, without storing it.
+/// Sends the Deployment to the API server as a dry run.
 async fn dry_run(client: &Client, objects: &[Value]) -> Option<String> {
     let object = objects.iter().find(|object| object["kind"] == "Deployment")?;
     let typed: DynamicObject = serde_json::from_value(object.clone()).ok()?;
@@ -373,7 +376,7 @@ async fn dry_run(client: &Client, objects: &[Value]) -> Option<String> {
     Some(format!("Deployment {namespace}/{name} would be refused: {message}"))
 }
 
-/// Which of the policies and webhook configurations that hold jobs are there.
+/// Which of the policies and webhook configurations that hold jobs exist.
 pub async fn held(client: &Client, objects: &[Value]) -> anyhow::Result<String> {
     let (mut there, mut missing) = (0, Vec::new());
     for object in objects.iter().filter(|object| manifests::holds(object)) {
@@ -388,9 +391,9 @@ pub async fn held(client: &Client, objects: &[Value]) -> anyhow::Result<String> 
         }
     }
     Ok(match (there, missing.as_slice()) {
-        (_, []) => format!("what holds jobs is there: {there} policies, bindings and webhook configurations"),
-        (0, _) => "what holds jobs is not there yet".to_owned(),
-        (_, missing) => format!("what holds jobs is there in part: {} missing", missing.join(", ")),
+        (_, []) => format!("the objects that hold jobs exist: {there} policies, bindings and webhook configurations"),
+        (0, _) => "the objects that hold jobs do not exist yet".to_owned(),
+        (_, missing) => format!("some of the objects that hold jobs are missing: {}", missing.join(", ")),
     })
 }
 
@@ -432,11 +435,11 @@ mod tests {
         assert_eq!(refused(both.clone(), &[], "berth-system"), expected);
         assert_eq!(refused(both.clone(), &[], "kueue-system"), [""; 0], "its selector leaves the namespace out");
         let service = ("kueue-system".to_owned(), "webhook".to_owned());
-        assert_eq!(refused(both, &[service], "berth-system"), [""; 0], "there is an endpoint");
+        assert_eq!(refused(both, &[service], "berth-system"), [""; 0], "the Service has an endpoint");
     }
 
     #[test]
-    fn what_may_be_skipped_or_is_not_asked_refuses_nothing() {
+    fn webhooks_that_are_skipped_or_do_not_match_refuse_nothing() {
         let mut hook = hook("m", "apps", "deployments");
         hook["objectSelector"] = json!({"matchLabels": {"a": "c"}});
         assert_eq!(refused(json!([hook]), &[], "berth-system"), [""; 0]);
@@ -449,11 +452,11 @@ mod tests {
         assert_eq!(refused(json!([hook]), &[], "berth-system"), [""; 0]);
         hook["clientConfig"] = json!({"url": "https://elsewhere"});
         hook["rules"][0]["operations"] = json!(["*"]);
-        assert_eq!(refused(json!([hook]), &[], "berth-system"), [""; 0], "nothing is known of what has a URL");
+        assert_eq!(refused(json!([hook]), &[], "berth-system"), [""; 0], "a webhook with a URL counts as available");
     }
 
     #[test]
-    fn what_the_controllers_write_is_refused_too() {
+    fn refusals_of_the_controllers_own_writes_are_found() {
         let mut of_workloads = hook("vworkload", KUEUE, "workloads");
         of_workloads["rules"][0]["operations"] = json!(["UPDATE"]);
         let found =

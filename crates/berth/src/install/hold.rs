@@ -1,8 +1,8 @@
-//! Policies that hold what queues manage in the API server itself, so that it is held while none of our webhooks answers.
+//! Policies by which the API server itself holds queued jobs while no webhook of Berth answers.
 //!
-//! They cannot look at owners or at other objects but a LocalQueue, so they hold provisionally and note what they did; the
-//! webhooks, or the controllers once they are back, decide ([`berth_controllers::webhooks::held`]). Each comes with one
-//! binding of its name.
+//! A policy can read neither owners nor other objects except a LocalQueue, so it holds jobs
+//! provisionally and marks them. The webhooks decide, or the controllers once they are back
+//! ([`berth_controllers::webhooks::held`]). Each policy has one binding of its name.
 
 use std::collections::BTreeMap;
 
@@ -15,29 +15,30 @@ use serde_json::{Value, json};
 
 use super::manifests::UNMANAGED;
 
-/// The version policies are written in unless another is asked for; Kubernetes serves it since 1.36.
+/// Default API version of the policies, which Kubernetes serves since 1.36.
 pub const VERSION: &str = "v1";
-/// The versions of MutatingAdmissionPolicy there are, newest first.
+/// The API versions of MutatingAdmissionPolicy, newest first.
 pub const VERSIONS: [&str; 2] = [VERSION, "v1beta1"];
 
-/// Name of the queue that jobs without one go to, where it exists.
+/// Name of the LocalQueue that jobs without a queue get, where it exists.
 const DEFAULT_QUEUE: &str = "default";
 
-/// Whom the policies hold, as far as the configuration says: values, or what stands for them in a template.
+/// The part of the configuration that selects held objects: values, or placeholders of a template.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Held {
-    /// Names of the integrations that are on, separated by commas.
+    /// Names of the enabled integrations, separated by commas.
     pub frameworks: String,
     /// Selector of the namespaces whose jobs are managed.
     pub namespaces: Value,
     /// Whether jobs that name no queue are managed: `true` or `false`.
     pub all: String,
-    /// Namespaces whose pods never wait for the controllers, separated by commas: the controllers' own among them.
+    /// Namespaces whose pods never wait for the controllers, separated by commas. The controllers'
+    /// own namespace is one.
     pub spared: String,
 }
 
 impl Held {
-    /// What a configuration says, of controllers in `namespace`.
+    /// The values of a configuration, for controllers in `namespace`.
     pub fn of(config: &Config, namespace: &str) -> Self {
         Self {
             frameworks: config.integrations.frameworks.join(","),
@@ -47,23 +48,24 @@ impl Held {
         }
     }
 
-    /// The namespaces webhooks leave alone, with that of the controllers: its name, or what stands for it in a template.
+    /// The namespaces that webhooks exclude, and the controllers' namespace: its name, or a
+    /// template's placeholder.
     pub fn spared_beside(namespace: &str) -> String {
         format!("{},{namespace}", UNMANAGED.join(","))
     }
 }
 
-/// One policy: whom it is about and what it does.
+/// One policy: the objects that it matches, and its mutation.
 struct Policy {
     name: &'static str,
     rules: Vec<Value>,
     operations: &'static [&'static str],
-    /// Is it about objects that name a queue, or about those that do not?
+    /// Whether it matches objects with a queue name, or those without.
     queued: bool,
     conditions: Vec<(&'static str, String)>,
     variables: Vec<(&'static str, String)>,
     mutation: String,
-    /// Only where the namespace has a default queue.
+    /// Whether it applies only in namespaces with a default queue.
     by_default_queue: bool,
 }
 
@@ -96,9 +98,10 @@ impl Policy {
         let mut policy = json!({
             "apiVersion": api_version, "kind": "MutatingAdmissionPolicy", "metadata": metadata,
             "spec": {
-                // Who names a queue does not start without quota; who names none never depends on us.
+                // A job that names a queue must not start without quota. A job without a queue must
+                // not depend on Berth.
                 "failurePolicy": if self.queued { "Fail" } else { "Ignore" },
-                // The webhooks that run after this have the last word.
+                // The webhooks that run after this policy decide.
                 "reinvocationPolicy": "Never",
                 "matchConstraints": {
                     "objectSelector": {"matchExpressions": [{"key": labels::QUEUE_NAME, "operator": operator}]},
@@ -120,7 +123,7 @@ impl Policy {
         }
         if self.by_default_queue {
             policy["spec"]["paramKind"] = json!({"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "LocalQueue"});
-            // Without a namespace: that of the object in question.
+            // Without a namespace, the namespace of the object is used.
             binding["spec"]["paramRef"] = json!({"name": DEFAULT_QUEUE, "parameterNotFoundAction": "Allow"});
         }
         [policy, binding]
@@ -137,23 +140,23 @@ fn list<T: AsRef<str>>(items: impl IntoIterator<Item = T>) -> String {
     format!("[{}]", items.join(", "))
 }
 
-/// The integration with the name that an expression says is on.
+/// Whether the integration of this name (an expression) is enabled.
 fn is_on(held: &Held, name: &str) -> String {
-    // Commas all around: a template puts names here, which are then found as whole names.
+    // Commas on both sides: a template inserts a list of names, in which whole names are searched.
     format!("',{},'.contains(',' + {name} + ',')", held.frameworks)
 }
 
-/// The namespace is none of those that must come up while nobody is there to let go of anything.
+/// The namespace is not one of those whose pods must start while no controller can release them.
 fn is_not_spared(held: &Held) -> (&'static str, String) {
     ("is-not-spared", format!("!',{},'.contains(',' + request.namespace + ',')", held.spared))
 }
 
-/// All jobs are managed, those without a queue too.
+/// All jobs are managed, also those without a queue.
 fn is_managed(held: &Held) -> (&'static str, String) {
     ("is-managed", format!("true == ({})", held.all))
 }
 
-/// The owner's kind is among these: the object is a part of it and follows it.
+/// The owner's kind is among these: the object is part of its owner and follows it.
 fn is_owned(kinds: &str) -> String {
     format!(
         "has(object.metadata.ownerReferences) && object.metadata.ownerReferences.exists(owner, \
@@ -165,7 +168,7 @@ fn managing() -> String {
     list(managing_kinds().iter().map(|(group, kind)| format!("{group}/{kind}")))
 }
 
-/// `Object.spec.suspend` and the like, set below the object's root.
+/// `Object.spec.suspend` and similar, set below the object's root.
 fn apply(path: &[&str], value: &str) -> String {
     let mut expression = value.to_owned();
     for depth in (0..path.len()).rev() {
@@ -175,7 +178,7 @@ fn apply(path: &[&str], value: &str) -> String {
     expression
 }
 
-/// The expression that fits the kind of job asked about, made from where that kind is suspended.
+/// The expression for the object's kind, built from the field that suspends each kind.
 fn by_kind(of: impl Fn(&[&str]) -> String) -> String {
     const MOST: &[&str] = &["spec", "suspend"];
     let mut elsewhere: BTreeMap<&[&str], Vec<String>> = BTreeMap::new();
@@ -189,7 +192,7 @@ fn by_kind(of: impl Fn(&[&str]) -> String) -> String {
         .fold(of(MOST), |rest, (path, kinds)| format!("request.kind.kind in {} ? {} : {rest}", list(kinds), of(path)))
 }
 
-/// What is the same of all policies about jobs.
+/// Common parts of all policies for jobs.
 fn of_jobs(name: &'static str, held: &Held) -> Policy {
     let kinds = jobs::suspendable();
     let frameworks: Vec<String> = kinds.iter().map(|it| format!("'{}': '{}'", it.kind, it.framework)).collect();
@@ -212,7 +215,7 @@ fn of_jobs(name: &'static str, held: &Held) -> Policy {
         conditions: vec![
             ("is-integrated", is_on(held, &frameworks)),
             ("is-no-part", format!("!({})", is_owned(&managing()))),
-            // One that uses a cluster that is there is not queued: the cluster is.
+            // A RayJob that uses an existing cluster is not queued; the cluster is.
             (
                 "is-queued-itself",
                 "request.kind.kind != 'RayJob' || object.spec.?clusterSelector.orValue({}).size() == 0".to_owned(),
@@ -238,32 +241,32 @@ fn other_jobs(held: &Held) -> Policy {
     policy
 }
 
-/// Does the pod's template say that its pods are queued by themselves?
+/// Whether the template of the pod has the mark that its pods are queued themselves.
 fn is_of_queued_template() -> String {
     format!("object.metadata.?annotations[?'{}'].orValue('') != ''", annotations::POD_SUSPENDING_PARENT)
 }
 
-/// Pods that name a queue, unless what owns them is queued.
+/// Pods that name a queue, unless their owner is queued.
 fn queued_pods(held: &Held) -> Policy {
     let mut policy = of_pods("berth-hold-queued-pods", held);
     policy.queued = true;
-    // What is made of a template that says so is queued by itself, although its owner names a queue too.
+    // A pod of a marked template is queued itself, although its owner names a queue too.
     policy.conditions.push(("is-no-part", format!("{} || !({})", is_of_queued_template(), is_owned(&managing()))));
     policy
 }
 
-/// Pods without a queue in namespaces with a default one, unless something owns them that is queued if anything is.
+/// Pods without a queue in namespaces with a default queue, unless their owner's kind is queued.
 fn defaulted_pods(held: &Held) -> Policy {
     let mut policy = of_pods("berth-hold-pods-of-default-queue", held);
     policy.conditions.push(is_not_spared(held));
     policy.conditions.push(is_not_placed());
-    // What its owner was told decides for a pod that is queued in its owner's name.
+    // For a pod that is queued as part of its owner, the owner's queue decides.
     policy.conditions.push(("is-no-part", format!("!({} || {})", is_of_queued_template(), is_owned(&managing()))));
     policy.by_default_queue = true;
     policy
 }
 
-/// Pods without a queue where all are managed.
+/// Pods without a queue where all pods are managed.
 fn other_pods(held: &Held) -> Policy {
     let mut policy = queued_pods(held);
     policy.name = "berth-hold-pods-without-queue";
@@ -274,12 +277,13 @@ fn other_pods(held: &Held) -> Policy {
     policy
 }
 
-/// The pod comes without a node: one that has it (`kubectl debug node/...`) can have no gates.
+/// The pod has no node yet. A pod that is created with a node (`kubectl debug node/...`) cannot
+/// have scheduling gates.
 fn is_not_placed() -> (&'static str, String) {
     ("is-not-placed", "object.spec.?nodeName.orValue('') == ''".to_owned())
 }
 
-/// What is the same of all policies about pods.
+/// Common parts of all policies for pods.
 fn of_pods(name: &'static str, held: &Held) -> Policy {
     let gates = [constants::ADMISSION_GATE, constants::TOPOLOGY_GATE];
     let of_nodes = list(["DaemonSet", "Node"]);
@@ -313,20 +317,21 @@ fn of_pods(name: &'static str, held: &Held) -> Policy {
     }
 }
 
-/// Deployments, StatefulSets and LeaderWorkerSets hand their queue on to their pods, which are held.
+/// Deployments, StatefulSets and LeaderWorkerSets pass their queue on to their pods, which are
+/// held.
 fn queued_pod_owners(held: &Held) -> Policy {
     let queue = format!("object.metadata.labels['{}']", labels::QUEUE_NAME);
     let mut policy = of_pod_owners("berth-hand-queue-to-pods", held, Some(&queue), "");
-    // Also when the object is changed: its templates may have been replaced.
+    // Also on update: the pod template may have been replaced.
     policy.operations = &["CREATE", "UPDATE"];
     policy.queued = true;
-    // An update matches by what was there as well, and the label may be what it takes away.
+    // An update also matches by the old object, and may remove the label.
     policy.conditions.insert(0, ("is-queued", names_queue()));
     policy
 }
 
-/// New ones without a queue get their namespace's default one: nobody comes by later who would say so, as somebody does of jobs
-/// and pods.
+/// New objects without a queue get their namespace's default queue here: unlike jobs and pods, they
+/// are not settled later by the controllers.
 fn defaulted_pod_owners(held: &Held) -> Policy {
     let queue = format!("'{DEFAULT_QUEUE}'");
     let metadata = format!("metadata: Object.metadata{{labels: {{'{}': {queue}}}}}, ", labels::QUEUE_NAME);
@@ -336,7 +341,7 @@ fn defaulted_pod_owners(held: &Held) -> Policy {
     policy
 }
 
-/// Where all are managed, those without a queue have their pods held, too.
+/// Where all jobs are managed, the pods of objects without a queue are held too.
 fn other_pod_owners(held: &Held) -> Policy {
     let mut policy = of_pod_owners("berth-hold-pods-of-owners-without-queue", held, None, "");
     policy.operations = &["CREATE", "UPDATE"];
@@ -346,13 +351,14 @@ fn other_pod_owners(held: &Held) -> Policy {
     policy
 }
 
-/// The object as it is now names a queue.
+/// The new object names a queue.
 fn names_queue() -> String {
     format!("has(object.metadata.labels) && '{}' in object.metadata.labels", labels::QUEUE_NAME)
 }
 
-/// What is the same of all policies about what makes pods: the templates get the `queue` (an expression), if there is one, and say
-/// who holds their pods back. `metadata` is what the object itself gets, with a comma after it.
+/// Common parts of all policies for objects that create pods: the pod templates get the `queue` (an
+/// expression), if there is one, and the mark that their pods are held. `metadata` is inserted into
+/// the object's own metadata, and ends in a comma.
 fn of_pod_owners(name: &'static str, held: &Held, queue: Option<&str>, metadata: &str) -> Policy {
     let class = labels::PRIORITY_CLASS;
     let queue = queue.map(|queue| format!("'{}': {queue}, ", labels::QUEUE_NAME)).unwrap_or_default();
@@ -363,7 +369,7 @@ fn of_pod_owners(name: &'static str, held: &Held, queue: Option<&str>, metadata:
     };
     let simple = |framework: &str| format!("{{{}}}", parent(framework));
     let index = annotations::POD_GROUP_POD_INDEX_LABEL;
-    // The group's name is a hash: its pods are told it by who settles them.
+    // The group's name is a hash. The controllers set it when they settle the pods.
     let of_set = format!(
         "{}, '{}': 'true', '{}': 'true', '{index}': \
          object.spec.template.?metadata.?annotations[?'{index}'].orValue('apps.kubernetes.io/pod-index')",

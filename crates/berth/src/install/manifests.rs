@@ -1,4 +1,4 @@
-//! The objects of an installation, from a few values.
+//! The objects of an installation.
 
 use anyhow::Context;
 use berth_controllers::aggregated;
@@ -11,10 +11,10 @@ use super::hold::{self, Held};
 
 /// Image of this version.
 pub const IMAGE: &str = concat!("ghcr.io/berth-batch/berth:", env!("CARGO_PKG_VERSION"));
-/// One that acts and one that stands by.
+/// One replica leads and one stands by.
 pub const REPLICAS: u32 = 2;
 
-/// The configuration file of an installation that was given none: every integration, else Kueue's defaults.
+/// The default configuration file of an installation: every integration, else Kueue's defaults.
 pub fn configuration() -> String {
     let frameworks: String = jobs::integrated().into_iter().map(|name| format!("  - {name}\n")).collect();
     format!(
@@ -24,13 +24,15 @@ pub fn configuration() -> String {
 
 const KUEUE: &str = "kueue.x-k8s.io";
 const QUEUE_NAME: &str = "kueue.x-k8s.io/queue-name";
-/// Namespaces whose jobs are never queued, beside the controllers' own: what keeps the cluster going must not wait for it.
+/// Namespaces whose jobs are never queued, beside the controllers' own: the components of the
+/// cluster must not wait for quota.
 pub const UNMANAGED: [&str; 2] = ["kube-system", "kueue-system"];
 
-/// Who the controllers run as: the user and group of the image (`Dockerfile`). Nobody of Kubernetes' own has it.
+/// User and group of the controllers' process, which the image has (`Dockerfile`). They are no user
+/// of the host.
 const USER: u32 = 65532;
 
-/// What the objects of an installation must agree about with its configuration file.
+/// The values that the objects share with the configuration file.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
     /// Name of the Lease.
@@ -41,25 +43,25 @@ pub struct Settings {
     pub service: String,
     /// Secret of the webhook certificate.
     pub secret: String,
-    /// Folder of a certificate somebody else provides.
+    /// Folder of a provided certificate.
     pub certificates: String,
     /// Path of the readiness probe.
     pub readiness: String,
     /// Path of the liveness probe.
     pub liveness: String,
-    /// Port of the probes; a number, or what stands for one in a template, like the following.
+    /// Port of the probes: a number, or a template's placeholder. The following ports too.
     pub health_port: Value,
-    /// Port of the figures.
+    /// Port of the metrics.
     pub metrics_port: Value,
     /// Port of the webhooks.
     pub webhook_port: Value,
 }
 
 impl Settings {
-    /// Those of a file, for an installation in this namespace.
+    /// The values of a configuration file, for an installation in this namespace.
     pub fn of(file: &Process, namespace: &str) -> Self {
         let or = |text: &Option<String>, usual: &str| text.clone().unwrap_or_else(|| usual.to_owned());
-        // Where nothing listens, the number does no harm.
+        // The port of a disabled endpoint is not used.
         let port =
             |address: Option<BindAddress>, usual: u16| json!(address.and_then(BindAddress::port).unwrap_or(usual));
         let folder = file.certificate_folder.as_ref().map(|folder| folder.display().to_string());
@@ -78,42 +80,43 @@ impl Settings {
     }
 }
 
-/// What differs between installations.
+/// The values that differ between installations.
 pub struct Values {
     /// Namespace of the controllers.
     pub namespace: String,
-    /// The same within a text: a template's quotes are around all of that.
+    /// The namespace within a longer text, which a template quotes as a whole.
     pub namespace_in_text: String,
     /// Their image.
     pub image: String,
-    /// How many; a number, or what stands for one in a template.
+    /// Number of replicas: a number, or a template's placeholder.
     pub replicas: Value,
     /// Text of the configuration file.
     pub configuration: String,
-    /// What of it these objects must agree about.
+    /// The values that the objects share with the configuration file.
     pub settings: Settings,
-    /// What of the configuration says whom the policies hold.
+    /// The values of the configuration file that select held objects.
     pub held: Held,
 }
 
-/// Which parts an installation has.
+/// Parts of an installation.
 #[derive(Clone, Debug, Default)]
 pub struct Parts {
     /// CustomResourceDefinitions.
     pub crds: bool,
-    /// The policies that hold what queues manage while no controller answers: the version they are written in.
+    /// The policies that hold jobs while no controller answers, in this API version.
     pub hold_policy: Option<String>,
-    /// Nothing but what holds jobs, and what that needs.
+    /// Only the objects that hold jobs, and their prerequisites.
     pub hold_only: bool,
 }
 
-/// Whether an object of an installation holds jobs.
+/// Whether an object of an installation serves to hold jobs.
 pub fn holds(object: &Value) -> bool {
     object["apiVersion"].as_str().is_some_and(|version| version.starts_with("admissionregistration.k8s.io/"))
 }
 
-/// Everything, in the order to create it: first what holds jobs, which needs nothing else to run; then what runs; and last what
-/// is of use only when that runs, so that an installation that is stopped has handed nothing over yet.
+/// All objects in the order of creation: first those that hold jobs, which need nothing else; then
+/// the controllers; last those that need running controllers. So an interrupted installation has
+/// handed over nothing.
 pub fn objects(values: &Values, parts: &Parts) -> Vec<Value> {
     let mut objects = vec![
         json!({
@@ -122,7 +125,7 @@ pub fn objects(values: &Values, parts: &Parts) -> Vec<Value> {
         }),
         webhook_service(values),
     ];
-    // Before the webhooks that may be skipped because of them.
+    // The policies come before the webhooks that may be skipped because of them.
     if let Some(version) = &parts.hold_policy {
         objects.extend(hold::objects(version, &values.held));
     }
@@ -147,7 +150,7 @@ pub fn objects(values: &Values, parts: &Parts) -> Vec<Value> {
     objects
 }
 
-/// What the API server reaches the webhooks by.
+/// The Services by which the API server reaches the webhooks.
 fn webhook_service(values: &Values) -> Value {
     json!({
         "apiVersion": "v1", "kind": "Service",
@@ -161,8 +164,8 @@ fn selector() -> Value {
     json!({"app.kubernetes.io/name": "berth", "app.kubernetes.io/component": "controller"})
 }
 
-/// Has the API server take the Lease's writes in turn with those of Kubernetes' own leaders, not behind what the controllers and
-/// every other program ask of it.
+/// A FlowSchema by which the API server serves the Lease's writes together with those of
+/// Kubernetes' own leaders, ahead of other requests of the controllers and of other programs.
 fn flow_schema(values: &Values) -> Value {
     let account = json!({"name": SERVICE_ACCOUNT, "namespace": values.namespace});
     json!({
@@ -170,7 +173,7 @@ fn flow_schema(values: &Values) -> Value {
         "metadata": {"name": rights::LEADER_ELECTION, "labels": rights::labels(&[])},
         "spec": {
             "priorityLevelConfiguration": {"name": "leader-election"},
-            // Between those of Kubernetes' leaders in kube-system.
+            // Between the FlowSchemas of Kubernetes' leaders in kube-system.
             "matchingPrecedence": 150,
             "rules": [{
                 "subjects": [{"kind": "ServiceAccount", "serviceAccount": account}],
@@ -188,8 +191,8 @@ pub fn yaml(object: &Value) -> anyhow::Result<String> {
     serde_saphyr::to_string(object).context("an object cannot be written as YAML")
 }
 
-/// Kueue's kinds; their versions are converted by the webhook server. Kinds of others (JobSet, ProvisioningRequest) come
-/// with those who serve them.
+/// Kueue's kinds. The webhook server converts their versions. Kinds of other projects (JobSet,
+/// ProvisioningRequest) come with the programs that serve them.
 pub fn definitions(values: &Values) -> Vec<Value> {
     let converted = rights::converted_kinds();
     let mut definitions: Vec<Value> =
@@ -211,7 +214,7 @@ fn client(values: &Values, path: &str) -> Value {
     json!({"service": {"name": values.settings.service, "namespace": values.namespace, "path": path, "port": 443}})
 }
 
-/// What runs the controllers.
+/// The Deployment of the controllers.
 fn workload(values: &Values) -> Vec<Value> {
     let namespace = &values.namespace;
     let metadata = |name: &str| json!({"name": name, "namespace": namespace, "labels": rights::labels(&[])});
@@ -285,7 +288,7 @@ fn workload(values: &Values) -> Vec<Value> {
                                 {"name": "certificates", "mountPath": settings.certificates, "readOnly": true},
                             ],
                         }],
-                        // Looked into only with internalCertManagement.enable: false.
+                        // Read only with internalCertManagement.enable: false.
                         "volumes": [
                             {"name": "config", "configMap": {"name": "berth-controller-config"}},
                             {"name": "certificates", "secret": {"secretName": settings.secret, "optional": true}},
@@ -297,7 +300,7 @@ fn workload(values: &Values) -> Vec<Value> {
     ]
 }
 
-/// The namespaces webhooks leave alone.
+/// The namespaces that the webhooks exclude.
 fn unmanaged_namespaces(values: &Values) -> Vec<&str> {
     let mut all = UNMANAGED.to_vec();
     if !all.contains(&values.namespace.as_str()) {
@@ -306,8 +309,9 @@ fn unmanaged_namespaces(values: &Values) -> Vec<&str> {
     all
 }
 
-/// One webhook configuration. The outage rule: jobs that no queue manages never depend on a webhook; those that one
-/// manages are held by policies ([`hold`]) while no controller answers, and without those refused.
+/// One webhook configuration. Jobs that no queue manages never depend on a webhook. Jobs of a queue
+/// are held by policies ([`hold`]) while no controller answers; without the policies they are
+/// refused.
 fn webhooks(values: &Values, kind: &str, parts: &Parts) -> Value {
     let (path, short) = match kind {
         "MutatingWebhookConfiguration" => ("/mutate", "default"),
@@ -339,14 +343,14 @@ fn webhooks(values: &Values, kind: &str, parts: &Parts) -> Value {
         let mut queued = hook(&format!("queued-{name}"), group, version, &[name], held);
         queued["objectSelector"] = json!({ "matchExpressions": managed });
         queued["namespaceSelector"] = elsewhere.clone();
-        // A job without a queue may get its namespace's default one; never at the price of not being created.
+        // A job without a queue may get its namespace's default queue, but must not be refused.
         let mut others = hook(name, group, version, &[name], "Ignore");
         others["objectSelector"] = json!({ "matchExpressions": unmanaged });
         others["namespaceSelector"] = elsewhere.clone();
         hooks.extend([queued, others]);
     }
-    // Pods, and what makes them. Those without a queue may get their namespace's default one, or be held where all jobs are
-    // managed; never at the price of not being created.
+    // Pods, and kinds that create pods. Objects without a queue may get their namespace's default
+    // queue, or be held where all jobs are managed, but must not be refused.
     for (group, version, name) in [
         ("", "v1", "pods"),
         ("apps", "v1", "deployments"),
@@ -362,10 +366,12 @@ fn webhooks(values: &Values, kind: &str, parts: &Parts) -> Value {
         hooks.extend([queued, others]);
     }
     if kind == "ValidatingWebhookConfiguration" {
-        // What admission checks came to is written by others; what the controllers write is not asked about.
+        // Other programs write the states of admission checks. The controllers' own writes are
+        // exempt.
         let mut status = hook("workload-status", KUEUE, "*", &["workloads/status"], "Fail");
         status["rules"][0]["operations"] = json!(["UPDATE"]);
-        // Those of this installation: whoever may make accounts in a namespace of their own may call one as these.
+        // Service accounts of this installation only: a user with rights in a namespace could give
+        // an account the same name there.
         let own = format!("system:serviceaccount:{}:{SERVICE_ACCOUNT}", values.namespace_in_text);
         let expression = format!("request.userInfo.username != '{own}'");
         status["matchConditions"] = json!([{"name": "is-not-of-the-controllers", "expression": expression}]);
@@ -413,7 +419,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_printed_reads_back_as_it_was() {
+    fn printed_objects_are_parsed_back_unchanged() {
         let parts = Parts { crds: true, hold_policy: Some("v1".to_owned()), hold_only: false };
         for object in objects(&values(), &parts) {
             let text = yaml(&object).expect("YAML");
@@ -423,7 +429,7 @@ mod tests {
     }
 
     #[test]
-    fn what_holds_jobs_comes_first_and_what_hands_over_comes_last() {
+    fn objects_that_hold_jobs_come_first_and_objects_that_hand_over_come_last() {
         let parts = |hold_only| Parts { crds: true, hold_policy: Some("v1".to_owned()), hold_only };
         let all = objects(&values(), &parts(false));
         let first = |wanted: &dyn Fn(&Value) -> bool| all.iter().position(wanted).expect("there is one");
@@ -449,7 +455,7 @@ mod tests {
         let account = json!({"name": SERVICE_ACCOUNT, "namespace": "berth-system"});
         assert_eq!(rule["subjects"], json!([{"kind": "ServiceAccount", "serviceAccount": account}]));
         assert_eq!(rule["resourceRules"][0]["namespaces"], json!(["elsewhere"]));
-        // What it is about is what the account may do with Leases.
+        // The rule covers what the account may do with Leases.
         let may = rights::objects(rights::NAMESPACE);
         let may = may.iter().find(|it| it["kind"] == "Role" && it["metadata"]["name"] == rights::LEADER_ELECTION);
         let rules = may.expect("a role")["rules"].as_array().cloned().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! `berth install`: what a cluster needs to run Berth's controllers, printed or applied.
+//! `berth install`: prints or applies what a cluster needs to run Berth's controllers.
 
 mod chart;
 mod check;
@@ -23,10 +23,10 @@ use crate::process;
 use hold::Held;
 use manifests::{Parts, Settings, Values};
 
-/// Instead of a version of policies: there are none.
+/// The value of an option for no policies.
 const NO_HOLD: &str = "none";
 
-/// Who objects are applied as.
+/// Field manager of applied objects.
 const FIELD_MANAGER: &str = "berth-install";
 
 /// Options of `berth install`.
@@ -38,29 +38,32 @@ pub struct Options {
     /// Image of the controllers.
     #[arg(long, value_name = "IMAGE", default_value = manifests::IMAGE, value_parser = image)]
     image: String,
-    /// How many replicas run; one of them acts.
+    /// Number of replicas. One of them acts.
     #[arg(long, value_name = "N", default_value_t = manifests::REPLICAS)]
     replicas: u32,
     /// Configuration of the queueing controllers: a Kueue Configuration file. Default: every integration, else Kueue's
     /// defaults.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Leave the CustomResourceDefinitions out, because they are installed by other means.
+    /// Leave out the CustomResourceDefinitions, because they are installed by other means.
     #[arg(long)]
     without_crds: bool,
-    /// Hold what queues manage in the API server itself while no controller answers: the version of
-    /// admissionregistration.k8s.io to write the MutatingAdmissionPolicies in. v1 needs Kubernetes 1.36, v1beta1 needs 1.34 with
-    /// that version and the feature MutatingAdmissionPolicy enabled. With none, creating what names a queue fails meanwhile.
+    /// API version of the MutatingAdmissionPolicies by which the API server holds queued jobs while
+    /// no controller answers. v1 needs Kubernetes 1.36; v1beta1 needs 1.34 with that version and
+    /// the feature MutatingAdmissionPolicy enabled. With `none`, objects that name a queue are
+    /// rejected while no controller is available.
     #[arg(long, value_name = "VERSION", default_value = hold::VERSION, value_parser = [hold::VERSIONS[0], hold::VERSIONS[1], NO_HOLD])]
     hold_policy: String,
-    /// Apply to the cluster (server-side) instead of printing. What would refuse it is looked for first, as by --check.
+    /// Apply the objects to the cluster (server-side) instead of printing them. Checks first, as
+    /// with --check.
     #[arg(long)]
     apply: bool,
-    /// Change nothing: say what in the cluster would refuse this installation, and which other controllers serve its kinds.
+    /// Change nothing: report what in the cluster would refuse this installation, and which other
+    /// controllers serve its kinds.
     #[arg(long, conflicts_with = "apply")]
     check: bool,
-    /// Only what holds jobs while no controller answers: the policies and the webhook configurations, which need nothing else to
-    /// run. The first step of an installation in the place of Kueue's.
+    /// Only the objects that hold jobs while no controller answers: policies and webhook
+    /// configurations. They need nothing else to run. The first step of a migration from Kueue.
     #[arg(long)]
     hold_only: bool,
     /// Write the Helm chart to this folder instead of printing.
@@ -78,7 +81,8 @@ pub fn main(options: &Options) -> anyhow::Result<ExitCode> {
     }
     let (configuration, process, read) = match &options.config {
         Some(path) => {
-            // What the controllers would refuse at start is refused here, where somebody reads it.
+            // A file that the controllers would reject at start is rejected here, where the user
+            // sees the error.
             let loaded = crate::controller::configuration(path, &options.namespace)?;
             check(&loaded.process, &options.namespace).with_context(|| path.display().to_string())?;
             (std::fs::read_to_string(path).with_context(|| path.display().to_string())?, loaded.process, loaded.config)
@@ -112,7 +116,7 @@ pub fn main(options: &Options) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What an installation needs of the file beyond what the controllers need.
+/// Requirements of an installation for the file beyond those of the controllers.
 fn check(file: &Process, namespace: &str) -> anyhow::Result<()> {
     if let Some(other) = file.namespace.as_ref().filter(|other| *other != namespace) {
         bail!(
@@ -134,12 +138,12 @@ fn check(file: &Process, namespace: &str) -> anyhow::Result<()> {
 
 async fn apply(options: &Options, objects: Vec<Value>) -> anyhow::Result<ExitCode> {
     let config = options.connect.config().await?;
-    // A cluster that does not answer says so at once.
+    // An unreachable cluster is reported at once.
     let client = connect::asking(config.clone())?;
     check_cluster(&client, &options.hold_policy).await?;
     let found = match check::look(&client, &objects, options.hold_only).await {
         Ok(found) => found,
-        // Rights to install need not be rights to look around.
+        // The rights to install need not include those to read everything that is checked.
         Err(error) if is_forbidden(&error) => check::Report {
             notes: vec![format!("what would refuse this was not looked for: {}", process::in_full(&error))],
             ..check::Report::default()
@@ -147,7 +151,7 @@ async fn apply(options: &Options, objects: Vec<Value>) -> anyhow::Result<ExitCod
         Err(error) => return Err(error),
     };
     if !found.obstacles.is_empty() {
-        bail!("nothing was changed, as it could not be finished:\n{}", found.obstacles.join("\n"));
+        bail!("nothing was changed, because the installation could not be completed:\n{}", found.obstacles.join("\n"));
     }
     found.notes.iter().for_each(|note| say!("{note}"));
     apply_to(config, objects).await?;
@@ -159,7 +163,7 @@ fn is_forbidden(error: &anyhow::Error) -> bool {
     causes.any(|cause| matches!(cause, kube::Error::Api(status) if status.code == 403))
 }
 
-/// Says what is in the way.
+/// Prints the obstacles and notes.
 async fn checked(options: &Options, objects: Vec<Value>) -> anyhow::Result<ExitCode> {
     let client = connect::asking(options.connect.config().await?)?;
     let mut found = check::look(&client, &objects, options.hold_only).await?;
@@ -168,20 +172,20 @@ async fn checked(options: &Options, objects: Vec<Value>) -> anyhow::Result<ExitC
         Err(error) => found.obstacles.push(process::in_full(&error)),
     }
     for obstacle in &found.obstacles {
-        say!("in the way: {obstacle}");
+        say!("obstacle: {obstacle}");
     }
     for note in &found.notes {
         say!("{note}");
     }
     if found.obstacles.is_empty() {
-        say!("nothing is in the way");
+        say!("no obstacle found");
         return Ok(ExitCode::SUCCESS);
     }
     Ok(ExitCode::FAILURE)
 }
 
 async fn apply_to(config: kube::Config, objects: Vec<Value>) -> anyhow::Result<()> {
-    // One that is busy for a moment is asked again, so that no installation stops half done.
+    // A busy API server is retried, so that no installation stops halfway.
     let client = connect::persistent(config)?;
     for object in objects {
         let typed: DynamicObject = serde_json::from_value(object)?;
@@ -211,7 +215,7 @@ async fn apply_to(config: kube::Config, objects: Vec<Value>) -> anyhow::Result<(
     Ok(())
 }
 
-/// Is that the answer of a cluster that does not serve a kind?
+/// Whether the error means that the cluster does not serve a kind.
 fn is_missing(error: &kube::Error) -> bool {
     match error {
         kube::Error::Api(status) => status.code == 404,
@@ -228,7 +232,7 @@ fn namespace(text: &str) -> Result<String, String> {
     }
 }
 
-/// The name of an image; registries have their own mind about what is in it.
+/// Name of an image. It is only checked for blanks, because registries differ in their rules.
 fn image(text: &str) -> Result<String, String> {
     if text.is_empty() || text.contains(char::is_whitespace) {
         return Err("expected an image's name without spaces, as registry.example/berth:1".to_owned());
@@ -236,18 +240,18 @@ fn image(text: &str) -> Result<String, String> {
     Ok(text.to_owned())
 }
 
-/// Refuses a cluster that does not answer, or that would not hold anything, before its webhooks are told that they may be skipped.
+/// Fails if the cluster is unreachable or cannot hold jobs, before its webhooks are made optional.
 async fn check_cluster(client: &kube::Client, hold_policy: &str) -> anyhow::Result<()> {
     if hold_policy == NO_HOLD {
         let namespaces = discovery::pinned_kind(client, &GroupVersionKind::gvk("", "v1", "Namespace")).await;
-        return namespaces.map(drop).context("the cluster cannot be asked what it serves");
+        return namespaces.map(drop).context("cannot read which kinds the cluster serves");
     }
     let version = hold_policy;
     let gvk = GroupVersionKind::gvk("admissionregistration.k8s.io", version, "MutatingAdmissionPolicy");
     match discovery::pinned_kind(client, &gvk).await {
         Ok(_) => Ok(()),
-        // It did not say which kinds it serves.
-        Err(error) if !is_missing(&error) => Err(error).context("the cluster cannot be asked what it serves"),
+        // The cluster did not report the kinds that it serves.
+        Err(error) if !is_missing(&error) => Err(error).context("cannot read which kinds the cluster serves"),
         Err(error) => Err(error).with_context(|| {
             let (newest, older) = (hold::VERSIONS[0], hold::VERSIONS[1]);
             format!(
@@ -270,7 +274,8 @@ mod tests {
 
     use super::*;
 
-    /// An API server that knows namespaces and answers so many requests with 503 from the given one on; what was asked of it.
+    /// An API server that serves namespaces and answers a number of requests with 503, beginning
+    /// with a given one. Returns the requests.
     async fn busy(from: usize, times: usize) -> (kube::Config, Arc<Mutex<Vec<String>>>) {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let url = format!("http://{}", listener.local_addr().expect("an address"));
@@ -279,7 +284,7 @@ mod tests {
         tokio::spawn(async move {
             while let Ok((mut stream, _)) = listener.accept().await {
                 let mut request = vec![0; 16 * 1024];
-                // One read holds the whole of so small a request.
+                // One read has the whole of such a small request.
                 let length = stream.read(&mut request).await.unwrap_or_default();
                 let request = String::from_utf8_lossy(&request[..length]).into_owned();
                 let verb = request.split(' ').next().unwrap_or_default().to_owned();
@@ -333,6 +338,6 @@ mod tests {
     async fn a_cluster_that_does_not_answer_is_said_at_once() {
         let (applied, asked) = installed(0, usize::MAX).await;
         let error = applied.expect_err("nothing is applied").to_string();
-        assert_eq!((error.as_str(), asked.len()), ("the cluster cannot be asked what it serves", 1));
+        assert_eq!((error.as_str(), asked.len()), ("cannot read which kinds the cluster serves", 1));
     }
 }

@@ -1,4 +1,4 @@
-//! `berth bench` on shortened loads: fails on lost or doubled work, never on time.
+//! `berth bench` on shortened loads. The tests fail on lost or doubled work, never on slowness.
 
 use std::process::Command;
 
@@ -19,7 +19,7 @@ fn bench(arguments: &[&str]) -> Value {
     serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}\n{errors}"))
 }
 
-/// Every workload of a small load finished exactly once, and the queues' figures ended at nothing.
+/// Every workload of a small load finishes exactly once, and the queues' usage ends at zero.
 fn check_load(arguments: &[&str]) -> Value {
     let report = bench(&[&["load", &file("crates/berth-load/configurations/shortened.yaml")], arguments].concat());
     assert_eq!(report["workloads"], report["finished"], "{report:#}");
@@ -65,7 +65,7 @@ fn jobs_and_the_api_lose_nothing() {
 
 #[test]
 fn deleting_a_team_s_jobs_leaves_nothing_behind_and_other_teams_go_on() {
-    // It fails when a Workload stays or a queue goes on counting.
+    // The command fails if a Workload remains or a queue's usage is not zero.
     let report = bench(&["deletions", "--count=400", "--nodes=1"]);
     assert_eq!(report["jobs"], 400, "{report:#}");
     assert!(report["otherTeam"]["jobs"].as_u64() > Some(0), "{report:#}");

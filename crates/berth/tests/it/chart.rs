@@ -1,11 +1,12 @@
-//! The Helm chart, rendered by Helm itself: with the same values it is what `berth install` prints.
+//! The Helm chart, rendered by Helm: with the same values it has the objects that `berth install`
+//! prints.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use serde_json::{Value, json};
 
-/// Helm, where there is one; `.ci/run` puts one into `target/tools`.
+/// The Helm program, if any; `.ci/run` installs it in `target/tools`.
 fn helm() -> Option<PathBuf> {
     let in_tree = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/tools/helm");
     let paths = std::env::var_os("PATH").unwrap_or_default();
@@ -17,7 +18,7 @@ fn helm() -> Option<PathBuf> {
     found
 }
 
-/// The objects of a text of YAML documents, but for the namespace, in order of kind and name.
+/// The objects of a text of YAML documents without the Namespace, in order of kind and name.
 fn documents(text: &str) -> Vec<Value> {
     // Descriptions may contain dashes; a document begins with a line of three.
     let documents = format!("\n{text}");
@@ -42,7 +43,7 @@ fn output(command: &mut Command) -> String {
 }
 
 #[test]
-fn helm_finds_nothing_wrong_with_the_chart_and_renders_what_install_prints() {
+fn the_chart_passes_helm_lint_and_renders_the_objects_of_berth_install() {
     let Some(helm) = helm() else { return };
     let chart = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/helm/berth");
     let lint = output(Command::new(&helm).args(["lint", "--strict"]).arg(&chart));
@@ -58,7 +59,7 @@ fn helm_finds_nothing_wrong_with_the_chart_and_renders_what_install_prints() {
     let configurations = [
         None,
         with(json!({})),
-        // The process of the file Kueue ships.
+        // Process settings of the file that Kueue ships.
         with(json!({
             "health": {"healthProbeBindAddress": ":8081"}, "metrics": {"bindAddress": ":8443"}, "webhook": {"port": 9443},
             "leaderElection": {"leaderElect": true, "resourceName": "c1f6bfd2.kueue.x-k8s.io"},
@@ -76,7 +77,7 @@ fn helm_finds_nothing_wrong_with_the_chart_and_renders_what_install_prints() {
         let mut printed = Command::new(env!("CARGO_BIN_EXE_berth"));
         printed.args(["install", "--namespace", "queues"]);
         if let Some(configuration) = &configuration {
-            // JSON is YAML; in Helm's values the file is a text.
+            // JSON is YAML. In Helm's values the configuration file is a text.
             std::fs::write(&file, configuration.to_string()).expect("written");
             rendered.arg("--set-file").arg(format!("configuration={}", file.display()));
             printed.arg("--config").arg(&file);

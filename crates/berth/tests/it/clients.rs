@@ -1,5 +1,6 @@
-//! Client programs from the registries, as their users write them (`tests/clients`), and kube-rs's own runtime. The
-//! programs are installed by `tests/clients/install`; those that are not there are skipped, and say so.
+//! Client programs from the registries, as their users write them (`tests/clients`), and kube-rs's
+//! own runtime. `tests/clients/install` installs the programs; a test of a missing program is
+//! skipped visibly.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -43,7 +44,7 @@ fn the_python_client_works() {
 fn the_javascript_client_works() {
     let Some(modules) = installed("javascript/node_modules") else { return };
     let cluster = Cluster::ephemeral(&[]);
-    // Modules are looked for beside the program.
+    // Node resolves modules from the program's folder.
     let program = modules.with_file_name("client.mjs");
     std::fs::copy(file("tests/clients/javascript/client.mjs"), &program).expect("the program can be copied");
     succeeds(Command::new("node").arg(program).arg(&cluster.kubeconfig));
@@ -105,7 +106,8 @@ async fn kube_runtime_works() {
         maps.create(&post, &map("m-04")).await.expect("created again");
     }
 
-    // Every map whose name begins with "owner" gets a child; a child that goes comes back.
+    // Every ConfigMap whose name begins with "owner" gets a child, and a deleted child is created
+    // again.
     let owners: Api<ConfigMap> = maps.clone();
     let context = std::sync::Arc::new(maps.clone());
     let controller = Controller::new(owners, watcher::Config::default().labels("role=owner"))
@@ -134,7 +136,7 @@ async fn kube_runtime_works() {
     controller.abort();
 }
 
-/// Waits for a map that is not the one with this UID.
+/// Waits for a ConfigMap with another UID than this one.
 async fn exists(maps: &Api<ConfigMap>, name: &str, but: Option<String>) -> ConfigMap {
     for _ in 0..400 {
         if let Some(found) = maps.get_opt(name).await.expect("an answer")

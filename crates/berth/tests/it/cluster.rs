@@ -1,4 +1,4 @@
-//! A `berth up` process and the kubectl that talks to it.
+//! A `berth up` process, and kubectl against it.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -12,9 +12,9 @@ use serde_json::Value;
 pub struct Cluster {
     process: Child,
     pub kubeconfig: PathBuf,
-    /// The options that give another process this one's clock; none when it is the system's.
+    /// The options that give another process the same clock; `None` for the system's clock.
     pub time: Vec<String>,
-    /// Keeps the folder of the cluster's files until the process is gone.
+    /// Keeps the cluster's folder until the process has ended.
     _home: tempfile::TempDir,
 }
 
@@ -24,13 +24,14 @@ pub fn file(path: &str) -> String {
 }
 
 impl Cluster {
-    /// Starts a cluster that keeps nothing.
+    /// Starts a cluster that keeps nothing on disk.
     pub fn ephemeral(arguments: &[&str]) -> Self {
         let home = tempfile::tempdir().expect("a temporary folder");
         Self::start("up", home, &["--ephemeral"], arguments)
     }
 
-    /// Starts the API server alone, keeping nothing; kubeconfigs of the other processes are beside the administrator's.
+    /// Starts the API server alone, with nothing on disk. Kubeconfigs of the other processes are
+    /// beside the administrator's.
     pub fn apiserver(arguments: &[&str]) -> Self {
         let home = tempfile::tempdir().expect("a temporary folder");
         Self::start("apiserver", home, &["--ephemeral"], arguments)
@@ -42,7 +43,7 @@ impl Cluster {
         Self::start("up", home, &["--data-dir", &data.display().to_string()], arguments)
     }
 
-    /// The same on a data folder.
+    /// Starts the API server alone on a data folder.
     pub fn durable_apiserver(data: &Path) -> Self {
         let home = tempfile::tempdir().expect("a temporary folder");
         Self::start("apiserver", home, &["--data-dir", &data.display().to_string()], &[])
@@ -60,7 +61,7 @@ impl Cluster {
             .spawn()
             .expect("berth starts");
         let stdout = process.stdout.take().expect("stdout is piped");
-        // The last line of the greeting says that the API answers.
+        // The last printed line means that the API answers.
         let next = BufReader::new(stdout).lines().map_while(Result::ok).find(|line| line.starts_with("Next"));
         let next = next.unwrap_or_else(|| panic!("berth {command} ended before it was ready"));
         let time = next.split_whitespace().skip_while(|word| *word != "--time-scale").map(str::to_owned).collect();
@@ -72,7 +73,8 @@ impl Cluster {
         Command::new("kubectl")
             .arg("--kubeconfig")
             .arg(&self.kubeconfig)
-            // No discovery cache of other clusters, and none left behind.
+            // A discovery cache of its own: none of another cluster is read, and none is left
+            // behind.
             .arg("--cache-dir")
             .arg(self.kubeconfig.with_file_name("cache"))
             .args(arguments)
@@ -80,7 +82,7 @@ impl Cluster {
             .expect("kubectl runs")
     }
 
-    /// Runs kubectl, which must succeed; returns its output.
+    /// Runs kubectl, which must succeed. Returns its output.
     pub fn run(&self, arguments: &[&str]) -> String {
         let output = self.kubectl(arguments);
         let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
@@ -88,7 +90,7 @@ impl Cluster {
         out.into_owned()
     }
 
-    /// Runs kubectl, which must fail; returns what it said.
+    /// Runs kubectl, which must fail. Returns its error output.
     pub fn refused(&self, arguments: &[&str]) -> String {
         let output = self.kubectl(arguments);
         assert!(
@@ -144,7 +146,7 @@ impl Cluster {
         report
     }
 
-    /// The process's number.
+    /// The process ID.
     pub fn id(&self) -> u32 {
         self.process.id()
     }
@@ -155,7 +157,7 @@ impl Cluster {
         self.process.wait().expect("the process can be waited for");
     }
 
-    /// Ctrl-C; the process must end by itself with success.
+    /// Sends SIGINT. The process must end by itself with success.
     pub fn interrupt(mut self) {
         let pid = self.process.id().to_string();
         let sent = Command::new("kill").args(["-INT", &pid]).status().expect("kill runs");
@@ -167,7 +169,7 @@ impl Cluster {
 
 impl Drop for Cluster {
     fn drop(&mut self) {
-        // Gone already after `kill` and `interrupt`.
+        // The process has ended already after `kill` and `interrupt`.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }

@@ -1,4 +1,4 @@
-//! A damaged store under the program: refused in words, and recovered when asked to.
+//! A damaged store under the program: it is refused with a message, and recovered on request.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -8,10 +8,10 @@ use berth_testing::has_kubectl;
 
 use crate::cluster::{Cluster, pause};
 
-/// How long a start may take that is refused.
+/// Time limit of a start that is refused.
 const REFUSED_WITHIN: Duration = Duration::from_secs(60);
 
-/// What a start on a folder says that is refused.
+/// The error output of a start on a folder that is refused.
 fn refused(data: &Path) -> String {
     let mut process = Command::new(env!("CARGO_BIN_EXE_berth"))
         .args(["apiserver", "--listen", "127.0.0.1:0", "--data-dir"])
@@ -36,8 +36,8 @@ fn refused(data: &Path) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// Bytes of SQLite's log that are in use. What comes after them is of an earlier log, which has other salts
-/// (<https://sqlite.org/fileformat2.html#walformat>).
+/// Bytes of SQLite's log that are in use. The bytes after them belong to an earlier log with other
+/// salts (<https://sqlite.org/fileformat2.html#walformat>).
 fn in_use(log: &[u8]) -> usize {
     const HEADER: usize = 32;
     const FRAME: usize = 24;
@@ -59,7 +59,7 @@ fn a_store_that_lost_its_end_is_refused_and_recovered_when_asked_to() {
         cluster.run(&["create", "configmap", &format!("map-{number}"), "--from-literal=a=b"]);
     }
     cluster.kill();
-    // A bit of one of the last commits but a few.
+    // Flips a bit of a recent commit.
     let log = data.path().join("store.sqlite-wal");
     let mut bytes = std::fs::read(&log).expect("SQLite's log");
     let end = in_use(&bytes);
@@ -81,7 +81,7 @@ fn a_store_that_lost_its_end_is_refused_and_recovered_when_asked_to() {
     assert!(data.path().join("store.sqlite-damaged-1").exists());
     assert_eq!(std::fs::read(data.path().join("store.sqlite-damaged-1-wal")).expect("kept"), bytes);
     cluster.interrupt();
-    // Nothing more to do, and nothing is done.
+    // A second recovery finds nothing to do and changes nothing.
     let cluster = Cluster::durable(data.path(), &["--recover"]);
     cluster.run(&["get", "configmap", "after"]);
     assert!(!data.path().join("store.sqlite-damaged-2").exists());

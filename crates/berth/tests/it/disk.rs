@@ -1,5 +1,6 @@
-//! A disk that takes nothing any more, under a server that runs: what a full one and one that became read-only have in common.
-//! A limit on the size of files stands in for them, because it can be set on a running process and lifted again.
+//! A disk that accepts no more writes under a running server, as a full or read-only one. A limit
+//! on the size of files stands in for it, because it can be set on a running process and lifted
+//! again.
 
 use std::path::Path;
 
@@ -8,7 +9,7 @@ use rustix::process::{Pid, Resource, Rlimit, prlimit};
 
 use crate::cluster::Cluster;
 
-/// Lets no file of the server's grow beyond so many bytes.
+/// Limits the size of the server's files to this many bytes.
 fn limit(cluster: &Cluster, bytes: Option<u64>) {
     let pid = Pid::from_raw(i32::try_from(cluster.id()).expect("a process")).expect("a process");
     prlimit(Some(pid), Resource::Fsize, Rlimit { current: bytes, maximum: None }).expect("the limit can be set");
@@ -37,8 +38,8 @@ fn a_disk_that_takes_nothing_refuses_writes_keeps_reads_and_recovers() {
     assert!(create(0).status.success());
 
     limit(&cluster, Some(largest_file(data.path())));
-    // What the log has room for already is still taken; and, as what it holds is moved after a commit that failed, what the file
-    // has room for.
+    // The log has space left in its file, and after a failed commit its content is moved to the
+    // store's file, so some writes still succeed.
     let (mut written, mut refused) = (1, Vec::new());
     while refused.len() < 3 {
         assert!(written < 200, "nothing was ever refused");
@@ -58,14 +59,14 @@ fn a_disk_that_takes_nothing_refuses_writes_keeps_reads_and_recovers() {
     let said = cluster.refused(&["get", "--raw", "/readyz"]);
     assert!(said.contains("the store cannot write"), "{said}");
 
-    // By itself, though nothing is written.
+    // The server recovers by itself, although nothing is written.
     limit(&cluster, None);
     cluster.wait_until("the server to be ready again", 20, |cluster| {
         cluster.kubectl(&["get", "--raw", "/readyz"]).status.success()
     });
     let again = create(written);
     assert!(again.status.success(), "{}", String::from_utf8_lossy(&again.stderr));
-    // And what was acknowledged, before and after, is there for the next process.
+    // The next process has every acknowledged object, from before and after.
     cluster.kill();
     let cluster = Cluster::durable_apiserver(data.path());
     assert_eq!(stored(&cluster), written + 1);

@@ -1,4 +1,5 @@
-//! Everything that happened to the objects of a kind: a watch by the real kubectl, from before the first was created.
+//! The history of all objects of a kind: a watch by kubectl from before the first object was
+//! created.
 
 use std::io::BufReader;
 use std::process::{Child, Command, Stdio};
@@ -9,7 +10,7 @@ use serde_json::Value;
 
 use crate::cluster::{Cluster, pause};
 
-/// A watch that is running; ended when dropped.
+/// A running watch, ended when dropped.
 pub struct History {
     watch: Child,
     events: Arc<Mutex<Vec<Value>>>,
@@ -30,23 +31,24 @@ impl History {
         let seen = events.clone();
         std::thread::spawn(move || {
             for event in serde_json::Deserializer::from_reader(stdout).into_iter::<Value>().map_while(Result::ok) {
-                seen.lock().expect("nobody panics while holding the events").push(event);
+                seen.lock().expect("no thread panics while it holds the events").push(event);
             }
         });
         Self { watch, events }
     }
 
-    /// Whether what is there already has been seen.
+    /// Whether the present objects have been received.
     pub fn begun(&self) -> bool {
-        !self.events.lock().expect("nobody panics while holding the events").is_empty()
+        !self.events.lock().expect("no thread panics while it holds the events").is_empty()
     }
 
-    /// The states of all objects so far, in the order they were stored, with whether the object went with it.
+    /// The states of all objects so far in the order of their commits, with whether the object was
+    /// deleted.
     pub fn states(&mut self) -> Vec<(Value, bool)> {
         assert!(self.watch.try_wait().expect("kubectl can be looked at").is_none(), "the watch has ended");
-        // What was answered before this call may still be on its way.
+        // Events of earlier commits may still be on their way.
         pause(Duration::from_secs(2));
-        let events = self.events.lock().expect("nobody panics while holding the events");
+        let events = self.events.lock().expect("no thread panics while it holds the events");
         events.iter().map(|event| (event["object"].clone(), event["type"] == "DELETED")).collect()
     }
 }

@@ -1,4 +1,4 @@
-//! `berth install` against an API server, and the webhook server behind what it installs.
+//! `berth install` against an API server, and the webhook server that its objects name.
 
 use std::process::Command;
 use std::time::Duration;
@@ -18,7 +18,7 @@ pub fn install(arguments: &[&str]) -> String {
     String::from_utf8(output.stdout).expect("text")
 }
 
-/// What it says when it refuses to.
+/// The error output of an installation that is refused.
 fn refused(arguments: &[&str]) -> String {
     let output = Command::new(env!("CARGO_BIN_EXE_berth")).arg("install").args(arguments).output().expect("berth runs");
     assert!(!output.status.success(), "{arguments:?}");
@@ -26,7 +26,7 @@ fn refused(arguments: &[&str]) -> String {
 }
 
 #[test]
-fn what_cannot_be_installed_is_refused_by_name() {
+fn an_installation_that_cannot_work_is_refused_with_the_field() {
     let text = refused(&["--namespace", "Bad NS"]);
     assert!(text.contains("'Bad NS' for '--namespace <NAME>'") && text.contains("RFC 1123 label"), "{text}");
     let text = refused(&["--image", ""]);
@@ -43,7 +43,7 @@ fn what_cannot_be_installed_is_refused_by_name() {
 fn a_cluster_that_is_down_lacks_no_kinds() {
     let folder = tempfile::tempdir().expect("a folder");
     let kubeconfig = folder.path().join("kubeconfig");
-    // Nobody listens on a port that was free a moment ago.
+    // The port was free a moment ago, so no server listens there.
     let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("an address");
     let config = json!({"apiVersion": "v1", "kind": "Config", "current-context": "a",
         "clusters": [{"name": "a", "cluster": {"server": format!("http://{free}")}}],
@@ -51,11 +51,11 @@ fn a_cluster_that_is_down_lacks_no_kinds() {
         "contexts": [{"name": "a", "context": {"cluster": "a", "user": "a"}}]});
     std::fs::write(&kubeconfig, config.to_string()).expect("written");
     let text = refused(&["--apply", "--kubeconfig", &kubeconfig.display().to_string()]);
-    assert!(text.contains("cannot be asked") && !text.contains("MutatingAdmissionPolicy"), "{text}");
+    assert!(text.contains("cannot read which kinds") && !text.contains("MutatingAdmissionPolicy"), "{text}");
 }
 
 #[test]
-fn whoever_has_read_enough_may_stop() {
+fn a_closed_output_pipe_ends_the_program_with_success() {
     for command in ["install", "crds"] {
         let mut child = Command::new(env!("CARGO_BIN_EXE_berth"))
             .arg(command)
@@ -70,7 +70,7 @@ fn whoever_has_read_enough_may_stop() {
 }
 
 #[test]
-fn what_is_printed_is_what_kubectl_applies() {
+fn the_printed_objects_can_be_applied_by_kubectl() {
     if !has_kubectl() {
         return;
     }
@@ -85,7 +85,7 @@ fn what_is_printed_is_what_kubectl_applies() {
     let deployment = cluster.get(&["deployment", "berth-controller", "-n", "queueing"]);
     assert_eq!(deployment["spec"]["replicas"], 3);
     assert_eq!(deployment["spec"]["template"]["spec"]["containers"][0]["image"], "registry.example/berth:1");
-    // People's roles are put together from the labelled ones.
+    // The roles of users aggregate the labelled roles.
     let can = |verb: &str, resource: &str| {
         cluster.kubectl(&["auth", "can-i", verb, resource, "-n", "team", "--as", "ann"]).status.success()
     };
@@ -99,12 +99,12 @@ fn what_is_printed_is_what_kubectl_applies() {
 }
 
 #[test]
-fn installing_again_takes_nobodys_rights_away() {
+fn a_second_installation_removes_no_rights() {
     if !has_kubectl() {
         return;
     }
     let cluster = Cluster::apiserver(&["--bare"]);
-    // Rules are put together by a controller of the cluster's.
+    // A controller of the cluster aggregates the rules.
     let _machines = Process::cluster(&cluster, &[]);
     let kubeconfig = cluster.kubeconfig.display().to_string();
     let role = "kueue-batch-user-role";
@@ -119,7 +119,7 @@ fn installing_again_takes_nobodys_rights_away() {
     }
 }
 
-/// A webhook of Kueue's, which must be asked.
+/// A webhook of Kueue's with failure policy Fail.
 fn of_kueue(name: &str, group: &str, resource: &str, operation: &str) -> Value {
     json!({"name": name, "admissionReviewVersions": ["v1"], "sideEffects": "None", "failurePolicy": "Fail",
         "clientConfig": {"service": {"name": "kueue-webhook-service", "namespace": "kueue-system", "path": "/mutate"}},
@@ -142,11 +142,11 @@ fn an_installation_in_the_place_of_kueues_is_checked_before_each_step() {
         (output.status.success(), String::from_utf8_lossy(&output.stdout).into_owned())
     };
     let (fine, text) = checked(&[]);
-    assert!(fine && text.contains("nothing is in the way") && text.contains("is not there yet"), "{text}");
+    assert!(fine && text.contains("no obstacle found") && text.contains("do not exist yet"), "{text}");
     let (fine, text) = checked(&["--hold-only"]);
     assert!(!fine && text.contains("localqueues.kueue.x-k8s.io is not served in v1beta2"), "{text}");
 
-    // Kueue's kinds, converted by its webhook; its admission webhooks; and it runs.
+    // A running Kueue: its kinds with their conversion webhook, and its admission webhooks.
     for definition in berth_api::crds().iter().filter(|it| it["spec"]["group"] == "kueue.x-k8s.io") {
         let mut definition = definition.clone();
         if definition["metadata"]["name"] == "workloads.kueue.x-k8s.io" {
@@ -175,7 +175,8 @@ fn an_installation_in_the_place_of_kueues_is_checked_before_each_step() {
         assert!(!fine && text.contains(runs) && text.contains("--replicas=0"), "{text}");
     }
 
-    // It is stopped: what it leaves would refuse the controllers, and not what holds jobs meanwhile.
+    // Kueue is stopped. Its webhooks would refuse the controllers, but not the objects that hold
+    // jobs.
     cluster.run(&["delete", "endpointslice", "kueue", "-n", "kueue-system"]);
     let (fine, text) = checked(&[]);
     for part in [
@@ -196,7 +197,10 @@ fn an_installation_in_the_place_of_kueues_is_checked_before_each_step() {
         install(&["--hold-only", "--apply", &kubeconfig]);
     }
     let (_, text) = checked(&[]);
-    assert!(text.contains("what holds jobs is there: 20 policies, bindings and webhook configurations"), "{text}");
+    assert!(
+        text.contains("the objects that hold jobs exist: 20 policies, bindings and webhook configurations"),
+        "{text}"
+    );
     let conversion = || {
         let definition = cluster.get(&["crd", "workloads.kueue.x-k8s.io"]);
         definition["spec"]["conversion"]["webhook"]["clientConfig"]["service"]["name"].clone()
@@ -216,7 +220,7 @@ fn an_installation_in_the_place_of_kueues_is_checked_before_each_step() {
     cluster.run(&["get", "deployment", "berth-controller", "-n", "berth-system"]);
 }
 
-/// The webhooks as an API server calls them.
+/// Calls the webhooks as an API server does.
 struct Hooks {
     url: String,
     authorities_pem: String,
@@ -274,7 +278,7 @@ async fn webhooks_answer_with_a_certificate_that_is_trusted_and_renewed() {
         ready(&first) && ready(&second)
     });
     let before = bundle();
-    // What others write into a Workload's status is only validated.
+    // Other programs' writes of a Workload's status are validated and not changed.
     for (configuration, count) in [("mutatingwebhookconfigurations", 35), ("validatingwebhookconfigurations", 36)] {
         let kinds = "kueue's, and what is queued, with and without a queue";
         assert_eq!(trusted(configuration).len(), count, "{kinds}");
@@ -302,11 +306,11 @@ async fn webhooks_answer_with_a_certificate_that_is_trusted_and_renewed() {
         assert!(decoded(&answer["response"]["patch"]).contains("/spec/suspend"), "{answer}");
     }
 
-    // What is kept says that it ends now; it is looked at every sixth of a lifetime.
+    // The stored certificate expires now. It is checked every sixth of its lifetime.
     let ended = "berth.dev/not-after=2020-01-01T00:00:00Z";
     cluster.run(&["annotate", "secret", "berth-webhook-certificate", "-n", "berth-system", "--overwrite", ended]);
     cluster.wait_until("the certificate to be renewed", 60, |_| bundle() != before);
-    // Whatever a replica serves at this moment, what is published trusts it.
+    // The published authorities trust the certificate that a replica serves at this moment.
     for _ in 0..20 {
         for replica in [&first, &second] {
             let answer = loop {
@@ -314,7 +318,8 @@ async fn webhooks_answer_with_a_certificate_that_is_trusted_and_renewed() {
                 let hooks = Hooks { url: url(replica), authorities_pem: published.clone() };
                 match hooks.post("/validate", &review).await {
                     Ok(answer) => break answer,
-                    // What was read must still be what is published, or it says nothing.
+                    // A mismatch counts only if the published authorities have not changed in
+                    // between.
                     Err(error) => assert_ne!(published, trusted("mutatingwebhookconfigurations")[0], "{error}"),
                 }
             };

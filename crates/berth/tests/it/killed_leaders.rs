@@ -1,5 +1,5 @@
-//! The GKE batch reference architecture on three separate processes, while whoever leads the controllers is killed at
-//! random moments.
+//! The GKE batch reference architecture on three separate processes, while the leading controllers
+//! are killed at random moments.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -19,12 +19,13 @@ use crate::history::{History, is_true, key};
 use crate::process::Process;
 use crate::refarch::{complete, submit};
 
-/// Set to run the first three steps alone, of low and high priority.
+/// Environment variable: run only the first three steps, of low and high priority.
 const FIRST: &str = "BERTH_TEST_FIRST_STEPS";
-/// Chooses the moments of the kills: the number a run printed. Otherwise each run has other moments.
+/// Environment variable: seed of the moments of the kills, as a run prints it. The default differs
+/// in each run.
 const SEED: &str = "BERTH_TEST_SEED";
 
-/// Two replicas of the controllers, one of which leads and is killed again and again.
+/// Two replicas of the controllers. The leading one is killed again and again.
 struct Victims {
     stop: Arc<AtomicBool>,
     thread: JoinHandle<u32>,
@@ -42,14 +43,15 @@ impl Victims {
             while !stopped.load(Ordering::Relaxed) {
                 const TICK: Duration = Duration::from_millis(100);
                 pause(TICK);
-                // One that lost its lease ends, and whoever looks after it starts it again.
+                // A replica that lost its Lease ends, and is started again as by a Deployment.
                 for replica in &mut replicas {
                     if replica.ended() {
                         *replica = start();
                     }
                 }
                 let Some(leader) = replicas.iter().position(Process::leads) else { continue };
-                // From just after the election, in the middle of catching up, to some cluster minutes of quiet.
+                // From just after the election, while the new leader catches up, to some cluster
+                // minutes later.
                 let left = *led.get_or_insert_with(|| Duration::from_millis(next(&mut random) % 10_000));
                 led = left.checked_sub(TICK);
                 if led.is_none() {
@@ -63,14 +65,14 @@ impl Victims {
         Self { stop, thread }
     }
 
-    /// Ends the replicas; how often a leader was killed.
+    /// Ends the replicas. Returns the number of killed leaders.
     fn stop(self) -> u32 {
         self.stop.store(true, Ordering::Relaxed);
         self.thread.join().expect("the replicas can be ended")
     }
 }
 
-/// The next number of a sequence that is the same for the same seed (SplitMix64).
+/// The next number of a sequence that depends only on its seed (SplitMix64).
 fn next(state: &mut u64) -> u64 {
     *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let mut z = *state;
@@ -159,7 +161,7 @@ fn the_reference_architecture_survives_leaders_that_are_killed() {
     drop(machines);
 }
 
-/// Jobs that a queue manages themselves: not those of JobSets.
+/// Jobs that are queued themselves, without those of JobSets.
 fn expected_workloads(cluster: &Cluster) -> usize {
     let count = |resource: &str| {
         let list = cluster.get(&[resource, "-A"]);
@@ -171,7 +173,7 @@ fn expected_workloads(cluster: &Cluster) -> usize {
     count("jobs") + count("jobsets")
 }
 
-/// How many jobs have had a workload; each has had only one.
+/// Number of jobs that have had a workload. Each must have had only one.
 fn one_workload_each(states: &[(Value, bool)]) -> usize {
     let mut of_job: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     for (workload, _) in states {
@@ -183,7 +185,7 @@ fn one_workload_each(states: &[(Value, bool)]) -> usize {
     of_job.len()
 }
 
-/// At every moment, what the workloads of a cohort hold is within its quota, flavor by flavor.
+/// At every moment, the usage of a cohort's workloads is within its quota, for each flavor.
 pub fn never_beyond_quota(states: &[(Value, bool)], queues: &Value) {
     type Amounts = BTreeMap<(String, String, String), Quantity>;
     let quantity = |value: &Value| Quantity::from_json(value).expect("a quantity");
@@ -211,7 +213,7 @@ pub fn never_beyond_quota(states: &[(Value, bool)], queues: &Value) {
         if !gone && !is_true(workload, "Finished") && admission.is_object() {
             let cohort = &cohort_of[admission["clusterQueue"].as_str().unwrap_or_default()];
             for set in list(&admission["podSetAssignments"]) {
-                // Pods that are done give their share back before the others are.
+                // Finished pods return their share before the others finish.
                 let done = list(&workload["status"]["reclaimablePods"]);
                 let done = done.iter().find(|done| done["name"] == set["name"]).map_or(0, |done| count(&done["count"]));
                 let pods = count(&set["count"]);
@@ -241,7 +243,8 @@ pub fn never_beyond_quota(states: &[(Value, bool)], queues: &Value) {
     }
 }
 
-/// Between two admissions of a workload lies an eviction, and while it is admitted its assignment stays.
+/// A workload is evicted between two admissions, and its assignment does not change while it is
+/// admitted.
 fn admitted_once_per_eviction(states: &[(Value, bool)]) {
     let mut before: BTreeMap<String, Value> = BTreeMap::new();
     let mut admissions: BTreeMap<String, u32> = BTreeMap::new();
@@ -267,8 +270,8 @@ fn admitted_once_per_eviction(states: &[(Value, bool)]) {
     }
 }
 
-/// Every job is done exactly once: as many pods of it have succeeded as it asks for, and once it is complete it never
-/// runs again.
+/// Every job completes exactly once: the number of succeeded pods is its completions, and a
+/// complete job never runs again.
 fn run_once(jobs: &[(Value, bool)], pods: &[(Value, bool)]) {
     let mut succeeded: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     for (pod, _) in pods.iter().filter(|(pod, _)| pod["status"]["phase"] == "Succeeded") {

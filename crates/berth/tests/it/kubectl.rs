@@ -1,4 +1,4 @@
-//! The quickstart with the real kubectl: every command a newcomer types, and what it must show.
+//! The quickstart with the real kubectl: each command of the README and its output.
 
 use berth_testing::has_kubectl;
 
@@ -10,7 +10,7 @@ fn a_newcomer_follows_the_quickstart() {
         return;
     }
     let cluster = Cluster::ephemeral(&["--time-scale", "20"]);
-    // A twelfth of the time that the jobs take for a reader.
+    // The jobs take a twelfth of the README's time.
     let folder = tempfile::tempdir().expect("a temporary folder");
     let shorter = |name: &str, seconds: &str, fewer: &str| {
         let manifest = std::fs::read_to_string(file(&format!("examples/quickstart/{name}"))).expect("an example");
@@ -39,7 +39,7 @@ fn a_newcomer_follows_the_quickstart() {
         header.lines().next().unwrap_or_default().split("   ").map(str::trim).filter(|c| !c.is_empty()).collect();
     assert_eq!(columns, ["NAME", "COHORT", "STRATEGY", "PENDING WORKLOADS", "ADMITTED WORKLOADS"]);
 
-    // A waiting workload says why.
+    // The reason of a waiting workload.
     let workloads = cluster.get(&["workloads", "-n", "team-blue"]);
     let waiting = workloads["items"]
         .as_array()
@@ -49,13 +49,13 @@ fn a_newcomer_follows_the_quickstart() {
         .and_then(|workload| workload["metadata"]["name"].as_str())
         .expect("the third job has a workload")
         .to_owned();
-    // Said after the figures of the queue: what others wait for is written last.
+    // The conditions of waiting workloads are written after the figures of the queue.
     cluster.wait_until("the waiting workload to say why", 10, |cluster| {
         let described = cluster.run(&["describe", "workload", &waiting, "-n", "team-blue"]);
         described.contains("insufficient unused quota for cpu in flavor default, 4 more needed")
     });
 
-    // The owner takes back what was borrowed.
+    // The owner of the quota reclaims it.
     cluster.run(&["apply", "-f", &shorter("green-job.yaml", "600", "50")]);
     cluster.wait_until("the green job to evict a blue one", 30, |cluster| {
         cluster.run(&["get", "events", "-n", "team-blue"]).contains("Preempted")
@@ -65,7 +65,7 @@ fn a_newcomer_follows_the_quickstart() {
         jobs["items"].as_array().is_some_and(|jobs| jobs.iter().all(|job| job["status"]["succeeded"] == 2))
     });
 
-    // The other verbs of a day.
+    // Other everyday commands.
     let pod = cluster.run(&["get", "pods", "-n", "team-green", "-o", "name"]);
     let pod = pod.lines().next().expect("the green job had pods");
     cluster.run(&["logs", pod, "-n", "team-green"]);
@@ -74,7 +74,7 @@ fn a_newcomer_follows_the_quickstart() {
     assert_eq!(cluster.run(&["logs", pod, "-n", "team-green", "--since-time=2100-01-01T00:00:00Z"]), "");
     let refused = cluster.refused(&["logs", pod, "-n", "team-green", "--previous"]);
     assert!(refused.contains("previous terminated container"), "{refused}");
-    // What an aggregated API serves elsewhere is found as there.
+    // Kinds of an aggregated API server are found as in any cluster.
     assert!(cluster.run(&["api-versions"]).contains("visibility.kueue.x-k8s.io/v1beta2"));
     let waiting = "/apis/visibility.kueue.x-k8s.io/v1beta2/clusterqueues/blue/pendingworkloads";
     assert!(cluster.run(&["get", "--raw", waiting]).contains("PendingWorkloadsSummary"));
@@ -97,7 +97,7 @@ fn a_newcomer_follows_the_quickstart() {
     let diff = cluster.kubectl(&["diff", "-f", &queues]);
     assert_eq!(diff.status.code(), Some(1), "the preemption policy differs: {}", String::from_utf8_lossy(&diff.stderr));
 
-    // Deleting a job takes its pods and its workload along.
+    // Deletion of a job deletes its pods and its workload.
     cluster.run(&["delete", "-f", &jobs]);
     cluster.wait_until("pods and workloads to be collected", 30, |cluster| {
         cluster.run(&["get", "pods,workloads", "-n", "team-blue", "-o", "name"]).trim().is_empty()

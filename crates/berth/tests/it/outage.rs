@@ -1,5 +1,6 @@
-//! An installation on an API server that has nothing of Berth's in it: `berth install` brings the kinds, the webhooks of
-//! `berth controller` are called over TLS, and while it is down the policies hold what queues manage.
+//! An installation on a bare API server: `berth install` creates the kinds, the webhooks of `berth
+//! controller` are called over TLS, and while the controllers are down the policies hold queued
+//! jobs.
 
 use std::net::TcpListener;
 use std::time::Duration;
@@ -25,7 +26,7 @@ struct Installed {
 }
 
 impl Installed {
-    /// Installs with this configuration of the controllers.
+    /// Installs the controllers with this configuration.
     fn new(configuration: Option<&str>) -> Self {
         let cluster = Cluster::apiserver(&["--bare"]);
         let file = configuration.map(|text| {
@@ -37,9 +38,10 @@ impl Installed {
         let mut arguments = vec!["--apply", "--kubeconfig", &kubeconfig];
         arguments.extend(file.as_deref());
         install(&arguments);
-        // A port that stays the same when the controllers come back; nobody else asks for it in between.
+        // A port that stays the same when the controllers come back. No other process takes it in
+        // between.
         let port = TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("an address").port();
-        // There are no kubelets that would run the Deployment: the Service's endpoint is the process of the test.
+        // No kubelet runs the Deployment, so the Service's endpoint is the test's own process.
         apply(
             &cluster,
             &json!({
@@ -52,7 +54,7 @@ impl Installed {
         Self { cluster, hooks: format!("--webhook-bind-address=127.0.0.1:{port}"), configuration: file }
     }
 
-    /// Starts the controllers and waits until they act and their webhooks can be called.
+    /// Starts the controllers, and waits until they lead and their webhooks can be called.
     fn controller(&self, arguments: &[&str]) -> Process {
         let mut all = vec!["--leader-elect=false", self.hooks.as_str()];
         all.extend(self.configuration.as_deref());
@@ -87,7 +89,7 @@ impl Installed {
         self.cluster.get(&[resource, name, "-n", namespace])
     }
 
-    /// How many pods with this label run.
+    /// Number of running pods with this label.
     fn running(&self, namespace: &str, label: &str) -> usize {
         let list = self.cluster.get(&["pods", "-n", namespace, "-l", label]);
         let items = list["items"].as_array().cloned().unwrap_or_default();
@@ -135,7 +137,7 @@ fn is_gated(pod: &Value) -> bool {
 }
 
 #[test]
-fn an_installation_that_is_down_holds_what_queues_manage_and_nothing_else() {
+fn an_installation_that_is_down_holds_queued_jobs_and_no_others() {
     if !has_kubectl() {
         return;
     }
@@ -147,7 +149,7 @@ fn an_installation_that_is_down_holds_what_queues_manage_and_nothing_else() {
     here.queue("easy", "default", "1");
     here.create(&json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "free"}}));
 
-    // Up: the webhooks are asked, over the wire, and have the last word.
+    // Up: the webhooks are called over the wire, and decide.
     let refused = {
         let path = cluster.kubeconfig.with_file_name("refused.json");
         std::fs::write(&path, job("refused", "team", Some("Not-A-Name"), "100m").to_string()).expect("written");
@@ -160,12 +162,12 @@ fn an_installation_that_is_down_holds_what_queues_manage_and_nothing_else() {
     let mut history = History::of(cluster, "workloads");
     controller.kill();
 
-    // Down. What no queue manages is as it was written, and runs.
+    // Down: jobs without a queue are stored as written, and run.
     here.create(&job("plain", "team", None, "100m"));
     here.create(&job("unmanaged", "free", None, "100m"));
     here.create(&pod("plain-pod", "team", None));
     here.create(&pods_of("Deployment", "plain-deployment", "team", None));
-    // What one manages is made, and held.
+    // Jobs with a queue are created and held.
     let held: &[(&str, Value, &str)] = &[
         ("job", job("queued", "team", Some("main"), "100m"), "/spec/suspend"),
         ("job", job("too-big", "team", Some("main"), "3"), "/spec/suspend"),
@@ -234,17 +236,18 @@ fn an_installation_that_is_down_holds_what_queues_manage_and_nothing_else() {
     here.create(&pod("queued-pod", "team", Some("main")));
     here.create(&pods_of("Deployment", "queued-deployment", "team", Some("main")));
     here.create(&pods_of("StatefulSet", "queued-set", "team", Some("main")));
-    // So are pods, and what makes them, that would get the default queue of their namespace.
+    // Pods, and objects that create pods, are held too if they would get their namespace's default
+    // queue.
     here.create(&pod("defaulted-pod", "easy", None));
     here.create(&pods_of("Deployment", "defaulted-deployment", "easy", None));
     here.create(&pods_of("StatefulSet", "defaulted-set", "easy", None));
-    // One that has its node already cannot be held, and is made (`kubectl debug node/...`).
+    // A pod with a node cannot be held, and is created (`kubectl debug node/...`).
     let mut placed = pod("placed", "easy", None);
     let nodes = cluster.get(&["nodes"]);
     placed["spec"]["nodeName"] = nodes["items"][0]["metadata"]["name"].clone();
     here.create(&placed);
     assert!(!is_gated(&here.get("pod", "placed", "easy")));
-    cluster.wait_until("what nobody queues to run", 30, |_| {
+    cluster.wait_until("jobs without a queue to run", 30, |_| {
         here.running("team", "app=plain") == 1
             && here.running("free", "app=unmanaged") == 1
             && here.running("team", "app=plain-pod") == 1
@@ -264,7 +267,7 @@ fn an_installation_that_is_down_holds_what_queues_manage_and_nothing_else() {
             .iter()
             .all(|by| pods(&format!("app={by}-deployment")).len() == 2 && !pods(&format!("app={by}-set")).is_empty())
     });
-    // Held it stays, with time to start.
+    // The jobs stay held although there was time to start.
     pause(Duration::from_secs(2));
     for by in ["queued", "defaulted"] {
         for what in ["pod", "deployment", "set"] {
@@ -277,9 +280,9 @@ fn an_installation_that_is_down_holds_what_queues_manage_and_nothing_else() {
     }
     assert_eq!(here.running("team", "app=early"), 1, "what ran goes on");
     let workloads = cluster.run(&["get", "workloads", "-A", "-o", "name"]);
-    assert_eq!(workloads.lines().count(), 1, "nobody is there to make any: {workloads}");
+    assert_eq!(workloads.lines().count(), 1, "no controller creates workloads: {workloads}");
 
-    // Back: everything is caught up with, within the quota.
+    // Back: the controllers settle all held jobs, within the quota.
     let _controller = here.controller(&[]);
     cluster.wait_until("the held ones to run", 60, |_| {
         here.running("team", "app=queued") == 1
@@ -336,7 +339,7 @@ fn with_all_jobs_managed_those_without_a_queue_are_held_too() {
         here.create(&job("without", namespace, None, "100m"));
         here.create(&pod("bare", namespace, None));
         here.create(&pods_of("Deployment", "web", namespace, None));
-        // Of a kind that is not integrated.
+        // An object of a kind whose integration is off.
         here.create(&pods_of("StatefulSet", "db", namespace, None));
     }
     assert_eq!(here.get("job", "without", "managed")["spec"]["suspend"], true);
@@ -354,7 +357,7 @@ fn with_all_jobs_managed_those_without_a_queue_are_held_too() {
         items
     };
     assert!(held().iter().all(|pod| !pod["metadata"]["annotations"][HELD].is_null()));
-    // A kind that is not integrated is nobody's to hold.
+    // A kind whose integration is off is not held.
     let spec = json!({"replicatedJobs": [
         {"name": "w", "replicas": 1, "template": {"spec": {"template": template("100m", "set")}}}]});
     here.create(&object("jobset.x-k8s.io/v1alpha2", "JobSet", "set", "managed", Some("main"), spec));
@@ -381,7 +384,8 @@ fn the_api_server_calls_the_webhooks_while_their_certificate_changes() {
     const SECRET: [&str; 4] = ["secret", "berth-webhook-certificate", "-n", "berth-system"];
     let end = |cluster: &Cluster| cluster.get(&SECRET)["metadata"]["annotations"]["berth.dev/not-after"].clone();
     let mut made = 0;
-    // Kinds are read and written in both versions, jobs are defaulted and judged: all by the controllers' process.
+    // The controllers' process serves conversion in both directions, defaults jobs and validates
+    // them.
     let mut call = || {
         let old = cluster.get(&["localqueues.v1beta1.kueue.x-k8s.io", "default", "-n", "team"]);
         assert_eq!(old["apiVersion"], "kueue.x-k8s.io/v1beta1");
@@ -393,14 +397,15 @@ fn the_api_server_calls_the_webhooks_while_their_certificate_changes() {
         std::fs::write(&path, job(&name, "team", None, "100m").to_string()).expect("written");
         let answer = cluster.run(&["create", "-o", "json", "-f", &path.display().to_string()]);
         let answer: Value = serde_json::from_str(&answer).expect("JSON");
-        // In the answer to the request, so nobody came by later: the queue is the webhook's, and it took the policy's note off.
+        // The response to the request itself has the webhook's queue, and the policy's mark is
+        // removed.
         assert_eq!(answer["metadata"]["labels"][QUEUE], "default", "{answer}");
         assert!(answer["metadata"]["annotations"][HELD].is_null() && answer["spec"]["suspend"] == true, "{answer}");
         std::fs::write(&path, job("wrong", "team", Some("Not-A-Name"), "100m").to_string()).expect("written");
         let refused = cluster.refused(&["create", "-f", &path.display().to_string()]);
         assert!(refused.contains("queued-jobs.validate.berth.dev"), "{refused}");
     };
-    // An object stored as v1beta1 names the fields of that version.
+    // The managed fields of an object stored as v1beta1 name that version.
     apply(
         cluster,
         &json!({"apiVersion": "kueue.x-k8s.io/v1beta1", "kind": "ClusterQueue", "metadata": {"name": "old"},
@@ -413,7 +418,8 @@ fn the_api_server_calls_the_webhooks_while_their_certificate_changes() {
         let before = end(cluster);
         let ended = "berth.dev/not-after=2020-01-01T00:00:00Z";
         cluster.run(&[&["annotate", "--overwrite"][..], &SECRET, &[ended]].concat());
-        // Renewed within a sixth of a lifetime; called all along.
+        // The certificate is renewed within a sixth of its lifetime, and the webhook stays
+        // reachable.
         for _ in 0..600 {
             call();
             let now = end(cluster);
@@ -428,11 +434,11 @@ fn the_api_server_calls_the_webhooks_while_their_certificate_changes() {
     }
 }
 
-/// An account that is called as the controllers' own in another namespace is held to the rules of statuses like anybody.
+/// An account with the controllers' name in another namespace is subject to the rules of statuses.
 fn only_the_controllers_write_statuses_unchecked(here: &Installed) {
     let cluster = &here.cluster;
     cluster.run(&["create", "serviceaccount", "berth-controller", "-n", "team"]);
-    // kubectl reads before it writes, which the controllers' role does not allow.
+    // kubectl reads before it writes, and the controllers' role does not allow that.
     let accounts = ["--serviceaccount=team:berth-controller", "--serviceaccount=berth-system:berth-controller"];
     cluster.run(&[&["create", "clusterrolebinding", "both", "--clusterrole=cluster-admin"][..], &accounts].concat());
     let list = cluster.get(&["workloads", "-n", "team"]);

@@ -1,4 +1,4 @@
-//! A `berth` process that joins a cluster: its log, and what it serves over HTTP.
+//! A `berth` process that joins a cluster: its log and its HTTP endpoints.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -9,14 +9,14 @@ use std::time::Duration;
 
 use crate::cluster::{Cluster, pause};
 
-/// A running process; killed when dropped.
+/// A running process, killed when dropped.
 pub struct Process {
     child: Child,
     log: Arc<Mutex<Vec<String>>>,
 }
 
 impl Process {
-    /// `berth controller` with the kubeconfig the API server wrote for it, on ports of its own.
+    /// `berth controller` with its kubeconfig from the API server, on ports of its own.
     pub fn controller(cluster: &Cluster, arguments: &[&str]) -> Self {
         Self::controller_with(&cluster.kubeconfig.with_file_name("controller.kubeconfig"), arguments)
     }
@@ -35,13 +35,13 @@ impl Process {
         Self::start(&["controller"], kubeconfig, &[&ports, arguments].concat())
     }
 
-    /// `berth controller` with all rights, which is told where to listen by this configuration file alone.
+    /// `berth controller` with all rights, whose addresses are in this configuration file alone.
     pub fn controller_configured(cluster: &Cluster, configuration: &Path) -> Self {
         let file = format!("--config={}", configuration.display());
         Self::start(&["controller"], &cluster.kubeconfig, &[&file])
     }
 
-    /// `berth cluster` with the kubeconfig the API server wrote for it.
+    /// `berth cluster` with its kubeconfig from the API server.
     pub fn cluster(cluster: &Cluster, arguments: &[&str]) -> Self {
         Self::start(&["cluster"], &cluster.kubeconfig.with_file_name("cluster.kubeconfig"), arguments)
     }
@@ -60,25 +60,25 @@ impl Process {
         std::thread::spawn(move || {
             for line in BufReader::new(stderr).lines().map_while(Result::ok) {
                 eprintln!("| {line}");
-                lines.lock().expect("nobody panics while holding the log").push(line);
+                lines.lock().expect("no thread panics while it holds the log").push(line);
             }
         });
         Self { child, log }
     }
 
-    /// The rest of the first line of the log that contains this text, when there is one.
+    /// The rest of the first line of the log that contains this text, if any.
     pub fn logged(&self, text: &str) -> Option<String> {
-        let log = self.log.lock().expect("nobody panics while holding the log");
+        let log = self.log.lock().expect("no thread panics while it holds the log");
         log.iter().find_map(|line| line.split_once(text).map(|(_, rest)| rest.to_owned()))
     }
 
-    /// The first line of the log that contains this text, whole.
+    /// The first whole line of the log that contains this text.
     pub fn line(&self, text: &str) -> Option<String> {
-        let log = self.log.lock().expect("nobody panics while holding the log");
+        let log = self.log.lock().expect("no thread panics while it holds the log");
         log.iter().find(|line| line.contains(text)).cloned()
     }
 
-    /// Waits for a line of the log that contains this text; returns the rest of it.
+    /// Waits for a line of the log that contains this text. Returns the rest of the line.
     pub fn wait_logged(&self, text: &str) -> String {
         for _ in 0..600 {
             if let Some(rest) = self.logged(text) {
@@ -89,13 +89,13 @@ impl Process {
         panic!("nothing logged about {text:?}: {:?}", self.log.lock());
     }
 
-    /// GET of a path at the address the process said it serves that path at: status code and body.
+    /// GET of a path at the address that the log names for that path: status code and body.
     pub fn get(&self, path: &str) -> (u16, String) {
         self.try_get(path).expect("the port answers")
     }
 
     fn try_get(&self, path: &str) -> std::io::Result<(u16, String)> {
-        let log = self.log.lock().expect("nobody panics while holding the log").clone();
+        let log = self.log.lock().expect("no thread panics while it holds the log").clone();
         let mut urls = log.iter().filter_map(|line| line.split_once("serving http://").map(|(_, rest)| rest));
         let address = urls.find_map(|url| url.strip_suffix(path)).unwrap_or_else(|| panic!("{path} is not served"));
         let mut stream = TcpStream::connect(address)?;
@@ -108,7 +108,7 @@ impl Process {
         Ok((code, body.to_owned()))
     }
 
-    /// Whether this replica says that it leads; one that has not begun to serve does not.
+    /// Whether this replica reports that it leads. False before it serves.
     pub fn leads(&self) -> bool {
         self.logged("/metrics").is_some()
             && self.try_get("/metrics").is_ok_and(|(_, metrics)| {
@@ -127,7 +127,7 @@ impl Process {
         self.child.wait().expect("the process can be waited for");
     }
 
-    /// SIGTERM; the process must end by itself with success.
+    /// Sends SIGTERM. The process must end by itself with success.
     pub fn terminate(mut self) {
         let sent = Command::new("kill").arg(self.child.id().to_string()).status().expect("kill runs");
         assert!(sent.success());
@@ -138,7 +138,7 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // Gone already after `kill` and `terminate`.
+        // The process has ended already after `kill` and `terminate`.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

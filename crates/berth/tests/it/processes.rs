@@ -1,4 +1,4 @@
-//! API server, cluster and controllers as processes of their own, over TLS and kubeconfigs.
+//! API server, cluster and controllers as separate processes, over TLS and kubeconfigs.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -17,7 +17,7 @@ pub fn apply(cluster: &Cluster, object: &Value) {
     cluster.run(&["apply", "-f", &path.display().to_string()]);
 }
 
-/// A job for one of the quickstart's queues that runs until it is deleted.
+/// A job in a queue of the quickstart that runs until it is deleted.
 fn job(name: &str, namespace: &str) -> Value {
     json!({
         "apiVersion": "batch/v1", "kind": "Job",
@@ -33,7 +33,7 @@ fn is_running(cluster: &Cluster, name: &str, namespace: &str) -> bool {
     cluster.get(&["job", name, "-n", namespace])["spec"]["suspend"] == json!(false)
 }
 
-/// How often each workload was admitted, by its events.
+/// Number of admissions of each workload, by its events.
 fn admissions(cluster: &Cluster) -> BTreeMap<String, i64> {
     let mut counts = BTreeMap::new();
     for event in cluster.get(&["events", "-A"])["items"].as_array().into_iter().flatten() {
@@ -63,14 +63,14 @@ fn another_replica_admits_soon_after_the_leader_was_killed_and_nothing_twice() {
         (0..5).all(|i| is_running(c, &format!("before-{i}"), "team-blue"))
     });
     assert!(first.leads() && !second.leads());
-    assert_eq!(second.get("/readyz"), (200, "ok".to_owned()), "who stands by is ready");
+    assert_eq!(second.get("/readyz"), (200, "ok".to_owned()), "a standby replica is ready");
     assert_eq!(second.get("/healthz").0, 200);
 
     let killed = Instant::now();
     first.kill();
     apply(&cluster, &job("after", "team-blue"));
     while !is_running(&cluster, "after", "team-blue") {
-        assert!(killed.elapsed() < Duration::from_secs(10), "nobody took over within 10 s");
+        assert!(killed.elapsed() < Duration::from_secs(10), "no replica took over within 10 s");
         pause(Duration::from_millis(100));
     }
     assert!(second.leads());
@@ -78,7 +78,7 @@ fn another_replica_admits_soon_after_the_leader_was_killed_and_nothing_twice() {
     assert_eq!(counts.len(), 6, "{counts:?}");
     assert!(counts.values().all(|count| *count == 1), "admitted twice: {counts:?}");
 
-    // A replica that is told to stop lets go of the lease, and the next one need not wait for it to run out.
+    // A replica that is stopped releases the Lease, so the next one need not wait until it expires.
     let third = Process::controller(&cluster, &[]);
     cluster.wait_until("the third replica to stand by", 30, |_| {
         third.logged("serving").is_some() && third.get("/readyz").0 == 200
@@ -104,7 +104,7 @@ fn a_leader_that_loses_its_lease_goes_on_serving_and_leads_again_when_it_can() {
     apply(&cluster, &job("before", "team-blue"));
     cluster.wait_until("the first job to run", 30, |c| is_running(c, "before", "team-blue"));
 
-    // Another one has taken the lease, and is never heard of again.
+    // Another holder has taken the Lease, and never renews it.
     let taken = json!({"spec": {"holderIdentity": "other", "leaseDurationSeconds": 8}}).to_string();
     cluster.run(&["patch", "lease", "berth-controller", "-n", "berth-system", "--type=merge", "-p", &taken]);
     replica.wait_logged("this replica does not lead any more");
@@ -140,7 +140,8 @@ fn with_the_controllers_down_queued_jobs_are_held_and_others_run() {
     cluster.wait_until("the first job to run", 30, |c| is_running(c, "early", "team-blue"));
     controller.kill();
 
-    // Down: what runs goes on, what no queue manages starts, what one manages is created and waits.
+    // Down: running jobs continue, jobs without a queue start, jobs with a queue are created and
+    // wait.
     let mut plain = job("plain", "team-blue");
     plain["metadata"]["labels"] = json!({});
     apply(&cluster, &plain);
@@ -153,9 +154,12 @@ fn with_the_controllers_down_queued_jobs_are_held_and_others_run() {
     };
     cluster.wait_until("the plain job's pod to run", 30, |c| pods(c, "plain") == 1);
     assert!(!is_running(&cluster, "queued", "team-blue"), "held without a controller");
-    assert!(cluster.run(&["get", "workloads", "-n", "team-blue", "-o", "name"]).contains("early"), "nobody to let go");
+    assert!(
+        cluster.run(&["get", "workloads", "-n", "team-blue", "-o", "name"]).contains("early"),
+        "no controller releases it"
+    );
 
-    // Back: everything is caught up with.
+    // Back: the held jobs are settled.
     let _controller = Process::controller(&cluster, &alone);
     cluster.wait_until("the queued job to run", 30, |c| is_running(c, "queued", "team-blue") && pods(c, "queued") == 1);
     cluster.wait_until("the deleted job's workload to go", 30, |c| {
@@ -165,7 +169,7 @@ fn with_the_controllers_down_queued_jobs_are_held_and_others_run() {
 }
 
 #[test]
-fn what_the_controllers_know_is_asked_through_the_api_server() {
+fn the_controllers_groups_are_served_behind_the_api_server() {
     if !has_kubectl() {
         return;
     }
@@ -174,7 +178,7 @@ fn what_the_controllers_know_is_asked_through_the_api_server() {
         let path = format!("/apis/visibility.kueue.x-k8s.io/{version}/clusterqueues/full/pendingworkloads");
         cluster.kubectl(&["get", "--raw", &path])
     };
-    // Nobody is there to answer.
+    // No controller answers yet.
     let refused = String::from_utf8_lossy(&pending(&cluster, "v1beta2").stderr).into_owned();
     assert!(refused.contains("ServiceUnavailable"), "{refused}");
     let services = cluster.run(&["get", "apiservices"]);
@@ -211,7 +215,7 @@ fn what_the_controllers_know_is_asked_through_the_api_server() {
     let explained: Value = serde_json::from_str(&cluster.run(&["get", "--raw", explained])).expect("JSON");
     assert_eq!(explained["clusterQueue"], "full");
 
-    // The user comes with the request: a tenant gets names of its own workloads alone.
+    // The request names the user: a tenant sees names of its own workloads alone.
     apply(
         &cluster,
         &kueue(
@@ -258,7 +262,7 @@ fn what_the_controllers_know_is_asked_through_the_api_server() {
     let of_both = seen_by(&["team-blue", "team-green"]);
     assert!(of_both.contains("of-team-green") && !of_both.contains("ithheld"), "{of_both}");
 
-    // Whoever asks needs the right to, and needs to ask through the API server.
+    // A user needs the right, and must request through the API server.
     let raw = "/apis/visibility.kueue.x-k8s.io/v1beta2/clusterqueues/full/pendingworkloads";
     let refused = cluster.refused(&["get", "--raw", raw, "--as", "eve"]);
     assert!(refused.contains("forbidden"), "{refused}");
@@ -269,7 +273,7 @@ fn what_the_controllers_know_is_asked_through_the_api_server() {
 }
 
 #[test]
-fn a_controller_goes_by_what_its_configuration_file_says_of_the_process() {
+fn a_controller_uses_the_process_settings_of_its_configuration_file() {
     if !has_kubectl() {
         return;
     }
@@ -302,7 +306,7 @@ fn a_controller_goes_by_what_its_configuration_file_says_of_the_process() {
     let names = secret["metadata"]["annotations"]["berth.dev/names"].as_str().expect("names");
     assert!(names.split(' ').any(|name| name == "hooks.kueue-system.svc"), "{names}");
 
-    // What cannot be honoured stops the start and is named.
+    // A setting that Berth does not have stops the start and is named.
     std::fs::write(&path, json!({"pprofBindAddress": ":8083", "featureGates": {"MultiKueue": true}}).to_string())
         .expect("written");
     let output = std::process::Command::new(env!("CARGO_BIN_EXE_berth"))

@@ -1,4 +1,5 @@
-//! The GKE batch reference architecture with its own manifests and the real kubectl, an hour in a minute.
+//! The GKE batch reference architecture with its own manifests and the real kubectl: an hour in a
+//! minute.
 
 use std::path::Path;
 
@@ -7,7 +8,7 @@ use serde_json::Value;
 
 use crate::cluster::{Cluster, file};
 
-/// What the submit helpers do: substitute exactly two variables and apply, in order.
+/// The submit helpers: substitute exactly two variables and apply the files in order.
 pub fn submit(cluster: &Cluster, root: &Path, folder: &str, infix: &str, work: &Path) {
     for index in 0..4 {
         for team in ["team-a", "team-b", "team-c", "team-d"] {
@@ -38,7 +39,8 @@ fn a_newcomer_follows_the_reference_architecture_with_kubectl() {
         return;
     }
     let work = tempfile::tempdir().expect("a temporary folder");
-    // Jobs run longer than in the example, so that none ends while sixteen kubectl processes submit the next ones.
+    // The jobs run longer than in the example, so that none ends while sixteen kubectl processes
+    // submit the next ones.
     let configuration = std::fs::read_to_string(file("examples/gke-batch-refarch/cluster.yaml"))
         .expect("the example can be read")
         .replace("defaultDuration: 8m", "defaultDuration: 24m");
@@ -98,7 +100,7 @@ fn a_newcomer_follows_the_reference_architecture_with_kubectl() {
     });
 }
 
-/// How many jobs whose name contains a text are complete.
+/// Number of complete jobs whose name contains a text.
 pub fn complete(cluster: &Cluster, text: &str) -> usize {
     let jobs = cluster.get(&["jobs", "-A"]);
     let items = jobs["items"].as_array().map(Vec::as_slice).unwrap_or_default();

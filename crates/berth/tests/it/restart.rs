@@ -1,4 +1,4 @@
-//! `berth up`, kill -9, `berth up` again: everything continues where it was, and nothing runs twice.
+//! `berth up`, kill -9, `berth up` again: everything continues, and nothing runs twice.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -9,20 +9,20 @@ use serde_json::Value;
 
 use crate::cluster::{Cluster, file};
 
-/// Pods ever created for the job, by name: each must have been created once per index.
+/// All pods ever created for the job, by name. Each index must have been created once.
 fn pods(cluster: &Cluster) -> BTreeSet<String> {
     let list = cluster.get(&["pods", "-n", "team-blue"]);
     let items = list["items"].as_array().expect("a list has items");
     items.iter().filter_map(|pod| pod["metadata"]["name"].as_str().map(str::to_owned)).collect()
 }
 
-/// The process that the API server's own Lease names; empty before the first renewal.
+/// The process that the API server's own Lease names. Empty before the first renewal.
 fn lease_holder(cluster: &Cluster) -> String {
     let leases = cluster.get(&["leases", "-n", "kube-system", "-l", "apiserver.kubernetes.io/identity=kube-apiserver"]);
     leases["items"][0]["spec"]["holderIdentity"].as_str().unwrap_or_default().to_owned()
 }
 
-/// The decisions about the first job that its explanation lists.
+/// The decisions that the explanation of the first job lists.
 fn decisions(cluster: &Cluster) -> Vec<Value> {
     let path = format!("/apis/{GROUP}/{VERSION}/namespaces/team-blue/workloads/train-1/explanation");
     let explained: Value = serde_json::from_str(&cluster.run(&["get", "--raw", &path])).expect("JSON");
@@ -35,7 +35,7 @@ fn a_killed_cluster_continues_where_it_was_and_no_job_runs_twice() {
         return;
     }
     let data = tempfile::tempdir().expect("a temporary folder");
-    // An hour of a job is fifteen seconds.
+    // An hour of a job takes fifteen seconds.
     let journal = data.path().join("journal").display().to_string();
     let arguments = ["--time-scale", "240", "--decision-journal", &journal];
     let cluster = Cluster::durable(data.path(), &arguments);
@@ -66,7 +66,7 @@ fn a_killed_cluster_continues_where_it_was_and_no_job_runs_twice() {
     let after = pods(&cluster);
     assert_eq!(after.len(), 6, "two pods for each of three jobs, none twice: {after:?}");
     assert!(after.is_superset(&before));
-    // A clean stop leaves a store that starts again.
+    // After a clean stop the store opens again.
     cluster.interrupt();
     let cluster = Cluster::durable(data.path(), &arguments);
     assert_eq!(pods(&cluster), after);

@@ -1,5 +1,5 @@
-//! The role of the controllers is what they call: scenarios with controllers that have nothing but that role, and the
-//! audit log of what they asked for.
+//! The role of the controllers allows exactly the calls that they make. The tests run scenarios
+//! with controllers that have only that role, and read the audit log.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -17,8 +17,8 @@ use crate::process::Process;
 /// Group, resource with its subresource, verb.
 type Call = (String, String, String);
 
-/// The calls of the controllers, those of them that were refused, and what else they need where the API server checks who may
-/// name whom as owner.
+/// The calls of the controllers, the refused ones among them, and the further rights that they need
+/// where the API server checks references to owners.
 #[derive(Default)]
 struct Calls {
     made: Mutex<BTreeSet<Call>>,
@@ -26,8 +26,9 @@ struct Calls {
     for_owners: Mutex<BTreeSet<Call>>,
 }
 
-/// What the admission plugin OwnerReferencesPermissionEnforcement asks for: `update` of the finalizers of an owner whose deletion
-/// waits for the object, and `delete` of an object whose owners are changed.
+/// The rights that the admission plugin OwnerReferencesPermissionEnforcement requires: `update` of
+/// the finalizers of an owner whose deletion waits for the object, and `delete` of an object whose
+/// owners change.
 fn asked_for_owners(event: &Value) -> Vec<Call> {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let owners = event["requestObject"]["metadata"]["ownerReferences"].as_array();
@@ -64,7 +65,7 @@ impl Sink for Calls {
     }
 }
 
-/// Runs a scenario with controllers that may only do what their role allows.
+/// Runs a scenario with controllers that have only their role.
 fn run(path: &str, calls: &Arc<Calls>) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(path);
     let policy = Policy::from_value(&json!({"omitStages": ["RequestReceived"], "rules": [{"level": "Request"}]}));
@@ -83,7 +84,7 @@ fn run(path: &str, calls: &Arc<Calls>) {
 #[test]
 fn the_role_allows_exactly_the_calls_that_are_made() {
     let calls = Arc::new(Calls::default());
-    for name in ["concurrent-admission", "gke-batch-refarch", "pods", "topology"] {
+    for name in ["concurrent-admission", "gke-batch-refarch", "pods", "topology", "workloads"] {
         run(&format!("../../examples/{name}/scenario.yaml"), &calls);
     }
     for name in ["capacity", "never-ready"] {
@@ -104,10 +105,10 @@ fn the_role_allows_exactly_the_calls_that_are_made() {
     assert_eq!(asked, rights::owner_rights(), "needed to name owners, and what the role has for it");
 }
 
-/// Group, resource, verb, and the name it is allowed for; none where a right is not about one.
+/// Group, resource, verb, and the name that the right is limited to, if any.
 type NamedCall = (String, String, String, String);
 
-/// What rules that are about single objects, or about one namespace, allow.
+/// The rights of rules that are limited to names, or to one namespace.
 fn named_calls(rules: &Value, out: &mut BTreeSet<NamedCall>) {
     let list = |value: &Value| -> Vec<String> {
         value.as_array().into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect()
@@ -127,7 +128,8 @@ fn named_calls(rules: &Value, out: &mut BTreeSet<NamedCall>) {
     }
 }
 
-/// A right no call shows: applying what is not there yet is allowed by it, and is a call to `patch`.
+/// A right that no call needs by itself: applying an absent object needs it, and is a call to
+/// `patch`.
 const NOT_SHOWN: (&str, &str, &str) = ("discovery.k8s.io", "endpointslices", "create");
 
 #[test]
@@ -144,7 +146,8 @@ fn the_rights_by_name_are_exactly_those_that_processes_use() {
         .output()
         .expect("berth runs");
     assert!(installed.status.success(), "{}", String::from_utf8_lossy(&installed.stderr));
-    // A leader that gives its lease back is followed at once; on a busy machine none is to lose it before.
+    // A leader that releases its Lease is replaced at once. On a busy machine none may lose it
+    // before.
     let options = [
         "--webhook-certificate-lifetime=60s",
         "--leader-elect-lease-duration=60s",
@@ -183,7 +186,7 @@ fn the_rights_by_name_are_exactly_those_that_processes_use() {
             _ => {}
         }
     }
-    // What is allowed whatever the name is another test's.
+    // Another test covers the rights without names.
     let unnamed = rights::calls();
     let is_unnamed = |group: &str, resource: &str, verb: &str| {
         let verbs = unnamed.get(&(group.to_owned(), resource.to_owned()));
@@ -200,7 +203,7 @@ fn the_rights_by_name_are_exactly_those_that_processes_use() {
             continue;
         }
         assert_ne!(event["responseStatus"]["code"], 403, "{line}");
-        // What is to be made has no name yet, as far as rights go.
+        // An object to create has no name yet for authorization.
         let name = if verb == "create" { String::new() } else { text(&reference["name"]) };
         let call = (group, resource, verb, name);
         if allowed.contains(&call) || !is_unnamed(&call.0, &call.1, &call.2) {

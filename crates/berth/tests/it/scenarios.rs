@@ -1,4 +1,5 @@
-//! `berth run` on our own and on recorded scenarios: all expectations hold, and two runs give the same bytes.
+//! `berth run` on our own and on recorded scenarios: all expectations hold, and two runs print the
+//! same bytes.
 
 use std::process::{Command, Output};
 

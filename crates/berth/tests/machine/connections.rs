@@ -1,5 +1,5 @@
-//! Many clients that hold a connection and say nothing, and headers beyond all measure. Ten thousand handshakes keep two
-//! processors busy for a good part of a minute.
+//! Many idle connections, and oversized headers. Ten thousand TLS handshakes keep two processors
+//! busy for most of a minute.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,18 +16,18 @@ use tokio_rustls::client::TlsStream;
 
 use crate::cluster::Cluster;
 
-/// How many connections are held, instead of [`CONNECTIONS`].
+/// Environment variable: number of connections, instead of [`CONNECTIONS`].
 const VARIABLE: &str = "BERTH_TEST_CONNECTIONS";
-/// What an API server of a large cluster holds: a watch of every node, several of every controller.
+/// Connections of an API server of a large cluster: a watch per node, and several per controller.
 const CONNECTIONS: usize = 10_000;
-/// How many are opened at once: both ends of a handshake compute.
+/// Number of concurrent handshakes. Both ends of a handshake compute.
 const AT_ONCE: usize = 8;
-/// The server waits 90 s for a connection's first request: what is not open by then is not opened.
+/// The server waits 90 s for a connection's first request, so all connections must be open by then.
 const OPENED_WITHIN: Duration = Duration::from_secs(80);
-/// Memory of an idle connection at most: buffers of TLS and HTTP, and a task.
+/// Maximum memory of an idle connection: buffers of TLS and HTTP, and a task.
 const BYTES_EACH_MAX: u64 = 128 * 1024;
 
-/// Where the cluster is and who its administrator is, of its kubeconfig.
+/// Server and administrator of the cluster's kubeconfig.
 struct Door {
     address: String,
     connector: TlsConnector,
@@ -65,17 +65,17 @@ impl Door {
     }
 }
 
-/// Sends headers and returns the first line of the answer.
+/// Sends headers and returns the first line of the response.
 async fn ask(stream: &mut TlsStream<TcpStream>, headers: &str) -> String {
     let request = format!("GET /version HTTP/1.1\r\nHost: localhost\r\n{headers}\r\n");
-    // A server that has read enough may close before it has read everything.
+    // A server that refuses the headers may close before it has read all of them.
     let _ = stream.write_all(request.as_bytes()).await;
     let mut answer = vec![0; 16 * 1024];
     let length = stream.read(&mut answer).await.unwrap_or(0);
     String::from_utf8_lossy(&answer[..length]).lines().next().unwrap_or_default().to_owned()
 }
 
-/// Bytes of memory a process has, of `/proc`.
+/// Resident memory of a process in bytes, from `/proc`.
 fn resident(process: u32) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{process}/status")).expect("/proc");
     let line = status.lines().find(|line| line.starts_with("VmRSS:")).expect("a figure");
@@ -83,9 +83,9 @@ fn resident(process: u32) -> u64 {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn ten_thousand_idle_connections_cost_little_and_keep_nobody_out() {
+async fn ten_thousand_idle_connections_cost_little_and_new_clients_are_served() {
     let wanted = std::env::var(VARIABLE).ok().and_then(|count| count.parse().ok()).unwrap_or(CONNECTIONS);
-    // The server starts with the limit of this process, of which a part is for itself, and raises it.
+    // The server inherits the limit of this process, needs a part for itself, and raises it.
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).maximum.unwrap_or(u64::MAX);
     let count = wanted.min(usize::try_from(limit).unwrap_or(usize::MAX).saturating_sub(500));
     if count < wanted {
@@ -127,7 +127,7 @@ async fn ten_thousand_idle_connections_cost_little_and_keep_nobody_out() {
     assert!(idle.len() >= count.min(1_000), "only {} connections", idle.len());
     let count = idle.len();
     let seconds = began.elapsed().as_secs_f64();
-    // Those that came first are still there, and who comes last is served.
+    // The first connections are still open, and a new client is served.
     assert_eq!(ask(&mut door.open().await, "").await, "HTTP/1.1 200 OK");
     for stream in idle.iter_mut().step_by(count / 10) {
         assert_eq!(ask(stream, "").await, "HTTP/1.1 200 OK");

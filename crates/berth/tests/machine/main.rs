@@ -1,4 +1,5 @@
-//! What takes the whole machine for a while. Cargo runs one test binary after the other, so nobody's patience ends meanwhile.
+//! Tests that load the whole machine for a while. Cargo runs test binaries one after the other, so
+//! they delay no other test.
 
 mod connections;
 

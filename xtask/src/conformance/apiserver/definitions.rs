@@ -1,14 +1,14 @@
 //! Suites of CustomResourceDefinitions: validation, defaults, names, conditions and warnings.
 
 use berth_apimachinery::field::{Error, Path};
-use berth_apiserver::crd::conditions::{self, Condition};
-use berth_apiserver::crd::features::{self, Features};
-use berth_apiserver::crd::names::{self, Taken};
-use berth_apiserver::crd::validate::approval::{self, Approval};
-use berth_apiserver::crd::{definition, validate, warnings};
-use berth_apiserver::fields;
 use berth_cel::Env;
 use berth_cel::types::Type;
+use berth_kinds::crd::conditions::{self, Condition};
+use berth_kinds::crd::features::{self, Features};
+use berth_kinds::crd::names::{self, Taken};
+use berth_kinds::crd::validate::approval::{self, Approval};
+use berth_kinds::crd::{definition, validate, warnings};
+use berth_kinds::fields;
 use serde_json::{Value, json};
 
 use super::{input, same, text, texts, want};

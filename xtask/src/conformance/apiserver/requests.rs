@@ -2,9 +2,10 @@
 //! columns.
 
 use berth_apimachinery::selector::FieldSelector;
+use berth_apiserver::RequestInfo;
 use berth_apiserver::negotiation::{self, Parameters, parameter};
-use berth_apiserver::registry::{Origin, PrinterColumn, SchemaSource, VersionInfo};
-use berth_apiserver::{RequestInfo, ResourceInfo, crd, printers};
+use berth_kinds::registry::{Origin, PrinterColumn, SchemaSource, VersionInfo};
+use berth_kinds::{ResourceInfo, crd, printers};
 use serde_json::{Value, json};
 
 use super::{input, same, text, texts, want};

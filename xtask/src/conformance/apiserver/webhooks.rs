@@ -5,9 +5,9 @@ use berth_apimachinery::meta::{self, GroupVersionKind, GroupVersionResource};
 use berth_apiserver::admission::policies::matching as policies;
 use berth_apiserver::admission::webhooks::matching::{self, Asked, Lookup, MatchError, Target};
 use berth_apiserver::admission::webhooks::review;
-use berth_apiserver::crd::conversion;
-use berth_apiserver::webhook::ReviewVersion;
-use berth_apiserver::webhook::client_config;
+use berth_kinds::ReviewVersion;
+use berth_kinds::client_config;
+use berth_kinds::crd::conversion;
 use serde_json::{Map, Value, json};
 
 use super::{input, same, text, want};

@@ -26,7 +26,8 @@ use super::webhooks::matching::MatchError;
 use super::webhooks::review::{self, Question};
 use super::webhooks::{self, GROUP, Request, ServerLookup};
 use crate::auth::Attributes;
-use crate::{ApiServer, Objects, UserInfo, auth};
+use crate::state::State;
+use crate::{Objects, UserInfo, auth};
 
 const POLICIES: &str = "validatingadmissionpolicies";
 const BINDINGS: &str = "validatingadmissionpolicybindings";
@@ -100,7 +101,7 @@ fn bound_policies(objects: &Objects, policies: &str, bindings: &str) -> Vec<(Str
 
 /// Whether match criteria concern a request, and the form they want the objects in. No criteria are about everything.
 fn concerned(
-    server: &ApiServer,
+    state: &State,
     request: &AdmissionRequest<'_>,
     asked: &Request,
     criteria: &Value,
@@ -110,7 +111,7 @@ fn concerned(
     }
     let mut criteria = criteria.clone();
     stored_defaults(&mut criteria);
-    matching::matches(&criteria, &asked.about(request), request.name, &ServerLookup(server))
+    matching::matches(&criteria, &asked.about(request), request.name, &ServerLookup(state))
 }
 
 /// Match criteria with what may be left out.
@@ -156,7 +157,7 @@ impl Authorizer for Roles<'_> {
 
 /// Runs `judge` with the variables that expressions see of a request, in the version of `target`.
 pub(crate) fn with_inputs<T>(
-    server: &ApiServer,
+    state: &State,
     request: &AdmissionRequest<'_>,
     asked: &Request,
     target: &webhooks::matching::Target,
@@ -164,7 +165,7 @@ pub(crate) fn with_inputs<T>(
     judge: impl FnOnce(&Inputs<'_>) -> T,
 ) -> Result<T, Status> {
     let form = |object: Option<&Value>| match object {
-        Some(object) => webhooks::converted(server, object.clone(), target, asked),
+        Some(object) => webhooks::converted(state, object.clone(), target, asked),
         None => Ok(Value::Null),
     };
     let (object, old_object) = (form(request.object.as_ref())?, form(request.old_object.as_deref())?);
@@ -200,8 +201,12 @@ pub(crate) fn with_inputs<T>(
 }
 
 /// Runs the bound policies on the final object.
-pub(crate) fn validate(server: &ApiServer, request: &mut AdmissionRequest<'_>) -> Result<(), Status> {
-    let policies = server.inner.policies.get(&server.inner.objects, [POLICIES, BINDINGS], Policy::compile);
+pub(crate) fn validate(
+    state: &State,
+    policies: &Cache<Policy>,
+    request: &mut AdmissionRequest<'_>,
+) -> Result<(), Status> {
+    let policies = policies.get(&state.objects, [POLICIES, BINDINGS], Policy::compile);
     if policies.is_empty() {
         return Ok(());
     }
@@ -210,7 +215,7 @@ pub(crate) fn validate(server: &ApiServer, request: &mut AdmissionRequest<'_>) -
     let mut refused = None;
     let (mut warnings, mut failures, mut published) = (Vec::new(), Vec::new(), Vec::new());
     for bound in policies.iter() {
-        let target = match concerned(server, request, &asked, &bound.spec["matchConstraints"]) {
+        let target = match concerned(state, request, &asked, &bound.spec["matchConstraints"]) {
             Ok(Some(target)) => target,
             Ok(None) => continue,
             Err(error) => {
@@ -220,7 +225,7 @@ pub(crate) fn validate(server: &ApiServer, request: &mut AdmissionRequest<'_>) -
             }
         };
         for binding in &bound.bindings {
-            let Outcome { decisions, annotations } = match judge(server, request, &asked, &target, bound, binding) {
+            let Outcome { decisions, annotations } = match judge(state, request, &asked, &target, bound, binding) {
                 Ok(outcome) => outcome,
                 Err(problem) => {
                     let why = misconfigured(&bound.name, meta::name(binding), &problem);
@@ -304,19 +309,19 @@ fn refusal(request: &AdmissionRequest<'_>, decision: &Decision, why: &str) -> St
 
 /// What a policy says about a request under one binding, for each of its parameters.
 fn judge(
-    server: &ApiServer,
+    state: &State,
     request: &AdmissionRequest<'_>,
     asked: &Request,
     target: &webhooks::matching::Target,
     bound: &Bound<Policy>,
     binding: &Value,
 ) -> Result<Outcome, String> {
-    if concerned(server, request, asked, &binding["spec"]["matchResources"]).map_err(broken)?.is_none() {
+    if concerned(state, request, asked, &binding["spec"]["matchResources"]).map_err(broken)?.is_none() {
         return Ok(Outcome::default());
     }
     let mut all = Outcome::default();
-    for params in parameters(server, &bound.spec["paramKind"], &binding["spec"]["paramRef"], &asked.namespace)? {
-        let outcome = with_inputs(server, request, asked, target, &params, |inputs| bound.policy.evaluate(inputs));
+    for params in parameters(state, &bound.spec["paramKind"], &binding["spec"]["paramRef"], &asked.namespace)? {
+        let outcome = with_inputs(state, request, asked, target, &params, |inputs| bound.policy.evaluate(inputs));
         let outcome = outcome.map_err(|status| status.message)?;
         all.decisions.extend(outcome.decisions);
         all.annotations.extend(outcome.annotations);
@@ -326,7 +331,7 @@ fn judge(
 
 /// The objects a binding parametrises its policy with; a single null for a policy without parameters.
 fn parameters(
-    server: &ApiServer,
+    state: &State,
     kind: &Value,
     reference: &Value,
     request_namespace: &str,
@@ -337,7 +342,7 @@ fn parameters(
     let text = |value: &Value, field: &str| value[field].as_str().unwrap_or_default().to_owned();
     let (api_version, kind) = (text(kind, "apiVersion"), text(kind, "kind"));
     let group = api_version.split_once('/').map_or("", |(group, _)| group);
-    let registry = server.registry();
+    let registry = state.registry();
     let row = registry.rows().find(|row| row.group == group && row.kind == kind);
     let row =
         row.ok_or_else(|| format!("failed to find resource referenced by paramKind: '{api_version}, Kind={kind}'"))?;
@@ -354,7 +359,7 @@ fn parameters(
         (true, given) if given.is_empty() => request_namespace.to_owned(),
         (true, given) => given,
     };
-    let objects = &server.inner.objects;
+    let objects = &state.objects;
     let name = text(reference, "name");
     let found: Vec<Arc<Value>> = if name.is_empty() {
         let selector = LabelSelector::from_object(&reference["selector"]).map_err(|error| error.to_string())?;

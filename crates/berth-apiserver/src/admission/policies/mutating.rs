@@ -11,19 +11,22 @@ use berth_cel::admission::mutation;
 use berth_cel::admission::policy::{FailurePolicy, POLICY_COST_MAX};
 use serde_json::Value;
 
-use super::{Bound, broken, concerned, misconfigured, parameters, with_inputs};
-use crate::ApiServer;
+use super::{Bound, Cache, broken, concerned, misconfigured, parameters, with_inputs};
 use crate::admission::webhooks::matching::Target;
 use crate::admission::webhooks::{self, Request};
 use crate::admission::{AdmissionRequest, forbidden};
+use crate::state::State;
 
 const POLICIES: &str = "mutatingadmissionpolicies";
 const BINDINGS: &str = "mutatingadmissionpolicybindings";
 
 /// Runs the bound policies on the object; true when it is another one after that.
-pub(crate) fn mutate(server: &ApiServer, request: &mut AdmissionRequest<'_>) -> Result<bool, Status> {
-    let policies =
-        server.inner.mutating_policies.get(&server.inner.objects, [POLICIES, BINDINGS], MutatingPolicy::compile);
+pub(crate) fn mutate(
+    state: &State,
+    policies: &Cache<MutatingPolicy>,
+    request: &mut AdmissionRequest<'_>,
+) -> Result<bool, Status> {
+    let policies = policies.get(&state.objects, [POLICIES, BINDINGS], MutatingPolicy::compile);
     if policies.is_empty() || request.object.is_none() {
         return Ok(false);
     }
@@ -32,13 +35,13 @@ pub(crate) fn mutate(server: &ApiServer, request: &mut AdmissionRequest<'_>) -> 
     let before = request.object.clone();
     let mut left: Vec<Option<Value>> = Vec::with_capacity(policies.len());
     for bound in policies.iter() {
-        let ran = run(server, request, &asked, bound)?;
+        let ran = run(state, request, &asked, bound)?;
         left.push(request.object.clone().filter(|_| ran));
     }
     for (bound, left) in policies.iter().zip(left) {
         // Rerun only policies that ran before and whose object has changed since.
         if bound.policy.is_reinvoked() && left.is_some() && left != request.object {
-            run(server, request, &asked, bound)?;
+            run(state, request, &asked, bound)?;
         }
     }
     Ok(request.object != before)
@@ -46,7 +49,7 @@ pub(crate) fn mutate(server: &ApiServer, request: &mut AdmissionRequest<'_>) -> 
 
 /// Runs one policy under all its bindings; whether it concerned the request.
 fn run(
-    server: &ApiServer,
+    state: &State,
     request: &mut AdmissionRequest<'_>,
     asked: &Request,
     bound: &Bound<MutatingPolicy>,
@@ -58,7 +61,7 @@ fn run(
         }
         Err(forbidden(request, &why))
     };
-    let target = match concerned(server, request, asked, &bound.spec["matchConstraints"]) {
+    let target = match concerned(state, request, asked, &bound.spec["matchConstraints"]) {
         Ok(Some(target)) => target,
         Ok(None) => return Ok(false),
         Err(error) => {
@@ -69,7 +72,7 @@ fn run(
     let mut ran = false;
     for binding in &bound.bindings {
         let name = meta::name(binding);
-        match concerned(server, request, asked, &binding["spec"]["matchResources"]) {
+        match concerned(state, request, asked, &binding["spec"]["matchResources"]) {
             Ok(None) => continue,
             Ok(Some(_)) => {}
             Err(error) => {
@@ -78,7 +81,7 @@ fn run(
             }
         }
         let reference = &binding["spec"]["paramRef"];
-        let params = match parameters(server, &bound.spec["paramKind"], reference, &asked.namespace) {
+        let params = match parameters(state, &bound.spec["paramKind"], reference, &asked.namespace) {
             Ok(params) => params,
             Err(why) => {
                 failed(request, name, misconfigured(&bound.name, name, &why))?;
@@ -86,7 +89,7 @@ fn run(
             }
         };
         for params in params {
-            match mutated(server, request, asked, &target, bound, &params) {
+            match mutated(state, request, asked, &target, bound, &params) {
                 Ok(Some(object)) => {
                     request.object = Some(object);
                     ran = true;
@@ -105,7 +108,7 @@ fn run(
 
 /// The object after all mutations of a policy, in the request's form; `None` when its conditions do not hold.
 fn mutated(
-    server: &ApiServer,
+    state: &State,
     request: &AdmissionRequest<'_>,
     asked: &Request,
     target: &Target,
@@ -113,29 +116,29 @@ fn mutated(
     params: &Value,
 ) -> Result<Option<Value>, String> {
     let message = |status: Status| status.message;
-    let matched = with_inputs(server, request, asked, target, params, |inputs| bound.policy.matches(inputs));
+    let matched = with_inputs(state, request, asked, target, params, |inputs| bound.policy.matches(inputs));
     match matched.map_err(message)? {
         Matched::Yes => {}
         Matched::No(_) => return Ok(None),
         Matched::Failed(why) => return Err(why),
     }
-    let registry = server.registry();
+    let registry = state.registry();
     let row = registry.get(&target.resource.group, &target.resource.resource).filter(|_| target.subresource.is_empty());
     let known = row.and_then(|row| {
         let version = &target.resource.version;
-        Some((row.schema(version)?, server.types(row, version)))
+        Some((row.schema(version)?, state.types(row, version)))
     });
     let known = known.as_ref().map(|(schema, types)| (schema.as_ref(), types.as_ref()));
     let object = request.object.clone().unwrap_or_default();
-    let mut object = webhooks::converted(server, object, target, asked).map_err(message)?;
+    let mut object = webhooks::converted(state, object, target, asked).map_err(message)?;
     let mut budget = POLICY_COST_MAX;
     for index in 0..bound.policy.len() {
-        let mutation = with_inputs(server, request, asked, target, params, |inputs| {
+        let mutation = with_inputs(state, request, asked, target, params, |inputs| {
             bound.policy.mutation(index, &berth_cel::admission::Inputs { object: &object, ..*inputs }, &mut budget)
         });
         let mut changed = mutation::apply(&mutation.map_err(message)??, &object, known)?;
-        webhooks::read(server, &mut changed, &object, target)?;
+        webhooks::read(state, &mut changed, &object, target)?;
         object = changed;
     }
-    webhooks::completed(server, object, target, asked).map(Some).map_err(message)
+    webhooks::completed(state, object, target, asked).map(Some).map_err(message)
 }

@@ -23,11 +23,12 @@ use berth_cel::admission::conditions::{MatchConditions, Matched};
 use berth_cel::admission::policy::FailurePolicy;
 
 use super::{AdmissionRequest, Operation, policies};
-use crate::registry::Origin;
+use crate::registry::{Origin, builtin_schema};
 use crate::rest::take_unchanged;
-use crate::webhook::ReviewVersion;
+use crate::state::State;
 use crate::webhook::client::Endpoint;
-use crate::{ApiServer, Objects, openapi, strategy};
+use crate::{Objects, strategy};
+use berth_kinds::ReviewVersion;
 use matching::{Asked, Lookup, MatchError, Target};
 use review::Question;
 
@@ -157,7 +158,7 @@ impl Request {
     }
 }
 
-pub(crate) struct ServerLookup<'a>(pub(crate) &'a ApiServer);
+pub(crate) struct ServerLookup<'a>(pub(crate) &'a State);
 
 impl Lookup for ServerLookup<'_> {
     fn equivalents(&self, target: &Target) -> Vec<(GroupVersionResource, Option<GroupVersionKind>)> {
@@ -180,7 +181,7 @@ impl Lookup for ServerLookup<'_> {
     }
 
     fn namespace_labels(&self, name: &str) -> Option<Map<String, Value>> {
-        let namespace = self.0.inner.objects.get("", "namespaces", "", name)?;
+        let namespace = self.0.objects.get("", "namespaces", "", name)?;
         Some(meta::labels(&namespace).cloned().unwrap_or_default())
     }
 }
@@ -202,11 +203,12 @@ enum CallError {
 
 /// Runs the mutating webhooks on `request`; `rerun` runs the server's own mutating plugins again after a change.
 pub(crate) async fn mutate(
-    server: &ApiServer,
+    state: &State,
+    webhooks: &Cache,
     request: &mut AdmissionRequest<'_>,
     rerun: impl Fn(&mut AdmissionRequest<'_>) -> Result<(), Status>,
 ) -> Result<(), Status> {
-    let hooks = server.inner.hooks.get(&server.inner.objects);
+    let hooks = webhooks.get(&state.objects);
     if hooks.mutating.is_empty() {
         return Ok(());
     }
@@ -215,7 +217,7 @@ pub(crate) async fn mutate(
     let mut last_seen: Vec<Option<Value>> = vec![None; hooks.mutating.len()];
     let mut changed = false;
     for (at, hook) in hooks.mutating.iter().enumerate() {
-        if let Some(did_change) = mutate_by(server, hook, &asked, request).await? {
+        if let Some(did_change) = mutate_by(state, hook, &asked, request).await? {
             changed |= did_change;
             last_seen[at] = Some(request.object.clone().unwrap_or_default());
         }
@@ -228,7 +230,7 @@ pub(crate) async fn mutate(
         let again = hook.webhook["reinvocationPolicy"] == "IfNeeded";
         // Call again only webhooks that were called before and whose object has changed since.
         if again && last_seen[at].as_ref().is_some_and(|seen| Some(seen) != request.object.as_ref()) {
-            mutate_by(server, hook, &asked, request).await?;
+            mutate_by(state, hook, &asked, request).await?;
         }
     }
     Ok(())
@@ -236,13 +238,13 @@ pub(crate) async fn mutate(
 
 /// Calls one webhook if it concerns the request; whether it changed something, or `None` when it was not called.
 async fn mutate_by(
-    server: &ApiServer,
+    state: &State,
     hook: &Hook,
     asked: &Request,
     request: &mut AdmissionRequest<'_>,
 ) -> Result<Option<bool>, Status> {
-    let Some(target) = concerns(server, hook, asked, request)? else { return Ok(None) };
-    let answer = match call(server, hook, asked, &target, request, true).await {
+    let Some(target) = concerns(state, hook, asked, request)? else { return Ok(None) };
+    let answer = match call(state, hook, asked, &target, request, true).await {
         Ok(answer) => answer,
         Err(error) => return failed(hook, error).map(|()| Some(false)),
     };
@@ -259,15 +261,19 @@ async fn mutate_by(
         return failed(hook, CallError::Failed(why)).map(|()| Some(false));
     }
     let before = request.object.take().unwrap_or_default();
-    let after = patched(server, hook, &answer.patch, &target, asked, &before)?;
+    let after = patched(state, hook, &answer.patch, &target, asked, &before)?;
     let changed = after != before;
     request.object = Some(after);
     Ok(Some(changed))
 }
 
 /// Runs the validating webhooks on the final object.
-pub(crate) async fn validate(server: &ApiServer, request: &mut AdmissionRequest<'_>) -> Result<(), Status> {
-    let hooks = server.inner.hooks.get(&server.inner.objects);
+pub(crate) async fn validate(
+    state: &State,
+    webhooks: &Cache,
+    request: &mut AdmissionRequest<'_>,
+) -> Result<(), Status> {
+    let hooks = webhooks.get(&state.objects);
     if hooks.validating.is_empty() {
         return Ok(());
     }
@@ -275,12 +281,12 @@ pub(crate) async fn validate(server: &ApiServer, request: &mut AdmissionRequest<
     request.expand();
     let mut calls = Vec::new();
     for hook in &hooks.validating {
-        if let Some(target) = concerns(server, hook, &asked, request)? {
+        if let Some(target) = concerns(state, hook, &asked, request)? {
             calls.push((hook, target));
         }
     }
     let (asked, seen) = (&asked, &*request);
-    let answers = calls.iter().map(|(hook, target)| call(server, hook, asked, target, seen, false));
+    let answers = calls.iter().map(|(hook, target)| call(state, hook, asked, target, seen, false));
     let answers = futures::future::join_all(answers).await;
     let mut warnings = Vec::new();
     let mut refused = None;
@@ -321,20 +327,19 @@ fn failed(hook: &Hook, error: CallError) -> Result<(), Status> {
 }
 
 fn concerns(
-    server: &ApiServer,
+    state: &State,
     hook: &Hook,
     asked: &Request,
     request: &AdmissionRequest<'_>,
 ) -> Result<Option<Target>, Status> {
     let question = asked.about(request);
-    let target = matching::should_call(&hook.webhook, &question, &ServerLookup(server)).map_err(match_status)?;
+    let target = matching::should_call(&hook.webhook, &question, &ServerLookup(state)).map_err(match_status)?;
     let Some(target) = target else { return Ok(None) };
     if hook.conditions.is_empty() {
         return Ok(Some(target));
     }
-    let matched = policies::with_inputs(server, request, asked, &target, &Value::Null, |inputs| {
-        hook.conditions.evaluate(inputs)
-    })?;
+    let matched =
+        policies::with_inputs(state, request, asked, &target, &Value::Null, |inputs| hook.conditions.evaluate(inputs))?;
     match matched {
         Matched::Yes => Ok(Some(target)),
         Matched::No(_) => Ok(None),
@@ -343,7 +348,7 @@ fn concerns(
 }
 
 async fn call(
-    server: &ApiServer,
+    state: &State,
     hook: &Hook,
     asked: &Request,
     target: &Target,
@@ -359,10 +364,10 @@ async fn call(
     let version = hook.version.ok_or_else(versions)?;
     let form = |object: Option<&Value>| -> Result<Value, CallError> {
         let Some(object) = object else { return Ok(Value::Null) };
-        converted(server, object.clone(), target, asked).map_err(CallError::Refused)
+        converted(state, object.clone(), target, asked).map_err(CallError::Refused)
     };
     let (object, old_object) = (form(request.object.as_ref())?, form(request.old_object.as_deref())?);
-    let uid = server.new_request_id();
+    let uid = state.new_request_id();
     let body = review::question(
         version,
         &Question {
@@ -387,15 +392,15 @@ async fn call(
 }
 
 /// An object in the version that a webhook's rules request.
-pub(crate) fn converted(server: &ApiServer, object: Value, target: &Target, asked: &Request) -> Result<Value, Status> {
+pub(crate) fn converted(state: &State, object: Value, target: &Target, asked: &Request) -> Result<Value, Status> {
     if target.kind == asked.target.kind {
         return Ok(object);
     }
-    convert(server, object, target)
+    convert(state, object, target)
 }
 
-fn convert(server: &ApiServer, object: Value, target: &Target) -> Result<Value, Status> {
-    let kinds = server.kinds();
+fn convert(state: &State, object: Value, target: &Target) -> Result<Value, Status> {
+    let kinds = state.kinds();
     let key = (target.resource.group.clone(), target.resource.resource.clone());
     match kinds.custom.get(&key) {
         Some(custom) => custom.convert(object, &target.kind.api_version()),
@@ -408,7 +413,7 @@ fn convert(server: &ApiServer, object: Value, target: &Target) -> Result<Value, 
 
 /// What a patch makes of the object, in the version of the request and with its defaults.
 fn patched(
-    server: &ApiServer,
+    state: &State,
     hook: &Hook,
     patch: &[u8],
     target: &Target,
@@ -416,16 +421,16 @@ fn patched(
     object: &Value,
 ) -> Result<Value, Status> {
     let operations: Value = serde_json::from_slice(patch).map_err(|error| Status::internal(error.to_string()))?;
-    let seen = converted(server, object.clone(), target, asked)?;
+    let seen = converted(state, object.clone(), target, asked)?;
     let mut changed = apply_json(&seen, &operations).map_err(|error| Status::internal(Status::from(error).message))?;
-    read(server, &mut changed, &seen, target).map_err(|why| {
+    read(state, &mut changed, &seen, target).map_err(|why| {
         let (kind, name) = (&target.kind.kind, quote(meta::name(object)));
         Status::internal(format!(
             "{kind} {name} as admission webhook \"{}\" has changed it cannot be read: {why}",
             hook.name
         ))
     })?;
-    completed(server, changed, target, asked)
+    completed(state, changed, target, asked)
 }
 
 /// Reads what a webhook or policy has made of `seen`, in the form it was shown in, as the type it is of: a built-in object has no
@@ -434,20 +439,20 @@ fn patched(
 ///
 /// # Errors
 /// It is of another kind, or there is a value its field cannot hold.
-pub(crate) fn read(server: &ApiServer, changed: &mut Value, seen: &Value, target: &Target) -> Result<(), String> {
+pub(crate) fn read(state: &State, changed: &mut Value, seen: &Value, target: &Target) -> Result<(), String> {
     let kind = &target.kind;
     for (field, wanted) in [("apiVersion", kind.api_version()), ("kind", kind.kind.clone())] {
         if changed[field] != *wanted {
             return Err(format!("{field} must stay {}, not become {}", quote(&wanted), changed[field]));
         }
     }
-    let registry = server.registry();
+    let registry = state.registry();
     let resource = &target.resource;
     let row = registry.get(&resource.group, &resource.resource);
     if row.is_some_and(|row| matches!(row.origin, Origin::Custom(_)) && row.kind == kind.kind) {
         return Ok(());
     }
-    let Some(schema) = openapi::builtin_schema(&kind.group, &kind.version, &kind.kind) else { return Ok(()) };
+    let Some(schema) = builtin_schema(&kind.group, &kind.version, &kind.kind) else { return Ok(()) };
     let kept = take_unchanged(changed, seen);
     let outcome = schema.read_typed(&kind.kind, changed);
     meta::map_mut(changed).extend(kept);
@@ -456,16 +461,11 @@ pub(crate) fn read(server: &ApiServer, changed: &mut Value, seen: &Value, target
 
 /// What a webhook or policy has made of an object, from the form it was shown in back in that of the request, with its
 /// defaults.
-pub(crate) fn completed(
-    server: &ApiServer,
-    mut changed: Value,
-    target: &Target,
-    asked: &Request,
-) -> Result<Value, Status> {
+pub(crate) fn completed(state: &State, mut changed: Value, target: &Target, asked: &Request) -> Result<Value, Status> {
     if target.kind != asked.target.kind {
-        changed = convert(server, changed, &asked.target)?;
+        changed = convert(state, changed, &asked.target)?;
     }
-    let registry = server.registry();
+    let registry = state.registry();
     let resource = &asked.target.resource;
     if let Some(row) = registry.get(&resource.group, &resource.resource).filter(|_| asked.target.subresource.is_empty())
     {

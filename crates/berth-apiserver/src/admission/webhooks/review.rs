@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 use super::matching::Target;
 use crate::UserInfo;
 use crate::rest::Options;
-use crate::webhook::ReviewVersion;
+use berth_kinds::ReviewVersion;
 
 /// Group of the reviews.
 const GROUP: &str = "admission.k8s.io";

@@ -54,7 +54,7 @@ fn exec_returns_outputs_exit_codes_and_errors() {
         let (code, out, err) = kubectl_exec("exec p -c main --", &["sh", "-c", script], b"");
         assert_eq!((code, out.as_slice()), (Some(3), &b"out\n"[..]), "{err}");
         assert!(err.contains("err\n") && err.contains("command terminated with exit code 3"), "{err}");
-        let input: Vec<u8> = (0..8 * 1024 * 1024_u32).map(|number| (number * 31 >> 3) as u8).collect();
+        let input: Vec<u8> = (0..8 * 1024 * 1024_u32).map(|number| ((number * 31) >> 3) as u8).collect();
         let (code, out, err) = kubectl_exec("exec -i p -c main --", &["cat"], &input);
         assert!(code == Some(0) && out == input, "{code:?} {} bytes: {err}", out.len());
         let (code, _, err) = kubectl_exec("exec p -c side --", &["true"], b"");

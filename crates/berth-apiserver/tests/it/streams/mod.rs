@@ -59,7 +59,7 @@ impl Fixture {
         let (listener, pki, now) = crate::wire::on_a_free_port().await;
         let address = listener.address();
         let mut config = Config::new(Arc::new(MemoryStore::new()), Arc::new(move || now));
-        config.pod_streams = Some(Arc::new(Programs::default()));
+        config.pod_streams = Some(Arc::new(Programs));
         let api = ApiServer::new(config);
         let tokens =
             [("secret".to_owned(), UserInfo::master("alice")), ("reader".to_owned(), UserInfo::new("reader", &[]))];

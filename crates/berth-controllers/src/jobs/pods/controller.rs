@@ -10,7 +10,7 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 
 use super::Unit;
-use super::reconcile::{of_group, reconcile};
+use super::reconcile::reconcile;
 use crate::configuration::Config;
 use crate::execute::Executor;
 use crate::gates::Gates;
@@ -19,6 +19,7 @@ use crate::metrics::Metrics;
 use crate::plan::Step;
 use crate::podset;
 use crate::stores::{Stores, controller_of};
+use crate::workload::status;
 
 /// Adds the controller to the manager.
 pub fn install(manager: &mut Manager, config: &Arc<Config>, stores: &Stores, metrics: &Metrics) {
@@ -52,7 +53,7 @@ fn key_of_pod(pod: &Pod) -> Option<ObjectKey> {
 }
 
 fn key_of_workload(workload: &Workload) -> Option<ObjectKey> {
-    let unit = if of_group(workload) {
+    let unit = if status::is_pod_group(workload) {
         Unit::Group { name: workload.name_any() }
     } else {
         let owner = controller_of(&workload.metadata).filter(|owner| owner.kind == "Pod")?;

@@ -70,18 +70,13 @@ fn workloads_of(stores: &Stores, namespace: &str, unit: &Unit, pod: Option<&Arc<
     match unit {
         Unit::Group { name } => {
             let found = stores.workloads.get(&ObjectKey::namespaced(namespace, name));
-            found.into_iter().filter(|workload| of_group(workload)).collect()
+            found.into_iter().filter(|workload| status::is_pod_group(workload)).collect()
         }
         Unit::Pod { name } => {
             let uid = pod.map(|pod| pod.uid().unwrap_or_default());
             stores.workloads_of(namespace, &Owner { group: "", kind: "Pod", name, uid: uid.as_deref() })
         }
     }
-}
-
-/// True if the Workload represents a pod group.
-pub(crate) fn of_group(workload: &Workload) -> bool {
-    workload.annotations().get(annotations::IS_GROUP_WORKLOAD).is_some_and(|value| value == "true")
 }
 
 /// Handles a Workload without pods: it is put on hold if its StatefulSet still exists (scaled to

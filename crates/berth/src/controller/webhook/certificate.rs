@@ -1,8 +1,9 @@
-//! The webhook server's certificate: made here, shared by all replicas through a Secret, renewed before it ends.
+//! The webhook server's certificate: generated here, shared by all replicas through a Secret, and
+//! renewed in time.
 //!
-//! Each renewal makes an authority of its own and signs one certificate with it; nothing but that certificate can ever be
-//! signed, because the authority's key is dropped. The Secret also keeps the authority before it, so that replicas that
-//! still serve the earlier certificate are trusted until they have seen the new one.
+//! Each renewal generates an authority, signs one certificate with it, and drops the authority's
+//! key, so nothing else can be signed by it. The Secret also keeps the previous authority: replicas
+//! that still serve the previous certificate stay trusted until they have read the new one.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -20,25 +21,25 @@ use rcgen::{
     KeyUsagePurpose, SanType, date_time_ymd,
 };
 
-/// When the certificate ends, RFC 3339.
+/// End of the certificate's validity, RFC 3339.
 const NOT_AFTER: &str = "berth.dev/not-after";
-/// The names the certificate is for, separated by blanks.
+/// Host names of the certificate, separated by blanks.
 const NAMES: &str = "berth.dev/names";
-/// Clocks of machines differ a little.
+/// Allowed difference between the clocks of machines.
 const SKEW: SignedDuration = SignedDuration::from_mins(5);
 
-/// A certificate, its key, and what to trust to believe it.
+/// A certificate, its key and its authorities.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Material {
-    /// The certificate, PEM.
+    /// PEM certificate.
     pub certificate_pem: String,
-    /// Its key, PEM.
+    /// PEM key of the certificate.
     pub key_pem: String,
-    /// Authorities, newest first, PEM.
+    /// PEM authorities, newest first.
     pub authorities_pem: String,
 }
 
-/// Gets and renews the certificate.
+/// Reads, generates and renews the certificate.
 pub struct Certificates {
     api: Api<Secret>,
     /// Name of the Secret in the controllers' namespace.
@@ -49,9 +50,11 @@ pub struct Certificates {
 }
 
 impl Certificates {
-    /// For a server reached under these names, kept in this Secret of this namespace.
+    /// For a server with these host names. The certificate is kept in this Secret of this
+    /// namespace.
     pub fn new(client: Client, namespace: &str, secret: &str, names: Vec<String>, lifetime: Duration) -> Self {
-        // Certificates are checked against machines' clocks: real time, however fast a simulated cluster's runs.
+        // Clients compare certificates with their own clocks, so they are issued for real time,
+        // whatever the cluster's time is.
         Self {
             api: Api::namespaced(client, namespace),
             secret: secret.to_owned(),
@@ -61,7 +64,8 @@ impl Certificates {
         }
     }
 
-    /// The certificate to serve; made or renewed when a third of its lifetime or less is left.
+    /// The certificate to serve. It is generated if there is none, and renewed when a third of its
+    /// lifetime or less is left.
     pub async fn current(&self) -> anyhow::Result<Material> {
         loop {
             let kept = self.api.get_opt(&self.secret).await.context("reading the webhook certificate's Secret")?;
@@ -81,17 +85,17 @@ impl Certificates {
             };
             match written {
                 Ok(_) => {
-                    tracing::info!("made a webhook certificate that ends {end}");
+                    tracing::info!("generated a webhook certificate that is valid until {end}");
                     return Ok(material);
                 }
-                // Another replica was faster: its certificate is as good.
+                // Another replica wrote its certificate first. It is used instead.
                 Err(error) if berth_runtime::is_conflict(&error) || berth_runtime::is_already_exists(&error) => {}
                 Err(error) => return Err(anyhow!(error).context("writing the webhook certificate's Secret")),
             }
         }
     }
 
-    /// Whether a certificate is for the names this server is reached under.
+    /// Whether a certificate has the host names of this server.
     fn is_for_us(&self, secret: &Secret) -> bool {
         let names = secret.metadata.annotations.as_ref().and_then(|annotations| annotations.get(NAMES));
         names.is_some_and(|names| self.names.iter().all(|name| names.split(' ').any(|known| known == name)))
@@ -125,7 +129,7 @@ fn secret(name: &str, before: Option<&Secret>, material: &Material, end: Timesta
     secret
 }
 
-/// A new authority and the one certificate it signs; the newest of `before` stays trusted.
+/// A new authority and its certificate. The newest authority of `before` stays trusted.
 fn make(
     names: &[String],
     before: Option<&str>,
@@ -144,7 +148,8 @@ fn make(
     };
     let mut authority = CertificateParams::default();
     authority.distinguished_name = DistinguishedName::new();
-    // Authorities of different renewals must differ in name too, or verifiers try the wrong one.
+    // Authorities of different renewals need different names: verifiers select an authority by
+    // name.
     authority.distinguished_name.push(DnType::CommonName, format!("berth-webhook-ca-{}", now.as_millisecond()));
     authority.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
     authority.key_usages = vec![KeyUsagePurpose::KeyCertSign];

@@ -1,7 +1,8 @@
-//! The webhook server: what Kueue's admission and conversion webhooks do, for API servers that are not ours. The API groups
-//! the controllers serve ([`super::aggregated`]) are on the same port, under the same certificate.
+//! The webhook server: the logic of Kueue's admission and conversion webhooks, for API servers
+//! other than the embedded one. The API groups of the controllers ([`super::aggregated`]) are on
+//! the same port, with the same certificate.
 //!
-//! Every replica serves, leader or not. What it looks up comes from the controllers' caches.
+//! Every replica serves, leader or not. Lookups read the controllers' caches.
 
 mod certificate;
 mod trust;
@@ -39,35 +40,37 @@ use super::aggregated::{Aggregated, Anybody};
 use crate::component::listen::{self, BindAddress, Handler};
 use certificate::{Certificates, Material};
 
-/// Largest review: an object and the one before it, each of which the API server limits to 3 MiB.
+/// Maximum size of a review: an object and its previous version, each limited to 3 MiB by the API
+/// server.
 const BODY_BYTES_MAX: usize = 8 * 1024 * 1024;
 /// For `tls.minVersion: VersionTLS13`.
 const ONLY_1_3: &[&rustls::SupportedProtocolVersion] = &[&rustls::version::TLS13];
-/// How often certificate and trust are looked at.
+/// Interval of checks of the certificate and its authorities.
 const LOOK: Duration = Duration::from_secs(60);
-/// The same while something is wrong.
+/// The same after a failure.
 const RETRY: Duration = Duration::from_secs(5);
-/// The same after another replica wrote the trust at the same moment.
+/// The same after another replica wrote the authorities at the same moment.
 const RETRY_CONFLICT: Duration = Duration::from_secs(1);
 
-/// Where webhooks are served, and with which certificate.
+/// Address and certificate of the webhook server.
 #[derive(Args)]
 #[command(next_help_heading = "Webhooks")]
 pub struct WebhookOptions {
-    /// Where to serve admission and conversion webhooks over HTTPS: ADDRESS:PORT, :PORT for every address, 0 for nowhere.
-    /// Default: webhook.host and webhook.port of the configuration, else :9443.
+    /// Address of the admission and conversion webhooks over HTTPS: ADDRESS:PORT, :PORT for every
+    /// address, 0 to disable. Default: webhook.host and webhook.port of the configuration, else
+    /// :9443.
     #[arg(long, value_name = "ADDRESS")]
     webhook_bind_address: Option<BindAddress>,
-    /// Folder with tls.crt and tls.key to serve with, read again when they change; the webhook configurations' caBundle is
-    /// then not touched. Default: webhook.certDir of a configuration with internalCertManagement.enable: false, else a
-    /// certificate made here and kept in a Secret.
+    /// Folder with tls.crt and tls.key, read again when they change. The caBundle of webhook
+    /// configurations is then left unchanged. Default: webhook.certDir of a configuration with
+    /// internalCertManagement.enable: false, else a generated certificate in a Secret.
     #[arg(long, value_name = "DIR")]
     webhook_cert_dir: Option<PathBuf>,
-    /// Service under which the API server reaches the webhooks. Default: internalCertManagement.webhookServiceName of the
-    /// configuration, else berth-webhook.
+    /// Service by which the API server reaches the webhooks. Default:
+    /// internalCertManagement.webhookServiceName of the configuration, else berth-webhook.
     #[arg(long, value_name = "NAME")]
     webhook_service_name: Option<String>,
-    /// How long a certificate made here is good for; renewed when a third is left.
+    /// Lifetime of a generated certificate. It is renewed when a third is left.
     #[arg(long, value_name = "DURATION", default_value = "8760h", value_parser = lifetime)]
     webhook_certificate_lifetime: Duration,
 }
@@ -77,21 +80,22 @@ fn lifetime(text: &str) -> Result<Duration, String> {
     if parsed < Duration::from_secs(3) { Err("must be at least 3s".to_owned()) } else { Ok(parsed) }
 }
 
-/// A socket that is bound but does not answer yet.
+/// A webhook server that is bound but does not answer yet.
 pub struct Bound {
     listener: TcpListener,
     source: Source,
     tls: Tls,
 }
 
-/// Where certificates come from.
+/// Source of the certificate.
 enum Source {
     Folder(PathBuf),
     Made { service: String, secret: String, lifetime: Duration },
 }
 
 impl WebhookOptions {
-    /// Binds; nothing when webhooks are off. The file says what no option does.
+    /// Binds the address; `None` if webhooks are disabled. `file` has the values that no option
+    /// sets.
     pub async fn bind(&self, file: &Process) -> anyhow::Result<Option<Bound>> {
         let port = file.webhook_port.unwrap_or(WEBHOOK_PORT);
         let of_file =
@@ -103,7 +107,7 @@ impl WebhookOptions {
         };
         let source = match self.webhook_cert_dir.as_ref().or(file.certificate_folder.as_ref()) {
             Some(folder) => {
-                // A folder that cannot work is told at start.
+                // A folder that cannot be used is reported at start.
                 let material = read(folder)?;
                 certified(&material).with_context(|| folder.display().to_string())?;
                 Source::Folder(folder.clone())
@@ -121,12 +125,12 @@ impl WebhookOptions {
     }
 }
 
-/// Whether there is a certificate to serve with; clones share it.
+/// Whether a certificate is available. Clones share the state.
 #[derive(Clone, Debug, Default)]
 pub struct Certificate(Arc<RwLock<Option<Arc<CertifiedKey>>>>);
 
 impl Certificate {
-    /// True when handshakes can succeed.
+    /// Whether TLS handshakes can succeed.
     pub fn is_there(&self) -> bool {
         self.0.read().is_some()
     }
@@ -143,17 +147,18 @@ impl ResolvesServerCert for Certificate {
 }
 
 impl Bound {
-    /// The address bound.
+    /// The bound address.
     pub fn address(&self) -> anyhow::Result<SocketAddr> {
         Ok(self.listener.local_addr()?)
     }
 
-    /// What is served where, for people.
+    /// URLs to print.
     pub fn describe(&self) -> Option<String> {
         Some(format!("https://{}/mutate", self.listener.local_addr().ok()?))
     }
 
-    /// Answers, and keeps certificate and trust, until the tasks are dropped.
+    /// Answers requests and keeps certificate and authorities up to date, until the tasks are
+    /// dropped.
     pub fn serve(
         self,
         client: Client,
@@ -179,7 +184,8 @@ impl Bound {
     }
 }
 
-/// The cryptography that is agreed to: `cipherSuites` chooses among those of TLS 1.2, as in Go.
+/// The accepted TLS versions and cipher suites. As in Go, `cipherSuites` selects among those of TLS
+/// 1.2.
 fn provider(tls: &Tls) -> CryptoProvider {
     let mut provider = rustls::crypto::ring::default_provider();
     if !tls.cipher_suites.is_empty() {
@@ -194,7 +200,7 @@ fn provider(tls: &Tls) -> CryptoProvider {
     provider
 }
 
-/// Keeps the certificate fresh and trusted, for ever.
+/// Keeps the certificate valid and its authority published.
 async fn keep(source: Source, client: Client, namespace: String, certificate: Certificate) {
     let clock = Clock::system();
     let certificates = match &source {
@@ -214,10 +220,11 @@ async fn keep(source: Source, client: Client, namespace: String, certificate: Ce
             let material = match (&source, &certificates) {
                 (Source::Folder(folder), _) => read(folder)?,
                 (_, Some((certificates, ..))) => certificates.current().await?,
-                (_, None) => unreachable!("made certificates have a maker"),
+                (_, None) => unreachable!("a generated certificate has a generator"),
             };
             if let Some((.., service)) = &certificates {
-                // Trusted first, served then: there is no moment in which the API server meets an unknown authority.
+                // The authority is published before the certificate is served, so the API server
+                // never meets an unknown authority.
                 let trusted = trust::publish(&client, &material.authorities_pem, &namespace, service).await;
                 all = trusted.context("writing the caBundle")?;
             }
@@ -228,9 +235,10 @@ async fn keep(source: Source, client: Client, namespace: String, certificate: Ce
             anyhow::Ok(())
         };
         let wait = match look.await {
-            // An installation hands conversion over when the controllers are there already.
+            // The kinds may name this webhook for conversion only after the controllers have
+            // started.
             Ok(()) if !all => LOOK / 4,
-            // A short-lived certificate is looked at in time for its renewal.
+            // A certificate with a short lifetime is checked often enough for its renewal.
             Ok(()) => certificates.as_ref().map_or(LOOK, |(_, lifetime, _)| LOOK.min(*lifetime / 6)),
             Err(error) if error.chain().any(is_conflict) => RETRY_CONFLICT,
             Err(error) => {
@@ -242,7 +250,7 @@ async fn keep(source: Source, client: Client, namespace: String, certificate: Ce
     }
 }
 
-/// Another replica wrote at the same moment, most likely the same.
+/// Another replica wrote at the same moment, most likely the same content.
 fn is_conflict(error: &(dyn std::error::Error + 'static)) -> bool {
     error.downcast_ref::<kube::Error>().is_some_and(berth_runtime::is_conflict)
 }
@@ -288,7 +296,7 @@ async fn answer(request: Request<Incoming>, webhooks: &Webhooks, controllers: &C
         return listen::text(StatusCode::NOT_FOUND, "404 page not found\n");
     }
     if request.method() != Method::POST {
-        return listen::text(StatusCode::METHOD_NOT_ALLOWED, "reviews are sent by POST\n");
+        return listen::text(StatusCode::METHOD_NOT_ALLOWED, "reviews must be sent by POST\n");
     }
     let body = match Limited::new(request.into_body(), BODY_BYTES_MAX).collect().await {
         Ok(body) => body.to_bytes(),
@@ -317,7 +325,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_configuration_can_choose_is_there_to_be_chosen() {
+    fn every_cipher_suite_of_the_configuration_is_supported() {
         let all = provider(&Tls::default());
         let chosen = |tls: Tls| {
             let provider = provider(&tls);

@@ -1,6 +1,6 @@
-//! Tells the API server whom to trust: writes the authorities into the webhook configurations, the kinds and the APIServices
-//! that name this server. What they say otherwise is the installation's (`berth install`, the chart); what is not installed is left
-//! alone.
+//! Publishes the authorities of the webhook certificate: writes them to the webhook configurations,
+//! kinds and APIServices that name this server. Their other fields belong to the installation
+//! (`berth install`, the chart). Objects that are not installed are skipped.
 
 use base64::Engine;
 use berth_controllers::{aggregated, rights};
@@ -13,8 +13,9 @@ use serde_json::{Value, json};
 
 const MANAGER: &str = "berth-webhook";
 
-/// Makes everything that is installed and calls this Service trust these authorities. Returns whether all kinds that are converted
-/// here do; those that another program converts are left to it.
+/// Writes these authorities to every installed object that calls this Service. Returns whether all
+/// kinds with conversion by this server have them; kinds that another program converts are not
+/// changed.
 pub async fn publish(
     client: &Client,
     authorities_pem: &str,
@@ -55,7 +56,7 @@ pub async fn publish(
         let Some(installed) = services.get_opt(&name).await? else { continue };
         let installed = json!(installed);
         let spec = &installed["spec"];
-        // One that trusts anybody is so on purpose.
+        // An APIService that skips verification does so on purpose.
         let ours = spec["service"]["name"] == aggregated::SERVICE && spec["insecureSkipTLSVerify"] != true;
         if ours && spec["caBundle"] != bundle {
             services.patch(&name, &params, &Patch::Merge(&json!({"spec": {"caBundle": bundle}}))).await?;
@@ -64,7 +65,7 @@ pub async fn publish(
     Ok(all)
 }
 
-/// The patch that makes all webhooks of a configuration trust the bundle; nothing when they do.
+/// The patch that writes the bundle to all webhooks of a configuration; `None` if they have it.
 fn hooks(installed: &Value, bundle: &str) -> Option<Value> {
     let hooks = installed["webhooks"].as_array()?;
     let differing = hooks.iter().filter(|hook| hook["clientConfig"]["caBundle"] != bundle);
@@ -78,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_does_not_trust_yet_is_written() {
+    fn only_webhooks_without_the_bundle_are_patched() {
         let installed = json!({"webhooks": [
             {"name": "a", "clientConfig": {"caBundle": "new"}}, {"name": "b", "clientConfig": {"service": {}}}]});
         let wanted = json!({"webhooks": [{"name": "b", "clientConfig": {"caBundle": "new"}}]});

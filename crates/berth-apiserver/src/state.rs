@@ -1,0 +1,196 @@
+//! The state that every part of the server works on: the store and its objects, the table of kinds,
+//! the clock and identifiers. It knows no request and none of the parts.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use berth_apimachinery::apply::{self, Set, Types};
+use berth_apimachinery::builtin;
+use berth_apimachinery::meta::GroupVersionKind;
+use berth_apimachinery::status::Status;
+use berth_kinds::crd::row::schema_with_metadata;
+use berth_store::{CommitError, CommitFuture, Store, Write};
+use parking_lot::{Mutex, RwLock};
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+use serde_json::Value;
+
+use crate::Objects;
+use crate::clock::Clock;
+use crate::completion;
+use crate::crd::CustomKind;
+use crate::fairness::{RETRY_AFTER, current_user};
+use crate::openapi::Cache as Documents;
+use crate::registry::{Origin, Registry, ResourceInfo, SchemaSource};
+
+/// Group, kind and version.
+type KindKey = (String, String, String);
+
+/// What every part of the server works on.
+pub(crate) struct State {
+    store: Arc<dyn Store>,
+    clock: Clock,
+    /// Read access to stored objects.
+    pub(crate) objects: Objects,
+    kinds: RwLock<Arc<Kinds>>,
+    /// Field-ownership types, built on first use.
+    types: Mutex<BTreeMap<KindKey, Arc<Types>>>,
+    /// Fields of built-in kinds that updates never own, built on first use.
+    never_owned: Mutex<BTreeMap<KindKey, Arc<Set>>>,
+    random: Mutex<SmallRng>,
+    /// Generator of request ids. Separate from `random`, so that reads do not change the uid of
+    /// the next created object.
+    request_ids: Mutex<SmallRng>,
+}
+
+/// The registry and the definitions of its custom resources. Both are replaced together.
+#[derive(Clone)]
+pub(crate) struct Kinds {
+    pub(crate) registry: Arc<Registry>,
+    /// OpenAPI documents of this registry.
+    pub(crate) documents: Documents,
+    pub(crate) custom: BTreeMap<(String, String), Arc<CustomKind>>,
+}
+
+impl Kinds {
+    /// Whether `row` is a custom resource whose definition is being deleted.
+    pub(crate) fn is_terminating(&self, row: &ResourceInfo) -> bool {
+        self.custom.get(&(row.group.clone(), row.plural.clone())).is_some_and(|custom| custom.terminating)
+    }
+}
+
+/// A version 4 UUID.
+fn uuid(random: &Mutex<SmallRng>) -> String {
+    let bits: u128 = random.lock().random();
+    let bits = (bits & !(0xf << 76) & !(0x3 << 62)) | (0x4 << 76) | (0x2 << 62);
+    let hex = format!("{bits:032x}");
+    format!("{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..])
+}
+
+/// Five random characters for generated names: no vowels and no look-alikes, as upstream.
+pub(crate) fn suffix(random: &Mutex<SmallRng>) -> String {
+    const ALPHABET: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
+    let mut random = random.lock();
+    (0..5).map(|_| char::from(ALPHABET[random.random_range(0..ALPHABET.len())])).collect()
+}
+
+/// The error of a write that the store did not accept, for reasons other than the object.
+pub(crate) fn unwritten(error: CommitError) -> Status {
+    match error {
+        CommitError::Busy { reason } => Status::too_many_requests(reason, RETRY_AFTER),
+        CommitError::Unavailable { reason } => Status::service_unavailable(format!("the store cannot write: {reason}")),
+        error => Status::service_unavailable(format!("the store cannot write: {error}")),
+    }
+}
+
+impl State {
+    /// The state over a store, with the built-in kinds.
+    pub(crate) fn new(store: Arc<dyn Store>, clock: Clock, seed: u64) -> State {
+        State {
+            objects: Objects::new(store.clone()),
+            store,
+            clock,
+            kinds: RwLock::new(Arc::new(Kinds {
+                registry: Arc::new(Registry::builtin()),
+                documents: Default::default(),
+                custom: BTreeMap::new(),
+            })),
+            types: Mutex::default(),
+            never_owned: Mutex::default(),
+            random: Mutex::new(SmallRng::seed_from_u64(seed)),
+            request_ids: Mutex::new(SmallRng::seed_from_u64(!seed)),
+        }
+    }
+
+    /// The table of kinds as it is now.
+    pub(crate) fn registry(&self) -> Arc<Registry> {
+        self.kinds.read().registry.clone()
+    }
+
+    /// The time on the server's clock.
+    pub(crate) fn now(&self) -> jiff::Timestamp {
+        (self.clock)()
+    }
+
+    pub(crate) fn store(&self) -> &Arc<dyn Store> {
+        &self.store
+    }
+
+    /// Queues a write in the store's queue of the user whose request is being executed.
+    pub(crate) fn commit(&self, write: Write) -> CommitFuture {
+        self.commit_in(&current_user(), write)
+    }
+
+    /// Queues a write in the store's queue named `row`, which need not be that of a user.
+    pub(crate) fn commit_in(&self, row: &str, write: Write) -> CommitFuture {
+        completion::note_write();
+        self.store.commit_for(row, write)
+    }
+
+    pub(crate) fn kinds(&self) -> Arc<Kinds> {
+        self.kinds.read().clone()
+    }
+
+    /// Changes the table of kinds. Readers see either the old or the new table as a whole.
+    pub(crate) fn change_kinds(&self, change: impl FnOnce(&mut Kinds)) {
+        let mut kinds = self.kinds.write();
+        let kinds = Arc::make_mut(&mut kinds);
+        change(kinds);
+        kinds.documents = Default::default();
+    }
+
+    /// Field-ownership types of a kind in `version`.
+    pub(crate) fn types(&self, row: &ResourceInfo, version: &str) -> Arc<Types> {
+        let key = (row.group.clone(), row.kind.clone(), version.to_owned());
+        let mut types = self.types.lock();
+        let make = || {
+            let schema = match row.version(version).map(|version| &version.schema) {
+                Some(SchemaSource::Custom(custom)) => schema_with_metadata(custom.written()),
+                _ => row.schema(version),
+            };
+            Arc::new(schema.map_or_else(Types::deduced, |schema| Types::from_schema(&schema)))
+        };
+        types.entry(key).or_insert_with(make).clone()
+    }
+
+    /// Fields of a kind in `version` that updates never own.
+    pub(crate) fn never_owned(&self, row: &ResourceInfo, version: &str) -> Arc<Set> {
+        if matches!(row.origin, Origin::Custom(_)) {
+            return apply::never_owned(&[]);
+        }
+        let key = (row.group.clone(), row.kind.clone(), version.to_owned());
+        let mut known = self.never_owned.lock();
+        let make = || {
+            let kind = GroupVersionKind::new(&row.group, version, &row.kind);
+            apply::never_owned(&builtin::always_there(&kind))
+        };
+        known.entry(key).or_insert_with(make).clone()
+    }
+
+    /// Drops the cached field-ownership types of a kind whose schema changed.
+    pub(crate) fn forget_types(&self, group: &str, kind: &str) {
+        let mut types = self.types.lock();
+        types.retain(|(own_group, own_kind, _), _| own_group != group || own_kind != kind);
+    }
+
+    /// A new uid (version 4 UUID), from the seeded generator.
+    pub(crate) fn new_uid(&self) -> String {
+        uuid(&self.random)
+    }
+
+    /// A new id, in the form of a uid, for a request or a webhook call. Drawn from a separate
+    /// generator: the uids of objects must not depend on the number of reads.
+    pub(crate) fn new_request_id(&self) -> String {
+        uuid(&self.request_ids)
+    }
+
+    /// Five characters for a generated name.
+    pub(crate) fn name_suffix(&self) -> String {
+        suffix(&self.random)
+    }
+
+    /// The current time as objects store it: RFC 3339 in whole seconds.
+    pub(crate) fn timestamp(&self) -> Value {
+        Value::String(self.now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string())
+    }
+}

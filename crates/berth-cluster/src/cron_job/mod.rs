@@ -1,0 +1,145 @@
+//! The CronJob controller (batch/v1) of kube-controller-manager: creates a Job at each start time of
+//! a schedule, follows the Jobs until they finish, and deletes old ones.
+//!
+//! Each reconcile reads the CronJob and its Jobs from the caches and applies [`plan::plan`]. Queue
+//! labels of the Job template reach the Jobs, so a queueing system queues them like any other Job.
+
+pub mod plan;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use berth_runtime::{Action, Cache, Clock, Error, EventType, Index, Manager, ObjectKey, Reconciler, Recorder};
+use k8s_openapi::api::batch::v1::{CronJob, CronJobStatus, Job};
+use kube::ResourceExt;
+use parking_lot::Mutex;
+
+use crate::replicas::{Writer, is_controlled_by};
+use plan::{Notice, Plan, plan};
+
+/// Adds the controller to the manager.
+pub fn install(manager: &mut Manager) {
+    let cron_jobs = manager.cache::<CronJob>();
+    let jobs = manager.cache::<Job>();
+    let controller = Controller {
+        clock: manager.clock(),
+        recorder: manager.recorder("cronjob-controller"),
+        of_cron_job: jobs.index(|job: &Job| {
+            ObjectKey::of_controller_owner::<CronJob>(job).map(|key| key.to_string()).into_iter().collect()
+        }),
+        jobs: Writer::new(manager, &jobs),
+        writer: Writer::new(manager, &cron_jobs),
+        cron_jobs: cron_jobs.clone(),
+        notices: Mutex::default(),
+    };
+    manager.controller("cronjob").watch_self(&cron_jobs).watch_owned::<CronJob, _>(&jobs).run(controller);
+}
+
+struct Controller {
+    clock: Clock,
+    recorder: Recorder,
+    cron_jobs: Cache<CronJob>,
+    of_cron_job: Index<Job>,
+    jobs: Writer<Job>,
+    writer: Writer<CronJob>,
+    /// The notices of each CronJob's last step. A restart repeats their events.
+    notices: Mutex<BTreeMap<ObjectKey, BTreeSet<Notice>>>,
+}
+
+impl Reconciler for Controller {
+    async fn reconcile(&self, key: ObjectKey) -> Result<Action, Error> {
+        let Some(cron_job) = self.cron_jobs.get(&key) else {
+            self.notices.lock().remove(&key);
+            return Ok(Action::Wait);
+        };
+        let uid = cron_job.uid().unwrap_or_default();
+        let mut jobs = self.of_cron_job.get(&key.to_string());
+        jobs.retain(|job| is_controlled_by(job.as_ref(), &uid));
+        let plan = plan(&cron_job, &jobs, self.clock.now());
+        self.record(&cron_job, &key, &plan);
+        let mut status = plan.status.clone();
+        if let Some(job) = &plan.create {
+            for replaced in &plan.replace {
+                self.delete(&cron_job, replaced).await?;
+            }
+            match self.create(&cron_job, job).await? {
+                Some(created) => status = plan.status_with(&created),
+                // The name is taken. The event names the Job; the next start has another name.
+                None => status.last_schedule_time = plan.status_with(job).last_schedule_time,
+            }
+        }
+        // The status first: a Job in the history must not look like a missing active one.
+        self.write_status(&cron_job, status).await?;
+        for job in &plan.delete {
+            self.delete(&cron_job, job).await?;
+        }
+        Ok(plan.requeue_after.map_or(Action::Wait, Action::After))
+    }
+}
+
+impl Controller {
+    fn record(&self, cron_job: &CronJob, key: &ObjectKey, plan: &Plan) {
+        for event in &plan.events {
+            self.recorder.event(cron_job, EventType::Normal, &event.reason, &event.message);
+        }
+        let before = self.notices.lock().insert(key.clone(), plan.notices.clone()).unwrap_or_default();
+        for notice in plan.notices.difference(&before) {
+            let type_ = if notice.warning { EventType::Warning } else { EventType::Normal };
+            self.recorder.event(cron_job, type_, notice.reason, &notice.message);
+        }
+    }
+
+    /// Creates a Job. Returns `None` if another owner's Job has its name.
+    async fn create(&self, cron_job: &CronJob, job: &Job) -> Result<Option<Job>, Error> {
+        let namespace = cron_job.namespace().unwrap_or_default();
+        let failed = |error: &kube::Error| {
+            let message = format!("Error creating job: {}", berth_runtime::message(error));
+            self.recorder.event(cron_job, EventType::Warning, "FailedCreate", &message);
+        };
+        match self.jobs.create(&namespace, job).await {
+            Ok(created) => {
+                let message = format!("Created job {}", created.name_any());
+                self.recorder.event(cron_job, EventType::Normal, "SuccessfulCreate", &message);
+                Ok(Some(created))
+            }
+            Err(error) if berth_runtime::is_already_exists(&error) => {
+                // A step that ended before it wrote the status may have created it.
+                let known = self.jobs.api(&namespace).get(&job.name_any()).await?;
+                if is_controlled_by(&known, &cron_job.uid().unwrap_or_default()) {
+                    return Ok(Some(known));
+                }
+                failed(&error);
+                Ok(None)
+            }
+            Err(error) => {
+                failed(&error);
+                Err(error.into())
+            }
+        }
+    }
+
+    async fn delete(&self, cron_job: &CronJob, job: &Job) -> Result<(), Error> {
+        match self.jobs.delete(job).await {
+            Ok(()) => {
+                let message = format!("Deleted job {}", job.name_any());
+                self.recorder.event(cron_job, EventType::Normal, "SuccessfulDelete", &message);
+                Ok(())
+            }
+            Err(error) => {
+                let message = format!("Deleted job: {error}");
+                self.recorder.event(cron_job, EventType::Warning, "FailedDelete", &message);
+                Err(error)
+            }
+        }
+    }
+
+    async fn write_status(&self, cron_job: &CronJob, status: CronJobStatus) -> Result<(), Error> {
+        if cron_job.status.as_ref() == Some(&status)
+            || (cron_job.status.is_none() && status == CronJobStatus::default())
+        {
+            return Ok(());
+        }
+        self.writer.replace_status(&CronJob { status: Some(status), ..cron_job.clone() }).await
+    }
+}

@@ -1,0 +1,45 @@
+//! Events about containers that cannot start.
+
+use k8s_openapi::api::core::v1::{Pod, PodStatus};
+
+use super::status::waiting_reason;
+use super::{Blocked, Notice, members};
+
+/// Waiting reason of a container whose image could not be pulled just now.
+pub const ERR_IMAGE_PULL: &str = "ErrImagePull";
+/// Waiting reason of a container whose image is pulled again after a delay.
+pub const IMAGE_BACK_OFF: &str = "ImagePullBackOff";
+/// Waiting reason of a container whose configuration cannot be resolved.
+pub const CONFIG_ERROR: &str = "CreateContainerConfigError";
+
+/// The events for containers that became blocked between two statuses of a pod.
+pub fn blocked_events<'a>(
+    pod: &Pod,
+    before: &PodStatus,
+    after: &PodStatus,
+    blocked: impl Fn(&str) -> Option<&'a Blocked>,
+) -> Vec<Notice> {
+    let mut events = Vec::new();
+    for member in pod.spec.iter().flat_map(members) {
+        let name = member.spec.name.as_str();
+        let reason = waiting_reason(after, name);
+        let Some(blocked) = blocked(name).filter(|it| reason == Some(&it.reason)) else { continue };
+        if waiting_reason(before, name) == reason {
+            continue;
+        }
+        let image = member.spec.image.as_deref().unwrap_or_default();
+        let message = &blocked.message;
+        match blocked.reason.as_str() {
+            IMAGE_BACK_OFF => {
+                events.push(Notice::normal("BackOff", format!("Back-off pulling image {image:?}")));
+                events.push(Notice::warning("Failed", format!("Error: {IMAGE_BACK_OFF}")));
+            }
+            ERR_IMAGE_PULL => {
+                events.push(Notice::warning("Failed", format!("Failed to pull image {image:?}: {message}")));
+                events.push(Notice::warning("Failed", format!("Error: {ERR_IMAGE_PULL}")));
+            }
+            _ => events.push(Notice::warning("Failed", format!("Error: {message}"))),
+        }
+    }
+    events
+}

@@ -1,0 +1,79 @@
+//! The kubelet of nodes that run real containers through a [`PodRuntime`].
+//!
+//! Each pod has a worker, a task that compares the pod with what its runtime reports and takes the
+//! next step ([`crate::kubelet::lifecycle`]). Workers are level-triggered: after a restart they
+//! find their pods in the API and their containers in the runtime, and continue.
+
+mod grpc;
+mod handlers;
+mod hooks;
+mod http;
+mod jobs;
+mod memory;
+mod node;
+mod probes;
+mod refresh;
+mod runs;
+mod start;
+mod stats;
+mod stop;
+mod worker;
+mod workers;
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use berth_pod_runtime::{ContainerId, Devices, DnsConfig, PodRuntime};
+
+pub use workers::install;
+
+/// Scheme of container IDs in a pod's status.
+const SCHEME: &str = "berth";
+
+/// Options of the kubelet of one node.
+#[derive(Clone, Debug)]
+pub struct KubeletOptions {
+    /// Addresses of the cluster's DNS servers. Without any, pods use the host's.
+    pub cluster_dns: Vec<IpAddr>,
+    /// Domain of the cluster: `cluster.local`.
+    pub cluster_domain: String,
+    /// Address of the node, as pods see it.
+    pub host_ip: String,
+    /// The host's resolver configuration, for pods that extend it.
+    pub host_dns: DnsConfig,
+}
+
+impl Default for KubeletOptions {
+    fn default() -> Self {
+        Self {
+            cluster_dns: Vec::new(),
+            cluster_domain: "cluster.local".to_owned(),
+            host_ip: "127.0.0.1".to_owned(),
+            host_dns: DnsConfig::default(),
+        }
+    }
+}
+
+/// A node that runs containers.
+#[derive(Clone)]
+pub struct ProcessNode {
+    /// Name of the Node object.
+    pub name: String,
+    /// The runtime of its pods.
+    pub runtime: Arc<dyn PodRuntime>,
+    /// Its devices.
+    pub devices: Arc<dyn Devices>,
+    /// Options of its kubelet.
+    pub options: KubeletOptions,
+}
+
+impl std::fmt::Debug for ProcessNode {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ProcessNode").field("name", &self.name).field("options", &self.options).finish_non_exhaustive()
+    }
+}
+
+/// The ID of a run as a pod's status shows it.
+pub fn shown_id(id: &ContainerId) -> String {
+    format!("{SCHEME}://{id}")
+}

@@ -1,0 +1,47 @@
+//! What the workers of a node share.
+
+use std::sync::Arc;
+
+use berth_pod_runtime::{Devices, PodRuntime};
+use berth_runtime::{Cache, Clock, ObjectKey, Recorder};
+use k8s_openapi::api::core::v1::{Node as NodeObject, Pod};
+
+use super::KubeletOptions;
+use crate::kubelet::lifecycle::Notice;
+use crate::kubelet::resolve::{Amounts, Objects};
+use crate::kubelet::write::Writer;
+
+/// A node with its runtime, and access to the API.
+pub struct Node {
+    /// Name of the Node object.
+    pub name: String,
+    /// The runtime of its pods.
+    pub runtime: Arc<dyn PodRuntime>,
+    /// Its devices.
+    pub devices: Arc<dyn Devices>,
+    /// Options of its kubelet.
+    pub options: KubeletOptions,
+    /// Writes pods; has the cache of pods.
+    pub writer: Writer,
+    /// The objects that pods refer to.
+    pub objects: Objects,
+    /// Nodes.
+    pub nodes: Cache<NodeObject>,
+    /// Records events.
+    pub recorder: Recorder,
+    /// The time.
+    pub clock: Clock,
+}
+
+impl Node {
+    /// Allocatable resources of the node.
+    pub fn allocatable(&self) -> Amounts {
+        let node = self.nodes.get(&ObjectKey::cluster(&self.name));
+        node.and_then(|node| node.status.as_ref()?.allocatable.clone()).unwrap_or_default()
+    }
+
+    /// Records an event about a pod.
+    pub fn record(&self, pod: &Pod, event: &Notice) {
+        self.recorder.event(pod, event.kind, event.reason, &event.message);
+    }
+}

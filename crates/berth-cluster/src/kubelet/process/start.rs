@@ -1,0 +1,252 @@
+//! Starts a container: volumes, sandbox, image, devices, configuration, program.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use berth_pod_runtime::{ContainerStatus, Device, Image, PodState, PodUid, RuntimeError, SandboxConfig, Volume};
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::authentication::v1::{BoundObjectReference, TokenRequest, TokenRequestSpec};
+use k8s_openapi::api::core::v1::{Pod, PodIP, PodStatus, ServiceAccount};
+use kube::api::PostParams;
+use kube::{Api, ResourceExt};
+
+use super::memory::{Obstacle, Token};
+use super::node::Node;
+use crate::kubelet::lifecycle::{Member, Notice, Start};
+use crate::kubelet::resolve::{
+    Context, TokenSource, config, image_request, pull_secrets, sandbox, token_sources, volumes, wanted_devices,
+};
+
+/// Reason of a container that its runtime could not create.
+const CREATE_ERROR: &str = "CreateContainerError";
+
+/// What a start needs.
+pub struct StartJob {
+    /// The node.
+    pub node: Arc<Node>,
+    /// The pod.
+    pub pod: Arc<Pod>,
+    /// Its status, with its host's address.
+    pub status: PodStatus,
+    /// The container.
+    pub member: Member<'static>,
+    /// The run.
+    pub start: Start,
+    /// The tokens of the pod's volumes that are known.
+    pub tokens: BTreeMap<TokenSource, Token>,
+    /// Number of failed pulls of the container's image in a row.
+    pub pull_failures: i32,
+}
+
+/// How a start ended.
+pub struct StartResult {
+    /// The container.
+    pub start: Start,
+    /// What happened.
+    pub outcome: StartOutcome,
+    /// Volumes of a sandbox that was created.
+    pub volumes: Option<BTreeMap<String, Volume>>,
+    /// Tokens of the pod's volumes.
+    pub tokens: BTreeMap<TokenSource, Token>,
+    /// The image, if it is available.
+    pub image: Option<Image>,
+}
+
+/// How a start ended.
+pub enum StartOutcome {
+    /// The container runs, or ran.
+    Started(ContainerStatus),
+    /// The program could not be started.
+    Rejected {
+        /// Exit code.
+        exit_code: i32,
+        /// What failed.
+        message: String,
+    },
+    /// The container cannot start now.
+    Blocked(Obstacle),
+    /// No container of the pod can start now.
+    Held(Notice),
+}
+
+impl StartJob {
+    /// Starts the container.
+    pub async fn run(mut self) -> StartResult {
+        let mut made = None;
+        let mut image = None;
+        let outcome = match self.start(&mut made, &mut image).await {
+            Ok(started) => StartOutcome::Started(started),
+            Err(outcome) => outcome,
+        };
+        StartResult { start: self.start, outcome, volumes: made, tokens: self.tokens, image }
+    }
+
+    async fn start(
+        &mut self,
+        made: &mut Option<BTreeMap<String, Volume>>,
+        image: &mut Option<Image>,
+    ) -> Result<ContainerStatus, StartOutcome> {
+        let sandbox = self.sandbox(made).await?;
+        set_addresses(&mut self.status, &sandbox.ips);
+        let found = self.image().await.map_err(StartOutcome::Blocked)?;
+        *image = Some(found.clone());
+        let devices = self.devices().map_err(StartOutcome::Blocked)?;
+        let allocatable = self.node.allocatable();
+        let context =
+            Context { pod: &self.pod, status: &self.status, objects: &self.node.objects, allocatable: &allocatable };
+        let config = config(&context, &self.member, self.start.attempt, found, devices);
+        let config = config.map_err(|error| StartOutcome::Blocked(Obstacle::Configuration(error)))?;
+        self.node.runtime.start_container(&config).await.map_err(|error| match error {
+            RuntimeError::Start { exit_code, message } => StartOutcome::Rejected { exit_code, message },
+            // The image may be replaced, so the start is tried again.
+            RuntimeError::Config(message) => StartOutcome::Blocked(Obstacle::runtime(
+                crate::kubelet::lifecycle::CONFIG_ERROR,
+                message,
+                self.node.clock.now(),
+            )),
+            error => StartOutcome::Blocked(Obstacle::runtime(CREATE_ERROR, error.to_string(), self.node.clock.now())),
+        })
+    }
+
+    /// The pod's sandbox, which is created if there is none. A sandbox without its supervisor is
+    /// removed first.
+    async fn sandbox(&mut self, made: &mut Option<BTreeMap<String, Volume>>) -> Result<Arc<PodState>, StartOutcome> {
+        let uid = PodUid(self.pod.uid().unwrap_or_default());
+        let runtime = self.node.runtime.clone();
+        match runtime.pod(&uid) {
+            Some(state) if state.is_ready => return Ok(state),
+            Some(_) => {
+                let failed = |error: RuntimeError| held("FailedKillPod", error.to_string());
+                runtime.stop_sandbox(&uid).await.map_err(failed)?;
+                runtime.remove_sandbox(&uid).await.map_err(failed)?;
+            }
+            None => {}
+        }
+        let config = self.sandbox_config().await?;
+        let state = runtime.run_sandbox(&config).await;
+        let state =
+            state.map_err(|error| held("FailedCreatePodSandBox", format!("Failed to create pod sandbox: {error}")))?;
+        *made = Some(config.volumes);
+        Ok(Arc::new(state))
+    }
+
+    async fn sandbox_config(&mut self) -> Result<SandboxConfig, StartOutcome> {
+        let tokens = request_tokens(&self.node, &self.pod, &mut self.tokens).await;
+        tokens.map_err(|error| held("FailedMount", error))?;
+        let allocatable = self.node.allocatable();
+        let context =
+            Context { pod: &self.pod, status: &self.status, objects: &self.node.objects, allocatable: &allocatable };
+        let volumes = volumes(&context, &texts(&self.tokens)).map_err(|error| held("FailedMount", error))?;
+        sandbox(&self.pod, &self.node.name, &self.node.options, volumes)
+            .map_err(|error| held("FailedCreatePodSandBox", error))
+    }
+
+    async fn image(&self) -> Result<Image, Obstacle> {
+        let allocatable = Default::default();
+        let context =
+            Context { pod: &self.pod, status: &self.status, objects: &self.node.objects, allocatable: &allocatable };
+        let (credentials, missing) = pull_secrets(&context);
+        let request = image_request(&self.member.spec, credentials);
+        let result = self.node.runtime.ensure_image(&request).await;
+        if result.is_err() {
+            for name in missing {
+                let message = format!("Unable to retrieve image pull secret {name}; the image may not be accessible");
+                self.node.record(&self.pod, &Notice::warning("FailedToRetrieveImagePullSecret", message));
+            }
+        }
+        let now = self.node.clock.now();
+        result.map_err(|error| match error {
+            RuntimeError::Image { reason, message } => Obstacle::Image {
+                reason: reason.to_owned(),
+                message,
+                image: request.reference.clone(),
+                failures: self.pull_failures.saturating_add(1),
+                failed_at: now,
+            },
+            error => Obstacle::runtime("ImageInspectError", error.to_string(), now),
+        })
+    }
+
+    fn devices(&self) -> Result<Vec<Device>, Obstacle> {
+        let uid = PodUid(self.pod.uid().unwrap_or_default());
+        let mut devices = Vec::new();
+        for (resource, count) in wanted_devices(&self.member.spec, &self.node.devices.capacity()) {
+            let assigned = self.node.devices.assign(&uid, &self.member.spec.name, &resource, count);
+            match assigned {
+                Ok(mut assigned) => devices.append(&mut assigned),
+                Err(error) => {
+                    return Err(Obstacle::runtime(CREATE_ERROR, error.to_string(), self.node.clock.now()));
+                }
+            }
+        }
+        Ok(devices)
+    }
+}
+
+fn held(reason: &'static str, message: String) -> StartOutcome {
+    StartOutcome::Held(Notice::warning(reason, message))
+}
+
+/// Sets a pod's addresses in its status.
+pub fn set_addresses(status: &mut PodStatus, ips: &[String]) {
+    if let Some(first) = ips.first() {
+        status.pod_ip = Some(first.clone());
+        status.pod_ips = Some(ips.iter().map(|ip| PodIP { ip: ip.clone() }).collect());
+    }
+}
+
+/// The tokens without their times.
+pub fn texts(tokens: &BTreeMap<TokenSource, Token>) -> BTreeMap<TokenSource, String> {
+    tokens.iter().map(|(source, token)| (source.clone(), token.token.clone())).collect()
+}
+
+/// Requests the tokens of a pod's volumes that are missing or due for a refresh.
+///
+/// Tokens are refreshed after 80 % of their lifetime, or after a day.
+pub async fn request_tokens(node: &Node, pod: &Pod, tokens: &mut BTreeMap<TokenSource, Token>) -> Result<(), String> {
+    let now = node.clock.now();
+    for source in token_sources(pod) {
+        if tokens.get(&source).is_some_and(|token| now < token.refresh_at) {
+            continue;
+        }
+        let account = pod.spec.as_ref().and_then(|spec| spec.service_account_name.clone());
+        let account = account.filter(|name| !name.is_empty()).unwrap_or_else(|| "default".to_owned());
+        let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
+        let api: Api<ServiceAccount> = Api::namespaced(node.writer.client.clone(), namespace);
+        let request = token_request(pod, &source);
+        let failed = |error: String| {
+            format!(
+                "MountVolume.SetUp failed for volume {:?} : failed to fetch token of service account {account:?}: {error}",
+                source.volume
+            )
+        };
+        let response = api.create_token_request(&account, &PostParams::default(), &request).await;
+        let response = response.map_err(|error| failed(berth_runtime::message(&error)))?;
+        let Some(status) = response.status else { return Err(failed("the response has no token".to_owned())) };
+        let refresh_at = refresh_at(now, status.expiration_timestamp.0);
+        tokens.insert(source, Token { token: status.token, refresh_at });
+    }
+    Ok(())
+}
+
+fn refresh_at(now: Timestamp, expires: Timestamp) -> Timestamp {
+    let lifetime = expires.duration_since(now).as_secs().max(0);
+    let after = SignedDuration::from_secs((lifetime * 4 / 5).clamp(1, 24 * 3600));
+    now.checked_add(after).unwrap_or(Timestamp::MAX)
+}
+
+fn token_request(pod: &Pod, source: &TokenSource) -> TokenRequest {
+    TokenRequest {
+        spec: TokenRequestSpec {
+            audiences: if source.audience.is_empty() { Vec::new() } else { vec![source.audience.clone()] },
+            expiration_seconds: Some(source.expiration_seconds),
+            bound_object_ref: Some(BoundObjectReference {
+                api_version: Some("v1".to_owned()),
+                kind: Some("Pod".to_owned()),
+                name: pod.metadata.name.clone(),
+                uid: pod.metadata.uid.clone(),
+            }),
+        },
+        ..TokenRequest::default()
+    }
+}

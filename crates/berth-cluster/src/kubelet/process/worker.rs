@@ -1,0 +1,369 @@
+//! The worker of one pod: compares the pod with its runtime, and takes the next step.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use berth_pod_runtime::{ContainerKind, ContainerState, PodState, PodUid};
+use berth_runtime::{Error, ObjectKey, brief};
+use futures::StreamExt as _;
+use futures::future::BoxFuture;
+use futures::stream::FuturesUnordered;
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::core::v1::{HostIP, Pod, PodStatus};
+use tokio::sync::Notify;
+
+use super::memory::{Memory, Obstacle, Stopping};
+use super::node::Node;
+use super::probes::Kind;
+use super::runs::runs;
+use super::start::{StartJob, StartResult, set_addresses};
+use crate::kubelet::lifecycle::{
+    Blocked, Decision, Ending, Facts, Health, Member, Run, Runs, blocked_events, decide, members, restart_delay,
+};
+use crate::kubelet::resize;
+use crate::kubelet::resolve::{Context, config, volumes};
+use crate::time::stamp;
+
+/// Delay before the first retry after an error; doubles up to [`RETRY_MAX`].
+const RETRY_BASE: Duration = Duration::from_millis(20);
+const RETRY_MAX: Duration = Duration::from_secs(10);
+/// Time to stop of a container whose pod no longer exists.
+const ORPHAN_GRACE: Duration = Duration::from_secs(1);
+/// After this long in addition to its grace period, an orphan is removed without waiting.
+const ORPHAN_MAX: SignedDuration = SignedDuration::from_secs(10);
+/// A run of this length makes the next restart immediate.
+const LONG_RUN: SignedDuration = SignedDuration::from_secs(600);
+
+/// A finished job of a worker.
+pub enum Done {
+    /// A container's start.
+    Start(Box<StartResult>),
+    /// A container's stop: container, result.
+    Stop(String, Result<(), String>),
+    /// A postStart hook: container, run, result.
+    Hook(String, i32, Result<(), String>),
+    /// A probe: container, run, kind, result.
+    Probe(String, i32, Kind, Result<String, String>),
+}
+
+/// What a worker does after a step.
+enum Next {
+    /// Take the next step at this time, or at the next change.
+    At(Option<Timestamp>),
+    /// End, because nothing of the pod is left.
+    End,
+}
+
+/// The worker of one pod.
+pub struct Worker {
+    pub(super) node: Arc<Node>,
+    key: ObjectKey,
+    pub(super) uid: PodUid,
+    wake: Arc<Notify>,
+    pub(super) memory: Memory,
+    /// Starts, stops, hooks and probes in progress.
+    pub(super) jobs: FuturesUnordered<BoxFuture<'static, Done>>,
+    /// When the pod was found to be deleted.
+    orphan_since: Option<Timestamp>,
+    /// Number of failed steps in a row.
+    failures: u32,
+}
+
+impl Worker {
+    /// The worker of a pod of this UID. `wake` announces changes.
+    pub fn new(node: Arc<Node>, key: ObjectKey, uid: PodUid, wake: Arc<Notify>) -> Self {
+        Self {
+            node,
+            key,
+            uid,
+            wake,
+            memory: Memory::default(),
+            jobs: FuturesUnordered::new(),
+            orphan_since: None,
+            failures: 0,
+        }
+    }
+
+    /// Takes steps until nothing of the pod is left. Returns its UID.
+    pub async fn run(mut self) -> PodUid {
+        loop {
+            let due = match self.step().await {
+                Ok(Next::End) => return self.uid,
+                Ok(Next::At(due)) => {
+                    self.failures = 0;
+                    due
+                }
+                Err(error) => Some(self.failed(&error)),
+            };
+            let clock = self.node.clock.clone();
+            let until_due = async {
+                match due {
+                    Some(due) => clock.sleep_until(due).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                biased;
+                Some(done) = self.jobs.next(), if !self.jobs.is_empty() => {
+                    let pod = self.pod();
+                    if let Err(error) = self.apply(pod, done) {
+                        let retry = self.failed(&error.into());
+                        self.node.clock.sleep_until(retry).await;
+                    }
+                }
+                () = self.wake.notified() => {}
+                () = until_due => {}
+            }
+        }
+    }
+
+    /// Logs an error. Returns when to try again.
+    fn failed(&mut self, error: &Error) -> Timestamp {
+        let delay = RETRY_BASE.saturating_mul(1 << self.failures.min(10)).min(RETRY_MAX);
+        self.failures = self.failures.saturating_add(1);
+        let is_conflict = error.downcast_ref::<kube::Error>().is_some_and(berth_runtime::is_conflict);
+        let error = brief(error.as_ref());
+        if is_conflict {
+            tracing::debug!(pod = %self.key, retry = ?delay, %error, "the pod has changed, retrying");
+        } else {
+            tracing::warn!(pod = %self.key, retry = ?delay, %error, "a step of the kubelet failed, retrying");
+        }
+        let delay = SignedDuration::try_from(delay).unwrap_or(SignedDuration::MAX);
+        self.node.clock.now().checked_add(delay).unwrap_or(Timestamp::MAX)
+    }
+
+    /// The pod, unless it no longer exists or another one has its name.
+    fn pod(&self) -> Option<Arc<Pod>> {
+        self.node.writer.pods.get(&self.key).filter(|pod| pod.metadata.uid.as_ref() == Some(&self.uid.0))
+    }
+
+    async fn step(&mut self) -> Result<Next, Error> {
+        let state = self.node.runtime.pod(&self.uid);
+        let Some(pod) = self.pod() else { return self.clear(state).await };
+        let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
+        if matches!(phase, Some("Succeeded" | "Failed")) {
+            return self.finish(&pod, state).await;
+        }
+        self.advance(&pod, state).await
+    }
+
+    /// Removes what is left of a pod that no longer exists.
+    async fn clear(&mut self, state: Option<Arc<PodState>>) -> Result<Next, Error> {
+        let now = self.node.clock.now();
+        // Jobs of the pod have no purpose now. What they started is stopped with the sandbox.
+        self.jobs.clear();
+        let since = *self.orphan_since.get_or_insert(now);
+        let limit = since.checked_add(ORPHAN_MAX).unwrap_or(Timestamp::MAX);
+        if let Some(state) = state.filter(|state| state.is_ready && now < limit) {
+            let running = state.containers.iter().filter(|it| matches!(it.state, ContainerState::Running { .. }));
+            let running: Vec<_> = running.map(|it| it.id.clone()).collect();
+            for id in &running {
+                let attempt = i32::try_from(id.attempt).unwrap_or(i32::MAX);
+                let stopping = Stopping { attempt, killed_at: since };
+                if self.memory.stopping.insert(id.name.clone(), stopping) != Some(stopping) {
+                    self.node.runtime.stop_container(id, ORPHAN_GRACE).await?;
+                }
+            }
+            if !running.is_empty() {
+                return Ok(Next::At(Some(limit)));
+            }
+        }
+        self.node.runtime.stop_sandbox(&self.uid).await?;
+        self.node.runtime.remove_sandbox(&self.uid).await?;
+        self.node.devices.release(&self.uid);
+        Ok(Next::End)
+    }
+
+    /// Frees the resources of a pod that has ended, and removes it once it is deleted. Its folder
+    /// with the logs stays until then.
+    async fn finish(&mut self, pod: &Arc<Pod>, state: Option<Arc<PodState>>) -> Result<Next, Error> {
+        self.jobs.clear();
+        if !self.memory.is_stopped {
+            if state.is_some_and(|state| state.is_ready) {
+                self.node.runtime.stop_sandbox(&self.uid).await?;
+            }
+            self.node.devices.release(&self.uid);
+            self.memory.is_stopped = true;
+        }
+        if pod.metadata.deletion_timestamp.is_some() {
+            self.node.runtime.remove_sandbox(&self.uid).await?;
+            // With a grace period of 0 only finalizers hold the pod.
+            if pod.metadata.deletion_grace_period_seconds != Some(0) {
+                self.node.writer.remove(pod).await?;
+            }
+        }
+        Ok(Next::At(None))
+    }
+
+    /// Takes the next step of a pod that has not ended.
+    async fn advance(&mut self, pod: &Arc<Pod>, state: Option<Arc<PodState>>) -> Result<Next, Error> {
+        let now = self.node.clock.now();
+        let runs = runs(pod, state.as_deref(), &self.memory.failed, now);
+        let state = state.filter(|state| state.is_ready);
+        let base = self.base(pod, state.as_deref(), now);
+        self.forget(&runs);
+        let ending = pod.metadata.deletion_timestamp.is_some().then_some(Ending::Deleted);
+        let ending = ending.or_else(|| self.memory.ending.clone());
+        self.lift(pod, &base, now);
+        let (blocked, mut due) = self.blocked(now);
+        let health = self.health(pod, &runs, now);
+        let hold = self.memory.hold.as_ref().filter(|hold| hold.until > now).map(|hold| hold.until);
+        due.extend(hold);
+        let decision = decide(&Facts {
+            pod,
+            status: &base,
+            now,
+            has_sandbox: state.is_some(),
+            is_held: hold.is_some(),
+            runs: &runs,
+            health: &health,
+            blocked: &blocked,
+            back_off: &|name, run| self.back_off(name, run),
+            never_restart: false,
+            ending,
+        });
+        if pod.status.as_ref() != Some(&decision.status) {
+            if !self.node.writer.status(pod, &decision.status).await? {
+                return Ok(Next::At(Some(now)));
+            }
+            let events = blocked_events(pod, &base, &decision.status, |name| blocked.get(name));
+            for event in decision.events.iter().chain(&events) {
+                self.node.record(pod, event);
+            }
+        }
+        if decision.is_finished {
+            return Ok(Next::At(Some(now)));
+        }
+        due.extend(decision.due);
+        due.extend(self.act(pod, &runs, &decision, now));
+        if state.is_some() && decision.ending.is_none() {
+            due.extend(self.refresh(pod, &decision.status, now).await);
+            due.extend(self.watch_disk(pod, now).await);
+        }
+        Ok(Next::At(due.into_iter().min()))
+    }
+
+    /// The status with what the node adds to it.
+    fn base(&self, pod: &Pod, state: Option<&PodState>, now: Timestamp) -> PodStatus {
+        let mut base = pod.status.clone().unwrap_or_default();
+        let host_ip = self.node.options.host_ip.clone();
+        base.host_ips = Some(vec![HostIP { ip: host_ip.clone() }]);
+        base.host_ip = Some(host_ip);
+        base.start_time = Some(base.start_time.unwrap_or_else(|| stamp(now)));
+        base.observed_generation = pod.metadata.generation;
+        if let Some(state) = state {
+            set_addresses(&mut base, &state.ips);
+        }
+        resize::refuse(pod, &mut base, now);
+        base
+    }
+
+    /// Forgets what concerned runs that have ended.
+    fn forget(&mut self, runs: &BTreeMap<String, Runs>) {
+        let runs_now = |name: &str, attempt: i32| {
+            runs.get(name).is_some_and(|runs| runs.latest.attempt == attempt && runs.latest.is_running())
+        };
+        self.memory.stopping.retain(|name, stopping| runs_now(name, stopping.attempt));
+        self.memory.hooks.retain(|name, (attempt, _)| runs_now(name, *attempt));
+        self.memory.probes.retain(|name, probes| runs_now(name, probes.attempt));
+    }
+
+    /// Removes obstacles that no longer exist: an object was created or changed.
+    fn lift(&mut self, pod: &Arc<Pod>, status: &PodStatus, now: Timestamp) {
+        let node = self.node.clone();
+        let allocatable = node.allocatable();
+        let context = Context { pod, status, objects: &node.objects, allocatable: &allocatable };
+        for member in pod.spec.iter().flat_map(members) {
+            let name = &member.spec.name;
+            if matches!(self.memory.obstacles.get(name), Some(Obstacle::Configuration(_)))
+                && config(&context, &member, 0, Default::default(), Vec::new()).is_ok()
+            {
+                self.memory.obstacles.remove(name);
+            }
+        }
+        let tokens = super::start::texts(&self.memory.tokens);
+        if let Some(hold) = self.memory.hold.as_mut().filter(|hold| hold.is_mount && hold.until > now)
+            && volumes(&context, &tokens).is_ok()
+        {
+            hold.until = now;
+        }
+    }
+
+    fn blocked(&self, now: Timestamp) -> (BTreeMap<String, Blocked>, Vec<Timestamp>) {
+        let (mut blocked, mut due) = (BTreeMap::new(), Vec::new());
+        for (name, obstacle) in &self.memory.obstacles {
+            let (block, changes) = obstacle.at(now);
+            blocked.insert(name.clone(), block);
+            due.extend(changes);
+        }
+        (blocked, due)
+    }
+
+    /// Delay of the next restart of a container.
+    fn back_off(&self, name: &str, run: &Run) -> SignedDuration {
+        let Some(end) = run.end() else { return SignedDuration::ZERO };
+        if let Some(known) = self.memory.back_off.get(name) {
+            return known.delay(end.finished);
+        }
+        // A former process counted the restarts.
+        let is_long = end.started.is_some_and(|started| end.finished.duration_since(started) > LONG_RUN);
+        if is_long { SignedDuration::ZERO } else { restart_delay(run.attempt) }
+    }
+
+    /// Carries out a decision. Returns when to act again.
+    fn act(
+        &mut self,
+        pod: &Arc<Pod>,
+        runs: &BTreeMap<String, Runs>,
+        decision: &Decision,
+        now: Timestamp,
+    ) -> Option<Timestamp> {
+        let mut due = self.act_on_stops(pod, runs, decision, now);
+        if decision.ending.is_none() && decision.stops.is_empty() {
+            let probes = self.probe(pod, runs, &decision.status, now);
+            due = due.into_iter().chain(probes).min();
+            self.act_on_starts(pod, decision);
+        }
+        due
+    }
+
+    /// Starts the next container. One start at a time keeps the order of the spec, and a postStart
+    /// hook delays the containers after its own.
+    fn act_on_starts(&mut self, pod: &Arc<Pod>, decision: &Decision) {
+        if self.memory.starting.is_some() || self.hook_is_running() {
+            return;
+        }
+        let Some(start) = decision.starts.first() else { return };
+        let member = pod.spec.iter().flat_map(members).find(|member| member.spec.name == start.name);
+        let Some(member) = member.map(Member::into_owned) else { return };
+        let pull_failures = match self.memory.obstacles.get(&start.name) {
+            Some(Obstacle::Image { failures, .. }) => *failures,
+            _ => 0,
+        };
+        let job = StartJob {
+            node: self.node.clone(),
+            pod: pod.clone(),
+            status: decision.status.clone(),
+            member,
+            start: start.clone(),
+            tokens: self.memory.tokens.clone(),
+            pull_failures,
+        };
+        self.memory.starting = Some(start.name.clone());
+        self.jobs.push(Box::pin(async move { Done::Start(Box::new(job.run().await)) }));
+    }
+
+    /// The health of running containers. Starts to count the probes of new runs.
+    fn health(&mut self, pod: &Pod, runs: &BTreeMap<String, Runs>, now: Timestamp) -> BTreeMap<String, Health> {
+        let mut health = BTreeMap::new();
+        for member in pod.spec.iter().flat_map(members) {
+            let is_probed = matches!(member.kind, ContainerKind::Main | ContainerKind::Sidecar);
+            if is_probed && let Some(runs) = runs.get(&member.spec.name) {
+                let name = member.spec.name.clone();
+                health.extend(self.health_of(pod, &member, &runs.latest, now).map(|health| (name, health)));
+            }
+        }
+        health
+    }
+}

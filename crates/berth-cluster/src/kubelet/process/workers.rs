@@ -1,0 +1,169 @@
+//! Starts a worker for each pod of the nodes, and wakes it when its pod, an object that the pod
+//! refers to, or the runtime changes.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use berth_pod_runtime::PodUid;
+use berth_runtime::{Action, Cache, Error, Manager, ObjectKey, Reconciler};
+use futures::StreamExt as _;
+use futures::stream::SelectAll;
+use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt;
+use parking_lot::Mutex;
+use tokio::sync::{Notify, mpsc};
+use tokio::task::JoinSet;
+
+use super::ProcessNode;
+use super::node::Node;
+use super::worker::Worker;
+use crate::kubelet::references::{Kind, References};
+use crate::kubelet::resolve::Objects;
+use crate::kubelet::write::Writer;
+
+/// Maximum number of concurrent reconciles. A reconcile only wakes a worker.
+const CONCURRENCY: usize = 4;
+
+/// Adds the kubelets of these nodes.
+pub fn install(manager: &mut Manager, nodes: Vec<ProcessNode>) {
+    if nodes.is_empty() {
+        return;
+    }
+    let pods: Cache<Pod> = manager.cache();
+    let node_objects = manager.nodes();
+    let objects = Objects::new(manager);
+    let writer = Writer { client: manager.client(), pods: pods.clone() };
+    let nodes: BTreeMap<String, Arc<Node>> = nodes
+        .into_iter()
+        .map(|node| {
+            let ProcessNode { name, runtime, devices, options } = node;
+            let (writer, objects, nodes) = (writer.clone(), objects.clone(), node_objects.clone());
+            let (recorder, clock) = (manager.recorder("kubelet"), manager.clock());
+            let node = Node { name: name.clone(), runtime, devices, options, writer, objects, nodes, recorder, clock };
+            (name, Arc::new(node))
+        })
+        .collect();
+    let names: BTreeSet<String> = nodes.keys().cloned().collect();
+    let is_ours = move |pod: &Pod| node_of(pod).is_some_and(|node| names.contains(node));
+    let references = References::new(&pods, is_ours.clone());
+    let (of_map, of_secret, of_claim) = (references.clone(), references.clone(), references);
+    let (sender, receiver) = mpsc::unbounded_channel();
+    let workers = Arc::new(Workers { nodes, pods: pods.clone(), wakers: Mutex::default(), start: sender });
+    let runner = workers.clone();
+    manager.task("kubelet-workers", async move { runner.run(receiver).await });
+    manager
+        .controller("kubelet-processes")
+        .watch(&pods, move |delta| {
+            let pods = [delta.old.as_ref(), delta.new.as_ref()];
+            let is_ours = pods.into_iter().flatten().any(|pod| is_ours(pod));
+            is_ours.then(|| ObjectKey::of(delta.latest().as_ref()))
+        })
+        .watch(&objects.config_maps, move |delta| {
+            let key = ObjectKey::of(delta.latest().as_ref());
+            of_map.to(Kind::ConfigMap, &key.namespace, &key.name)
+        })
+        .watch(&objects.secrets, move |delta| {
+            let key = ObjectKey::of(delta.latest().as_ref());
+            of_secret.to(Kind::Secret, &key.namespace, &key.name)
+        })
+        .watch(&objects.claims, move |delta| {
+            let key = ObjectKey::of(delta.latest().as_ref());
+            of_claim.to(Kind::Claim, &key.namespace, &key.name)
+        })
+        .concurrency(CONCURRENCY)
+        .run(Waking(workers));
+}
+
+fn node_of(pod: &Pod) -> Option<&str> {
+    pod.spec.as_ref()?.node_name.as_deref().filter(|name| !name.is_empty())
+}
+
+/// A worker to start.
+struct Begin {
+    node: Arc<Node>,
+    key: ObjectKey,
+    uid: PodUid,
+    wake: Arc<Notify>,
+}
+
+struct Workers {
+    nodes: BTreeMap<String, Arc<Node>>,
+    pods: Cache<Pod>,
+    /// Workers by pod.
+    wakers: Mutex<BTreeMap<PodUid, (ObjectKey, Arc<Notify>)>>,
+    start: mpsc::UnboundedSender<Begin>,
+}
+
+/// Wakes the workers of pods with changes.
+struct Waking(Arc<Workers>);
+
+impl Reconciler for Waking {
+    async fn reconcile(&self, key: ObjectKey) -> Result<Action, Error> {
+        let workers = &self.0;
+        // Also a former pod of this name, which was deleted.
+        let known: Vec<Arc<Notify>> =
+            workers.wakers.lock().values().filter(|(of, _)| *of == key).map(|(_, wake)| wake.clone()).collect();
+        known.iter().for_each(|wake| wake.notify_one());
+        if let Some(pod) = workers.pods.get(&key)
+            && let (Some(uid), Some(node)) = (pod.uid(), node_of(&pod).and_then(|name| workers.nodes.get(name)))
+        {
+            workers.begin(node, key, PodUid(uid));
+        }
+        Ok(Action::Wait)
+    }
+}
+
+impl Workers {
+    /// Starts a pod's worker if there is none.
+    fn begin(&self, node: &Arc<Node>, key: ObjectKey, uid: PodUid) {
+        let mut wakers = self.wakers.lock();
+        if wakers.contains_key(&uid) {
+            return;
+        }
+        let wake = Arc::new(Notify::new());
+        wakers.insert(uid.clone(), (key.clone(), wake.clone()));
+        // The receiver exists as long as the task of the workers runs.
+        let _ = self.start.send(Begin { node: node.clone(), key, uid, wake });
+    }
+
+    /// Runs the workers until the future is dropped.
+    async fn run(&self, mut receiver: mpsc::UnboundedReceiver<Begin>) {
+        let mut changes = SelectAll::new();
+        for node in self.nodes.values() {
+            changes.push(node.runtime.changes());
+            self.adopt(node);
+        }
+        let mut tasks: JoinSet<PodUid> = JoinSet::new();
+        loop {
+            tokio::select! {
+                Some(Begin { node, key, uid, wake }) = receiver.recv() => {
+                    tasks.spawn(Worker::new(node, key, uid, wake).run());
+                }
+                Some(uid) = changes.next(), if !changes.is_empty() => {
+                    if let Some((_, wake)) = self.wakers.lock().get(&uid) {
+                        wake.notify_one();
+                    }
+                }
+                Some(ended) = tasks.join_next(), if !tasks.is_empty() => match ended {
+                    Ok(uid) => {
+                        self.wakers.lock().remove(&uid);
+                    }
+                    // The process must not run pods without their workers.
+                    Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
+                    Err(_) => {}
+                },
+            }
+        }
+    }
+
+    /// Starts the workers of the pods that a former process left, and frees the devices of others.
+    fn adopt(&self, node: &Arc<Node>) {
+        let states = node.runtime.pods();
+        for state in &states {
+            self.begin(node, ObjectKey::namespaced(&state.namespace, &state.name), state.uid.clone());
+        }
+        let in_api = self.pods.iter().filter(|pod| node_of(pod) == Some(&node.name)).filter_map(|pod| pod.uid());
+        let kept: BTreeSet<PodUid> = states.iter().map(|state| state.uid.clone()).chain(in_api.map(PodUid)).collect();
+        node.devices.retain(&kept);
+    }
+}

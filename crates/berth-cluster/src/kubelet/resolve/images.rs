@@ -1,0 +1,67 @@
+//! Images: pull policies and pull secrets.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use berth_pod_runtime::{ImagePullPolicy, ImageRequest, RegistryCredential};
+use berth_runtime::ObjectKey;
+use k8s_openapi::api::core::v1::{Container, Secret};
+use serde_json::Value;
+
+use super::Context;
+
+/// The image of a container, as its runtime is asked for it.
+pub fn image_request(container: &Container, credentials: Vec<RegistryCredential>) -> ImageRequest {
+    let policy = match container.image_pull_policy.as_deref() {
+        Some("Always") => ImagePullPolicy::Always,
+        Some("Never") => ImagePullPolicy::Never,
+        _ => ImagePullPolicy::IfNotPresent,
+    };
+    ImageRequest { reference: container.image.clone().unwrap_or_default(), policy, credentials }
+}
+
+/// The credentials in a pod's pull secrets, and the names of secrets without any.
+pub fn pull_secrets(context: &Context<'_>) -> (Vec<RegistryCredential>, Vec<String>) {
+    let (mut credentials, mut missing) = (Vec::new(), Vec::new());
+    let references = context.pod.spec.iter().flat_map(|spec| spec.image_pull_secrets.iter().flatten());
+    for reference in references {
+        let found = context.objects.secrets.get(&ObjectKey::namespaced(context.namespace(), &reference.name));
+        match found.as_deref().and_then(of_secret) {
+            Some(mut list) => credentials.append(&mut list),
+            None => missing.push(reference.name.clone()),
+        }
+    }
+    (credentials, missing)
+}
+
+/// The credentials in a secret of type `kubernetes.io/dockerconfigjson` or `kubernetes.io/dockercfg`.
+fn of_secret(secret: &Secret) -> Option<Vec<RegistryCredential>> {
+    let data = secret.data.as_ref()?;
+    let parse = |key: &str| data.get(key).and_then(|bytes| serde_json::from_slice::<Value>(&bytes.0).ok());
+    let registries = match parse(".dockerconfigjson") {
+        Some(config) => config.get("auths")?.clone(),
+        None => parse(".dockercfg")?,
+    };
+    let credentials = registries.as_object()?.iter().filter_map(|(registry, entry)| {
+        let (username, password) = user_and_password(entry)?;
+        Some(RegistryCredential { registry: normal(registry), username, password })
+    });
+    Some(credentials.collect())
+}
+
+fn user_and_password(entry: &Value) -> Option<(String, String)> {
+    let text = |key: &str| entry[key].as_str().filter(|text| !text.is_empty()).map(str::to_owned);
+    if let (Some(username), Some(password)) = (text("username"), text("password")) {
+        return Some((username, password));
+    }
+    let decoded = STANDARD.decode(text("auth")?.trim()).ok()?;
+    let decoded = String::from_utf8(decoded).ok()?;
+    let (username, password) = decoded.split_once(':')?;
+    Some((username.to_owned(), password.trim_matches('\0').to_owned()))
+}
+
+/// A registry without scheme and API version: `https://index.docker.io/v1/` is `index.docker.io`.
+fn normal(registry: &str) -> String {
+    let bare = registry.strip_prefix("https://").or_else(|| registry.strip_prefix("http://")).unwrap_or(registry);
+    let bare = bare.trim_end_matches('/');
+    bare.strip_suffix("/v1").or_else(|| bare.strip_suffix("/v2")).unwrap_or(bare).to_owned()
+}

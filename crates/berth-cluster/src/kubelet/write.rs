@@ -1,0 +1,76 @@
+//! Writes of a kubelet: a pod's status, and its removal.
+
+use std::sync::Arc;
+
+use berth_apimachinery::patch::merge_diff;
+use berth_runtime::{Cache, Error, is_conflict, is_not_found};
+use k8s_openapi::api::core::v1::{Pod, PodStatus};
+use kube::api::{DeleteParams, Patch, PatchParams, Preconditions};
+use kube::{Api, Client, ResourceExt};
+use serde_json::{Value, json};
+
+/// Writes pods and shows the results in a cache.
+#[derive(Clone)]
+pub struct Writer {
+    /// Client with the rights of a kubelet.
+    pub client: Client,
+    /// The cache that the kubelet decides by.
+    pub pods: Cache<Pod>,
+}
+
+impl Writer {
+    fn api(&self, pod: &Pod) -> Api<Pod> {
+        Api::namespaced(self.client.clone(), pod.metadata.namespace.as_deref().unwrap_or_default())
+    }
+
+    /// Writes a pod's status if the pod has not changed since it was read. Returns false if the pod
+    /// no longer exists.
+    pub async fn status(&self, pod: &Pod, status: &PodStatus) -> Result<bool, Error> {
+        let meta = &pod.metadata;
+        let before = serde_json::to_value(pod.status.as_ref().unwrap_or(&PodStatus::default()))?;
+        // A merge patch replaces lists. The resource version guards the entries of other writers.
+        let changes: Value = merge_diff(&before, &serde_json::to_value(status)?);
+        let patch = json!({
+            "metadata": { "uid": meta.uid, "resourceVersion": meta.resource_version },
+            "status": changes,
+        });
+        let (api, parameters) = (self.api(pod), PatchParams::default());
+        let patch = Patch::Merge(&patch);
+        match berth_runtime::write::patch_status(&api, &pod.name_any(), &parameters, &patch).await {
+            Ok(written) => {
+                self.pods.observe(written);
+                Ok(true)
+            }
+            Err(error) if is_not_found(&error) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Deletes a pod without grace period.
+    pub async fn remove(&self, pod: &Arc<Pod>) -> Result<(), Error> {
+        let preconditions = Preconditions { uid: pod.metadata.uid.clone(), resource_version: None };
+        let parameters = DeleteParams {
+            grace_period_seconds: Some(0),
+            preconditions: Some(preconditions),
+            ..DeleteParams::default()
+        };
+        match self.api(pod).delete(&pod.name_any(), &parameters).await {
+            // The API server returns the pod if a finalizer holds it.
+            Ok(either) => {
+                match either.left() {
+                    Some(left) if left.finalizers().is_empty() => self.pods.observe_deleted(&left),
+                    Some(left) => self.pods.observe(left),
+                    None => self.pods.observe_deleted(pod),
+                }
+                Ok(())
+            }
+            Err(error) if is_not_found(&error) => {
+                self.pods.observe_deleted(pod);
+                Ok(())
+            }
+            // Another pod has the name now.
+            Err(error) if is_conflict(&error) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+}

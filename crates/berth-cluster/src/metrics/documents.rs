@@ -1,0 +1,59 @@
+//! PodMetrics and NodeMetrics, as `metrics.k8s.io/v1beta1` has them.
+
+use std::time::Duration;
+
+use berth_apimachinery::times;
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::core::v1::{Node, Pod};
+use kube::ResourceExt;
+use serde_json::{Value, json};
+
+use super::{GROUP, Measured, PodUsage, Usage, VERSION};
+
+/// The PodMetrics of a pod.
+pub fn pod_metrics(pod: &Pod, usage: &PodUsage) -> Value {
+    let containers: Vec<Value> =
+        usage.figures.iter().map(|(name, usage)| json!({"name": name, "usage": amounts(*usage)})).collect();
+    let mut metrics = document("PodMetrics", &pod.name_any(), pod.labels(), usage.at, usage.window);
+    metrics["metadata"]["namespace"] = pod.namespace().into();
+    metrics["containers"] = containers.into();
+    metrics
+}
+
+/// The NodeMetrics of a node.
+pub fn node_metrics(node: &Node, usage: &Measured<Usage>) -> Value {
+    let mut metrics = document("NodeMetrics", &node.name_any(), node.labels(), usage.at, usage.window);
+    metrics["usage"] = amounts(usage.figures);
+    metrics
+}
+
+fn document(
+    kind: &str,
+    name: &str,
+    labels: &std::collections::BTreeMap<String, String>,
+    at: Timestamp,
+    window: Duration,
+) -> Value {
+    let window = SignedDuration::try_from(window).unwrap_or(SignedDuration::MAX);
+    let mut document = json!({
+        "kind": kind, "apiVersion": format!("{GROUP}/{VERSION}"),
+        "metadata": {"name": name, "creationTimestamp": times::time(at)},
+        "timestamp": times::time(at), "window": times::duration(window),
+    });
+    if !labels.is_empty() {
+        document["metadata"]["labels"] = json!(labels);
+    }
+    document
+}
+
+/// Usage as quantities in their canonical form.
+fn amounts(usage: Usage) -> Value {
+    let cpu = match usage.cpu_nano {
+        0 => "0".to_owned(),
+        nano if nano % 1_000_000_000 == 0 => (nano / 1_000_000_000).to_string(),
+        nano if nano % 1_000_000 == 0 => format!("{}m", nano / 1_000_000),
+        nano if nano % 1_000 == 0 => format!("{}u", nano / 1_000),
+        nano => format!("{nano}n"),
+    };
+    json!({"cpu": cpu, "memory": format!("{}Ki", usage.memory_bytes / 1024)})
+}

@@ -1,0 +1,126 @@
+//! Figures of the resource metrics API (`metrics.k8s.io`): CPU and memory that pods and nodes use.
+//!
+//! Nodes with a pod runtime report what their control groups or processes use ([`Sampler`]). All
+//! other nodes are simulated, and so are their figures ([`simulated`]). This module computes figures
+//! and documents; `berth-embedded` serves them.
+
+mod documents;
+mod machine;
+mod sampler;
+pub mod simulated;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use berth_runtime::Manager;
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Node, Pod};
+use kube::ResourceExt;
+use parking_lot::RwLock;
+
+use crate::kubelet::process::ProcessNode;
+
+pub use documents::{node_metrics, pod_metrics};
+pub use sampler::{SAMPLE_INTERVAL, Sampler};
+
+/// The API group of the figures.
+pub const GROUP: &str = "metrics.k8s.io";
+/// Its version.
+pub const VERSION: &str = "v1beta1";
+
+/// CPU and memory in use.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// CPU in billionths of a core, the average of the window.
+    pub cpu_nano: u64,
+    /// Memory in bytes, without reclaimable page cache.
+    pub memory_bytes: u64,
+}
+
+impl Usage {
+    /// The sum of two amounts.
+    pub fn plus(self, other: Self) -> Self {
+        Self {
+            cpu_nano: self.cpu_nano.saturating_add(other.cpu_nano),
+            memory_bytes: self.memory_bytes.saturating_add(other.memory_bytes),
+        }
+    }
+}
+
+/// What was measured in a window of time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Measured<T> {
+    /// End of the window.
+    pub at: Timestamp,
+    /// Length of the window.
+    pub window: Duration,
+    /// Figures.
+    pub figures: T,
+}
+
+/// Usage of each container of a pod, by name.
+pub type PodUsage = Measured<BTreeMap<String, Usage>>;
+
+/// Source of the figures of one node.
+pub trait MetricsSource: Send + Sync {
+    /// Usage of a pod on the node; `None` before it was measured twice.
+    fn pod(&self, pod: &Pod) -> Option<PodUsage>;
+    /// Usage of the whole node; `None` before it was measured twice.
+    fn node(&self) -> Option<Measured<Usage>>;
+}
+
+/// Sources of figures by node. Clones share them.
+#[derive(Clone, Default)]
+pub struct ClusterMetrics {
+    sources: Arc<RwLock<BTreeMap<String, Arc<dyn MetricsSource>>>>,
+}
+
+impl std::fmt::Debug for ClusterMetrics {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ClusterMetrics").field("nodes", &self.sources.read().keys().collect::<Vec<_>>()).finish()
+    }
+}
+
+/// Measures the pods of process nodes from now on.
+pub fn install(manager: &mut Manager, metrics: &ClusterMetrics, nodes: &[ProcessNode]) {
+    for node in nodes {
+        let sampler = Sampler::new(node.runtime.clone(), manager.clock());
+        metrics.set_source(&node.name, sampler.clone());
+        manager.task(&format!("metrics of node {}", node.name), sampler.run());
+    }
+}
+
+impl ClusterMetrics {
+    /// Sets the source of a node. Nodes without a source are simulated.
+    pub fn set_source(&self, node: &str, source: Arc<dyn MetricsSource>) {
+        self.sources.write().insert(node.to_owned(), source);
+    }
+
+    fn source(&self, node: &str) -> Option<Arc<dyn MetricsSource>> {
+        self.sources.read().get(node).cloned()
+    }
+
+    /// Usage of a pod; `None` if it does not run or has not been measured yet.
+    pub fn of_pod(&self, pod: &Pod, now: Timestamp) -> Option<PodUsage> {
+        let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()).unwrap_or_default();
+        match self.source(node) {
+            Some(source) => source.pod(pod),
+            None => simulated::pod(pod, now),
+        }
+    }
+
+    /// Usage of a node; `None` if it is not ready or has not been measured yet. `pods` are those
+    /// bound to it.
+    pub fn of_node<'a>(
+        &self,
+        node: &Node,
+        pods: impl Iterator<Item = &'a Pod>,
+        now: Timestamp,
+    ) -> Option<Measured<Usage>> {
+        match self.source(&node.name_any()) {
+            Some(source) => source.node(),
+            None => simulated::node(node, pods, now),
+        }
+    }
+}

@@ -1,0 +1,73 @@
+//! Services have the addresses of their pods.
+
+use berth_cluster::endpoints;
+use k8s_openapi::api::core::v1::{Node, Pod, Service};
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
+use kube::{Api, ResourceExt};
+use serde_json::{Value, json};
+
+use crate::world::{World, eventually};
+
+fn of<K: serde::de::DeserializeOwned>(object: Value) -> K {
+    serde_json::from_value(object).unwrap()
+}
+
+fn pod(name: &str, app: &str) -> Pod {
+    let spec =
+        json!({"nodeName": "n1", "hostname": name, "subdomain": "web", "containers": [{"name": "c", "image": "i"}]});
+    of(json!({"metadata": {"name": name, "labels": {"app": app}}, "spec": spec}))
+}
+
+#[tokio::test(start_paused = true)]
+async fn slices_follow_pods_and_services() {
+    let world = World::new().await;
+    let pods: Api<Pod> = Api::namespaced(world.client(), "default");
+    let services: Api<Service> = Api::namespaced(world.client(), "default");
+    let slices: Api<EndpointSlice> = Api::namespaced(world.client(), "default");
+    let nodes: Api<Node> = Api::all(world.client());
+    let (post, merge) = (PostParams::default(), PatchParams::default());
+    let listed = async || {
+        let all = slices.list(&ListParams::default()).await.unwrap().items;
+        let mut seen: Vec<String> = Vec::new();
+        for endpoint in all.iter().flat_map(|slice| &slice.endpoints) {
+            let ready = endpoint.conditions.as_ref().unwrap().ready == Some(true);
+            let zone = endpoint.zone.as_deref().unwrap_or("-");
+            let name = endpoint.hostname.as_deref().unwrap_or("-");
+            seen.push(format!("{} {name} {zone} {ready}", endpoint.addresses[0]));
+        }
+        (all.len(), seen)
+    };
+    let status = async |name: &str, ip: &str, ready: &str| {
+        let status = json!({"phase": "Running", "podIP": ip, "conditions": [{"type": "Ready", "status": ready}]});
+        pods.patch_status(name, &merge, &Patch::Merge(&json!({"status": status}))).await.unwrap();
+    };
+    let until = async {
+        let labels = json!({"topology.kubernetes.io/zone": "z1"});
+        nodes.create(&post, &of(json!({"metadata": {"name": "n1", "labels": labels}}))).await.unwrap();
+        pods.create(&post, &pod("a", "web")).await.unwrap();
+        status("a", "10.0.0.1", "True").await;
+        let spec = json!({"clusterIP": "None", "selector": {"app": "web"}});
+        services.create(&post, &of(json!({"metadata": {"name": "web"}, "spec": spec}))).await.unwrap();
+        eventually("the pod that was there", async || listed().await == (1, vec!["10.0.0.1 a z1 true".into()])).await;
+        pods.create(&post, &pod("b", "web")).await.unwrap();
+        pods.create(&post, &pod("c", "db")).await.unwrap();
+        status("b", "10.0.0.2", "False").await;
+        status("c", "10.0.0.3", "True").await;
+        let both = ["10.0.0.1 a z1 true", "10.0.0.2 b z1 false"].map(str::to_owned);
+        eventually("another pod", async || listed().await == (1, both.to_vec())).await;
+        // A slice that a user deletes comes back.
+        let name = slices.list(&ListParams::default()).await.unwrap().items[0].name_any();
+        slices.delete(&name, &DeleteParams::default()).await.unwrap();
+        eventually("a new slice", async || listed().await == (1, both.to_vec())).await;
+        services.patch("web", &merge, &Patch::Merge(&json!({"spec": {"selector": {"app": "db"}}}))).await.unwrap();
+        eventually("the other pod", async || listed().await == (1, vec!["10.0.0.3 c z1 true".into()])).await;
+        pods.patch("c", &merge, &Patch::Merge(&json!({"metadata": {"labels": {"app": "x"}}}))).await.unwrap();
+        eventually("no pod", async || listed().await == (1, Vec::new())).await;
+        let revision = async || slices.list(&ListParams::default()).await.unwrap().metadata.resource_version;
+        let before = revision().await;
+        tokio::time::sleep(std::time::Duration::from_secs(600)).await;
+        assert_eq!(revision().await, before, "slices without differences are not written");
+    };
+    world.run(endpoints::install, until).await;
+}

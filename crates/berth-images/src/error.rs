@@ -1,0 +1,92 @@
+//! Errors of the image store.
+
+use std::path::{Path, PathBuf};
+
+/// Failure to import, pull, find or remove an image.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The text is not an image reference.
+    #[error("{reference:?} is not an image reference ({source}): expected NAME, NAME:TAG or NAME@sha256:DIGEST")]
+    Reference {
+        /// The text.
+        reference: String,
+        /// What is wrong with it.
+        source: oci_client::ParseError,
+    },
+    /// A file cannot be read or written.
+    #[error("{}: {source}", path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// What failed.
+        source: std::io::Error,
+    },
+    /// An archive or image has content that cannot be used.
+    #[error("{image}: {problem}")]
+    Invalid {
+        /// File or reference of the image.
+        image: String,
+        /// What is wrong, and what was expected.
+        problem: String,
+    },
+    /// Content does not have the digest by which it was requested.
+    #[error("{image}: {part} has the digest {found}, expected {expected}: the image is damaged")]
+    Digest {
+        /// File or reference of the image.
+        image: String,
+        /// Which part.
+        part: String,
+        /// Digest of the content.
+        found: String,
+        /// Digest by which it is named.
+        expected: String,
+    },
+    /// The disk has too little space left.
+    #[error(
+        "{}: {free_bytes} bytes and {free_files} files are free, images stop at {limit_bytes} bytes and {limit_files} files: remove images \
+         (berth image rm) or make room",
+        path.display()
+    )]
+    DiskFull {
+        /// Folder of the store.
+        path: PathBuf,
+        /// Bytes that are free.
+        free_bytes: u64,
+        /// Inodes that are free.
+        free_files: u64,
+        /// Bytes that stay free.
+        limit_bytes: u64,
+        /// Inodes that stay free.
+        limit_files: u64,
+    },
+    /// The registry refused or could not be reached.
+    #[error("cannot pull {reference}: {source}")]
+    Registry {
+        /// Reference of the image.
+        reference: String,
+        /// What failed.
+        source: oci_client::errors::OciDistributionError,
+    },
+}
+
+impl Error {
+    /// Adds the file to an I/O error.
+    pub(crate) fn io(path: &Path) -> impl FnOnce(std::io::Error) -> Self {
+        let path = path.to_owned();
+        move |source| match source.downcast::<Self>() {
+            // An error of a nested reader, such as a full disk, keeps its own text.
+            Ok(inner) => inner,
+            Err(source) => Self::Io { path, source },
+        }
+    }
+
+    /// Adds the file to an error of a system call.
+    pub(crate) fn os(path: &Path) -> impl FnOnce(rustix::io::Errno) -> Self {
+        let path = path.to_owned();
+        move |source| Self::Io { path, source: source.into() }
+    }
+
+    pub(crate) fn invalid(image: &str, problem: impl Into<String>) -> Self {
+        Self::Invalid { image: image.to_owned(), problem: problem.into() }
+    }
+}

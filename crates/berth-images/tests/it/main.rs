@@ -1,0 +1,9 @@
+//! Tests of whole images: built here, imported or pulled, and looked at as a container sees them.
+
+mod build;
+mod hostile;
+mod import;
+mod registry;
+mod service;
+mod unpack;
+mod view;

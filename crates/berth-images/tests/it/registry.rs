@@ -1,0 +1,1 @@
+//! Pulls from a real registry server.

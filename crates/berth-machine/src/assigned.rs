@@ -1,0 +1,174 @@
+//! Which container has which devices. The table is in a file, and written before an assignment counts,
+//! so that a device is never given to two pods, whatever ends in between.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use berth_pod_runtime::{Device, Devices, PodUid, Result, RuntimeError};
+use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
+
+use crate::FoundDevice;
+
+/// Identifiers of devices by pod, container and resource.
+type Table = BTreeMap<PodUid, BTreeMap<String, BTreeMap<String, Vec<String>>>>;
+
+/// The table of assignments cannot be read.
+#[derive(Debug, thiserror::Error)]
+#[error("{}: {problem}; stop all pods of this node and remove the file", path.display())]
+pub struct AssignmentError {
+    /// The file.
+    pub path: PathBuf,
+    /// What is wrong.
+    pub problem: String,
+}
+
+#[derive(Default, Serialize, Deserialize)]
+struct File {
+    assignments: Table,
+}
+
+/// The devices of this machine, and their assignment.
+#[derive(Debug)]
+pub struct AssignedDevices {
+    devices: Vec<FoundDevice>,
+    path: PathBuf,
+    table: Mutex<Table>,
+}
+
+impl AssignedDevices {
+    /// Reads the table from `devices.json` in the node's folder. There is none at first.
+    ///
+    /// # Errors
+    /// The file exists and cannot be read.
+    pub fn open(folder: &Path, devices: Vec<FoundDevice>) -> std::result::Result<Self, AssignmentError> {
+        let path = folder.join("devices.json");
+        let fail = |problem: String| AssignmentError { path: path.clone(), problem };
+        let file: File = match fs::read(&path) {
+            Ok(bytes) => serde_json::from_slice(&bytes).map_err(|error| fail(error.to_string()))?,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => File::default(),
+            Err(error) => return Err(fail(error.to_string())),
+        };
+        Ok(Self { devices, path, table: Mutex::new(file.assignments) })
+    }
+
+    /// The devices of the machine.
+    pub fn devices(&self) -> &[FoundDevice] {
+        &self.devices
+    }
+
+    /// Resources of which the machine has devices.
+    pub fn resources(&self) -> BTreeSet<String> {
+        self.devices.iter().map(|device| device.device.resource.clone()).collect()
+    }
+
+    fn find(&self, resource: &str, id: &str) -> Option<&FoundDevice> {
+        self.devices.iter().find(|device| device.device.resource == resource && device.device.id == id)
+    }
+
+    /// The devices of an earlier call.
+    fn known(&self, ids: &[String], pod: &PodUid, container: &str, resource: &str) -> Result<Vec<Device>> {
+        let device = |id: &String| {
+            let found = self.find(resource, id).filter(|device| device.is_healthy());
+            found.map(|device| device.device.clone()).ok_or_else(|| {
+                let message = format!(
+                    "device {id:?} ({resource}) of container {container:?} of pod {pod} is not on this machine any more: \
+                     delete the pod"
+                );
+                RuntimeError::Config(message)
+            })
+        };
+        ids.iter().map(device).collect()
+    }
+
+    /// Changes the table, in the file first.
+    fn change(&self, table: &mut Table, change: impl FnOnce(&mut Table)) -> io::Result<()> {
+        let mut changed = table.clone();
+        change(&mut changed);
+        if changed == *table {
+            return Ok(());
+        }
+        let folder = self.path.parent().unwrap_or(Path::new("."));
+        let mut file = tempfile::NamedTempFile::new_in(folder)?;
+        let content = File { assignments: changed };
+        serde_json::to_writer_pretty(&mut file, &content)?;
+        file.flush()?;
+        file.as_file().sync_all()?;
+        file.persist(&self.path).map_err(|error| error.error)?;
+        fs::File::open(folder)?.sync_all()?;
+        *table = content.assignments;
+        Ok(())
+    }
+
+    fn forget(&self, is_gone: impl Fn(&PodUid) -> bool) {
+        let mut table = self.table.lock();
+        let changed = self.change(&mut table, |table| table.retain(|pod, _| !is_gone(pod)));
+        if let Err(error) = changed {
+            // Until it can be written, the devices stay assigned: safe, but not free.
+            tracing::warn!(path = %self.path.display(), %error, "cannot record that devices are free");
+        }
+    }
+}
+
+impl Devices for AssignedDevices {
+    fn capacity(&self) -> BTreeMap<String, usize> {
+        let mut capacity: BTreeMap<String, usize> = BTreeMap::new();
+        for device in &self.devices {
+            // A resource whose devices are all lost is still listed, with 0.
+            *capacity.entry(device.device.resource.clone()).or_default() += usize::from(device.is_healthy());
+        }
+        capacity
+    }
+
+    fn assign(&self, pod: &PodUid, container: &str, resource: &str, count: usize) -> Result<Vec<Device>> {
+        let mut table = self.table.lock();
+        let earlier = table.get(pod).and_then(|containers| containers.get(container)?.get(resource));
+        if let Some(ids) = earlier {
+            if ids.len() != count {
+                let message = format!(
+                    "container {container:?} of pod {pod} has {} devices of {resource}, and cannot have {count}",
+                    ids.len()
+                );
+                return Err(RuntimeError::Config(message));
+            }
+            return self.known(ids, pod, container, resource);
+        }
+        let taken: BTreeSet<&String> = table
+            .values()
+            .flat_map(BTreeMap::values)
+            .filter_map(|resources| resources.get(resource))
+            .flatten()
+            .collect();
+        let free: Vec<&FoundDevice> = self
+            .devices
+            .iter()
+            .filter(|device| device.device.resource == resource && device.is_healthy())
+            .filter(|device| !taken.contains(&device.device.id))
+            .collect();
+        if free.len() < count {
+            let message = format!(
+                "container {container:?} of pod {pod} needs {count} devices of {resource}, {} are free",
+                free.len()
+            );
+            return Err(RuntimeError::Config(message));
+        }
+        let chosen: Vec<Device> = free[..count].iter().map(|device| device.device.clone()).collect();
+        let ids = chosen.iter().map(|device| device.id.clone()).collect();
+        let changed = self.change(&mut table, |table| {
+            let containers = table.entry(pod.clone()).or_default();
+            containers.entry(container.to_owned()).or_default().insert(resource.to_owned(), ids);
+        });
+        changed.map_err(|error| RuntimeError::Internal(format!("{}: {error}", self.path.display())))?;
+        Ok(chosen)
+    }
+
+    fn release(&self, pod: &PodUid) {
+        self.forget(|known| known == pod);
+    }
+
+    fn retain(&self, pods: &BTreeSet<PodUid>) {
+        self.forget(|known| !pods.contains(known));
+    }
+}

@@ -1,0 +1,79 @@
+//! This machine as a node: what it is ([`ThisMachine`]), and its devices ([`AssignedDevices`]).
+//!
+//! Facts and figures are read from `/proc`, `/sys` and `/etc`; GPUs from NVIDIA's `nvidia-smi` and from
+//! AMD's entries in `/sys`. A machine without GPUs is fine. A file can declare devices that are found
+//! in no other way, or devices for tests.
+//!
+//! All functions that read files take the root folder of the system, so that tests can describe other
+//! machines. This crate knows no Kubernetes type.
+
+mod assigned;
+mod facts;
+mod figures;
+mod gpu;
+mod labels;
+mod text;
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use berth_pod_runtime::{Machine, MachineFacts, Margin, Pressure};
+
+pub use assigned::{AssignedDevices, AssignmentError};
+pub use figures::Figures;
+pub use gpu::{DeviceFileError, FoundDevice, declared, detect, device_env};
+
+/// The machine that this process runs on.
+#[derive(Clone, Debug)]
+pub struct ThisMachine {
+    root: PathBuf,
+    folder: PathBuf,
+    facts: MachineFacts,
+}
+
+impl ThisMachine {
+    /// Reads the facts. `folder` is where pods and images are stored; `devices` are those of
+    /// [`detect`] and [`declared`].
+    ///
+    /// # Errors
+    /// The size of the memory or of the disk cannot be read.
+    pub fn read(folder: &Path, devices: &[FoundDevice]) -> io::Result<Self> {
+        Self::read_at(Path::new("/"), folder, devices)
+    }
+
+    /// Reads the facts of a system whose root folder is `root`.
+    ///
+    /// # Errors
+    /// The size of the memory or of the disk cannot be read.
+    pub fn read_at(root: &Path, folder: &Path, devices: &[FoundDevice]) -> io::Result<Self> {
+        let mut facts = facts::read(root)?;
+        facts.disk_bytes = Figures::read(root, folder)?.disk_bytes;
+        facts.labels = labels::of_devices(devices, facts.instance_type.as_deref());
+        Ok(Self { root: root.to_owned(), folder: folder.to_owned(), facts })
+    }
+
+    /// The present figures.
+    ///
+    /// # Errors
+    /// A figure cannot be read.
+    pub fn figures(&self) -> io::Result<Figures> {
+        Figures::read(&self.root, &self.folder)
+    }
+}
+
+impl Machine for ThisMachine {
+    fn facts(&self) -> &MachineFacts {
+        &self.facts
+    }
+
+    fn margin(&self) -> Margin {
+        Margin {
+            memory_bytes: figures::MEMORY_FREE_MIN,
+            disk_bytes: figures::share(self.facts.disk_bytes, figures::DISK_FREE_PERCENT),
+        }
+    }
+
+    fn pressure(&self) -> io::Result<Pressure> {
+        self.figures().map(|figures| figures.pressure())
+    }
+}

@@ -1,0 +1,4 @@
+//! Tests of described machines, and of this one.
+
+mod assigned;
+mod machine;

@@ -1,0 +1,29 @@
+//! The pod network of one node: addresses of pods, names, and Services.
+//!
+//! [`Network`] gives pods their addresses and connects them ([`SandboxNetwork`]).
+//!
+//! The network has one of two levels:
+//!
+//! - [`Level::Full`] (Linux with `CAP_NET_ADMIN`): each pod has a network namespace, joined by a
+//!   pair of virtual Ethernet interfaces to a bridge of the cluster. Pods reach each other, the
+//!   machine, and through the machine's packet filter other networks, which cannot reach pods.
+//! - [`Level::Plain`]: pods are in the machine's own network. Each pod has a loopback address, given
+//!   as its IP, which other pods and the machine reach. Nothing separates the pods.
+//!
+//! A level between them, with one user and network namespace for all pods of a node, does not exist
+//! yet: a machine without `CAP_NET_ADMIN` has the plain level.
+
+mod addresses;
+mod identity;
+#[cfg(target_os = "linux")]
+mod linux;
+mod network;
+mod plain;
+mod ranges;
+mod resolvers;
+
+pub use network::{Level, Network, OpenError, Options, Report};
+pub use ranges::Ranges;
+
+#[cfg(doc)]
+use berth_pod_runtime::SandboxNetwork;

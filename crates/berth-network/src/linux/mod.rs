@@ -1,0 +1,402 @@
+//! The pod network of a machine with Linux and the right to change its network: a bridge, and a
+//! pair of virtual Ethernet interfaces per pod.
+//!
+//! Every change is made so that repeating it has no effect. The names of bridge, interfaces and
+//! packet filter table follow from the cluster's identity and the pod's UID, so a later run finds
+//! what an earlier run made.
+
+mod namespace;
+mod nft;
+
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::io;
+use std::net::Ipv4Addr;
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
+
+use berth_pod_runtime::PodUid;
+use futures::TryStreamExt;
+use ipnet::Ipv4Net;
+use rtnetlink::packet_route::link::{InfoData, InfoKind, InfoVeth, LinkAttribute, LinkMessage};
+use rtnetlink::packet_route::route::{RouteAddress, RouteAttribute, RouteMessage, RouteScope, RouteType};
+use rtnetlink::{Handle, LinkBridge, LinkMessageBuilder, LinkUnspec, LinkVeth, RouteMessageBuilder};
+
+use crate::identity::Identity;
+use crate::ranges::{Ranges, choose, overlap};
+use namespace::{INTERFACE, Settings, ignore_existing};
+
+/// Numbers of the kernel's errors.
+mod errno {
+    pub(super) const NO_DEVICE: i32 = 19;
+    pub(super) const EXIST: i32 = 17;
+}
+
+/// Number of the routing table of the machine's own addresses.
+const TABLE_LOCAL: u32 = 255;
+
+/// Failure to change the machine's network.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum LinkError {
+    #[error("{what}: {source}")]
+    Io { what: String, source: io::Error },
+    #[error("{what}: {source}")]
+    Netlink { what: String, source: rtnetlink::Error },
+    #[error("process {0} has no network namespace")]
+    NoProcess(u32),
+    #[error("the pod network {wanted} overlaps {used}, which this machine uses; configure another range")]
+    RangeInUse { wanted: Ipv4Net, used: Ipv4Net },
+    #[error("this machine uses addresses of every range that Berth tries; configure a free range")]
+    NoRange,
+    #[error("the pod network {0} is too small: it needs 16 addresses (/28) at least")]
+    RangeTooSmall(Ipv4Net),
+}
+
+impl LinkError {
+    fn of(what: impl Into<String>) -> impl FnOnce(rtnetlink::Error) -> Self {
+        let what = what.into();
+        // The library's text of a kernel error repeats "netlink error message".
+        move |source| match source {
+            rtnetlink::Error::NetlinkError(error) => Self::Io { what, source: error.to_io() },
+            source => Self::Netlink { what, source },
+        }
+    }
+}
+
+/// What of the network could not be set up, each with the reason.
+#[derive(Debug, Default)]
+pub(crate) struct Shortcomings {
+    /// Why pods cannot reach other networks, or other networks can reach pods.
+    pub(crate) outside: Option<String>,
+    /// Why addresses of Services do not lead to this machine.
+    pub(crate) services: Option<String>,
+}
+
+/// The network of the machine, as far as the pod network needs it.
+pub(crate) struct Links {
+    handle: Handle,
+    identity: Identity,
+    bridge: u32,
+    mtu: Option<u32>,
+    ranges: Ranges,
+    task: tokio::task::JoinHandle<()>,
+}
+
+impl Drop for Links {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl Links {
+    /// Creates the bridge, or finds the bridge of an earlier run. `known` is the range of that run,
+    /// `wanted` the configured range. With `is_used`, pods have addresses of the `known` range, and
+    /// it is kept even if another range is configured or another network overlaps it.
+    pub(crate) async fn open(
+        identity: Identity,
+        wanted: Option<Ipv4Net>,
+        known: Option<Ipv4Net>,
+        is_used: bool,
+    ) -> Result<Self, LinkError> {
+        let (connection, handle) = connect()?;
+        let task = tokio::spawn(connection);
+        let opened = async {
+            let mut existing = index_of(&handle, &identity.bridge()).await?;
+            if existing.take_if(|_| !is_used).is_some() {
+                delete(&handle, &identity.bridge()).await?;
+            }
+            let routes = routes(&handle, existing).await?;
+            let range = range(wanted, known, is_used, &routes)?;
+            let ranges = Ranges::of(range).ok_or(LinkError::RangeTooSmall(range))?;
+            let mtu = default_mtu(&handle, &routes).await?;
+            let bridge = ensure_bridge(&handle, &identity, mtu, existing).await?;
+            let add = handle.address().add(bridge, ranges.gateway.into(), range.prefix_len());
+            ignore_existing(add.execute().await).map_err(LinkError::of("setting the bridge's address"))?;
+            add_local_route(&handle, bridge, ranges.load_balancers).await?;
+            Ok((ranges, mtu, bridge))
+        };
+        match opened.await {
+            Ok((ranges, mtu, bridge)) => Ok(Self { handle, identity, bridge, mtu, ranges, task }),
+            Err(error) => {
+                task.abort();
+                Err(error)
+            }
+        }
+    }
+
+    /// The parts of the pod network.
+    pub(crate) fn ranges(&self) -> Ranges {
+        self.ranges
+    }
+
+    /// Opens the way from pods to other networks, and leads the addresses of Services to this
+    /// machine. Pods reach each other and the machine without both.
+    pub(crate) async fn extend(&self, services: Ipv4Net) -> Result<Shortcomings, LinkError> {
+        let used = routes(&self.handle, Some(self.bridge)).await?;
+        let other = used.iter().find(|it| it.destination.prefix_len() > 0 && overlap(it.destination, services));
+        let services = match other {
+            Some(other) => Some(format!(
+                "this machine uses {} already (another cluster or network), which overlaps the service range {services}",
+                other.destination
+            )),
+            None => {
+                let added = add_local_route(&self.handle, self.bridge, services).await;
+                added.err().map(|error| error.to_string())
+            }
+        };
+        Ok(Shortcomings { outside: self.open_outside().err(), services })
+    }
+
+    fn open_outside(&self) -> Result<(), String> {
+        const FORWARD: &str = "/proc/sys/net/ipv4/ip_forward";
+        let is_on = std::fs::read_to_string(FORWARD).is_ok_and(|text| text.trim() == "1");
+        // The rules come first: with forwarding, the machine would pass packets of others to pods.
+        nft::install(&self.identity.table(), &self.identity.bridge(), self.ranges.pods).map_err(|error| {
+            format!("the kernel's packet filter (nf_tables) refuses the rules of the pod network: {error}")
+        })?;
+        if !is_on {
+            std::fs::write(FORWARD, "1").map_err(|error| format!("{FORWARD} cannot be set to 1: {error}"))?;
+        }
+        Ok(())
+    }
+
+    /// Connects the namespace of a process. A pair that exists already is completed; a pair whose
+    /// other end is in no pod any more is replaced.
+    pub(crate) async fn connect(&self, pod: &PodUid, pid: u32, address: Ipv4Addr) -> Result<(), LinkError> {
+        let path = format!("/proc/{pid}/ns/net");
+        let namespace = match File::open(&path) {
+            Ok(file) => Arc::new(file),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(LinkError::NoProcess(pid)),
+            Err(source) => return Err(LinkError::Io { what: path, source }),
+        };
+        let settings = Settings { address, range: self.ranges.pods, gateway: self.ranges.gateway };
+        let name = self.identity.interface(pod);
+        let is_new = self.create_pair(&name, &namespace, address).await?;
+        if namespace::configure(namespace.clone(), settings).await? {
+            // A pair of an earlier run has left its bridge if the bridge was made anew.
+            return if is_new { Ok(()) } else { self.attach(&name).await };
+        }
+        self.delete(&name).await?;
+        self.create_pair(&name, &namespace, address).await?;
+        match namespace::configure(namespace, settings).await? {
+            true => Ok(()),
+            false => Err(LinkError::NoProcess(pid)),
+        }
+    }
+
+    /// Creates a pair with one end at the bridge and the other in the namespace. Returns false if
+    /// an interface of that name exists.
+    async fn create_pair(&self, name: &str, namespace: &File, address: Ipv4Addr) -> Result<bool, LinkError> {
+        let with_mtu = |attributes: &mut Vec<LinkAttribute>| attributes.extend(self.mtu.map(LinkAttribute::Mtu));
+        let mut peer = LinkMessage::default();
+        // The hardware address follows from the address, so what others remember of the address stays
+        // right when a pod starts anew or another pod gets the address.
+        let [a, b, c, d] = address.octets();
+        peer.attributes = vec![
+            LinkAttribute::IfName(INTERFACE.to_owned()),
+            LinkAttribute::NetNsFd(namespace.as_raw_fd()),
+            LinkAttribute::Address(vec![0x02, 0xbf, a, b, c, d]),
+        ];
+        with_mtu(&mut peer.attributes);
+        let pair = LinkMessageBuilder::<LinkVeth>::new_with_info_kind(InfoKind::Veth).name(name);
+        let mut message = pair.set_info_data(InfoData::Veth(InfoVeth::Peer(peer))).controller(self.bridge).up().build();
+        with_mtu(&mut message.attributes);
+        match self.handle.link().add(message).execute().await {
+            Err(error) if code(&error) == Some(errno::EXIST) => Ok(false),
+            Err(error) => Err(LinkError::of(format!("creating the pod's network interface {name}"))(error)),
+            Ok(()) => Ok(true),
+        }
+    }
+
+    async fn attach(&self, name: &str) -> Result<(), LinkError> {
+        let message = LinkUnspec::new_with_name(name).controller(self.bridge).up().build();
+        let what = format!("connecting {name} to the pod network's bridge");
+        self.handle.link().set(message).execute().await.map_err(LinkError::of(what))
+    }
+
+    /// Deletes a pod's interface; succeeds if there is none.
+    pub(crate) async fn disconnect(&self, pod: &PodUid) -> Result<(), LinkError> {
+        self.delete(&self.identity.interface(pod)).await
+    }
+
+    async fn delete(&self, name: &str) -> Result<(), LinkError> {
+        delete(&self.handle, name).await
+    }
+
+    /// Deletes the interfaces at the bridge that belong to no pod of `pods`.
+    pub(crate) async fn retain<'a>(&self, pods: impl Iterator<Item = &'a PodUid>) -> Result<(), LinkError> {
+        let kept: BTreeSet<String> = pods.map(|pod| self.identity.interface(pod)).collect();
+        for link in namespace::links(&self.handle).await? {
+            let is_port = link.attributes.contains(&LinkAttribute::Controller(self.bridge));
+            if let Some(name) = name_of(&link)
+                && is_port
+                && !kept.contains(name)
+            {
+                self.delete(name).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Deletes the bridge, all interfaces at it, and the packet filter's table. Forwarding stays
+    /// on, because other programs may have come to need it.
+    pub(crate) async fn remove(&self) -> Result<(), LinkError> {
+        self.retain(std::iter::empty()).await?;
+        self.delete(&self.identity.bridge()).await?;
+        nft::remove(&self.identity.table())
+            .map_err(|source| LinkError::Io { what: "removing the packet filter's rules".to_owned(), source })
+    }
+}
+
+/// A netlink connection of the namespace of the calling thread, and the task that drives it.
+fn connect() -> Result<(impl Future<Output = ()> + Send + use<>, Handle), LinkError> {
+    let connected = rtnetlink::new_connection();
+    let (connection, handle, _) =
+        connected.map_err(|source| LinkError::Io { what: "opening a netlink socket".to_owned(), source })?;
+    Ok((connection, handle))
+}
+
+/// A route of this machine.
+#[derive(Clone, Copy, Debug)]
+struct Route {
+    destination: Ipv4Net,
+    interface: Option<u32>,
+}
+
+/// The IPv4 routes of this machine, except those of the interface `own` and the loopback network.
+/// The default route has prefix length 0.
+async fn routes(handle: &Handle, own: Option<u32>) -> Result<Vec<Route>, LinkError> {
+    let filter = RouteMessageBuilder::<Ipv4Addr>::new().build();
+    let messages: Vec<RouteMessage> =
+        handle.route().get(filter).execute().try_collect().await.map_err(LinkError::of("listing routes"))?;
+    let parsed = messages.iter().filter_map(|message| {
+        if !matches!(message.header.kind, RouteType::Unicast | RouteType::Local) {
+            return None;
+        }
+        let (mut destination, mut interface) = (Ipv4Addr::UNSPECIFIED, None);
+        for attribute in &message.attributes {
+            match attribute {
+                RouteAttribute::Destination(RouteAddress::Inet(address)) => destination = *address,
+                RouteAttribute::Oif(index) => interface = Some(*index),
+                _ => {}
+            }
+        }
+        let destination = Ipv4Net::new(destination, message.header.destination_prefix_length).ok()?;
+        Some(Route { destination, interface })
+    });
+    Ok(parsed
+        .filter(|route| !route.destination.network().is_loopback())
+        .filter(|route| own.is_none() || route.interface != own)
+        .collect())
+}
+
+/// Chooses the range of the pod network.
+fn range(
+    wanted: Option<Ipv4Net>,
+    known: Option<Ipv4Net>,
+    is_used: bool,
+    routes: &[Route],
+) -> Result<Ipv4Net, LinkError> {
+    if let Some(known) = known
+        && is_used
+    {
+        return Ok(known);
+    }
+    let mut used: Vec<Ipv4Net> =
+        routes.iter().map(|route| route.destination).filter(|range| range.prefix_len() > 0).collect();
+    if let Some(wanted) = wanted.map(|range| range.trunc()) {
+        let other = used.iter().find(|other| overlap(wanted, **other));
+        return other.map_or(Ok(wanted), |other| Err(LinkError::RangeInUse { wanted, used: *other }));
+    }
+    // Name servers are often reached by the default route.
+    used.extend(crate::resolvers::of_host().into_iter().filter_map(|server| match server {
+        std::net::IpAddr::V4(address) => Some(Ipv4Net::from(address)),
+        std::net::IpAddr::V6(_) => None,
+    }));
+    choose(known, &used).ok_or(LinkError::NoRange)
+}
+
+/// The packet size of the interface of the default route. Larger packets of pods would be split or
+/// lost on their way out.
+async fn default_mtu(handle: &Handle, routes: &[Route]) -> Result<Option<u32>, LinkError> {
+    let default = routes.iter().find(|route| route.destination.prefix_len() == 0).and_then(|route| route.interface);
+    let links = namespace::links(handle).await?;
+    let link = links.iter().find(|link| Some(link.header.index) == default);
+    Ok(link.and_then(|link| {
+        link.attributes.iter().find_map(|attribute| match attribute {
+            LinkAttribute::Mtu(mtu) => Some(*mtu),
+            _ => None,
+        })
+    }))
+}
+
+async fn ensure_bridge(
+    handle: &Handle,
+    identity: &Identity,
+    mtu: Option<u32>,
+    existing: Option<u32>,
+) -> Result<u32, LinkError> {
+    let name = identity.bridge();
+    if existing.is_none() {
+        // With an address of its own, a bridge does not change its address with its ports.
+        let mut bridge = LinkBridge::new(&name).address(identity.mac().to_vec());
+        if let Some(mtu) = mtu {
+            bridge = bridge.mtu(mtu);
+        }
+        let added = handle.link().add(bridge.build()).execute().await;
+        ignore_existing(added).map_err(LinkError::of(format!("creating the bridge {name}")))?;
+    }
+    let up = LinkUnspec::new_with_name(&name).up().build();
+    handle.link().set(up).execute().await.map_err(LinkError::of(format!("setting the bridge {name} up")))?;
+    let index = index_of(handle, &name).await?;
+    index.ok_or_else(|| LinkError::Io {
+        what: format!("the bridge {name} vanished"),
+        source: io::ErrorKind::NotFound.into(),
+    })
+}
+
+/// Makes all addresses of a range addresses of this machine. Without a listener, a connection to
+/// one of them is refused.
+async fn add_local_route(handle: &Handle, bridge: u32, range: Ipv4Net) -> Result<(), LinkError> {
+    let route = RouteMessageBuilder::<Ipv4Addr>::new()
+        .destination_prefix(range.network(), range.prefix_len())
+        .output_interface(bridge)
+        .kind(RouteType::Local)
+        .scope(RouteScope::Host)
+        .table_id(TABLE_LOCAL)
+        .build();
+    let added = handle.route().add(route).execute().await;
+    ignore_existing(added).map_err(LinkError::of(format!("making {range} addresses of this machine")))
+}
+
+async fn index_of(handle: &Handle, name: &str) -> Result<Option<u32>, LinkError> {
+    let found = handle.link().get().match_name(name).execute().try_next().await;
+    match found {
+        Ok(link) => Ok(link.map(|link| link.header.index)),
+        Err(error) if code(&error) == Some(errno::NO_DEVICE) => Ok(None),
+        Err(error) => Err(LinkError::of(format!("finding the network interface {name}"))(error)),
+    }
+}
+
+async fn delete(handle: &Handle, name: &str) -> Result<(), LinkError> {
+    let Some(index) = index_of(handle, name).await? else { return Ok(()) };
+    match handle.link().del(index).execute().await {
+        Err(error) if code(&error) == Some(errno::NO_DEVICE) => Ok(()),
+        other => other.map_err(LinkError::of(format!("deleting the network interface {name}"))),
+    }
+}
+
+fn name_of(link: &LinkMessage) -> Option<&str> {
+    link.attributes.iter().find_map(|attribute| match attribute {
+        LinkAttribute::IfName(name) => Some(name.as_str()),
+        _ => None,
+    })
+}
+
+/// The kernel's error number.
+fn code(error: &rtnetlink::Error) -> Option<i32> {
+    match error {
+        rtnetlink::Error::NetlinkError(message) => message.code.map(|code| -code.get()),
+        _ => None,
+    }
+}

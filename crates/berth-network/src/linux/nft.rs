@@ -1,0 +1,228 @@
+//! Rules of the kernel's packet filter (nf_tables), written over netlink, so that no program has to
+//! be installed.
+//!
+//! Only what a pod network needs is here: one table with two chains. The table is replaced as a
+//! whole in one transaction, so repeating it has no effect.
+//!
+//! Source: the kernel's `include/uapi/linux/netfilter/nf_tables.h`; numbers in messages are big
+//! endian, values in registers are as the processor stores them.
+
+use std::io;
+use std::net::Ipv4Addr;
+
+use ipnet::Ipv4Net;
+use rtnetlink::sys::protocols::NETLINK_NETFILTER;
+use rtnetlink::sys::{Socket, SocketAddr};
+
+const NFNL_MSG_BATCH_BEGIN: u16 = 0x10;
+const NFNL_MSG_BATCH_END: u16 = 0x11;
+const NFNL_SUBSYS_NFTABLES: u16 = 10;
+const NFT_MSG_NEWTABLE: u16 = 0;
+const NFT_MSG_DELTABLE: u16 = 2;
+const NFT_MSG_NEWCHAIN: u16 = 3;
+const NFT_MSG_NEWRULE: u16 = 6;
+const NFPROTO_IPV4: u8 = 2;
+
+const NLMSG_ERROR: u16 = 2;
+const NLM_F_REQUEST: u16 = 1;
+const NLM_F_ACK: u16 = 4;
+const NLM_F_CREATE: u16 = 0x400;
+const NLM_F_APPEND: u16 = 0x800;
+const NLA_F_NESTED: u16 = 0x8000;
+const HEADER_LEN: usize = 16;
+/// An answer is a header, an error number and the header of the request.
+const ANSWER_MAX: usize = 4096;
+
+const NF_INET_FORWARD: u32 = 2;
+const NF_INET_POST_ROUTING: u32 = 4;
+const PRIORITY_FILTER: u32 = 0;
+const PRIORITY_SOURCE_NAT: u32 = 100;
+const NF_DROP: u32 = 0;
+const NFT_REG_VERDICT: u32 = 0;
+const NFT_REG_1: u32 = 1;
+const NFT_PAYLOAD_NETWORK_HEADER: u32 = 1;
+const IPV4_SOURCE: u32 = 12;
+const IPV4_DESTINATION: u32 = 16;
+const NFT_META_IIFNAME: u32 = 6;
+const NFT_META_OIFNAME: u32 = 7;
+const NFT_CT_STATE: u32 = 0;
+/// Connection states `established` (2) and `related` (4).
+const STATE_KNOWN: u32 = 6;
+const IFNAMSIZ: usize = 16;
+
+/// Comparison of a register with a value.
+#[derive(Clone, Copy)]
+enum Compare {
+    Equal = 0,
+    Different = 1,
+}
+
+/// Lets the pods of `bridge` reach other networks with the machine's address, and drops packets of
+/// other networks to the pods, unless they answer a pod.
+pub(super) fn install(table: &str, bridge: &str, pods: Ipv4Net) -> io::Result<()> {
+    let mut batch = Batch::begin();
+    batch.table(NFT_MSG_NEWTABLE, table);
+    batch.table(NFT_MSG_DELTABLE, table);
+    batch.table(NFT_MSG_NEWTABLE, table);
+    batch.chain(table, "outgoing", "nat", NF_INET_POST_ROUTING, PRIORITY_SOURCE_NAT);
+    let mut outgoing = Rule::default();
+    outgoing.address(IPV4_SOURCE, pods, Compare::Equal);
+    outgoing.address(IPV4_DESTINATION, pods, Compare::Different);
+    outgoing.interface(NFT_META_OIFNAME, bridge, Compare::Different);
+    outgoing.expression("masq", Vec::new());
+    batch.rule(table, "outgoing", outgoing);
+    batch.chain(table, "incoming", "filter", NF_INET_FORWARD, PRIORITY_FILTER);
+    let mut incoming = Rule::default();
+    incoming.interface(NFT_META_OIFNAME, bridge, Compare::Equal);
+    incoming.interface(NFT_META_IIFNAME, bridge, Compare::Different);
+    incoming.unknown_connection();
+    incoming.drop();
+    batch.rule(table, "incoming", incoming);
+    batch.commit()
+}
+
+/// Removes the table; succeeds if it does not exist.
+pub(super) fn remove(table: &str) -> io::Result<()> {
+    let mut batch = Batch::begin();
+    batch.table(NFT_MSG_NEWTABLE, table);
+    batch.table(NFT_MSG_DELTABLE, table);
+    batch.commit()
+}
+
+/// A transaction: messages that take effect together or not at all.
+struct Batch {
+    bytes: Vec<u8>,
+    sequence: u32,
+    /// Start of the last message, which the kernel acknowledges.
+    last: usize,
+}
+
+impl Batch {
+    fn begin() -> Self {
+        let mut batch = Self { bytes: Vec::new(), sequence: 0, last: 0 };
+        batch.message(NFNL_MSG_BATCH_BEGIN, 0, 0, NFNL_SUBSYS_NFTABLES, &[]);
+        batch
+    }
+
+    fn message(&mut self, kind: u16, flags: u16, family: u8, resource: u16, attributes: &[u8]) {
+        let length = HEADER_LEN + 4 + attributes.len();
+        self.last = self.bytes.len();
+        self.bytes.extend(u32::try_from(length).expect("a rule is small").to_ne_bytes());
+        self.bytes.extend(kind.to_ne_bytes());
+        self.bytes.extend((NLM_F_REQUEST | flags).to_ne_bytes());
+        self.bytes.extend(self.sequence.to_ne_bytes());
+        self.bytes.extend(0u32.to_ne_bytes());
+        self.bytes.extend([family, 0]);
+        self.bytes.extend(resource.to_be_bytes());
+        self.bytes.extend(attributes);
+        self.sequence += 1;
+    }
+
+    fn request(&mut self, kind: u16, flags: u16, attributes: &[u8]) {
+        self.message((NFNL_SUBSYS_NFTABLES << 8) | kind, flags, NFPROTO_IPV4, 0, attributes);
+    }
+
+    fn table(&mut self, kind: u16, name: &str) {
+        let flags = if kind == NFT_MSG_NEWTABLE { NLM_F_CREATE } else { 0 };
+        self.request(kind, flags, &text(1, name));
+    }
+
+    fn chain(&mut self, table: &str, name: &str, kind: &str, hook: u32, priority: u32) {
+        let hook = nested(4, &[number(1, hook), number(2, priority)].concat());
+        self.request(NFT_MSG_NEWCHAIN, NLM_F_CREATE, &[text(1, table), text(3, name), hook, text(7, kind)].concat());
+    }
+
+    fn rule(&mut self, table: &str, chain: &str, rule: Rule) {
+        let attributes = [text(1, table), text(2, chain), nested(4, &rule.0)].concat();
+        self.request(NFT_MSG_NEWRULE, NLM_F_CREATE | NLM_F_APPEND, &attributes);
+    }
+
+    /// Sends the transaction. The kernel has executed it when the send returns.
+    fn commit(mut self) -> io::Result<()> {
+        let flags = self.last + 6;
+        let with_ack = u16::from_ne_bytes([self.bytes[flags], self.bytes[flags + 1]]) | NLM_F_ACK;
+        self.bytes[flags..flags + 2].copy_from_slice(&with_ack.to_ne_bytes());
+        self.message(NFNL_MSG_BATCH_END, 0, 0, NFNL_SUBSYS_NFTABLES, &[]);
+        let mut socket = Socket::new(NETLINK_NETFILTER)?;
+        socket.bind_auto()?;
+        socket.set_non_blocking(true)?;
+        socket.send_to(&self.bytes, &SocketAddr::new(0, 0), 0)?;
+        let mut answer = Vec::with_capacity(ANSWER_MAX);
+        socket.recv(&mut answer, 0)?;
+        let kind = answer.get(4..6).and_then(|it| it.try_into().ok()).map(u16::from_ne_bytes);
+        let code = answer.get(HEADER_LEN..HEADER_LEN + 4).and_then(|it| it.try_into().ok()).map(i32::from_ne_bytes);
+        match (kind, code) {
+            (Some(NLMSG_ERROR), Some(0)) => Ok(()),
+            (Some(NLMSG_ERROR), Some(code)) => Err(io::Error::from_raw_os_error(-code)),
+            _ => Err(io::Error::new(io::ErrorKind::InvalidData, "the kernel's answer is not an acknowledgement")),
+        }
+    }
+}
+
+/// The expressions of a rule, each evaluated if the one before it matched.
+#[derive(Default)]
+struct Rule(Vec<u8>);
+
+impl Rule {
+    fn expression(&mut self, name: &str, data: Vec<u8>) {
+        self.0.extend(nested(1, &[text(1, name), nested(2, &data)].concat()));
+    }
+
+    fn compare(&mut self, how: Compare, value: &[u8]) {
+        let data = [number(1, NFT_REG_1), number(2, how as u32), nested(3, &attribute(1, value))];
+        self.expression("cmp", data.concat());
+    }
+
+    fn mask(&mut self, mask: &[u8; 4]) {
+        let value = |kind, bytes: &[u8]| nested(kind, &attribute(1, bytes));
+        let data = [number(1, NFT_REG_1), number(2, NFT_REG_1), number(3, 4), value(4, mask), value(5, &[0; 4])];
+        self.expression("bitwise", data.concat());
+    }
+
+    /// Compares the address at an offset of the IPv4 header with a range.
+    fn address(&mut self, offset: u32, range: Ipv4Net, how: Compare) {
+        let header = number(2, NFT_PAYLOAD_NETWORK_HEADER);
+        self.expression("payload", [number(1, NFT_REG_1), header, number(3, offset), number(4, 4)].concat());
+        self.mask(&range.netmask().octets());
+        self.compare(how, &Ipv4Addr::octets(&range.network()));
+    }
+
+    fn interface(&mut self, key: u32, name: &str, how: Compare) {
+        let mut padded = [0; IFNAMSIZ];
+        padded[..name.len()].copy_from_slice(name.as_bytes());
+        self.expression("meta", [number(1, NFT_REG_1), number(2, key)].concat());
+        self.compare(how, &padded);
+    }
+
+    /// Matches packets that belong to no known connection.
+    fn unknown_connection(&mut self) {
+        self.expression("ct", [number(1, NFT_REG_1), number(2, NFT_CT_STATE)].concat());
+        self.mask(&STATE_KNOWN.to_ne_bytes());
+        self.compare(Compare::Equal, &[0; 4]);
+    }
+
+    fn drop(&mut self) {
+        let verdict = nested(2, &number(1, NF_DROP));
+        self.expression("immediate", [number(1, NFT_REG_VERDICT), nested(2, &verdict)].concat());
+    }
+}
+
+fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
+    let length = u16::try_from(4 + value.len()).expect("an attribute is small");
+    let mut bytes = [length.to_ne_bytes(), kind.to_ne_bytes()].concat();
+    bytes.extend(value);
+    bytes.resize(bytes.len().next_multiple_of(4), 0);
+    bytes
+}
+
+fn nested(kind: u16, value: &[u8]) -> Vec<u8> {
+    attribute(kind | NLA_F_NESTED, value)
+}
+
+fn number(kind: u16, value: u32) -> Vec<u8> {
+    attribute(kind, &value.to_be_bytes())
+}
+
+fn text(kind: u16, value: &str) -> Vec<u8> {
+    attribute(kind, &[value.as_bytes(), &[0]].concat())
+}

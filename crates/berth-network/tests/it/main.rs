@@ -1,0 +1,6 @@
+//! The pod network on a real kernel.
+
+#[cfg(target_os = "linux")]
+mod pods;
+#[cfg(target_os = "linux")]
+mod space;

@@ -1,0 +1,214 @@
+//! Pods reach each other, the machine and other networks.
+
+use std::collections::BTreeSet;
+use std::io::{Read, Write};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use berth_network::{Level, Network, Options, Report};
+use berth_pod_runtime::{PodUid, RuntimeError, SandboxNetwork};
+use berth_runtime::Clock;
+
+use crate::space::{Space, ip, isolated};
+
+const TIMEOUT: Duration = Duration::from_secs(20);
+
+fn options(folder: &Path) -> Options {
+    Options {
+        folder: folder.to_owned(),
+        level: Level::Full,
+        pod_range: None,
+        cluster_domain: "cluster.local".to_owned(),
+        service_range: "10.96.0.0/16".parse().unwrap(),
+        api_server: "127.0.0.1:6443".parse().unwrap(),
+        clock: Clock::system(),
+    }
+}
+
+async fn open(folder: &Path) -> (Arc<Network>, Report) {
+    let (network, report) = Network::open(options(folder)).await.unwrap();
+    assert_eq!((report.level, &report.reason), (Level::Full, &None), "{report}");
+    (network, report)
+}
+
+fn uid(name: &str) -> PodUid {
+    PodUid(name.to_owned())
+}
+
+async fn start(network: &Network, name: &str) -> (Space, IpAddr) {
+    let space = Space::new();
+    let address = network.allocate(&uid(name)).await.unwrap();
+    network.connect(&uid(name), space.pid()).await.unwrap();
+    (space, address)
+}
+
+/// Serves one connection with the client's address.
+fn serve(listener: TcpListener) -> std::thread::JoinHandle<()> {
+    std::thread::spawn(move || {
+        let (mut stream, peer) = listener.accept().unwrap();
+        stream.write_all(peer.ip().to_string().as_bytes()).unwrap();
+    })
+}
+
+fn ask(address: SocketAddr) -> std::io::Result<String> {
+    let mut stream = TcpStream::connect_timeout(&address, TIMEOUT)?;
+    stream.set_read_timeout(Some(TIMEOUT))?;
+    let mut text = String::new();
+    stream.read_to_string(&mut text)?;
+    Ok(text)
+}
+
+/// Starts a server in a namespace.
+async fn server_in(space: &Space, address: IpAddr) -> SocketAddr {
+    let bind = move || {
+        let listener = TcpListener::bind((address, 0)).unwrap();
+        let address = listener.local_addr().unwrap();
+        serve(listener);
+        address
+    };
+    space.run(bind).await
+}
+
+#[test]
+fn pods_and_the_machine_reach_each_other() {
+    isolated("pods::pods_and_the_machine_reach_each_other", async {
+        let folder = tempfile::tempdir().unwrap();
+        let (network, report) = open(folder.path()).await;
+        assert_eq!(report.limits, Vec::<String>::new());
+        let ((a, address_a), (b, address_b)) = (start(&network, "a").await, start(&network, "b").await);
+        let server = server_in(&b, address_b).await;
+        assert_eq!(a.run(move || ask(server)).await.unwrap(), address_a.to_string());
+        let server = server_in(&b, address_b).await;
+        let from_machine = tokio::task::spawn_blocking(move || ask(server)).await.unwrap().unwrap();
+        assert!(from_machine.ends_with(".0.1"), "{from_machine}");
+        let listener = TcpListener::bind("0.0.0.0:0").unwrap();
+        let machine = SocketAddr::new(from_machine.parse().unwrap(), listener.local_addr().unwrap().port());
+        serve(listener);
+        assert_eq!(b.run(move || ask(machine)).await.unwrap(), address_b.to_string());
+        let own = a.run(move || TcpListener::bind("127.0.0.1:0").and_then(|it| TcpStream::connect(it.local_addr()?)));
+        own.await.expect("the loopback interface of a pod is up");
+        network.remove().await.unwrap();
+        assert!(!ip("-o link").contains("berth-"), "{}", ip("-o link"));
+    });
+}
+
+#[test]
+fn pods_reach_other_networks_and_are_not_reached_from_there() {
+    isolated("pods::pods_reach_other_networks_and_are_not_reached_from_there", async {
+        let other = Space::new();
+        ip(&format!("link add up0 type veth peer name eth0 netns {}", other.pid()));
+        ip("address add 192.0.2.1/24 dev up0");
+        ip("link set up0 up mtu 1400");
+        ip("route add default via 192.0.2.2");
+        let settle = |words: &'static str| other.run(move || drop(ip(words)));
+        settle("address add 192.0.2.2/24 dev eth0").await;
+        settle("link set eth0 up").await;
+        let folder = tempfile::tempdir().unwrap();
+        let (network, report) = open(folder.path()).await;
+        let (pod, address) = start(&network, "a").await;
+        let outside: IpAddr = "192.0.2.2".parse().unwrap();
+        let server = server_in(&other, outside).await;
+        assert_eq!(pod.run(move || ask(server)).await.unwrap(), "192.0.2.1", "the machine's address is used");
+        assert!(pod.run(|| ip("-o link show eth0")).await.contains("mtu 1400"));
+
+        let route = format!("route add {} via 192.0.2.1", report.pods);
+        other.run(move || drop(ip(&route))).await;
+        let server = server_in(&pod, address).await;
+        let refused = other.run(move || TcpStream::connect_timeout(&server, Duration::from_millis(300))).await;
+        assert!(refused.is_err(), "another machine reached a pod");
+    });
+}
+
+#[test]
+fn pods_stay_connected_over_a_restart_and_the_others_are_removed() {
+    isolated("pods::pods_stay_connected_over_a_restart_and_the_others_are_removed", async {
+        let folder = tempfile::tempdir().unwrap();
+        let (network, first) = open(folder.path()).await;
+        let (a, address) = start(&network, "a").await;
+        let (_b, _) = start(&network, "b").await;
+        drop(network);
+        let (network, second) = open(folder.path()).await;
+        assert_eq!(first, second);
+        network.retain(&BTreeSet::from([uid("a")])).await.unwrap();
+        let ports = ip("-o link show type veth");
+        assert_eq!(ports.lines().count(), 1, "{ports}");
+        network.connect(&uid("a"), a.pid()).await.unwrap();
+        assert_eq!(network.allocate(&uid("a")).await.unwrap(), address);
+        let server = server_in(&a, address).await;
+        tokio::task::spawn_blocking(move || ask(server)).await.unwrap().unwrap();
+
+        // A pod that starts anew in another namespace replaces what is left of the former one.
+        let again = Space::new();
+        network.connect(&uid("a"), again.pid()).await.unwrap();
+        let server = server_in(&again, address).await;
+        tokio::task::spawn_blocking(move || ask(server)).await.unwrap().unwrap();
+        network.release(&uid("a")).await.unwrap();
+        network.release(&uid("a")).await.unwrap();
+        assert_eq!(ip("-o link show type veth"), "");
+    });
+}
+
+#[test]
+fn two_clusters_have_networks_of_their_own() {
+    isolated("pods::two_clusters_have_networks_of_their_own", async {
+        let (one, two) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let (first, report_one) = open(one.path()).await;
+        let (second, report_two) = open(two.path()).await;
+        assert_ne!(report_one.pods, report_two.pods);
+        assert!(report_two.limits[0].starts_with("cluster IPs are not reachable: this machine uses 10.96.0.0/16"));
+        first.remove().await.unwrap();
+        let (pod, address) = start(&second, "a").await;
+        let server = server_in(&pod, address).await;
+        tokio::task::spawn_blocking(move || ask(server)).await.unwrap().unwrap();
+    });
+}
+
+#[test]
+fn a_process_that_has_ended_is_not_connected() {
+    isolated("pods::a_process_that_has_ended_is_not_connected", async {
+        let folder = tempfile::tempdir().unwrap();
+        let (network, _) = open(folder.path()).await;
+        let pid = Space::new().pid();
+        network.allocate(&uid("a")).await.unwrap();
+        let error = network.connect(&uid("a"), pid).await.unwrap_err();
+        assert!(matches!(error, RuntimeError::NotFound(_)), "{error}");
+        let error = network.connect(&uid("b"), std::process::id()).await.unwrap_err();
+        assert!(matches!(error, RuntimeError::NotFound(_)), "{error}");
+    });
+}
+
+#[test]
+fn a_configured_range_that_the_machine_uses_is_refused() {
+    isolated("pods::a_configured_range_that_the_machine_uses_is_refused", async {
+        ip("link add other type bridge");
+        ip("address add 10.50.1.1/24 dev other");
+        ip("link set other up");
+        let folder = tempfile::tempdir().unwrap();
+        let range = Some("10.50.0.0/16".parse().unwrap());
+        let (_, report) = Network::open(Options { pod_range: range, ..options(folder.path()) }).await.unwrap();
+        assert_eq!(report.level, Level::Plain);
+        let reason = report.reason.unwrap();
+        assert!(reason.contains("10.50.0.0/16 overlaps 10.50.1"), "{reason}");
+    });
+}
+
+#[tokio::test]
+async fn at_the_plain_level_pods_have_loopback_addresses() {
+    let folder = tempfile::tempdir().unwrap();
+    let plain = Options { level: Level::Plain, ..options(folder.path()) };
+    let Ok((network, report)) = Network::open(plain).await else {
+        berth_testing::skip("this machine has no loopback addresses besides 127.0.0.1");
+        return;
+    };
+    assert_eq!((report.level, report.reason), (Level::Plain, None));
+    let address = network.allocate(&uid("a")).await.unwrap();
+    assert!(address.is_loopback() && address != network.allocate(&uid("b")).await.unwrap());
+    network.connect(&uid("a"), std::process::id()).await.unwrap();
+    let listener = TcpListener::bind((address, 0)).unwrap();
+    let server = listener.local_addr().unwrap();
+    serve(listener);
+    tokio::task::spawn_blocking(move || ask(server)).await.unwrap().unwrap();
+    network.retain(&BTreeSet::new()).await.unwrap();
+}

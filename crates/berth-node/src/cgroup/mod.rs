@@ -1,0 +1,346 @@
+//! Control groups of pods and containers, version 1 and 2.
+//!
+//! A [`Group`] is a folder in each hierarchy. The pod's group holds one group per container. The
+//! supervisor is in none of them, so that limits and kills never reach it.
+
+mod hierarchy;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use berth_pod_runtime::Limits;
+use rustix::process::Signal;
+use serde::{Deserialize, Serialize};
+
+use crate::processes;
+
+pub(crate) use hierarchy::Hierarchies;
+
+/// Length of a period of the CPU quota in microseconds, as kubelets set it.
+const CPU_PERIOD_MICROS: u64 = 100_000;
+
+/// Number of passes over the processes of a group before a kill gives up. A pass kills every
+/// process it sees, and none can be created meanwhile, so that one or two suffice.
+const KILL_PASSES_MAX: u32 = 200;
+
+/// Pause between passes.
+const KILL_PAUSE: Duration = Duration::from_millis(5);
+
+/// Devices that every container may use: `(type, major, minor)`.
+const DEVICES: [(char, &str, &str); 9] = [
+    ('c', "1", "3"),   // null
+    ('c', "1", "5"),   // zero
+    ('c', "1", "7"),   // full
+    ('c', "1", "8"),   // random
+    ('c', "1", "9"),   // urandom
+    ('c', "5", "0"),   // tty
+    ('c', "5", "1"),   // console
+    ('c', "5", "2"),   // ptmx
+    ('c', "136", "*"), // pts
+];
+
+/// A control group.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Group {
+    /// Folder in each hierarchy of version 1, by controller.
+    pub v1: BTreeMap<String, PathBuf>,
+    /// Folder in the hierarchy of version 2, if it has the controllers.
+    pub v2: Option<PathBuf>,
+}
+
+/// Use of a group.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Usage {
+    pub cpu_nanos: Option<u64>,
+    /// Memory without reclaimable page cache.
+    pub memory_bytes: Option<u64>,
+}
+
+/// A device of the host that a group may use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct DeviceNumber {
+    pub is_block: bool,
+    pub major: u32,
+    pub minor: u32,
+}
+
+impl Group {
+    /// A group within this one.
+    pub fn child(&self, name: &str) -> Self {
+        Self {
+            v1: self.v1.iter().map(|(controller, path)| (controller.clone(), path.join(name))).collect(),
+            v2: self.v2.as_ref().map(|path| path.join(name)),
+        }
+    }
+
+    /// The folders, each once.
+    pub fn folders(&self) -> BTreeSet<&Path> {
+        self.v1.values().chain(&self.v2).map(PathBuf::as_path).collect()
+    }
+
+    /// Creates the folders. Groups of other pods may be removed meanwhile, and an empty parent with
+    /// them, so that the creation is repeated.
+    pub fn create(&self) -> io::Result<()> {
+        for folder in self.folders() {
+            let mut attempt = 0;
+            while let Err(error) = std::fs::create_dir_all(folder) {
+                attempt += 1;
+                if attempt == 5 || error.kind() != io::ErrorKind::NotFound {
+                    return Err(context(&error, folder));
+                }
+            }
+        }
+        if let Some(folder) = &self.v2
+            && let Some(parent) = folder.parent()
+        {
+            hierarchy::enable(parent)?;
+        }
+        Ok(())
+    }
+
+    /// Sets limits. Controllers that the machine does not have are skipped.
+    pub fn limit(&self, limits: &Limits, pids_max: Option<u64>) -> io::Result<()> {
+        let shares = (limits.cpu_request_milli * 1024 / 1000).clamp(2, 262_144);
+        let quota = limits.cpu_milli.map(|milli| (milli * CPU_PERIOD_MICROS / 1000).max(1000));
+        if let Some(folder) = self.v1.get("cpu") {
+            write(folder, "cpu.shares", &shares.to_string())?;
+            if let Some(quota) = quota {
+                write(folder, "cpu.cfs_period_us", &CPU_PERIOD_MICROS.to_string())?;
+                write(folder, "cpu.cfs_quota_us", &quota.to_string())?;
+            }
+        }
+        if let (Some(folder), Some(bytes)) = (self.v1.get("memory"), limits.memory_bytes) {
+            write(folder, "memory.limit_in_bytes", &bytes.to_string())?;
+            // Without swap accounting the file is missing.
+            let _ = write(folder, "memory.memsw.limit_in_bytes", &bytes.to_string());
+        }
+        if let (Some(folder), Some(pids)) = (self.v1.get("pids"), pids_max) {
+            write(folder, "pids.max", &pids.to_string())?;
+        }
+        let Some(folder) = &self.v2 else { return Ok(()) };
+        write(folder, "cpu.weight", &(1 + (shares - 2) * 9999 / 262_142).to_string())?;
+        if let Some(quota) = quota {
+            write(folder, "cpu.max", &format!("{quota} {CPU_PERIOD_MICROS}"))?;
+        }
+        if let Some(bytes) = limits.memory_bytes {
+            write(folder, "memory.max", &bytes.to_string())?;
+            // Without swap accounting the file is missing.
+            let _ = write(folder, "memory.swap.max", "0");
+            // A container that exceeds its limit ends as a whole, as kubelets have it.
+            let _ = write(folder, "memory.oom.group", "1");
+        }
+        if let Some(pids) = pids_max {
+            write(folder, "pids.max", &pids.to_string())?;
+        }
+        Ok(())
+    }
+
+    /// Restricts the group to the devices that every container has, and `devices`. Version 2 has no
+    /// file for this; there containers lack the right to create device files.
+    pub fn restrict_devices(&self, devices: &[DeviceNumber]) -> io::Result<()> {
+        let Some(folder) = self.v1.get("devices") else { return Ok(()) };
+        write(folder, "devices.deny", "a")?;
+        for (kind, major, minor) in DEVICES {
+            write(folder, "devices.allow", &format!("{kind} {major}:{minor} rwm"))?;
+        }
+        for device in devices {
+            let kind = if device.is_block { 'b' } else { 'c' };
+            write(folder, "devices.allow", &format!("{kind} {}:{} rwm", device.major, device.minor))?;
+        }
+        Ok(())
+    }
+
+    /// Moves a process into the group.
+    pub fn add(&self, pid: u32) -> io::Result<()> {
+        self.folders().into_iter().try_for_each(|folder| write(folder, "cgroup.procs", &pid.to_string()))
+    }
+
+    /// IDs of the processes in the group and the groups within it.
+    pub fn processes(&self) -> BTreeSet<u32> {
+        // A process is in the group in every hierarchy, so that one hierarchy has all of them.
+        let folder = ["pids", "freezer", "memory", "cpu"].iter().find_map(|name| self.v1.get(*name));
+        let mut found = BTreeSet::new();
+        for folder in self.v2.iter().chain(folder) {
+            collect_processes(folder, &mut found);
+        }
+        found
+    }
+
+    /// Kills every process in the group and waits until none is left. False if some remain, such as
+    /// processes that wait for a broken disk.
+    pub fn kill(&self) -> bool {
+        for pass in 0..KILL_PASSES_MAX {
+            let processes = self.processes();
+            if processes.is_empty() {
+                return true;
+            }
+            if let Some(folder) = &self.v2
+                && write(folder, "cgroup.kill", "1").is_ok()
+                && self.v1.is_empty()
+            {
+                pause(pass);
+                continue;
+            }
+            // No process can be created while its siblings are killed.
+            if let Some(folder) = self.v1.get("pids") {
+                let _ = write(folder, "pids.max", "0");
+            }
+            let freezer = self.v1.get("freezer");
+            if let Some(folder) = freezer {
+                let _ = write(folder, "freezer.state", "FROZEN");
+            }
+            for pid in self.processes() {
+                processes::signal(pid, Signal::KILL);
+            }
+            if let Some(folder) = freezer {
+                let _ = write(folder, "freezer.state", "THAWED");
+            }
+            pause(pass);
+        }
+        self.processes().is_empty()
+    }
+
+    /// Removes the group's folders and those within it, and the parent of all pods' groups if empty. Processes must have
+    /// been killed. Removing an absent group succeeds.
+    pub fn remove(&self) -> io::Result<()> {
+        for folder in self.folders() {
+            remove_folder(folder)?;
+            if let Some(parent) = folder.parent()
+                && parent.file_name().is_some_and(|name| name == hierarchy::PARENT)
+            {
+                // Fails while other pods have groups there.
+                let _ = std::fs::remove_dir(parent);
+            }
+        }
+        Ok(())
+    }
+
+    /// Number of processes of the group that the kernel killed for lack of memory.
+    pub fn oom_kills(&self) -> u64 {
+        let v1 = self.v1.get("memory").map(|folder| folder.join("memory.oom_control"));
+        let v2 = self.v2.as_ref().map(|folder| folder.join("memory.events"));
+        v1.into_iter().chain(v2).filter_map(|path| keyed(&path, "oom_kill")).sum()
+    }
+
+    /// Use of CPU and memory.
+    pub fn usage(&self) -> Usage {
+        if let Some(folder) = &self.v2 {
+            let cpu = keyed(&folder.join("cpu.stat"), "usage_usec").map(|micros| micros * 1000);
+            let cache = keyed(&folder.join("memory.stat"), "inactive_file").unwrap_or(0);
+            let memory = number(&folder.join("memory.current")).map(|bytes| bytes.saturating_sub(cache));
+            return Usage { cpu_nanos: cpu, memory_bytes: memory };
+        }
+        let cpu = self.v1.get("cpuacct").and_then(|folder| number(&folder.join("cpuacct.usage")));
+        let memory = self.v1.get("memory").and_then(|folder| {
+            let cache = keyed(&folder.join("memory.stat"), "total_inactive_file").unwrap_or(0);
+            number(&folder.join("memory.usage_in_bytes")).map(|bytes| bytes.saturating_sub(cache))
+        });
+        Usage { cpu_nanos: cpu, memory_bytes: memory }
+    }
+}
+
+#[expect(clippy::disallowed_methods, reason = "kills run on threads of their own, in the machine's time")]
+fn pause(pass: u32) {
+    if pass > 0 {
+        std::thread::sleep(KILL_PAUSE);
+    } else {
+        std::thread::sleep(KILL_PAUSE / 10);
+    }
+}
+
+fn write(folder: &Path, file: &str, value: &str) -> io::Result<()> {
+    let path = folder.join(file);
+    std::fs::write(&path, value).map_err(|error| context(&error, &path))
+}
+
+fn context(error: &io::Error, path: &Path) -> io::Error {
+    io::Error::new(error.kind(), format!("{}: {error}", path.display()))
+}
+
+fn number(path: &Path) -> Option<u64> {
+    std::fs::read_to_string(path).ok()?.trim().parse().ok()
+}
+
+/// The number after a key in a file of lines `key number`.
+fn keyed(path: &Path, key: &str) -> Option<u64> {
+    std::fs::read_to_string(path).ok()?.lines().find_map(|line| line.strip_prefix(key)?.trim().parse().ok())
+}
+
+fn collect_processes(folder: &Path, found: &mut BTreeSet<u32>) {
+    if let Ok(text) = std::fs::read_to_string(folder.join("cgroup.procs")) {
+        found.extend(text.lines().filter_map(|line| line.parse::<u32>().ok()).filter(|pid| *pid != 0));
+    }
+    for child in folders_within(folder) {
+        collect_processes(&child, found);
+    }
+}
+
+fn folders_within(folder: &Path) -> Vec<PathBuf> {
+    let Ok(entries) = std::fs::read_dir(folder) else { return Vec::new() };
+    entries
+        .filter_map(Result::ok)
+        .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))
+        .map(|e| e.path())
+        .collect()
+}
+
+fn remove_folder(folder: &Path) -> io::Result<()> {
+    for child in folders_within(folder) {
+        remove_folder(&child)?;
+    }
+    for pass in 0..KILL_PASSES_MAX {
+        match std::fs::remove_dir(folder) {
+            Ok(()) => return Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            // A killed process occupies its group until it is reaped.
+            Err(error) if error.kind() == io::ErrorKind::ResourceBusy => pause(pass),
+            Err(error) => return Err(context(&error, folder)),
+        }
+    }
+    Err(io::Error::new(io::ErrorKind::ResourceBusy, format!("{}: processes remain", folder.display())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(folder: &Path, file: &str) -> String {
+        std::fs::read_to_string(folder.join(file)).unwrap()
+    }
+
+    #[test]
+    fn limits_are_written_to_the_files_of_version_2() {
+        let folder = tempfile::tempdir().unwrap();
+        let group = Group { v1: BTreeMap::new(), v2: Some(folder.path().to_owned()) };
+        let limits = Limits {
+            cpu_milli: Some(1500),
+            cpu_request_milli: 1000,
+            memory_bytes: Some(64 << 20),
+            ..Limits::default()
+        };
+        group.limit(&limits, Some(100)).unwrap();
+        assert_eq!(read(folder.path(), "cpu.max"), "150000 100000");
+        assert_eq!(read(folder.path(), "cpu.weight"), "39");
+        assert_eq!(read(folder.path(), "memory.max"), "67108864");
+        assert_eq!(read(folder.path(), "pids.max"), "100");
+    }
+
+    #[test]
+    fn usage_of_version_2_leaves_out_reclaimable_cache() {
+        let folder = tempfile::tempdir().unwrap();
+        for (file, text) in [
+            ("cpu.stat", "usage_usec 1500\nuser_usec 1000\n"),
+            ("memory.current", "5000\n"),
+            ("memory.stat", "anon 3000\ninactive_file 1200\n"),
+            ("memory.events", "low 0\noom 2\noom_kill 1\n"),
+        ] {
+            std::fs::write(folder.path().join(file), text).unwrap();
+        }
+        let group = Group { v1: BTreeMap::new(), v2: Some(folder.path().to_owned()) };
+        assert_eq!(group.usage(), Usage { cpu_nanos: Some(1_500_000), memory_bytes: Some(3800) });
+        assert_eq!(group.oom_kills(), 1);
+    }
+}

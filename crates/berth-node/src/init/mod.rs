@@ -1,0 +1,182 @@
+//! The entry helper of a container: sets up what a program may see and do, and executes it.
+//!
+//! The supervisor starts it as the first process of the container's PID namespace, with a control
+//! socket as standard input. It receives an [`Entry`], prepares, answers [`Report::Ready`], waits
+//! for [`Go`], and becomes the program. The supervisor records the start before it sends [`Go`].
+
+mod confine;
+mod devices;
+mod exec;
+mod mounts;
+mod pause;
+mod plain;
+mod root;
+mod seccomp;
+mod user;
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use nix::sched::{CloneFlags, unshare};
+use rustix::process::DumpableBehavior;
+
+use crate::options::Level;
+use crate::protocol::wire::{receive_blocking, send_blocking};
+use crate::protocol::{ContainerEntry, Entry, ExecEntry, Go, Program, Report, WireError};
+
+/// What a start fails with.
+type Result<T> = std::result::Result<T, WireError>;
+
+/// Runs the entry helper. Returns if the program was not executed.
+pub fn main() -> ExitCode {
+    // A process of the pod must not read this process's memory or use its files through `/proc`.
+    let _ = rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable);
+    let Ok(control) = rustix::io::fcntl_dupfd_cloexec(std::io::stdin().as_fd(), 3) else {
+        return ExitCode::FAILURE;
+    };
+    let (entry, fds) = match receive_blocking::<Entry>(control.as_fd()) {
+        Ok(Some(message)) => message,
+        // The supervisor has gone.
+        Ok(None) => return ExitCode::FAILURE,
+        Err(error) => return fail(&control, error.into()),
+    };
+    let failed = match entry {
+        Entry::Container(entry) => start(&control, &entry, fds),
+        Entry::Exec(entry) => enter(&control, &entry, fds),
+        Entry::Pause => return pause::run(&control),
+    };
+    match failed {
+        Ok(never) => match never {},
+        Err(error) => fail(&control, error),
+    }
+}
+
+fn fail(control: &OwnedFd, error: WireError) -> ExitCode {
+    let _ = send_blocking(control.as_fd(), &Report::Failed(error), &[]);
+    ExitCode::FAILURE
+}
+
+/// Becomes a container's program.
+fn start(control: &OwnedFd, entry: &ContainerEntry, fds: Vec<OwnedFd>) -> Result<std::convert::Infallible> {
+    let is_isolated = entry.level != Level::Plain;
+    let config = &entry.config;
+    let terminal;
+    let program = if is_isolated {
+        unshare(CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_NEWCGROUP).map_err(|error| internal("unshare", error))?;
+        let root = root::build(entry)?;
+        terminal = if config.tty { Some(exec::open_terminal(&root.path.join("dev/ptmx"))?) } else { None };
+        root.enter()?;
+        user::resolve(entry)?
+    } else {
+        let program = plain::prepare(entry)?;
+        terminal = if config.tty { Some(exec::open_terminal(Path::new("/dev/ptmx"))?) } else { None };
+        program
+    };
+    if is_isolated {
+        make_working_dir(&program.working_dir)?;
+    }
+    let (command, env) = (user::argv(config), program.env.clone());
+    let command = if is_isolated { command } else { plain::rewrite_all(entry, &command) };
+    if command.is_empty() {
+        let message = format!("image {}: neither the pod nor the image has a command", config.image.reference);
+        return Err(WireError::Config(message));
+    }
+    ready(control, program.clone(), terminal.as_ref())?;
+    // Opened before the rights are given up; the device belongs to root.
+    exec::attach_streams(terminal, &fds)?;
+    drop(fds);
+    confine::limit_resources();
+    confine::apply(&config.security, &program, is_isolated)?;
+    Err(exec::run(&command, &env, &program.working_dir))
+}
+
+/// Becomes a command in a running container.
+fn enter(control: &OwnedFd, entry: &ExecEntry, mut fds: Vec<OwnedFd>) -> Result<std::convert::Infallible> {
+    if entry.isolated {
+        if fds.is_empty() {
+            return Err(WireError::Internal("the message lacks the container's process handle".to_owned()));
+        }
+        let process = fds.remove(0);
+        exec::join(&process)?;
+    }
+    let terminal = if entry.tty { Some(exec::open_terminal(Path::new("/dev/ptmx"))?) } else { None };
+    ready(control, entry.program.clone(), terminal.as_ref())?;
+    exec::attach_streams(terminal, &fds)?;
+    drop(fds);
+    confine::limit_resources();
+    confine::apply(&entry.security, &entry.program, entry.isolated)?;
+    Err(exec::run(&entry.command, &entry.program.env, &entry.program.working_dir))
+}
+
+/// Reports that the program can be executed, and waits until its start is recorded.
+fn ready(control: &OwnedFd, program: Program, terminal: Option<&exec::Terminal>) -> Result<()> {
+    let fds: Vec<BorrowedFd<'_>> = terminal.iter().map(|terminal| terminal.master.as_fd()).collect();
+    send_blocking(control.as_fd(), &Report::Ready(program), &fds)?;
+    match receive_blocking::<Go>(control.as_fd())? {
+        Some(_) => Ok(()),
+        None => Err(WireError::Internal("the supervisor ended before the start was recorded".to_owned())),
+    }
+}
+
+fn make_working_dir(path: &Path) -> Result<()> {
+    if path.is_dir() {
+        return Ok(());
+    }
+    std::fs::create_dir_all(path)
+        .map_err(|error| WireError::Config(format!("working directory {}: {error}", path.display())))
+}
+
+/// Wraps an error of the operating system with what was attempted.
+fn internal(what: &str, error: impl Into<io::Error>) -> WireError {
+    WireError::Internal(format!("{what}: {}", error.into()))
+}
+
+/// Like [`internal`], for an operation on a path.
+fn at(what: &str, path: impl AsRef<Path>, error: impl Into<io::Error>) -> WireError {
+    WireError::Internal(format!("{what} {}: {}", path.as_ref().display(), error.into()))
+}
+
+/// Path through which an open file can be mounted or mounted over.
+fn fd_path(fd: impl AsFd) -> PathBuf {
+    use std::os::fd::AsRawFd;
+    PathBuf::from(format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd()))
+}
+
+/// Creates an empty file if it does not exist.
+fn touch(path: &Path, mode: u32) -> Result<()> {
+    let opened = std::fs::File::options().create(true).append(true).mode(mode).open(path);
+    opened.map(drop).map_err(|error| at("create", path, error))
+}
+
+#[cfg(test)]
+mod tests {
+    use berth_pod_runtime::{
+        ContainerConfig, ContainerId, ContainerKind, Image, Limits, PodUid, Security, TerminationMessagePolicy,
+    };
+
+    /// A container's configuration without anything.
+    pub(super) fn config() -> ContainerConfig {
+        ContainerConfig {
+            id: ContainerId { pod: PodUid("p".to_owned()), name: "main".to_owned(), attempt: 0 },
+            kind: ContainerKind::Main,
+            image: Image::default(),
+            command: Vec::new(),
+            args: Vec::new(),
+            env: Vec::new(),
+            working_dir: String::new(),
+            mounts: Vec::new(),
+            devices: Vec::new(),
+            security: Security::default(),
+            limits: Limits::default(),
+            stdin: false,
+            stdin_once: false,
+            tty: false,
+            termination_message_path: String::new(),
+            termination_message_policy: TerminationMessagePolicy::default(),
+            target: None,
+        }
+    }
+}

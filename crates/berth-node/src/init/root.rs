@@ -1,0 +1,368 @@
+//! The root file system of a container, and its mounts.
+
+use std::ffi::CString;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt, chown, symlink};
+use std::path::{Path, PathBuf};
+
+use berth_pod_runtime::{ImageRoot, Mount, Propagation};
+use rustix::fs::{CWD, Mode, OFlags, XattrFlags, openat};
+use rustix::mount::{
+    MountFlags, MountPropagationFlags, UnmountFlags, mount, mount_bind_recursive, mount_change, unmount,
+};
+
+use super::mounts::{Bind, Root, Target, mounted, open_within};
+use super::{Result, at, devices, internal, touch};
+use crate::options::Level;
+use crate::protocol::{ContainerEntry, HostRoot, WireError};
+
+/// Files of the kernel that reveal or change the machine.
+const HIDDEN_IN_PROC: [&str; 9] = [
+    "/proc/acpi",
+    "/proc/asound",
+    "/proc/kcore",
+    "/proc/keys",
+    "/proc/latency_stats",
+    "/proc/sched_debug",
+    "/proc/scsi",
+    "/proc/timer_list",
+    "/sys/firmware",
+];
+
+/// Settings of the kernel that a container may read.
+const READ_ONLY_IN_PROC: [&str; 5] = ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"];
+
+/// Folders of the host's files that each container has for itself, empty at its start.
+const PRIVATE: [(&str, u32); 3] = [("run", 0o755), ("tmp", 0o1777), ("var/tmp", 0o1777)];
+
+/// File systems that are no part of the host's files.
+const VIRTUAL: [&str; 20] = [
+    "autofs",
+    "binfmt_misc",
+    "bpf",
+    "cgroup",
+    "cgroup2",
+    "configfs",
+    "debugfs",
+    "devpts",
+    "devtmpfs",
+    "efivarfs",
+    "fusectl",
+    "hugetlbfs",
+    "mqueue",
+    "nsfs",
+    "proc",
+    "pstore",
+    "rpc_pipefs",
+    "securityfs",
+    "sysfs",
+    "tracefs",
+];
+
+/// Maximum length of the options of a mount in bytes: the kernel copies one page.
+const OPTIONS_BYTES_MAX: usize = 4000;
+
+/// Puts the root together.
+pub(super) fn build(entry: &ContainerEntry) -> Result<Root> {
+    let slave = MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC;
+    mount_change("/", slave).map_err(|error| internal("mount propagation", error))?;
+    let path = entry.folder.join("root");
+    make_folders(&path)?;
+    let is_host = mount_root(entry, &path)?;
+    let root = Root::open(&path)?;
+    if is_host {
+        bind_host_mounts(&root)?;
+        for hidden in &entry.hidden {
+            root.hide(hidden)?;
+        }
+    }
+    mount_kernel(entry, &root)?;
+    devices::mount(entry, &root)?;
+    bind_etc(entry, &root)?;
+    let mut mounts: Vec<&Mount> = entry.config.mounts.iter().collect();
+    mounts.sort_by_key(|mount| Path::new(&mount.path).components().count());
+    for mount in mounts {
+        mount_volume(entry, &root, mount)?;
+    }
+    bind_termination_message(entry, &root)?;
+    if !entry.config.security.privileged {
+        protect_kernel(entry, &root)?;
+    }
+    if entry.config.security.read_only_root_filesystem {
+        root.make_read_only(Path::new("/"))?;
+    }
+    Ok(root)
+}
+
+impl Root {
+    /// Makes this root the root of the process.
+    pub(super) fn enter(self) -> Result<()> {
+        enter(&self.path)
+    }
+}
+
+fn enter(path: &Path) -> Result<()> {
+    let failed = |error: rustix::io::Errno| at("enter", path, error);
+    std::env::set_current_dir(path).map_err(|error| at("enter", path, error))?;
+    rustix::process::pivot_root(".", ".").map_err(failed)?;
+    unmount(".", UnmountFlags::DETACH).map_err(failed)?;
+    std::env::set_current_dir("/").map_err(|error| at("enter", path, error))
+}
+
+/// Makes an empty read-only folder the root of the process.
+pub(super) fn enter_empty() -> Result<()> {
+    let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
+    mount_change("/", private).map_err(|error| internal("mount propagation", error))?;
+    let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
+    // The namespace is this process's own: what the folder has on the host does not matter.
+    mount("tmpfs", "/proc", "tmpfs", flags, c"size=0,nr_inodes=2").map_err(|error| internal("mount", error))?;
+    enter(Path::new("/proc"))
+}
+
+/// Mounts the image's files, or the host's. True if they are the host's.
+fn mount_root(entry: &ContainerEntry, path: &Path) -> Result<bool> {
+    let lower = match &entry.config.image.root {
+        Some(ImageRoot::Layers { folders }) => folders.clone(),
+        Some(ImageRoot::Folder { path }) => vec![path.clone()],
+        None if entry.host_root == HostRoot::Binds => {
+            bind_host(entry, path)?;
+            return Ok(true);
+        }
+        None => vec![PathBuf::from("/")],
+    };
+    let is_host = entry.config.image.root.is_none();
+    let mut base = entry.folder.clone();
+    if entry.host_root == HostRoot::MemoryOverlay {
+        base = base.join("memory");
+        make_folders(&base)?;
+        let flags = MountFlags::NOSUID | MountFlags::NODEV;
+        mount("tmpfs", &base, "tmpfs", flags, None).map_err(|error| at("mount", &base, error))?;
+    }
+    let (upper, work) = (base.join("upper"), base.join("work"));
+    make_folders(&upper)?;
+    make_folders(&work)?;
+    let is_user = entry.level == Level::Rootless;
+    copy_owner(&lower[lower.len() - 1], &upper);
+    if is_host {
+        make_private(&upper, is_user)?;
+    }
+    mount_overlay(&lower, &upper, &work, path, is_user)?;
+    Ok(is_host)
+}
+
+/// Mounts an overlay. `lower` has the lowest folder first.
+fn mount_overlay(lower: &[PathBuf], upper: &Path, work: &Path, path: &Path, is_user: bool) -> Result<()> {
+    let escape = |path: &Path| path.display().to_string().replace('\\', "\\\\").replace(':', "\\:").replace(',', "\\,");
+    let lower: Vec<String> = lower.iter().rev().map(|folder| escape(folder)).collect();
+    let mut options = format!("lowerdir={},upperdir={},workdir={}", lower.join(":"), escape(upper), escape(work));
+    if is_user {
+        options += ",userxattr";
+    }
+    if options.len() > OPTIONS_BYTES_MAX {
+        let message = format!("the image has too many layers for one mount: {} of them", lower.len());
+        return Err(WireError::Config(message));
+    }
+    // What a container wrote is of no use after a crash of the machine, so that nothing is synced.
+    for options in [format!("{options},volatile"), options] {
+        let options = CString::new(options).map_err(|error| WireError::Config(error.to_string()))?;
+        match mount("overlay", path, "overlay", MountFlags::NODEV, options.as_c_str()) {
+            Ok(()) => return Ok(()),
+            Err(rustix::io::Errno::INVAL) => {}
+            Err(error) => return Err(at("mount an overlay at", path, error)),
+        }
+    }
+    Err(at("mount an overlay at", path, rustix::io::Errno::INVAL))
+}
+
+/// Folders in the writable layer that show nothing of the layers below.
+fn make_private(upper: &Path, is_user: bool) -> Result<()> {
+    let attribute = if is_user { c"user.overlay.opaque" } else { c"trusted.overlay.opaque" };
+    for (name, mode) in PRIVATE {
+        let host = Path::new("/").join(name);
+        if !std::fs::symlink_metadata(&host).is_ok_and(|file| file.is_dir()) {
+            continue;
+        }
+        let folder = upper.join(name);
+        if let Some(parent) = folder.parent()
+            && parent != upper
+        {
+            make_folders(parent)?;
+            copy_owner(&Path::new("/").join(name).parent().map(Path::to_owned).unwrap_or_default(), parent);
+        }
+        make_folders(&folder)?;
+        std::fs::set_permissions(&folder, PermissionsExt::from_mode(mode))
+            .map_err(|error| at("create", &folder, error))?;
+        rustix::fs::setxattr(&folder, attribute, b"y", XattrFlags::empty())
+            .map_err(|error| at("hide the host's", &host, error))?;
+    }
+    Ok(())
+}
+
+/// The host's folders, read-only, in a root that is otherwise empty.
+fn bind_host(entry: &ContainerEntry, path: &Path) -> Result<()> {
+    let flags = MountFlags::NOSUID | MountFlags::NODEV;
+    mount("tmpfs", path, "tmpfs", flags, c"mode=755").map_err(|error| at("mount", path, error))?;
+    let root = Root::open(path)?;
+    let host = std::fs::read_dir("/").map_err(|error| at("read", "/", error))?;
+    for item in host.flatten() {
+        let (name, source) = (item.file_name(), item.path());
+        let Ok(kind) = item.file_type() else { continue };
+        let is_private = PRIVATE.iter().any(|(private, _)| name == *private);
+        if is_private || ["proc", "sys", "dev"].iter().any(|other| name == *other) {
+            continue;
+        }
+        if kind.is_symlink() {
+            if let Ok(target) = std::fs::read_link(&source) {
+                symlink(target, path.join(&name)).map_err(|error| at("link", &source, error))?;
+            }
+        } else if kind.is_dir() && !entry.hidden.contains(&source) {
+            root.bind(&source, &Path::new("/").join(&name), Bind { read_only: true, recursive: true })?;
+        }
+    }
+    for (name, mode) in PRIVATE {
+        let folder = path.join(name);
+        if name.contains('/') {
+            let flags = MountFlags::NOSUID | MountFlags::NODEV;
+            if root.resolve(&Path::new("/").join(name))?.is_some() {
+                root.mount("tmpfs", &format!("/{name}"), flags, Some(c"mode=1777"))?;
+            }
+            continue;
+        }
+        make_folders(&folder)?;
+        std::fs::set_permissions(&folder, PermissionsExt::from_mode(mode))
+            .map_err(|error| at("create", &folder, error))?;
+    }
+    // The binds brought the mounts within the host's folders along.
+    for (inner, _) in mounted().into_iter().filter(|(inner, _)| inner.starts_with(path) && inner != path) {
+        let flags = OFlags::PATH | OFlags::CLOEXEC;
+        let is_private = PRIVATE.iter().any(|(name, _)| inner == path.join(name));
+        if !is_private && let Ok(opened) = openat(CWD, &inner, flags, Mode::empty()) {
+            super::mounts::read_only(&opened).map_err(|error| at("make read-only", &inner, error))?;
+        }
+    }
+    Ok(())
+}
+
+/// Binds the host's other file systems, which an overlay of `/` does not show.
+fn bind_host_mounts(root: &Root) -> Result<()> {
+    let is_shown = |path: &Path, fs: &str| {
+        path != Path::new("/")
+            && !VIRTUAL.contains(&fs)
+            && !["/proc", "/sys", "/dev", "/run", "/tmp", "/var/tmp", "/etc"]
+                .iter()
+                .any(|other| path.starts_with(other))
+    };
+    for (path, fs) in mounted() {
+        if !is_shown(&path, &fs) || path.starts_with(&root.path) || root.path.starts_with(&path) && fs == "tmpfs" {
+            continue;
+        }
+        let is_folder = std::fs::metadata(&path).is_ok_and(|file| file.is_dir());
+        if is_folder && root.resolve(&path)?.is_some() {
+            root.bind(&path, &path, Bind { read_only: true, recursive: false })?;
+        }
+    }
+    Ok(())
+}
+
+/// Mounts `/proc`, `/sys` and the container's control groups.
+fn mount_kernel(entry: &ContainerEntry, root: &Root) -> Result<()> {
+    let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
+    root.mount("proc", "/proc", flags, None)?;
+    let is_privileged = entry.config.security.privileged;
+    let sys_flags = if is_privileged { flags } else { flags | MountFlags::RDONLY };
+    if entry.level == Level::Rootless && entry.host_network {
+        let target = root.ensure(Path::new("/sys"), Target::Folder)?;
+        mount_bind_recursive("/sys", super::fd_path(&target)).map_err(|error| internal("mount /sys", error))?;
+        return Ok(());
+    }
+    root.mount("sysfs", "/sys", sys_flags, None)?;
+    if entry.groups.is_empty() || root.resolve(Path::new("/sys/fs/cgroup"))?.is_none() {
+        return Ok(());
+    }
+    if !entry.groups.contains_key(Path::new("/sys/fs/cgroup")) {
+        root.mount("tmpfs", "/sys/fs/cgroup", flags, Some(c"mode=755,size=64k"))?;
+    }
+    for (path, source) in &entry.groups {
+        root.bind(source, path, Bind { read_only: !is_privileged, recursive: false })?;
+    }
+    Ok(())
+}
+
+/// Hides and protects what belongs to the machine.
+fn protect_kernel(entry: &ContainerEntry, root: &Root) -> Result<()> {
+    if entry.config.security.unmasked_proc {
+        return Ok(());
+    }
+    for path in HIDDEN_IN_PROC {
+        root.hide(Path::new(path))?;
+    }
+    for path in READ_ONLY_IN_PROC {
+        root.freeze(Path::new(path))?;
+    }
+    Ok(())
+}
+
+/// Binds the pod's `hosts`, `hostname` and `resolv.conf`, unless a volume is mounted there.
+fn bind_etc(entry: &ContainerEntry, root: &Root) -> Result<()> {
+    for name in ["hosts", "hostname", "resolv.conf"] {
+        let path = Path::new("/etc").join(name);
+        let is_mounted = entry.config.mounts.iter().any(|mount| Path::new(&mount.path) == path);
+        let source = entry.etc.join(name);
+        if !is_mounted && source.exists() {
+            let read_only = entry.config.security.read_only_root_filesystem;
+            root.bind(&source, &path, Bind { read_only, recursive: false })?;
+        }
+    }
+    Ok(())
+}
+
+fn mount_volume(entry: &ContainerEntry, root: &Root, mount: &Mount) -> Result<()> {
+    let missing = || WireError::Config(format!("volume {}: the pod has no such volume", mount.volume));
+    let volume = entry.volumes.get(&mount.volume).ok_or_else(missing)?;
+    if mount.propagation == Propagation::Bidirectional {
+        let message = "mountPropagation Bidirectional is not supported: mounts of a pod stay within the pod";
+        return Err(WireError::Unsupported(message.to_owned()));
+    }
+    let flags = OFlags::PATH | OFlags::CLOEXEC;
+    let mut source = openat(CWD, &volume.path, flags, Mode::empty()).map_err(|error| {
+        let reason = std::io::Error::from(error);
+        WireError::Config(format!("volume {}: {}: {reason}", mount.volume, volume.path.display()))
+    })?;
+    if !mount.sub_path.is_empty() {
+        source = open_within(&source, &mount.sub_path, volume.writable && !mount.read_only)?;
+    }
+    let path = Path::new("/").join(&mount.path);
+    let options = Bind { read_only: mount.read_only || volume.read_only, recursive: volume.recursive };
+    root.bind_opened(&source, &path, options)?;
+    if mount.propagation == Propagation::Private
+        && let Some(mounted) = root.resolve(&path)?
+    {
+        mount_change(super::fd_path(&mounted), MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)
+            .map_err(|error| at("mount propagation of", &path, error))?;
+    }
+    Ok(())
+}
+
+/// Binds the file to which the container writes its termination message.
+fn bind_termination_message(entry: &ContainerEntry, root: &Root) -> Result<()> {
+    if entry.config.termination_message_path.is_empty() {
+        return Ok(());
+    }
+    let source = entry.folder.join("termination");
+    touch(&source, 0o666)?;
+    std::fs::set_permissions(&source, PermissionsExt::from_mode(0o666))
+        .map_err(|error| at("create", &source, error))?;
+    let path = Path::new("/").join(&entry.config.termination_message_path);
+    root.bind(&source, &path, Bind::default())
+}
+
+fn make_folders(path: &Path) -> Result<()> {
+    std::fs::DirBuilder::new().recursive(true).mode(0o755).create(path).map_err(|error| at("create", path, error))
+}
+
+/// Gives a folder of the writable layer the owner and permissions of the folder that it covers.
+fn copy_owner(from: &Path, to: &Path) {
+    if let Ok(metadata) = std::fs::metadata(from) {
+        let _ = chown(to, Some(metadata.uid()), Some(metadata.gid()));
+        let _ = std::fs::set_permissions(to, PermissionsExt::from_mode(metadata.mode() & 0o7777));
+    }
+}

@@ -1,0 +1,213 @@
+//! Which isolation level works on this machine: tried by running a container at each level.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use berth_pod_runtime::{
+    ContainerConfig, ContainerId, ContainerKind, Image, Limits, PodUid, Result, RuntimeError, SandboxConfig, Security,
+    TerminationMessagePolicy,
+};
+
+use crate::cgroup::Hierarchies;
+use crate::folder::PodFolder;
+use crate::options::{Isolation, Level, Options};
+use crate::protocol::{HostRoot, Launch, Reply, Request};
+use crate::runtime::supervisor::{Connection, spawn};
+use crate::time::now;
+use crate::tree;
+
+/// What was found out about the machine.
+pub(crate) struct Found {
+    pub isolation: Isolation,
+    pub host_root: HostRoot,
+    pub hierarchies: Option<Hierarchies>,
+}
+
+/// Files of the host that hold secrets. Containers on the host's files do not see them.
+const SECRETS: [&str; 5] = ["/etc/shadow", "/etc/shadow-", "/etc/gshadow", "/etc/gshadow-", "/etc/sudoers.d"];
+
+/// Files and folders in users' homes that hold secrets.
+const HOME_SECRETS: [&str; 10] = [
+    ".ssh",
+    ".gnupg",
+    ".kube",
+    ".docker",
+    ".aws",
+    ".azure",
+    ".netrc",
+    ".git-credentials",
+    ".config/gcloud",
+    ".local/share/berth",
+];
+
+/// Homes whose secrets are hidden, at most. Each costs mounts for each container.
+const HOMES_MAX: usize = 64;
+
+/// Finds the highest level that works, or checks the requested one.
+pub(crate) async fn probe(options: &Options) -> Result<Found> {
+    let is_root = rustix::process::geteuid().is_root();
+    let mut reasons = Vec::new();
+    let candidates = match options.level {
+        Some(level) => vec![level],
+        None if is_root => vec![Level::Full, Level::Rootless, Level::Plain],
+        None => {
+            reasons.push("the level full needs root".to_owned());
+            vec![Level::Rootless, Level::Plain]
+        }
+    };
+    for level in candidates {
+        if level == Level::Full && !is_root {
+            return Err(RuntimeError::Unsupported("the isolation level full needs root".to_owned()));
+        }
+        match find_root(options, level).await {
+            Ok((host_root, notice)) => {
+                reasons.extend(notice);
+                let hierarchies = Hierarchies::detect().map_err(|reason| {
+                    reasons.push(format!("{reason}: Berth watches memory itself and does not limit CPU and processes"));
+                });
+                let isolation = Isolation { level, reasons };
+                return Ok(Found { isolation, host_root, hierarchies: hierarchies.ok() });
+            }
+            Err(reason) if options.level.is_some() || level == Level::Plain => {
+                let message = format!("the isolation level {level} does not work on this machine: {reason}");
+                return Err(RuntimeError::Unsupported(message));
+            }
+            Err(reason) => reasons.push(format!("the level {level} does not work: {reason}")),
+        }
+    }
+    Err(RuntimeError::Unsupported("no isolation level works on this machine".to_owned()))
+}
+
+/// Finds how the host's files become a root at this level, with a sentence if that is not the best.
+async fn find_root(options: &Options, level: Level) -> std::result::Result<(HostRoot, Option<String>), String> {
+    if level == Level::Plain {
+        return try_level(options, level, HostRoot::Binds).await.map(|()| (HostRoot::Binds, None));
+    }
+    let first = match try_level(options, level, HostRoot::Overlay).await {
+        Ok(()) => return Ok((HostRoot::Overlay, None)),
+        Err(reason) => reason,
+    };
+    if try_level(options, level, HostRoot::MemoryOverlay).await.is_ok() {
+        let notice = format!("what containers write outside of volumes is kept in memory: {first}");
+        return Ok((HostRoot::MemoryOverlay, Some(notice)));
+    }
+    try_level(options, level, HostRoot::Binds).await?;
+    let notice = format!("containers see the host's files read-only, except /tmp, /var/tmp and /run: {first}");
+    Ok((HostRoot::Binds, Some(notice)))
+}
+
+/// Runs a container at a level.
+async fn try_level(options: &Options, level: Level, host_root: HostRoot) -> std::result::Result<(), String> {
+    let text = |error: &dyn std::fmt::Display| error.to_string();
+    let uid = PodUid(format!("probe-{}", std::process::id()));
+    let folder = PodFolder(options.folder.join(&uid.0));
+    tree::remove(folder.path()).map_err(|error| text(&error))?;
+    for path in [folder.logs(), folder.containers(), folder.volumes(), folder.etc()] {
+        std::fs::create_dir_all(path).map_err(|error| text(&error))?;
+    }
+    let launch = Launch {
+        config: sandbox(uid.clone()),
+        created_at: now(),
+        ips: Vec::new(),
+        level,
+        group: None,
+        init: init_command(options),
+        hidden: Vec::new(),
+        host_root,
+        pids_max: options.pids_max,
+        machine_memory_bytes: machine_memory_bytes(),
+    };
+    let result = run_probe(options, &folder, &launch).await;
+    let _ = tree::remove(folder.path());
+    result
+}
+
+async fn run_probe(options: &Options, folder: &PodFolder, launch: &Launch) -> std::result::Result<(), String> {
+    let json = serde_json::to_vec(launch).map_err(|error| error.to_string())?;
+    std::fs::write(folder.launch(), json).map_err(|error| error.to_string())?;
+    let mut child = spawn(&options.helper, folder).await.map_err(|error| error.to_string())?;
+    let config = ContainerConfig {
+        id: ContainerId { pod: launch.config.uid.clone(), name: "probe".to_owned(), attempt: 0 },
+        ..probe_container()
+    };
+    let started = Connection::ask(folder, &Request::Start(Box::new(config))).await;
+    let _ = Connection::ask(folder, &Request::Shutdown).await;
+    let _ = tokio::task::spawn_blocking(move || child.wait()).await;
+    match started {
+        Ok(Reply::Error(crate::protocol::WireError::Start { exit_code: 127, .. })) | Ok(Reply::Container(_)) => Ok(()),
+        Ok(Reply::Error(error)) => Err(error.to_string()),
+        Ok(_) => Err("the supervisor did not answer the start of a container".to_owned()),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+/// Executable and arguments of the entry helper.
+pub(crate) fn init_command(options: &Options) -> Vec<String> {
+    let program = options.helper.program.display().to_string();
+    std::iter::once(program).chain(options.helper.init.iter().cloned()).collect()
+}
+
+/// Memory of the machine in bytes.
+pub(crate) fn machine_memory_bytes() -> u64 {
+    let info = rustix::system::sysinfo();
+    u64::from(info.mem_unit).saturating_mul(info.totalram)
+}
+
+/// Folders and files that containers do not see: Berth's own and the host's secrets.
+pub(crate) fn hidden(options: &Options) -> Vec<PathBuf> {
+    let homes = std::fs::read_dir("/home").into_iter().flatten().flatten().map(|entry| entry.path());
+    let homes = homes.take(HOMES_MAX).chain([PathBuf::from("/root")]);
+    let secrets = SECRETS.iter().map(PathBuf::from).chain(host_keys());
+    let secrets = secrets.chain(homes.flat_map(|home| HOME_SECRETS.map(|name| home.join(name))));
+    let own = options.hidden.iter().chain([&options.folder]).filter_map(|path| std::fs::canonicalize(path).ok());
+    own.chain(secrets.filter(|path| path.exists())).collect()
+}
+
+/// Private keys of the host's SSH server.
+fn host_keys() -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(Path::new("/etc/ssh")).into_iter().flatten().flatten();
+    entries.map(|entry| entry.path()).filter(|path| path.to_str().is_some_and(|path| path.ends_with("_key"))).collect()
+}
+
+fn sandbox(uid: PodUid) -> SandboxConfig {
+    SandboxConfig {
+        uid,
+        namespace: "berth".to_owned(),
+        name: "probe".to_owned(),
+        hostname: "probe".to_owned(),
+        fqdn: None,
+        host_aliases: Vec::new(),
+        dns: None,
+        host_network: false,
+        host_pid: false,
+        host_ipc: false,
+        share_process_namespace: false,
+        host_ports: Vec::new(),
+        limits: Limits::default(),
+        fs_group: None,
+        sysctls: BTreeMap::new(),
+        volumes: BTreeMap::new(),
+    }
+}
+
+fn probe_container() -> ContainerConfig {
+    ContainerConfig {
+        id: ContainerId { pod: PodUid(String::new()), name: String::new(), attempt: 0 },
+        kind: ContainerKind::Main,
+        image: Image::default(),
+        command: vec!["true".to_owned()],
+        args: Vec::new(),
+        env: Vec::new(),
+        working_dir: String::new(),
+        mounts: Vec::new(),
+        devices: Vec::new(),
+        security: Security::default(),
+        limits: Limits::default(),
+        stdin: false,
+        stdin_once: false,
+        tty: false,
+        termination_message_path: String::new(),
+        termination_message_policy: TerminationMessagePolicy::default(),
+        target: None,
+    }
+}

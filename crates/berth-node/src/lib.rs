@@ -1,0 +1,51 @@
+//! The process runtime: pods that run as processes of this machine.
+//!
+//! [`ProcessRuntime`] implements `berth_pod_runtime::PodRuntime`. It keeps one folder per pod and
+//! starts one supervisor process per pod. The supervisor ([`supervisor`]) starts the pod's
+//! containers, keeps their logs and exit codes, and outlives the process that started it. A
+//! container begins as the entry helper ([`init`]), which sets up namespaces, root file system and
+//! user, and then executes the container's program.
+//!
+//! The crate works on Linux. On other systems its functions return an error.
+//!
+//! What it does not do: it decides nothing about pods (the kubelet does), pulls no images
+//! (`Images`) and configures no network (`SandboxNetwork`).
+
+#[cfg(target_os = "linux")]
+mod cgroup;
+#[cfg(target_os = "linux")]
+mod folder;
+#[cfg(target_os = "linux")]
+pub mod init;
+#[cfg(target_os = "linux")]
+mod isolation;
+#[cfg(target_os = "linux")]
+mod journal;
+#[cfg(target_os = "linux")]
+mod log;
+#[cfg(target_os = "linux")]
+mod processes;
+#[cfg(target_os = "linux")]
+mod protocol;
+#[cfg(target_os = "linux")]
+mod runtime;
+#[cfg(target_os = "linux")]
+pub mod supervisor;
+#[cfg(target_os = "linux")]
+mod terminal;
+#[cfg(target_os = "linux")]
+mod time;
+#[cfg(target_os = "linux")]
+mod tree;
+#[cfg(target_os = "linux")]
+mod volumes;
+
+mod options;
+#[cfg(not(target_os = "linux"))]
+mod unsupported;
+
+pub use options::{Helper, Isolation, Level, Options};
+#[cfg(target_os = "linux")]
+pub use runtime::ProcessRuntime;
+#[cfg(not(target_os = "linux"))]
+pub use unsupported::{ProcessRuntime, init, supervisor};

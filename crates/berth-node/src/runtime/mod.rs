@@ -1,0 +1,271 @@
+//! The process runtime: the pods of a node's folder, each served by its supervisor.
+
+mod changes;
+mod etc;
+mod leftovers;
+mod logs;
+mod pod;
+mod sandbox;
+mod stats;
+mod streams;
+pub(crate) mod supervisor;
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::sync::Arc;
+use std::time::Duration;
+
+use berth_pod_runtime::{
+    ContainerConfig, ContainerId, ContainerStatus, Duplex, ExecOutput, ExitStatus, Image, ImageRequest, LogQuery,
+    LogStream, PodRuntime, PodState, PodStats, PodUid, Result, RuntimeError, SandboxConfig, StreamIo, Volume,
+};
+use futures::future::BoxFuture;
+use futures::stream::BoxStream;
+use parking_lot::Mutex;
+use rustix::fs::FlockOperation;
+
+use crate::folder::NodeFolder;
+use crate::isolation::{self, Found};
+use crate::options::{Isolation, Options};
+use crate::protocol::{Launch, Reply, Request};
+use crate::tree;
+use changes::Changes;
+use pod::Pod;
+use supervisor::{Connection, is_alive};
+
+/// Runs the pods of one node as processes of this machine.
+pub struct ProcessRuntime(Arc<Node>);
+
+/// What the calls of the runtime share.
+struct Node {
+    options: Options,
+    folder: NodeFolder,
+    found: Found,
+    hidden: Vec<std::path::PathBuf>,
+    changes: Arc<Changes>,
+    pods: Mutex<BTreeMap<PodUid, Arc<Pod>>>,
+    /// Runs, stops and removals of a pod's sandbox come one after the other.
+    operations: Mutex<BTreeMap<PodUid, Arc<tokio::sync::Mutex<()>>>>,
+    /// No other process uses the folder.
+    _lock: File,
+}
+
+impl ProcessRuntime {
+    /// Opens the node's folder, finds out which isolation works, and adopts the pods that a former
+    /// process started.
+    ///
+    /// # Errors
+    /// Another process uses the folder, it cannot be written, or the requested isolation level does
+    /// not work on this machine.
+    pub async fn open(options: Options) -> Result<(Self, Isolation)> {
+        let failed = |error: std::io::Error| RuntimeError::Internal(format!("{}: {error}", options.folder.display()));
+        std::fs::create_dir_all(&options.folder).map_err(failed)?;
+        let path = std::fs::canonicalize(&options.folder).map_err(failed)?;
+        let folder = NodeFolder(path);
+        for path in [folder.pods(), folder.trash()] {
+            std::fs::create_dir_all(&path).map_err(failed)?;
+        }
+        let _ = std::fs::set_permissions(&folder.0, std::os::unix::fs::PermissionsExt::from_mode(0o711));
+        let lock = File::options().create(true).append(true).open(folder.lock()).map_err(failed)?;
+        rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive).map_err(|_| {
+            let message = format!("{}: another process runs the pods of this folder", folder.0.display());
+            RuntimeError::Internal(message)
+        })?;
+        let options = Options { folder: folder.0.clone(), ..options };
+        let found = isolation::probe(&options).await?;
+        let isolation = found.isolation.clone();
+        let node = Arc::new(Node {
+            hidden: isolation::hidden(&options),
+            options,
+            folder,
+            found,
+            changes: Arc::default(),
+            pods: Mutex::default(),
+            operations: Mutex::default(),
+            _lock: lock,
+        });
+        node.adopt().await?;
+        Ok((Self(node), isolation))
+    }
+}
+
+impl Node {
+    /// Finds the pods of the folder.
+    async fn adopt(self: &Arc<Self>) -> Result<()> {
+        let trash = self.folder.trash();
+        let entries = std::fs::read_dir(self.folder.pods())
+            .map_err(|error| RuntimeError::Internal(format!("{}: {error}", self.folder.pods().display())))?;
+        let mut adopted = Vec::new();
+        for entry in entries.flatten() {
+            let Some(uid) = entry.file_name().to_str().map(|name| PodUid(name.to_owned())) else { continue };
+            let Ok(folder) = self.folder.pod(&uid) else { continue };
+            let launch = std::fs::read(folder.launch()).ok();
+            let launch = launch.and_then(|bytes| serde_json::from_slice::<Launch>(&bytes).ok());
+            let Some(launch) = launch else {
+                // The former process ended before it had written the file: nothing was started.
+                tracing::warn!(pod = %uid, "removing the folder of a pod that was never started");
+                sandbox::discard(&self.folder, &folder, &uid);
+                continue;
+            };
+            let pod = Pod::new(folder, launch, self.changes.clone());
+            self.pods.lock().insert(uid, pod.clone());
+            adopted
+                .push(async move { if is_alive(&pod.folder) { pod.follow(None).await } else { pod.clean_up().await } });
+        }
+        futures::future::join_all(adopted).await;
+        let _ = tokio::task::spawn_blocking(move || sandbox::empty_trash(&trash)).await;
+        Ok(())
+    }
+
+    fn find(&self, uid: &PodUid) -> Result<Arc<Pod>> {
+        let found = self.pods.lock().get(uid).cloned();
+        found.ok_or_else(|| RuntimeError::NotFound(format!("pod {uid} has no sandbox")))
+    }
+
+    async fn start(&self, config: &ContainerConfig) -> Result<ContainerStatus> {
+        let pod = self.find(&config.id.pod)?;
+        let request = Request::Start(Box::new(config.clone()));
+        match Connection::ask(&pod.folder, &request).await? {
+            Reply::Container(status) => {
+                pod.add(&status);
+                Ok(status)
+            }
+            Reply::Error(error) => Err(error.into()),
+            _ => Err(unexpected()),
+        }
+    }
+
+    async fn stop_container(&self, id: &ContainerId, grace: Duration) -> Result<()> {
+        let pod = self.find(&id.pod)?;
+        if !pod.state().is_ready {
+            // Nothing of the pod runs.
+            return Ok(());
+        }
+        let grace_ms = u64::try_from(grace.as_millis()).unwrap_or(u64::MAX);
+        match Connection::ask(&pod.folder, &Request::Stop { id: id.clone(), grace_ms }).await? {
+            Reply::Done => Ok(()),
+            Reply::Error(error) => Err(error.into()),
+            _ => Err(unexpected()),
+        }
+    }
+
+    async fn update_files(&self, uid: &PodUid, name: &str, volume: &Volume) -> Result<()> {
+        let pod = self.find(uid)?;
+        let Volume::Files { files } = volume.clone() else {
+            return Err(RuntimeError::Config(format!("volume {name}: only a volume of files can be updated")));
+        };
+        if !matches!(pod.launch.config.volumes.get(name), Some(Volume::Files { .. })) {
+            return Err(RuntimeError::NotFound(format!("pod {uid} has no volume of files named {name}")));
+        }
+        let group = pod.launch.config.fs_group.filter(|_| sandbox::may_chown());
+        let (path, name) = (pod.folder.volume(name), name.to_owned());
+        blocking(move || crate::volumes::write_files(&name, &path, &files, group)).await
+    }
+}
+
+fn unexpected() -> RuntimeError {
+    RuntimeError::Internal("the supervisor sent an unexpected answer".to_owned())
+}
+
+/// Runs work that waits for the disk.
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
+    tokio::task::spawn_blocking(work).await.unwrap_or_else(|error| Err(RuntimeError::Internal(error.to_string())))
+}
+
+impl PodRuntime for ProcessRuntime {
+    fn version(&self) -> String {
+        format!("berth://{}", env!("CARGO_PKG_VERSION"))
+    }
+
+    fn ensure_image<'a>(&'a self, request: &'a ImageRequest) -> BoxFuture<'a, Result<Image>> {
+        self.0.options.images.ensure(request)
+    }
+
+    fn run_sandbox<'a>(&'a self, config: &'a SandboxConfig) -> BoxFuture<'a, Result<PodState>> {
+        Box::pin(async move { self.0.run_sandbox(config).await.map(|pod| PodState::clone(&pod.state())) })
+    }
+
+    fn update_files<'a>(&'a self, pod: &'a PodUid, volume: &'a str, files: &'a Volume) -> BoxFuture<'a, Result<()>> {
+        Box::pin(self.0.update_files(pod, volume, files))
+    }
+
+    fn start_container<'a>(&'a self, config: &'a ContainerConfig) -> BoxFuture<'a, Result<ContainerStatus>> {
+        Box::pin(self.0.start(config))
+    }
+
+    fn stop_container<'a>(&'a self, container: &'a ContainerId, grace: Duration) -> BoxFuture<'a, Result<()>> {
+        Box::pin(self.0.stop_container(container, grace))
+    }
+
+    fn stop_sandbox<'a>(&'a self, pod: &'a PodUid) -> BoxFuture<'a, Result<()>> {
+        Box::pin(self.0.stop_sandbox(pod))
+    }
+
+    fn remove_sandbox<'a>(&'a self, pod: &'a PodUid) -> BoxFuture<'a, Result<()>> {
+        Box::pin(self.0.remove_sandbox(pod))
+    }
+
+    fn pod(&self, pod: &PodUid) -> Option<Arc<PodState>> {
+        self.0.pods.lock().get(pod).map(|pod| pod.state())
+    }
+
+    fn pods(&self) -> Vec<Arc<PodState>> {
+        self.0.pods.lock().values().map(|pod| pod.state()).collect()
+    }
+
+    fn changes(&self) -> BoxStream<'static, PodUid> {
+        self.0.changes.subscribe()
+    }
+
+    fn exec_sync<'a>(
+        &'a self,
+        container: &'a ContainerId,
+        command: &'a [String],
+        timeout: Duration,
+    ) -> BoxFuture<'a, Result<ExecOutput>> {
+        Box::pin(async move {
+            let pod = self.0.find(&container.pod)?;
+            let run = streams::exec_sync(pod.folder.clone(), container.clone(), command.to_vec());
+            tokio::time::timeout(timeout, run).await.unwrap_or_else(|_| {
+                let message = format!("command {:?} timed out after {}s", command.join(" "), timeout.as_secs_f64());
+                Err(RuntimeError::TimedOut(message))
+            })
+        })
+    }
+
+    fn exec(
+        &self,
+        container: ContainerId,
+        command: Vec<String>,
+        io: StreamIo,
+    ) -> BoxFuture<'static, Result<ExitStatus>> {
+        let pod = self.0.find(&container.pod);
+        Box::pin(async move { streams::exec(pod?.folder.clone(), container, command, io).await })
+    }
+
+    fn attach(&self, container: ContainerId, io: StreamIo) -> BoxFuture<'static, Result<ExitStatus>> {
+        let pod = self.0.find(&container.pod);
+        Box::pin(async move { streams::attach(pod?.folder.clone(), container, io).await })
+    }
+
+    fn port_forward(&self, pod: PodUid, port: u16, stream: Box<dyn Duplex>) -> BoxFuture<'static, Result<()>> {
+        let pod = self.0.find(&pod);
+        Box::pin(async move { streams::port_forward(pod?.folder.clone(), port, stream).await })
+    }
+
+    fn logs(&self, container: ContainerId, query: LogQuery) -> BoxFuture<'static, Result<LogStream>> {
+        let pod = self.0.find(&container.pod);
+        Box::pin(async move { logs::open(pod?, container, query).await })
+    }
+
+    fn stats<'a>(&'a self, pod: &'a PodUid) -> BoxFuture<'a, Option<PodStats>> {
+        Box::pin(async move {
+            let pod = self.0.find(pod).ok()?;
+            let state = pod.state();
+            if !state.is_ready {
+                return None;
+            }
+            blocking(move || Ok(stats::read(&pod.folder, &pod.launch, &state))).await.ok()
+        })
+    }
+}

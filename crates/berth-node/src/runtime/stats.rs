@@ -1,0 +1,70 @@
+//! Use of CPU, memory and disk by a pod.
+
+use std::collections::BTreeSet;
+
+use berth_pod_runtime::{ContainerId, ContainerState, ContainerStats, PodState, PodStats, Volume};
+
+use crate::cgroup::Usage;
+use crate::folder::PodFolder;
+use crate::journal;
+use crate::processes::{self, ProcessId, Stat, descendants};
+use crate::protocol::Launch;
+use crate::time::now;
+use crate::tree;
+
+/// Reads the use of a pod that runs. Walks what its containers wrote.
+pub(super) fn read(folder: &PodFolder, launch: &Launch, state: &PodState) -> PodStats {
+    let running = state.containers.iter().filter(|container| matches!(container.state, ContainerState::Running { .. }));
+    let records =
+        if launch.group.is_none() { journal::read(&folder.journal()).unwrap_or_default() } else { Vec::new() };
+    let runs = journal::runs(&records);
+    let containers = running
+        .map(|container| {
+            let id = &container.id;
+            let usage = match &launch.group {
+                Some(group) => group.child(&format!("{}-{}", id.name, id.attempt)).usage(),
+                None => runs
+                    .iter()
+                    .find(|run| run.status.id == *id)
+                    .map(|run| of_processes(&run.process))
+                    .unwrap_or_default(),
+            };
+            ContainerStats {
+                name: id.name.clone(),
+                cpu_nanos: usage.cpu_nanos.unwrap_or(0),
+                memory_bytes: usage.memory_bytes.unwrap_or(0),
+                disk_bytes: disk_bytes(folder, id),
+            }
+        })
+        .collect();
+    let volumes = launch.config.volumes.iter();
+    let volume_bytes = volumes
+        .filter(|(_, volume)| matches!(volume, Volume::EmptyDir { memory: false, .. }))
+        .map(|(name, _)| tree::disk_bytes(&folder.volume(name)))
+        .sum();
+    PodStats { uid: state.uid.clone(), at: now(), containers, volume_bytes }
+}
+
+/// What a container wrote outside of volumes, with its log.
+fn disk_bytes(folder: &PodFolder, id: &ContainerId) -> u64 {
+    tree::disk_bytes(&folder.container(id).join("upper")) + crate::log::disk_bytes(&folder.log(id))
+}
+
+/// Use of a process and its descendants. What ended descendants used is not counted.
+fn of_processes(process: &ProcessId) -> Usage {
+    if !process.is_alive() {
+        return Usage::default();
+    }
+    let all = processes::all();
+    let mut pids: BTreeSet<u32> = descendants(&all, process.pid);
+    pids.insert(process.pid);
+    pids.extend(all.iter().filter(|(_, stat)| stat.session == process.pid).map(|(pid, _)| *pid));
+    let stats: Vec<&Stat> = pids.iter().filter_map(|pid| all.get(pid)).collect();
+    let ticks: u64 = stats.iter().map(|stat| stat.cpu_ticks).sum();
+    let pages: u64 = stats.iter().map(|stat| stat.resident_pages).sum();
+    let per_second = rustix::param::clock_ticks_per_second().max(1);
+    Usage {
+        cpu_nanos: Some(ticks * 1_000_000_000 / per_second),
+        memory_bytes: Some(pages * rustix::param::page_size() as u64),
+    }
+}

@@ -1,0 +1,144 @@
+//! The namespaces and mounts that the containers of a pod share. The supervisor lives in them, so
+//! that its children have them too, and so that they end with the pod's last process.
+
+use std::path::{Path, PathBuf};
+
+use berth_pod_runtime::Volume;
+use nix::sched::{CloneFlags, unshare};
+use rustix::mount::{
+    MountFlags, MountPropagationFlags, UnmountFlags, mount, mount_bind, mount_change, mount_remount, unmount,
+};
+
+use super::InitCommand;
+use crate::folder::PodFolder;
+use crate::options::Level;
+use crate::protocol::Launch;
+
+/// Size of a pod's shared memory, as other container runtimes have it.
+const SHARED_MEMORY: &std::ffi::CStr = c"mode=1777,size=64m";
+
+/// Score of the supervisor when the kernel chooses a process to kill for memory: one of the last.
+const OOM_SCORE: &str = "-998";
+
+/// Sets up the pod's namespaces. Returns how to start the entry helper.
+pub(super) fn prepare(folder: &PodFolder, launch: &Launch) -> Result<InitCommand, String> {
+    let failed = |what: &str| {
+        let what = what.to_owned();
+        move |error: std::io::Error| format!("{what}: {error}")
+    };
+    rustix::process::set_child_subreaper(rustix::process::Pid::from_raw(1))
+        .map_err(|error| failed("reaper")(error.into()))?;
+    let _ = std::fs::write("/proc/self/oom_score_adj", OOM_SCORE);
+    let (program, args) = launch.init.split_first().ok_or("pod.json names no entry helper")?;
+    let init = InitCommand { program: PathBuf::from(program), args: args.to_vec() };
+    if launch.level == Level::Plain {
+        return Ok(init);
+    }
+    if launch.level == Level::Rootless {
+        enter_user_namespace().map_err(failed("user namespace"))?;
+    }
+    let config = &launch.config;
+    let mut namespaces = CloneFlags::CLONE_NEWNS;
+    if !config.host_network {
+        namespaces |= CloneFlags::CLONE_NEWNET | CloneFlags::CLONE_NEWUTS;
+    }
+    if !config.host_ipc {
+        namespaces |= CloneFlags::CLONE_NEWIPC;
+    }
+    unshare(namespaces).map_err(|error| failed("namespaces")(error.into()))?;
+    let slave = MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC;
+    mount_change("/", slave).map_err(|error| failed("mount propagation")(error.into()))?;
+    if !config.host_network {
+        rustix::system::sethostname(config.hostname.as_bytes()).map_err(|error| failed("host name")(error.into()))?;
+        enable_loopback(folder).map_err(failed("loopback interface"))?;
+    }
+    write_sysctls(launch)?;
+    mount_shared(folder, launch).map_err(failed("pod's mounts"))?;
+    let program = protect_program(folder, &init.program).map_err(failed("entry helper"))?;
+    Ok(InitCommand { program, ..init })
+}
+
+/// The ID of this process in the PID namespace of the host.
+pub(super) fn host_pid() -> u32 {
+    std::process::id()
+}
+
+/// Becomes root of a user namespace in which only this process's user exists.
+fn enter_user_namespace() -> std::io::Result<()> {
+    let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+    unshare(CloneFlags::CLONE_NEWUSER)?;
+    std::fs::write("/proc/self/setgroups", "deny")?;
+    std::fs::write("/proc/self/uid_map", format!("0 {uid} 1"))?;
+    std::fs::write("/proc/self/gid_map", format!("0 {gid} 1"))
+}
+
+/// Brings the loopback interface of the network namespace up. A fresh sysfs shows this namespace,
+/// and its file of flags can be written.
+fn enable_loopback(folder: &PodFolder) -> std::io::Result<()> {
+    /// `IFF_UP | IFF_LOOPBACK`
+    const UP: &str = "0x9";
+    let path = folder.path().join("sys");
+    std::fs::create_dir_all(&path)?;
+    mount("sysfs", &path, "sysfs", MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC, None)?;
+    let written = std::fs::write(path.join("class/net/lo/flags"), UP);
+    unmount(&path, UnmountFlags::DETACH)?;
+    written
+}
+
+fn write_sysctls(launch: &Launch) -> Result<(), String> {
+    for (name, value) in &launch.config.sysctls {
+        let path = Path::new("/proc/sys").join(name.replace('.', "/"));
+        if name.contains("..") || name.starts_with('/') {
+            return Err(format!("sysctl {name:?}: expected a name such as net.ipv4.ip_local_port_range"));
+        }
+        std::fs::write(&path, value).map_err(|error| format!("sysctl {name}: {error}"))?;
+    }
+    Ok(())
+}
+
+/// Mounts shared memory and the volumes in memory.
+fn mount_shared(folder: &PodFolder, launch: &Launch) -> std::io::Result<()> {
+    let flags = MountFlags::NOSUID | MountFlags::NODEV;
+    let path = shared_memory(folder);
+    std::fs::create_dir_all(&path)?;
+    if launch.config.host_ipc {
+        mount_bind("/dev/shm", &path)?;
+    } else {
+        mount("tmpfs", &path, "tmpfs", flags | MountFlags::NOEXEC, SHARED_MEMORY)?;
+    }
+    for (name, volume) in &launch.config.volumes {
+        let Volume::EmptyDir { memory: true, size_limit_bytes } = volume else { continue };
+        let group = launch.config.fs_group.filter(|_| launch.level == Level::Full);
+        // New files belong to the volume's group.
+        let mut options = if group.is_some() { "mode=2777" } else { "mode=777" }.to_owned();
+        if let Some(size) = size_limit_bytes.or(launch.config.limits.memory_bytes) {
+            options += &format!(",size={size}");
+        }
+        if let Some(group) = group {
+            options += &format!(",gid={group}");
+        }
+        let options = std::ffi::CString::new(options)?;
+        mount("tmpfs", folder.volume(name), "tmpfs", flags, options.as_c_str())?;
+    }
+    Ok(())
+}
+
+/// Folder of the pod's shared memory.
+pub(super) fn shared_memory(folder: &PodFolder) -> PathBuf {
+    folder.path().join("shm")
+}
+
+/// Binds the executable read-only and returns that path. A process of the pod that gets hold of it
+/// through `/proc/PID/exe` cannot write to it.
+fn protect_program(folder: &PodFolder, program: &Path) -> std::io::Result<PathBuf> {
+    let path = folder.path().join("helper");
+    std::fs::File::options().create(true).append(true).open(&path)?;
+    mount_bind(program, &path)?;
+    let mounted = rustix::fs::statvfs(&path)?;
+    let mut flags = MountFlags::BIND | MountFlags::RDONLY | MountFlags::NOSUID;
+    if mounted.f_flag.contains(rustix::fs::StatVfsMountFlags::NODEV) {
+        flags |= MountFlags::NODEV;
+    }
+    mount_remount(&path, flags, c"")?;
+    Ok(path)
+}

@@ -1,0 +1,46 @@
+//! The master of a pseudo-terminal, for asynchronous code.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+
+/// The master of a terminal.
+pub(crate) struct Terminal(AsyncFd<OwnedFd>);
+
+impl Terminal {
+    /// Registers a master with tokio.
+    #[expect(deprecated, reason = "the replacement is unsafe; an `OwnedFd` stays open and the same")]
+    pub fn new(master: OwnedFd) -> io::Result<Self> {
+        fcntl_setfl(&master, fcntl_getfl(&master)? | OFlags::NONBLOCK)?;
+        AsyncFd::new(master).map(Self)
+    }
+
+    /// Reads what the terminal shows. Returns 0 at its end, when no process has it open any more.
+    pub async fn read(&self, buffer: &mut [u8]) -> usize {
+        let read = self.0.async_io(Interest::READABLE, |master| Ok(rustix::io::read(master, &mut *buffer)?));
+        read.await.unwrap_or(0)
+    }
+
+    /// Reads what is there without waiting; 0 if there is nothing.
+    pub fn read_now(&self, buffer: &mut [u8]) -> usize {
+        rustix::io::read(self.0.get_ref(), buffer).unwrap_or(0)
+    }
+
+    /// Writes all bytes as input, as fast as the terminal takes them.
+    pub async fn write_all(&self, mut bytes: &[u8]) -> io::Result<()> {
+        while !bytes.is_empty() {
+            let written = self.0.async_io(Interest::WRITABLE, |master| Ok(rustix::io::write(master, bytes)?)).await?;
+            bytes = &bytes[written..];
+        }
+        Ok(())
+    }
+}
+
+impl AsFd for Terminal {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.get_ref().as_fd()
+    }
+}

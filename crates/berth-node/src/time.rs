@@ -1,0 +1,11 @@
+//! The time of this machine.
+//!
+//! Processes run in real time. The supervisor is a process of its own, so no clock can be handed in.
+
+use jiff::Timestamp;
+
+/// Returns the time of the machine's clock.
+#[expect(clippy::disallowed_methods, reason = "processes of the machine start and end in the machine's time")]
+pub(crate) fn now() -> Timestamp {
+    Timestamp::now()
+}

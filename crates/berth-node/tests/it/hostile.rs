@@ -1,0 +1,178 @@
+//! Pods that try to harm Berth, the host or each other.
+
+use std::time::Duration;
+
+use berth_node::Level;
+use berth_pod_runtime::{LogQuery, PodRuntime};
+
+use crate::harness::{LEVELS, Node, is_alive, processes_with, until};
+
+#[tokio::test]
+async fn a_fork_bomb_is_bounded_and_ends_with_its_pod() {
+    let Some(node) = Node::open(Level::Full).await else { return };
+    let pod = node.sandbox().await;
+    let script = "bomb() { bomb | bomb & }; (bomb; while :; do sleep 86392 & done) & echo up; exec sleep 86392";
+    let id = node.start(&pod, script).await;
+    node.wait_for_log(&id, "up").await;
+    until(|| processes_with(script).len() + processes_with("sleep\086392").len() > 30).await;
+    // The runtime goes on meanwhile.
+    let (exit, log) = node.run("echo other pod").await;
+    assert_eq!((exit.exit_code, log.as_str()), (0, "other pod\n"));
+    let count = processes_with(script).len() + processes_with("sleep\086392").len();
+    assert!(count <= 64, "{count} processes");
+    node.runtime.remove_sandbox(&pod).await.unwrap();
+    assert_eq!(processes_with("sleep\086392"), Vec::<u32>::new());
+}
+
+#[tokio::test]
+async fn a_pod_sees_neither_berths_folder_nor_other_pods() {
+    let Some(node) = Node::open(Level::Full).await else { return };
+    let secret = format!("secret-of-{}", std::process::id());
+    let victim = node.sandbox().await;
+    let other = node.start_with(&victim, "echo $SECRET > /tmp/secret; echo up; sleep 86391", |config| {
+        config.env = vec![("SECRET".to_owned(), secret.clone())];
+    });
+    let other = other.await.unwrap().id;
+    node.wait_for_log(&other, "up").await;
+    let folder = node.folder.path().join("node");
+    let socket = node.pod_folder(&victim).join("socket");
+    assert!(socket.exists());
+    let script = format!(
+        "ls -A {folder} 2>/dev/null; cat {pod}/journal 2>/dev/null; test -e {socket} && echo SOCKET; \
+         ls /proc/1/root/../../../{folder} 2>/dev/null; mkdir /tmp/m; mount -t proc proc /tmp/m 2>/dev/null && echo MOUNTED; \
+         umount {parent} 2>/dev/null && echo UNMOUNTED; mknod /tmp/disk b 254 0 2>/dev/null && echo NODE; \
+         grep -l {secret} /proc/*/environ 2>/dev/null | grep -v $$; \
+         echo x > /proc/sysrq-trigger 2>/dev/null && echo SYSRQ; echo 1 > /proc/sys/vm/drop_caches 2>/dev/null && echo SYSCTL; \
+         cat /etc/shadow | wc -c; exit 0",
+        folder = folder.display(),
+        pod = node.pod_folder(&victim).display(),
+        socket = socket.display(),
+        parent = folder.parent().unwrap().display(),
+    );
+    let (exit, log) = node.run(&script).await;
+    assert_eq!(exit.exit_code, 0, "{log}");
+    for word in ["SOCKET", "MOUNTED", "UNMOUNTED", "NODE", "SYSRQ", "SYSCTL", "pods", "record", "environ"] {
+        assert!(!log.contains(word), "{word}: {log}");
+    }
+    assert!(log.trim_end().ends_with('0'), "the host's password file is hidden: {log}");
+}
+
+#[tokio::test]
+async fn a_pod_cannot_signal_or_write_to_its_supervisor() {
+    let Some(node) = Node::open(Level::Full).await else { return };
+    for shared in [false, true] {
+        let pod = node.sandbox_with(|config| config.share_process_namespace = shared).await;
+        let supervisor = node.supervisor(&pod);
+        let script = format!(
+            "kill -9 {supervisor} 2>/dev/null; kill -9 -1 2>/dev/null; \
+             for p in /proc/[0-9]*; do echo x >> $p/exe; done 2>/dev/null; exit 0"
+        );
+        let id = node.start(&pod, &script).await;
+        node.exit(&id).await;
+        assert!(is_alive(supervisor), "shared: {shared}");
+    }
+    // The executable was not changed: another supervisor starts.
+    node.sandbox().await;
+}
+
+#[tokio::test]
+async fn a_command_in_a_hostile_container_does_not_hand_out_the_executable() {
+    let Some(node) = Node::open(Level::Full).await else { return };
+    let pod = node.sandbox().await;
+    // Opens the executable of each new process, to write to it once the process has left it.
+    let script = "echo up; while :; do for p in /proc/[0-9]*; do \
+                  (echo x >> $p/exe) 2>/dev/null && readlink $p/exe; done; done";
+    let id = node.start(&pod, script).await;
+    node.wait_for_log(&id, "up").await;
+    let helper = env!("CARGO_BIN_EXE_berth-node-helper");
+    let before = std::fs::read(helper).unwrap();
+    for _ in 0..20 {
+        node.runtime.exec_sync(&id, &["true".to_owned()], Duration::from_secs(30)).await.unwrap();
+    }
+    assert!(std::fs::read(helper).unwrap() == before, "the executable was changed");
+}
+
+#[tokio::test]
+async fn a_huge_log_is_bounded_and_its_end_is_kept() {
+    for level in LEVELS {
+        let Some(node) = Node::open(level).await else { continue };
+        let pod = node.sandbox().await;
+        let id =
+            node.start(&pod, "yes 0123456789012345678901234567890123456789 | head -c 80000000; echo; echo last").await;
+        node.exit(&id).await;
+        let logs = std::fs::read_dir(node.pod_folder(&pod).join("logs")).unwrap().flatten();
+        let bytes: u64 = logs.map(|log| log.metadata().unwrap().len()).sum();
+        assert!(bytes < 60 << 20, "{level}: {bytes} bytes");
+        let tail = node.log_with(&id, LogQuery { tail_lines: Some(1), ..LogQuery::default() }).await;
+        assert_eq!(tail, "last\n", "{level}");
+    }
+}
+
+#[tokio::test]
+async fn zombies_do_not_pile_up_under_the_supervisor() {
+    for level in LEVELS {
+        let Some(node) = Node::open(level).await else { continue };
+        let pod = node.sandbox_with(|config| config.share_process_namespace = level == Level::Full).await;
+        let id = node
+            .start(&pod, "i=0; while test $i -lt 300; do (sleep 0.01 &) ; i=$((i+1)); done; echo end; sleep 1000")
+            .await;
+        node.wait_for_log(&id, "end").await;
+        let supervisor = node.supervisor(&pod);
+        until(|| zombies_below(supervisor) == 0).await;
+    }
+}
+
+fn zombies_below(root: u32) -> usize {
+    let entries = std::fs::read_dir("/proc").unwrap().flatten();
+    let stats = entries.filter_map(|entry| std::fs::read_to_string(entry.path().join("stat")).ok());
+    let fields = stats.filter_map(|stat| {
+        let rest: Vec<String> = stat.rsplit(") ").next()?.split(' ').map(str::to_owned).collect();
+        Some((rest[0].clone(), rest[1].parse::<u32>().ok()?))
+    });
+    fields.filter(|(state, parent)| state == "Z" && *parent == root).count()
+}
+
+#[tokio::test]
+async fn a_full_volume_in_memory_stops_its_pod_only() {
+    let Some(node) = Node::open(Level::Full).await else { return };
+    let pod = node
+        .sandbox_with(|config| {
+            let volume = berth_pod_runtime::Volume::EmptyDir { memory: true, size_limit_bytes: Some(1 << 20) };
+            config.volumes.insert("data".to_owned(), volume);
+        })
+        .await;
+    let id = node
+        .start_with(&pod, "head -c 100000000 /dev/zero > /data/file; stat -c %s /data/file", |config| {
+            config.mounts.push(berth_pod_runtime::Mount {
+                volume: "data".to_owned(),
+                path: "/data".to_owned(),
+                sub_path: String::new(),
+                read_only: false,
+                propagation: berth_pod_runtime::Propagation::Private,
+            });
+        })
+        .await
+        .unwrap()
+        .id;
+    node.exit(&id).await;
+    assert!(node.log(&id).await.ends_with("1048576\n"));
+}
+
+#[tokio::test]
+async fn rights_are_dropped() {
+    let Some(node) = Node::open(Level::Full).await else { return };
+    let (_, log) = node
+        .run_with("grep -E 'NoNewPrivs|Seccomp:|CapEff|CapBnd' /proc/self/status; unshare -U true 2>/dev/null || echo refused", |config| {
+            config.security.allow_privilege_escalation = false;
+        })
+        .await;
+    assert!(log.contains("NoNewPrivs:\t1") && log.contains("Seccomp:\t2") && log.contains("refused"), "{log}");
+    assert!(log.contains("CapEff:\t00000000a00425fb") && log.contains("CapBnd:\t00000000a00425fb"), "{log}");
+    let (_, log) = node
+        .run_with("grep -E 'CapEff|CapBnd' /proc/self/status", |config| {
+            config.security.user = Some(1000);
+            config.security.capabilities.drop = vec!["ALL".to_owned()];
+        })
+        .await;
+    assert_eq!(log, "CapEff:\t0000000000000000\nCapBnd:\t0000000000000000\n");
+}

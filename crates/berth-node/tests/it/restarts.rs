@@ -1,0 +1,99 @@
+//! Ends of the runtime and of supervisors.
+
+use berth_pod_runtime::{ContainerState, PodRuntime};
+
+use crate::harness::{LEVELS, Node, is_alive, processes_with, until};
+
+#[tokio::test]
+async fn containers_outlive_the_runtime_and_are_adopted() {
+    for level in LEVELS {
+        let Some(node) = Node::open(level).await else { continue };
+        let pod = node.sandbox().await;
+        let id =
+            node.start(&pod, "echo begin; while ! test -e $PROCEED/go; do sleep 0.05; done; echo end; exit 5").await;
+        node.wait_for_log(&id, "begin").await;
+        let short = node.sandbox().await;
+        let ended = node.start(&short, "exit 4").await;
+        let node = node.reopen().await;
+        assert!(node.runtime.pod(&pod).unwrap().is_ready);
+        assert!(matches!(node.container_state(&id), Some(ContainerState::Running { .. })), "{level}");
+        assert_eq!(node.exit(&ended).await.exit_code, 4);
+        let output = node
+            .runtime
+            .exec_sync(&id, &["sh", "-c", "echo in"].map(str::to_owned), crate::harness::PATIENCE)
+            .await
+            .unwrap();
+        assert_eq!(output.output, b"in\n");
+        node.runtime.stop_container(&id, std::time::Duration::ZERO).await.unwrap();
+        assert_eq!(node.exit(&id).await.exit_code, 137);
+        assert_eq!(node.log(&id).await, "begin\n");
+    }
+}
+
+#[tokio::test]
+async fn an_end_while_no_runtime_runs_is_found_later() {
+    for level in LEVELS {
+        let Some(node) = Node::open(level).await else { continue };
+        let pod = node.sandbox().await;
+        let id = node.start(&pod, "echo up; read line; exit 6").await;
+        node.wait_for_log(&id, "up").await;
+        let node = node.reopen().await;
+        assert_eq!(node.exit(&id).await.exit_code, 6, "{level}");
+    }
+}
+
+#[tokio::test]
+async fn a_killed_supervisor_leaves_unknown_containers_and_no_processes() {
+    for level in LEVELS {
+        let Some(node) = Node::open(level).await else { continue };
+        let pod = node.sandbox().await;
+        let id = node.start(&pod, "(setsid sleep 86398 &); echo up; exec sleep 86397").await;
+        node.wait_for_log(&id, "up").await;
+        until(|| !processes_with("sleep\086397").is_empty() && !processes_with("sleep\086398").is_empty()).await;
+        let supervisor = node.supervisor(&pod);
+        kill(supervisor);
+        until(|| !is_alive(supervisor)).await;
+        until(|| node.runtime.pod(&pod).is_some_and(|state| !state.is_ready)).await;
+        assert!(matches!(node.container_state(&id), Some(ContainerState::Unknown { started_at: Some(_) })), "{level}");
+        until(|| processes_with("sleep\086397").is_empty() && processes_with("sleep\086398").is_empty()).await;
+        // A new sandbox of the pod knows the lost run and does not start it again.
+        let config = crate::harness::sandbox(pod.clone());
+        assert!(node.runtime.run_sandbox(&config).await.unwrap().is_ready);
+        let again = node.start_with(&pod, "echo again", |_| {}).await.unwrap();
+        assert!(matches!(again.state, ContainerState::Unknown { .. }), "{again:?}");
+        let next = node.start_with(&pod, "echo next", |config| config.id.attempt = 1).await.unwrap();
+        assert_eq!(node.exit(&next.id).await.exit_code, 0);
+    }
+}
+
+#[tokio::test]
+async fn a_supervisor_that_was_killed_while_no_runtime_ran_is_noticed() {
+    for level in LEVELS {
+        let Some(node) = Node::open(level).await else { continue };
+        let pod = node.sandbox().await;
+        let id = node.start(&pod, "echo up; exec sleep 86396").await;
+        node.wait_for_log(&id, "up").await;
+        let supervisor = node.supervisor(&pod);
+        kill(supervisor);
+        until(|| !is_alive(supervisor)).await;
+        let node = node.reopen().await;
+        assert!(!node.runtime.pod(&pod).unwrap().is_ready);
+        assert!(matches!(node.container_state(&id), Some(ContainerState::Unknown { .. })), "{level}");
+        until(|| processes_with("sleep\086396").is_empty()).await;
+    }
+}
+
+#[tokio::test]
+async fn a_folder_that_was_never_completed_is_removed() {
+    let Some(node) = Node::open(LEVELS[0]).await else { return };
+    let half = crate::harness::uid();
+    std::fs::create_dir_all(node.pod_folder(&half).join("volumes")).unwrap();
+    let node = node.reopen().await;
+    assert!(node.runtime.pod(&half).is_none());
+    assert!(!node.pod_folder(&half).exists());
+}
+
+fn kill(pid: u32) {
+    let pid = rustix::process::Pid::from_raw(i32::try_from(pid).unwrap()).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+}
