@@ -1,9 +1,9 @@
-//! The CustomResourceDefinitions of all kinds of this crate: the same whether Berth's own API server installs them or somebody applies them to a
-//! real cluster.
+//! The CustomResourceDefinitions of all kinds of this crate, for Berth's own API server and for
+//! installation in another cluster.
 //!
-//! A kind is a row of the table below: names, scope, versions, printer columns. The schemas come from the types, see
-//! [`structural`](crate::structural). Conversion between versions is not declared (a real cluster adds its webhook); it is
-//! [`kueue::conversion`].
+//! Each kind is a row of the table below: names, scope, versions, printer columns.
+//! [`structural`](crate::structural) derives the schemas from the types. The definitions declare no
+//! conversion (a real cluster adds its webhook); [`kueue::conversion`] implements it.
 
 use std::sync::OnceLock;
 
@@ -14,8 +14,8 @@ use crate::berth::NodePool;
 use crate::structural::Structural;
 use crate::{autoscaling, jobset, kueue, monitoring};
 
-/// All definitions, made once: Kueue's, JobSet's, ProvisioningRequest's and the accepted-only ones of monitoring, each as a
-/// `CustomResourceDefinition` of `apiextensions.k8s.io/v1`.
+/// All definitions, built once, as `CustomResourceDefinition`s of `apiextensions.k8s.io/v1`: those
+/// of Kueue, JobSet and ProvisioningRequest, and the open ones of monitoring.
 pub fn crds() -> &'static [Value] {
     static CRDS: OnceLock<Vec<Value>> = OnceLock::new();
     CRDS.get_or_init(|| {
@@ -27,7 +27,7 @@ pub fn crds() -> &'static [Value] {
     })
 }
 
-/// The definition of Berth's own kind, as kube's derive makes it.
+/// The definition of Berth's own kind, made by kube's derive.
 fn node_pool() -> Value {
     serde_json::to_value(<NodePool as kube::CustomResourceExt>::crd()).expect("a definition is plain data")
 }
@@ -60,7 +60,7 @@ impl Version {
         Self { selectable, ..self }
     }
 
-    /// Declares subresources, but none of them, as `controller-gen` does for a kind without a status that asks for them.
+    /// Declares an empty `subresources`, as `controller-gen` does for such a kind without a status.
     fn empty_subresources(self) -> Self {
         Self { subresources: Some(json!({})), ..self }
     }
@@ -110,7 +110,7 @@ impl Column {
     }
 }
 
-/// Puts a definition together. The storage version is named.
+/// Builds a definition; `storage` is the name of the storage version.
 fn definition<R>(short_names: &[&str], storage: &str, versions: Vec<Version>) -> Value
 where
     R: kube::Resource<DynamicType = ()>,
@@ -146,9 +146,9 @@ where
     })
 }
 
-/// Spelling of a scope in a definition.
+/// The name of a scope in a definition.
 trait ScopeName {
-    /// The word.
+    /// `Namespaced` or `Cluster`.
     const NAME: &'static str;
 }
 impl ScopeName for kube::core::NamespaceResourceScope {

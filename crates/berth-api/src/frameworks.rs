@@ -1,8 +1,9 @@
-//! Kinds of job other projects define and Berth queues: Kubeflow's, Ray's, AppWrapper; and the runtimes TrainJobs name. Only what every object has is typed;
-//! spec and status are as written, because their schemas belong to those projects.
+//! Job kinds of other projects that Berth queues (Kubeflow, Ray, AppWrapper), and the runtimes of
+//! TrainJobs. Only the common fields of objects are typed; spec and status stay JSON, because their
+//! schemas belong to those projects.
 //!
-//! A cluster that runs such a project has its full definitions. [`crds`] are open ones for a cluster that does not, so that
-//! manifests can be applied, queued and admitted all the same.
+//! A cluster that runs such a project has its full definitions. [`crds`] returns open definitions
+//! for other clusters, so that manifests can be applied, queued and admitted there.
 
 use serde_json::{Value, json};
 
@@ -13,9 +14,9 @@ macro_rules! kinds {
         $(custom_resource! {
             $(#[$meta])*
             $kind: $scope $group $version $plural {
-                /// As written.
+                /// The spec as JSON.
                 spec: Value,
-                /// As written by its controller.
+                /// The status as JSON, written by the kind's controller.
                 status: Option<Value>,
             }
         })*
@@ -38,21 +39,21 @@ kinds! {
     PaddleJob: namespaced "kubeflow.org" "v1" "paddlejobs";
     /// Training with JAX.
     JAXJob: namespaced "kubeflow.org" "v1" "jaxjobs";
-    /// Programs of the Message Passing Interface.
+    /// An MPI job.
     MPIJob: namespaced "kubeflow.org" "v2beta1" "mpijobs";
-    /// A Ray cluster that runs one program.
+    /// A Ray cluster that runs one job.
     RayJob: namespaced "ray.io" "v1" "rayjobs";
     /// A Ray cluster.
     RayCluster: namespaced "ray.io" "v1" "rayclusters";
-    /// A Ray cluster that serves.
+    /// A Ray cluster that serves requests.
     RayService: namespaced "ray.io" "v1" "rayservices";
-    /// Any objects, deployed together.
+    /// A group of arbitrary objects that are deployed together.
     AppWrapper: namespaced "workload.codeflare.dev" "v1beta2" "appwrappers";
     /// Training by Kubeflow Trainer.
     TrainJob: namespaced "trainer.kubeflow.org" "v1alpha1" "trainjobs";
-    /// What TrainJobs of one namespace run.
+    /// The runtime of TrainJobs in one namespace.
     TrainingRuntime: namespaced "trainer.kubeflow.org" "v1alpha1" "trainingruntimes";
-    /// What TrainJobs of any namespace run.
+    /// The runtime of TrainJobs in any namespace.
     ClusterTrainingRuntime: cluster "trainer.kubeflow.org" "v1alpha1" "clustertrainingruntimes";
 }
 

@@ -1,8 +1,11 @@
-//! The vocabulary: types of the API groups Berth serves or consumes, their CRDs, labels, annotations, conditions and reasons.
+//! API types of the groups that Berth serves or consumes, with their CRDs, labels, annotations,
+//! conditions and reasons.
 //!
-//! Controllers and the binary speak Kubernetes through these types; the API server never sees them, it gets their definitions from [`crds`] and works on
-//! JSON values. One source for both: a field, its default, its bounds and its validation rules stand once, at the field, and the definition is derived.
-//! Nothing here decides or talks to a server; conversion and defaults are pure functions.
+//! Controllers and the binary use these types for Kubernetes objects. The API server takes the
+//! definitions from [`crds`] and works on JSON values. Both have one source: a field's default,
+//! bounds and validation rules are declared at the field, and the definition is derived from them.
+//! This crate makes no decisions and connects to no server; conversion and defaults are pure
+//! functions.
 
 pub mod autoscaling;
 pub mod berth;

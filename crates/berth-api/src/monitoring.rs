@@ -1,6 +1,8 @@
-//! Kinds of the Prometheus operator, group `monitoring.coreos.com/v1`, that manifests bring along: accepted, stored and shown, used by nobody here.
+//! Kinds of the Prometheus operator, group `monitoring.coreos.com/v1`, that manifests often
+//! include. Berth stores and shows them but does not use them.
 //!
-//! Their spec is any object. A cluster that runs the operator has the full definitions and does not need these.
+//! Their spec may be any object. A cluster that runs the operator has the full definitions and does
+//! not need these.
 
 use serde_json::{Value, json};
 

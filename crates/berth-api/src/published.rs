@@ -1,7 +1,9 @@
-//! Definitions Kubernetes publishes, as `controller-gen` writes them into a CustomResourceDefinition.
+//! Kubernetes' published definitions in the form that `controller-gen` writes into a
+//! CustomResourceDefinition.
 //!
-//! The published document says everything about the types of Kubernetes except three things that upstream takes from markers in the source: defaults,
-//! which references are atomic maps, and which metadata an embedded template may carry. They are the tables below.
+//! The published document omits three facts that upstream takes from markers in its source:
+//! defaults, the references that are atomic maps, and the allowed metadata of embedded templates.
+//! The tables below add them.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +13,7 @@ use serde_json::{Map, Value, json};
 const CORE: &str = "io.k8s.api.core.v1.";
 const OBJECT_META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta";
 
-/// Types of the core group that are replaced as a whole when merged, though the document does not say so.
+/// Types of the core group that merge atomically, though the document does not say so.
 const ATOMIC: &[&str] =
     &["ConfigMapEnvSource", "ConfigMapProjection", "ConfigMapVolumeSource", "SecretEnvSource", "SecretProjection"];
 
@@ -43,7 +45,7 @@ fn default_of(definition: &str, field: &str) -> Option<Value> {
     })
 }
 
-/// Metadata of an embedded template: what its user may set.
+/// The metadata fields that a user may set in an embedded template.
 fn embedded_metadata() -> Value {
     let string = || json!({ "type": "string" });
     json!({
@@ -58,22 +60,23 @@ fn embedded_metadata() -> Value {
     })
 }
 
-/// Published definitions with all references resolved, each resolved once.
+/// Published definitions with resolved references; each is resolved once.
 #[derive(Default)]
 pub(crate) struct Published {
     resolved: BTreeMap<String, Value>,
 }
 
 impl Published {
-    /// The structural schema of a definition, for example `io.k8s.api.core.v1.PodTemplateSpec`. What the document does not have becomes an object
-    /// of unknown fields.
+    /// The structural schema of a definition, for example `io.k8s.api.core.v1.PodTemplateSpec`. A
+    /// definition that the document does not have becomes an object with unknown fields.
     pub(crate) fn schema(&mut self, name: &str) -> Value {
         if let Some(schema) = self.resolved.get(name) {
             return schema.clone();
         }
         let schema = match builtin::definition(name) {
             Some(definition) if definition.get("properties").is_some() && name != OBJECT_META => {
-                // A definition that contains itself is cut where it does so; none of those embedded here is.
+                // A recursive definition is cut where it refers to itself; none of those embedded
+                // here is recursive.
                 self.resolved.insert(name.to_owned(), unknown());
                 let mut schema = self.resolve(definition);
                 self.complete(name, &mut schema);
@@ -110,7 +113,7 @@ impl Published {
         resolved.into()
     }
 
-    /// Adds what the document does not say.
+    /// Adds the facts that the document omits.
     fn complete(&self, name: &str, schema: &mut Value) {
         let Some(name) = name.strip_prefix(CORE) else { return };
         if ATOMIC.contains(&name) {

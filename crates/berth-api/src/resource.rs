@@ -1,28 +1,31 @@
-//! What every object type of this crate is built with: the root of a custom resource, enumerations that are strings on the wire, and the few
-//! serde helpers that make reading as tolerant as Kubernetes' own decoder.
+//! The common base of this crate's object types: the root of a custom resource, string
+//! enumerations, and serde helpers that decode as leniently as Kubernetes' own decoder.
 //!
-//! Roots are declared with [`custom_resource!`] instead of kube's `CustomResource` derive for two reasons. The derive makes `spec` mandatory when
-//! reading, while a `ResourceFlavor` or `ClusterQueue` without `spec` is a valid object that a reflector must not stumble over; and its schemas
-//! mark every optional field `nullable`, which the upstream definitions do not. What it offers otherwise (a `kube::Resource`, a constructor) is here.
+//! Roots are declared with [`custom_resource!`] instead of kube's `CustomResource` derive for two
+//! reasons. The derive requires `spec` when reading, while a `ResourceFlavor` or `ClusterQueue`
+//! without `spec` is valid and must not break a reflector. Its schemas also mark every optional
+//! field `nullable`, unlike the upstream definitions. This module provides the derive's other
+//! features: a `kube::Resource` and a constructor.
 //!
-//! Reading never fails on a missing field: the API server has already enforced `required`, and objects made in tests or by older versions are
-//! read as Go reads them, with zero values.
+//! A missing field is never a decoding error: the API server has already enforced `required`.
+//! Objects made in tests or by older versions get zero values, as in Go.
 
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use serde::{Deserialize, Deserializer};
 
-/// The zero time of Kubernetes' clients, year 1: what a missing timestamp is read as.
+/// The zero time of Kubernetes' clients, year 1: the value of a missing timestamp.
 pub fn zero_time() -> Time {
     Time(jiff::Timestamp::from_second(-62_135_596_800).expect("year 1 is within jiff's range"))
 }
 
-/// Is this integer zero? For counters that are left out when they are.
+/// True if the integer is zero. For counters that are omitted when zero.
 pub(crate) fn is_zero(value: &i32) -> bool {
     *value == 0
 }
 
-/// Writes a quantity; an unset one is zero, as Go writes it, and not the empty string, which is no quantity.
+/// Writes a quantity; an unset one is written as zero, as Go does, because the empty string is not
+/// a quantity.
 pub(crate) fn quantity<S: serde::Serializer>(value: &Quantity, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_str(if value.0.is_empty() { "0" } else { &value.0 })
 }
@@ -53,7 +56,7 @@ pub(crate) fn conditions<'de, D: Deserializer<'de>>(deserializer: D) -> Result<V
         .collect())
 }
 
-/// Reads a timestamp; null is [`zero_time`], as Go's clients write it.
+/// Reads a timestamp; null, which Go's clients write, is [`zero_time`].
 pub(crate) fn time_or_zero<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Time, D::Error> {
     Ok(Option::<Time>::deserialize(deserializer)?.unwrap_or_else(zero_time))
 }
@@ -132,7 +135,7 @@ macro_rules! custom_resource {
         }
 
         impl $kind {
-            /// An object of this kind with the given name and nothing else.
+            /// An object of this kind with the given name and no other fields.
             pub fn named(name: &str) -> Self {
                 let mut object = Self::default();
                 object.metadata.name = Some(name.to_owned());
@@ -153,9 +156,10 @@ macro_rules! scope {
 }
 pub(crate) use scope;
 
-/// Is a root field left out when written? Only absent options and empty strings are; `spec` is always written.
+/// True if the root field is omitted when written: an absent option or an empty string. `spec` is
+/// always written.
 pub(crate) trait Absent {
-    /// See the trait.
+    /// True if the field is omitted when written.
     fn is_absent(&self) -> bool;
 }
 
@@ -200,8 +204,8 @@ pub(crate) use always_written;
 
 always_written!(i32);
 
-/// Declares an enumeration that is a string on the wire. The first variant is the default, which is also the default of the API field; the empty string,
-/// which Go's clients write for "unset", is read as it.
+/// Declares a string enumeration. The first variant is the default, which is also the default of
+/// the API field. The empty string, which Go's clients write for "unset", is read as the default.
 macro_rules! string_enum {
     (
         $(#[$meta:meta])*

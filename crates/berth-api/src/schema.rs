@@ -1,14 +1,16 @@
-//! Pieces of schemas shared by the types, and the pass that turns what `schemars` derives into structural schemas as `controller-gen` writes them.
+//! Shared parts of schemas, and the pass that turns schemas from `schemars` into structural schemas
+//! as `controller-gen` writes them.
 //!
-//! The types state what Kubernetes' schema language has and JSON Schema has not in a few short private keywords, which the module `structural` expands:
+//! Features of Kubernetes' schemas that JSON Schema lacks are declared by short private keywords,
+//! which the module `structural` expands:
 //! * `x-list`: `atomic`, `set` or `map:<key>[,<key>]` becomes `x-kubernetes-list-type` and `x-kubernetes-list-map-keys`;
 //! * `x-rules`: pairs of CEL rule and message become `x-kubernetes-validations`;
-//! * `x-optional` / `x-required`: overrides whether the property is required. Without it, a property is required unless it can be left out when written,
-//!   which is the rule of Go's `omitempty`.
-//! * `x-no-format`: no `format`, where upstream has a plain `int`.
+//! * `x-optional` / `x-required`: overrides whether the property is required. By default a property
+//!   is required unless it can be omitted when written, which is the rule of Go's `omitempty`.
+//! * `x-no-format`: omits `format`, where upstream has a plain `int`.
 //!
-//! Types of Kubernetes itself are not derived here (a pod template alone is 8,000 lines); they are placed by name, `x-embed`, and filled in from the
-//! OpenAPI document Kubernetes publishes.
+//! Kubernetes' own types are not derived here (a pod template alone is 8,000 lines). They are
+//! placed by name, `x-embed`, and filled in from the published OpenAPI document of Kubernetes.
 
 use schemars::{Schema, SchemaGenerator, json_schema};
 
@@ -21,7 +23,7 @@ pub const KIND: &str = r"^(?i)[a-z]([-a-z0-9]*[a-z0-9])?$";
 /// A label key with optional prefix.
 pub const LABEL_KEY: &str =
     r"^([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])$";
-/// A quantity in its written form.
+/// A quantity in text form.
 pub const QUANTITY: &str = r"^(\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))(([KMGTPE]i)|[numkMGTPE]|([eE](\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))))?$";
 
 /// A name that is a DNS subdomain of at most 253 characters.

@@ -1,9 +1,12 @@
-//! From derived JSON Schema to the structural schema of a CustomResourceDefinition, as `controller-gen` would write it.
+//! Turns a derived JSON Schema into the structural schema of a CustomResourceDefinition, as
+//! `controller-gen` would write it.
 //!
-//! `schemars` derives one self-contained schema per root type, for what the type *writes*: a property that is always written is required, one that can
-//! be left out is optional, which is the meaning of `omitempty` upstream. The pass here then removes what Kubernetes does not know (null as a
-//! type, titles), expands the private keywords described in [`schema`](crate::schema), and fills in the definitions Kubernetes publishes.
-//! What may not be in a structural schema cannot come out of it, because nothing else goes in.
+//! `schemars` derives one self-contained schema per root type, for the form that the type *writes*.
+//! A property that is always written is required; one that can be omitted is optional, like
+//! `omitempty` upstream. This pass removes keywords that Kubernetes does not support (null as a
+//! type, titles), expands the private keywords described in [`schema`](crate::schema), and fills in
+//! the definitions that Kubernetes publishes. The result is structural because it is built from
+//! supported keywords only.
 
 use schemars::JsonSchema;
 use schemars::generate::{Contract, SchemaSettings};
@@ -11,7 +14,7 @@ use serde_json::{Map, Value, json};
 
 use crate::published::Published;
 
-/// Makes schemas; remembers the published definitions it has resolved.
+/// Makes schemas; caches the published definitions that it has resolved.
 #[derive(Default)]
 pub(crate) struct Structural {
     published: Published,
@@ -44,7 +47,7 @@ impl Structural {
         }
         unwrap_nullable(node);
         if node.contains_key("x-embed") {
-            // Already structural, below this node there is nothing to expand.
+            // Nothing below this node needs to be expanded: it is structural already.
             return self.embed(node);
         }
         expand_list(node);
@@ -79,7 +82,8 @@ impl Structural {
         }
     }
 
-    /// Puts a published definition in the place of its name. What the property says about itself wins.
+    /// Replaces a name by the published definition. The property's own keywords override those of
+    /// the definition.
     fn embed(&mut self, node: &mut Map<String, Value>) {
         let Some(Value::String(name)) = node.remove("x-embed") else { return };
         if let Value::Object(definition) = self.published.schema(&name) {
@@ -98,7 +102,7 @@ fn strings(list: &[Value]) -> Vec<String> {
     list.iter().filter_map(|value| value.as_str().map(str::to_owned)).collect()
 }
 
-/// `Option<T>` is derived as "T or null"; in the API an absent field is absent.
+/// `Option<T>` is derived as "T or null"; the API uses absent fields instead of null.
 fn unwrap_nullable(node: &mut Map<String, Value>) {
     if let Some(Value::Array(types)) = node.get_mut("type") {
         types.retain(|t| t != "null");

@@ -1,27 +1,28 @@
-//! Many texts that are like each other, in little memory: each as what it shares with one that was seen before.
+//! Compression of many similar texts: each is stored as its difference from a reference text.
 //!
-//! Objects of one kind are written by the same few programs: two workloads of a cluster differ in names, times and
-//! identifiers, and nothing else of their text says anything new. A [`Condenser`] keeps some texts as references, and of
-//! every other text what has to be copied from a reference and what has to be put between the copies. Reading one back is
-//! a few copies. There is no format to agree on: nothing condensed leaves the process.
+//! A few programs write the objects of one kind: two workloads of a cluster differ mostly in names,
+//! times and identifiers. A [`Condenser`] keeps some texts as references. Every other text is
+//! stored as a sequence of ranges to copy from a reference and bytes to insert between them.
+//! Reading a text back takes a few copies. The format is private to the process.
 
 use std::sync::Arc;
 
-/// References a condenser tries.
+/// Maximum number of references of a condenser.
 const REFERENCES_MAX: usize = 4;
-/// The shortest part worth copying: shorter ones take no less to describe.
+/// Minimum length of a copied range; the description of a shorter one takes as much space.
 const COPY_MIN: usize = 8;
-/// Longest reference, so that places in it are small numbers.
+/// Maximum length of a reference, so that positions fit in two bytes.
 const REFERENCE_MAX: usize = u16::MAX as usize;
 
 /// Condenses texts of one kind.
 #[derive(Debug, Default)]
 pub struct Condenser {
-    /// The one that was of use last comes first.
+    /// Ordered by last use, the most recent first.
     references: Vec<Reference>,
 }
 
-/// A text and where its parts are: for the hash of each [`COPY_MIN`] bytes a place they may begin at, plus one.
+/// A text and the positions of its parts: for the hash of each [`COPY_MIN`] bytes a position where
+/// they may begin, plus one.
 #[derive(Debug)]
 struct Reference {
     text: Arc<[u8]>,
@@ -32,14 +33,15 @@ struct Reference {
 #[derive(Clone, Debug)]
 pub struct Condensed {
     reference: Arc<[u8]>,
-    /// Repeated: the length of what is new, what is new, the length of what is copied then, and from where.
+    /// Repeated groups of: length of the new bytes, the new bytes, length of the copy, position of
+    /// the copy.
     steps: Box<[u8]>,
     length: usize,
 }
 
 impl Condenser {
-    /// Condenses a text. One that is like none of the references becomes a reference, in the place of the one that has been
-    /// of no use for longest.
+    /// Condenses a text. A text that resembles no reference replaces the least recently used
+    /// reference.
     pub fn condense(&mut self, text: &[u8]) -> Condensed {
         for at in 0..self.references.len() {
             if let Some(steps) = self.references[at].steps_to(text, text.len() / 2) {
@@ -64,7 +66,7 @@ impl Condenser {
 }
 
 impl Condensed {
-    /// The text as it was.
+    /// The original text.
     pub fn text(&self) -> Vec<u8> {
         let mut text = Vec::with_capacity(self.length);
         let mut steps = &self.steps[..];
@@ -82,12 +84,12 @@ impl Condensed {
         text
     }
 
-    /// How long the text is.
+    /// Length of the original text, in bytes.
     pub fn len(&self) -> usize {
         self.length
     }
 
-    /// Is the text empty?
+    /// True if the original text is empty.
     pub fn is_empty(&self) -> bool {
         self.length == 0
     }
@@ -98,17 +100,18 @@ impl Reference {
         let size = text.len().saturating_mul(2).next_power_of_two().clamp(256, 1 << 15);
         let mut places = vec![0; size].into_boxed_slice();
         for (at, part) in text.windows(COPY_MIN).enumerate() {
-            // Texts are no longer than what fits.
+            // A reference is short enough for its positions to fit.
             places[slot(part, size)] = at as u16 + 1;
         }
         Self { text: Arc::from(text), places }
     }
 
-    /// What makes `text` from this one, unless that takes more than `most` bytes: then the search ends as soon as it is clear.
+    /// The steps that build `text` from this reference. `None` as soon as they exceed `most` bytes.
     fn steps_to(&self, text: &[u8], most: usize) -> Option<Vec<u8>> {
         let mut steps = Vec::with_capacity(text.len() / 4);
         let (mut done, mut at) = (0, 0);
-        // Where the last copy ended, in the reference: what differs is mostly as long in both.
+        // End of the last copy in the reference: differing parts usually have the same length in
+        // both.
         let mut resume = 0;
         while at + COPY_MIN <= text.len() {
             let part = &text[at..at + COPY_MIN];
@@ -146,11 +149,11 @@ impl Reference {
 fn slot(part: &[u8], size: usize) -> usize {
     let bytes = part.try_into().expect("a part has as many bytes as a number");
     let hash = u64::from_le_bytes(bytes).wrapping_mul(0x9E37_79B9_7F4A_7C15);
-    // The upper bits are the mixed ones.
+    // The multiplication mixes the upper bits best.
     (hash >> 40) as usize & (size - 1)
 }
 
-/// Seven bits a byte, the lowest first.
+/// Appends a number in groups of seven bits, the lowest first.
 fn put_number(steps: &mut Vec<u8>, mut number: usize) {
     while number > 0x7f {
         steps.push(number as u8 | 0x80);
@@ -186,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn texts_like_each_other_take_little_and_come_back() {
+    fn similar_texts_are_small_and_restored() {
         let mut condenser = Condenser::default();
         let all: Vec<(String, Condensed)> =
             (0..100).map(workload).map(|text| (text.clone(), condenser.condense(text.as_bytes()))).collect();
@@ -200,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn kinds_of_texts_that_take_turns_have_a_reference_each() {
+    fn alternating_kinds_of_text_have_one_reference_each() {
         let mut condenser = Condenser::default();
         for round in 0..10 {
             for letter in ["a", "b", "c"] {
@@ -212,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_and_very_much_come_back() {
+    fn empty_and_large_texts_are_restored() {
         let mut condenser = Condenser::default();
         let long: Vec<u8> = (0..100_000u32).flat_map(|number| number.to_le_bytes()).collect();
         for text in [&[][..], b"x", &long, &long[..REFERENCE_MAX], &long] {
@@ -221,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_is_condensed_comes_back() {
+    fn every_condensed_text_is_restored() {
         let mut condenser = Condenser::default();
         let mut state = 1u64;
         let mut draw = |below: u64| {
@@ -229,7 +232,7 @@ mod tests {
             (state >> 33) % below
         };
         for _ in 0..5_000 {
-            // Few letters make many matches, of all lengths.
+            // A small alphabet produces many matches of all lengths.
             let (length, letters) = (draw(200), 1 + draw(4));
             let text: Vec<u8> = (0..length).map(|_| b'a' + draw(letters) as u8).collect();
             assert_eq!(condenser.condense(&text).text(), text);

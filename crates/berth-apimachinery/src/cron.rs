@@ -1,13 +1,13 @@
 //! Schedules of CronJobs: `*/5 9-17 * * MON-FRI`, `@hourly`, `@every 90m`.
 //!
-//! A schedule has five fields (minute, hour, day of month, month, day of week), or is a macro. It is
-//! due at each minute whose local time matches every field. Local times that a change of the clock
-//! skips are not due; local times that it repeats are due twice. If both day fields are restricted,
-//! one of them has to match.
+//! A schedule has five fields (minute, hour, day of month, month, day of week), or is a macro. It
+//! is due at each minute whose local time matches every field. Local times that a change of the
+//! clock skips are not due; local times that it repeats are due twice. If both day fields are
+//! restricted, one of them has to match.
 //!
 //! Source: the syntax and the error messages of `ParseStandard` in robfig/cron v3.0.1, which
-//! Kubernetes uses. One deliberate difference: where midnight does not exist, robfig/cron may return
-//! a time on a day that the schedule excludes.
+//! Kubernetes uses. One deliberate difference: where midnight does not exist, robfig/cron may
+//! return a time on a day that the schedule excludes.
 
 use std::fmt;
 
@@ -24,7 +24,7 @@ const YEARS_MAX: i16 = 5;
 pub enum Schedule {
     /// Due at the minutes whose local time matches.
     Calendar(Calendar),
-    /// Due again this long after the last time, in whole seconds.
+    /// Due again this long after the previous time, in whole seconds.
     Every(SignedDuration),
 }
 
@@ -53,7 +53,7 @@ impl Field {
     }
 }
 
-/// Why a text is not a schedule, in robfig/cron's words.
+/// Why a text is not a schedule, with robfig/cron's message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ScheduleError(String);
 

@@ -1,7 +1,8 @@
-//! From bytes to JSON values: JSON with repeated fields noticed, YAML, and streams of documents.
+//! Decodes bytes to JSON values: JSON and YAML with duplicate fields reported, and streams of
+//! documents.
 //!
-//! YAML is read as Kubernetes' clients and server do: booleans may be `yes` and `off`, numbers with a leading zero are
-//! octal, keys become texts. Aliases and document size are limited by the parser.
+//! YAML is decoded as Kubernetes' clients and server do: booleans may be `yes` and `off`, numbers
+//! with a leading zero are octal, keys become strings. The parser limits aliases and document size.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -13,26 +14,26 @@ use serde_saphyr::Spanned;
 use crate::field;
 use crate::trail::Trail;
 
-/// Why bytes are not a document.
+/// Why bytes cannot be decoded.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct DecodeError(String);
 
-/// A value, and what strict field validation would complain about.
+/// A decoded value with the findings of strict field validation.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Decoded {
-    /// The value; of a repeated field the last one.
+    /// The value; a duplicate field has its last value.
     pub value: Value,
     /// Paths of fields of a JSON document that occur more than once, e.g. `spec.foo`.
     pub duplicates: Vec<String>,
-    /// The same of a YAML document, by line: `line 9: key "foo" already set in map`.
+    /// Duplicate fields of a YAML document, by line: `line 9: key "foo" already set in map`.
     pub lines: Vec<String>,
 }
 
-/// Most repeated fields that are named.
+/// Maximum number of duplicate fields to report.
 const DUPLICATES_MAX: usize = 1000;
 
-/// Reads JSON and notices repeated fields.
+/// Decodes JSON and reports duplicate fields.
 pub fn json(bytes: &[u8]) -> Result<Decoded, DecodeError> {
     let mut duplicates = Vec::new();
     let mut deserializer = serde_json::Deserializer::from_slice(bytes);
@@ -51,7 +52,7 @@ pub fn json_fields(bytes: &[u8], visit: &mut dyn FnMut(&str, bool)) {
     let _ = Fields { at: &start, visit }.deserialize(&mut deserializer);
 }
 
-/// Visits the fields below a place.
+/// Visits the fields below a path.
 struct Fields<'a> {
     at: &'a Trail<'a>,
     visit: &'a mut dyn FnMut(&str, bool),
@@ -116,7 +117,7 @@ impl<'de> Visitor<'de> for Fields<'_> {
     }
 }
 
-/// Reads one YAML document and notices repeated fields.
+/// Decodes one YAML document and reports duplicate fields.
 pub fn yaml_watched(text: &str) -> Result<Decoded, DecodeError> {
     let mut lines = Vec::new();
     let read = serde_saphyr::with_deserializer_from_str_with_options(text, yaml_options(false), |deserializer| {
@@ -125,7 +126,7 @@ pub fn yaml_watched(text: &str) -> Result<Decoded, DecodeError> {
     });
     match read {
         Ok(value) => Ok(Decoded { value, duplicates: Vec::new(), lines }),
-        // Whatever cannot be watched may be readable all the same.
+        // A document whose duplicates cannot be tracked may still be decodable.
         Err(_) => Ok(Decoded { value: yaml(text)?, duplicates: Vec::new(), lines: Vec::new() }),
     }
 }
@@ -139,24 +140,24 @@ fn yaml_options(strict: bool) -> serde_saphyr::Options {
     options
 }
 
-/// Reads one YAML document; of a repeated field the last one counts.
+/// Decodes one YAML document; the last of duplicate fields is used.
 pub fn yaml(text: &str) -> Result<Value, DecodeError> {
     serde_saphyr::from_str_with_options(text, yaml_options(false))
         .map_err(|e| DecodeError(format!("error converting YAML to JSON: {e}")))
 }
 
-/// Reads one YAML document and refuses repeated fields.
+/// Decodes one YAML document and rejects duplicate fields.
 pub fn yaml_strict(text: &str) -> Result<Value, DecodeError> {
     serde_saphyr::from_str_with_options(text, yaml_options(true))
         .map_err(|e| DecodeError(format!("error converting YAML to JSON: {e}")))
 }
 
-/// Whether a text looks like a JSON object.
+/// True if the text starts like a JSON object.
 pub fn looks_like_json(text: &str) -> bool {
     text.trim_start().starts_with('{')
 }
 
-/// Reads one document that is JSON or YAML.
+/// Decodes one document in JSON or YAML.
 pub fn json_or_yaml(bytes: &[u8]) -> Result<Decoded, DecodeError> {
     let text = std::str::from_utf8(bytes).map_err(|e| DecodeError(format!("not UTF-8: {e}")))?;
     if looks_like_json(text)
@@ -167,8 +168,8 @@ pub fn json_or_yaml(bytes: &[u8]) -> Result<Decoded, DecodeError> {
     yaml_watched(text)
 }
 
-/// Reads a stream of documents: JSON objects one after the other, or YAML documents between `---` lines. Empty
-/// documents are skipped.
+/// Decodes a stream of documents: consecutive JSON objects, or YAML documents between `---` lines.
+/// Empty documents are skipped.
 pub fn documents(text: &str) -> Result<Vec<Value>, DecodeError> {
     let mut documents = Vec::new();
     let mut rest = text;
@@ -200,7 +201,8 @@ pub fn documents(text: &str) -> Result<Vec<Value>, DecodeError> {
     Ok(documents)
 }
 
-/// Writes JSON with numbers in the shortest form, whole floats without a fraction, as Kubernetes' own encoder does.
+/// Encodes JSON with numbers in their shortest form, and whole floats without a fraction, as
+/// Kubernetes' encoder does.
 pub fn to_text(value: &Value) -> String {
     let mut text = String::new();
     write(value, &mut text);
@@ -213,7 +215,7 @@ fn write(value: &Value, text: &mut String) {
             Some(float) if number.is_f64() => {
                 let magnitude = float.abs();
                 if magnitude != 0.0 && !(1e-6..1e21).contains(&magnitude) {
-                    // Exponents have a sign and no leading zero.
+                    // Exponents have a sign and no leading zeros.
                     text.push_str(&format!("{float:e}").replace('e', if magnitude < 1.0 { "e" } else { "e+" }));
                 } else {
                     text.push_str(&format!("{float}"));
@@ -265,19 +267,19 @@ fn yaml_parts(text: &str) -> Vec<&str> {
     parts
 }
 
-/// Builds a value and watches for repeated fields.
+/// Deserializes a value and records duplicate fields.
 struct Watchful<'a> {
     at: &'a Trail<'a>,
     named: Named,
     repeated: &'a mut Vec<String>,
 }
 
-/// How a repeated field is named.
+/// How duplicate fields are reported.
 #[derive(Clone, Copy)]
 enum Named {
-    /// By its path, as the decoders of JSON do.
+    /// By path, as JSON decoders report them.
     ByPath,
-    /// By the line it is on, as those of YAML do.
+    /// By line, as YAML decoders report them.
     ByLine,
 }
 
@@ -287,7 +289,7 @@ impl Watchful<'_> {
     }
 }
 
-/// A key of YAML, asked for as JSON's are: one that is no text has one.
+/// A YAML key as a string; scalars that are not strings are converted.
 struct Key(String);
 
 impl<'de> Deserialize<'de> for Key {
@@ -336,7 +338,7 @@ impl<'de> Visitor<'de> for Watchful<'_> {
     }
 
     fn visit_u64<E>(self, value: u64) -> Result<Value, E> {
-        // Whole numbers beyond 63 bits are floats in Kubernetes.
+        // Integers beyond 63 bits are floats in Kubernetes.
         Ok(i64::try_from(value).map_or_else(|_| Value::from(value as f64), Value::from))
     }
 
@@ -401,7 +403,7 @@ mod tests {
     use serde_json::json as value;
 
     #[test]
-    fn repeated_fields_are_named() {
+    fn duplicate_fields_are_reported() {
         let decoded = json(br#"{"spec": {"a": 1, "a": 2, "list": [{"b": 1, "b": 1}]}}"#).expect("is JSON");
         assert_eq!(decoded.duplicates, ["spec.a", "spec.list[0].b"]);
         assert_eq!(decoded.value["spec"]["a"], 2);
@@ -419,7 +421,7 @@ mod tests {
     }
 
     #[test]
-    fn repeated_keys_of_yaml_are_named_by_line() {
+    fn duplicate_yaml_keys_are_reported_by_line() {
         let text = "\nspec:\n  foo: a\n  foo: b\n  list:\n  - {b: 1, b: 2}\n  on: 1\n  \"on\": 2\n7: x\n";
         let decoded = yaml_watched(text).expect("is YAML");
         let keys = [(4, "foo"), (6, "b"), (8, "on")];

@@ -1,25 +1,26 @@
-//! Graceful deletion: what a delete request does to an object that may end later.
+//! Graceful deletion: the effect of a delete request on an object with a grace period.
 
 use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
 
 use crate::{meta, times};
 
-/// What has to happen to the object now.
+/// The outcome of a delete request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Deletion {
-    /// It goes away.
+    /// The object is removed now.
     Now,
-    /// It was changed and stays until it has ended.
+    /// The object was changed and stays until its grace period ends.
     Graceful,
-    /// It is already on its way, and this request does not shorten that.
+    /// The object is already being deleted, and the request does not shorten its grace period.
     Pending,
 }
 
-/// Prepares the deletion of an object that is already being deleted, changing its metadata in place.
+/// Prepares the deletion of an object that is already being deleted, changing its metadata in
+/// place.
 ///
-/// `grace_period_seconds` is the wish of the request; `None` leaves the running period alone. A period can only be
-/// shortened. Returns also the period as it counts (a negative one means 1).
+/// `grace_period_seconds` is the value of the request; `None` keeps the current period. A period
+/// can only be shortened. Also returns the effective period (a negative value means 1).
 pub fn shorten(object: &mut Value, grace_period_seconds: Option<i64>, now: Timestamp) -> (Deletion, Option<i64>) {
     let wish = grace_period_seconds.map(|seconds| if seconds < 0 { 1 } else { seconds });
     let running = object.pointer("/metadata/deletionGracePeriodSeconds").and_then(Value::as_i64);
@@ -27,7 +28,7 @@ pub fn shorten(object: &mut Value, grace_period_seconds: Option<i64>, now: Times
     if let Some(running) = running {
         meta::metadata_mut(object).insert("deletionGracePeriodSeconds".to_owned(), Value::from(running));
     }
-    // A period of zero on the object means its end has been confirmed.
+    // A grace period of zero on the object means that its termination has been confirmed.
     let Some(running) = running.filter(|running| *running > 0) else { return (Deletion::Now, wish) };
     let Some(wish) = wish.filter(|wish| *wish < running) else {
         return (Deletion::Pending, wish_or_running(wish, running));
@@ -37,7 +38,8 @@ pub fn shorten(object: &mut Value, grace_period_seconds: Option<i64>, now: Times
         .checked_sub(SignedDuration::from_secs(running))
         .and_then(|start| start.checked_add(SignedDuration::from_secs(wish)))
         .unwrap_or(now);
-    // An end in the past means now, with a last second to get it done unless none is wanted.
+    // An end in the past means now, with one more second for termination unless the request asks
+    // for zero.
     let (end, left) = if shortened < now { (now, wish.min(1)) } else { (shortened, wish) };
     meta::set(object, "deletionTimestamp", &times::time(end));
     meta::metadata_mut(object).insert("deletionGracePeriodSeconds".to_owned(), Value::from(left));

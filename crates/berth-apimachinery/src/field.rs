@@ -1,14 +1,14 @@
-//! Field paths and the errors that name them, with the texts Kubernetes clients and people know.
+//! Field paths, and field errors with the messages of Kubernetes.
 //!
-//! A [`Path`] is a chain of borrowed steps on the stack: walking an object allocates nothing until an error has to
-//! be written down. This module does not decide what is wrong with a value; it says so.
+//! A [`Path`] is a chain of borrowed steps on the stack: walking an object allocates only when an
+//! error is reported. This module reports errors; it does not decide whether a value is valid.
 
 use std::collections::HashSet;
 use std::fmt;
 
 use serde_json::Value;
 
-/// Where in an object something is, for error texts such as `spec.template[0].name`.
+/// The path of a field in an object, for messages such as `spec.template[0].name`.
 #[derive(Clone, Copy, Debug)]
 pub struct Path<'a> {
     parent: Option<&'a Path<'a>>,
@@ -24,7 +24,7 @@ enum Step<'a> {
 }
 
 impl<'a> Path<'a> {
-    /// The object itself; its text is empty.
+    /// The object itself; its path is empty.
     pub const fn root() -> Self {
         Path { parent: None, step: Step::Root }
     }
@@ -62,7 +62,7 @@ impl fmt::Display for Path<'_> {
         for step in steps.into_iter().rev() {
             match step {
                 Step::Root => continue,
-                // An empty name stands for "this node" and leaves no trace.
+                // An empty name refers to the node itself and is not shown.
                 Step::Name("") => continue,
                 Step::Name(name) => {
                     if written {
@@ -79,18 +79,18 @@ impl fmt::Display for Path<'_> {
     }
 }
 
-/// What kind of mistake a field error reports; [`ErrorKind::reason`] is the cause reason of the Status object.
+/// The kind of a field error; [`ErrorKind::reason`] is its cause reason in the Status object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ErrorKind {
-    /// A value that must be there is missing or empty.
+    /// A required value is missing or empty.
     Required,
     /// The value is malformed or out of bounds.
     Invalid,
     /// The value has the wrong type.
     TypeInvalid,
-    /// The value names something that does not exist.
+    /// The value refers to an object that does not exist.
     NotFound,
-    /// The value is not one of the enumerated ones.
+    /// The value is not one of the supported values.
     NotSupported,
     /// The value occurs more than once where it must be unique.
     Duplicate,
@@ -100,7 +100,7 @@ pub enum ErrorKind {
     TooLong,
     /// There are more items than allowed.
     TooMany,
-    /// Something failed that is not the caller's fault.
+    /// An internal error, which the client did not cause.
     Internal,
 }
 
@@ -135,7 +135,7 @@ impl ErrorKind {
         }
     }
 
-    /// The kind with this reason text, as in [`ErrorKind::reason`].
+    /// The kind with this reason; the reverse of [`ErrorKind::reason`].
     pub fn from_reason(reason: &str) -> Option<Self> {
         use ErrorKind::*;
         [Required, Invalid, TypeInvalid, NotFound, NotSupported, Duplicate, Forbidden, TooLong, TooMany, Internal]
@@ -144,16 +144,16 @@ impl ErrorKind {
     }
 }
 
-/// One mistake in one field.
+/// An error of one field.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Error {
-    /// What kind of mistake.
+    /// The kind of error.
     pub kind: ErrorKind,
     /// The path of the field; `<nil>` for the whole object.
     pub field: String,
-    /// The offending value; `None` where showing it would not help (it is huge, or there is none).
+    /// The invalid value; `None` if there is none or it is too large to show.
     pub bad_value: Option<Value>,
-    /// What is expected, or why the value was refused; may be empty.
+    /// The expected value, or why the value was rejected; may be empty.
     pub detail: String,
 }
 
@@ -161,13 +161,14 @@ impl Error {
     fn new(kind: ErrorKind, path: &Path<'_>, bad_value: Option<Value>, detail: impl Into<String>) -> Self {
         let mut field = path.to_string();
         if field.is_empty() {
-            // An error about the whole object; upstream spells its path so, and clients see it in the causes.
+            // An error about the whole object; upstream spells its path so, and clients see it in
+            // the causes.
             field.push_str("<nil>");
         }
         Error { kind, field, bad_value, detail: detail.into() }
     }
 
-    /// A value that must be there is missing or empty.
+    /// A required value is missing or empty.
     pub fn required(path: &Path<'_>, detail: impl Into<String>) -> Self {
         Self::new(ErrorKind::Required, path, None, detail)
     }
@@ -177,7 +178,7 @@ impl Error {
         Self::new(ErrorKind::Invalid, path, Some(value.into()), detail)
     }
 
-    /// The same of a value that is not shown.
+    /// The value is malformed or out of bounds, and is not shown.
     pub fn invalid_without_value(path: &Path<'_>, detail: impl Into<String>) -> Self {
         Self::new(ErrorKind::Invalid, path, None, detail)
     }
@@ -187,12 +188,12 @@ impl Error {
         Self::new(ErrorKind::TypeInvalid, path, Some(value.into()), detail)
     }
 
-    /// The value names something that does not exist.
+    /// The value refers to an object that does not exist.
     pub fn not_found(path: &Path<'_>, value: impl Into<Value>) -> Self {
         Self::new(ErrorKind::NotFound, path, Some(value.into()), "")
     }
 
-    /// The value is not one of `supported`, which the text lists in the given order.
+    /// The value is not one of `supported`, which the message lists in the given order.
     pub fn not_supported<S: AsRef<str>>(path: &Path<'_>, value: impl Into<Value>, supported: &[S]) -> Self {
         let mut detail = String::new();
         if !supported.is_empty() {
@@ -208,12 +209,13 @@ impl Error {
         Self::new(ErrorKind::Duplicate, path, Some(value.into()), "")
     }
 
-    /// The field may not be set (to this) here.
+    /// The field may not be set, or not to this value.
     pub fn forbidden(path: &Path<'_>, detail: impl Into<String>) -> Self {
         Self::new(ErrorKind::Forbidden, path, None, detail)
     }
 
-    /// The value has more than `max_bytes` bytes. The value itself is not repeated. A negative maximum means unknown.
+    /// The value has more than `max_bytes` bytes. The message omits the value. A negative maximum
+    /// is unknown.
     pub fn too_long(path: &Path<'_>, max_bytes: i64) -> Self {
         let detail = match max_bytes {
             1 => "may not be more than 1 byte".to_owned(),
@@ -223,7 +225,8 @@ impl Error {
         Self::new(ErrorKind::TooLong, path, None, detail)
     }
 
-    /// There are `actual` items where at most `max` are allowed. A negative `actual` or `max` is unknown.
+    /// There are `actual` items where at most `max` are allowed. A negative `actual` or `max` is
+    /// unknown.
     pub fn too_many(path: &Path<'_>, actual: i64, max: i64) -> Self {
         let detail = match max {
             1 => "must have at most 1 item".to_owned(),
@@ -234,12 +237,12 @@ impl Error {
         Self::new(ErrorKind::TooMany, path, value, detail)
     }
 
-    /// Something failed that is not the caller's fault.
+    /// An internal error, which the client did not cause.
     pub fn internal(path: &Path<'_>, detail: impl Into<String>) -> Self {
         Self::new(ErrorKind::Internal, path, None, detail)
     }
 
-    /// The text without the field in front, as in `details.causes[].message`.
+    /// The message without the field path, as in `details.causes[].message`.
     pub fn body(&self) -> String {
         let mut text = self.kind.text().to_owned();
         let shows_value =
@@ -264,7 +267,8 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
-/// Joins several errors the way they appear in a Status message: alone, or bracketed and without repetitions.
+/// Joins errors as a Status message does: a single one alone, several in brackets and without
+/// duplicates.
 pub fn aggregate(errors: &[Error]) -> String {
     let mut seen: HashSet<String> = HashSet::with_capacity(errors.len());
     let mut texts: Vec<String> = errors.iter().map(ToString::to_string).collect();
@@ -275,7 +279,7 @@ pub fn aggregate(errors: &[Error]) -> String {
     }
 }
 
-/// A value as error texts show it: strings quoted, everything else as JSON.
+/// A value as error messages show it: strings quoted, other values as JSON.
 pub fn show(value: &Value) -> String {
     match value {
         Value::String(text) => quote(text),
@@ -284,14 +288,15 @@ pub fn show(value: &Value) -> String {
             _ => number.to_string(),
         },
         Value::Null | Value::Bool(_) => value.to_string(),
-        // Upstream's JSON writer escapes these for the sake of web pages; they only occur inside strings.
+        // Upstream's JSON encoder escapes these characters for HTML; they only occur in strings.
         Value::Array(_) | Value::Object(_) => {
             value.to_string().replace('<', "\\u003c").replace('>', "\\u003e").replace('&', "\\u0026")
         }
     }
 }
 
-/// A float in the shortest form that reads back, with an exponent from 1e21 up and below 1e-4.
+/// The shortest form of a float that parses to the same value, with an exponent from 1e21 up and
+/// below 1e-4.
 pub fn show_float(float: f64) -> String {
     let magnitude = float.abs();
     if magnitude != 0.0 && !(1e-4..1e21).contains(&magnitude) {
@@ -307,7 +312,7 @@ pub fn show_float(float: f64) -> String {
     }
 }
 
-/// A string in double quotes with Go's escapes, which is how every upstream message quotes.
+/// A string in double quotes with Go's escapes, as upstream messages quote.
 pub fn quote(text: &str) -> String {
     let mut out = String::with_capacity(text.len() + 2);
     out.push('"');
@@ -364,12 +369,12 @@ mod tests {
     }
 
     #[test]
-    fn an_error_about_the_whole_object_says_so() {
+    fn an_error_about_the_whole_object_has_the_path_nil() {
         assert_eq!(Error::required(&Path::root(), "").to_string(), "<nil>: Required value");
     }
 
     #[test]
-    fn repeated_errors_are_said_once() {
+    fn duplicate_errors_are_reported_once() {
         let error = Error::required(&Path::new("a"), "");
         assert_eq!(aggregate(&[error.clone(), error.clone()]), "a: Required value");
         let other = Error::required(&Path::new("b"), "");

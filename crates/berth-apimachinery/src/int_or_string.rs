@@ -1,17 +1,17 @@
-//! Values that are a whole number or a text such as a percentage (`maxUnavailable: 30%`).
+//! Values that are an integer or a string such as a percentage (`maxUnavailable: 30%`).
 
 use serde_json::Value;
 
-/// What an int-or-string means.
+/// The parsed form of an int-or-string.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Amount {
     /// A number.
     Number(i64),
-    /// So many hundredths of something.
+    /// A percentage of a total.
     Percent(i64),
 }
 
-/// Reads a text the way command lines do: a number if it is one of 32 bits, else the text.
+/// Parses a string as command lines do: to a number if it is a 32-bit integer, else to a string.
 pub fn parse(text: &str) -> Value {
     match text.parse::<i32>() {
         Ok(number) => Value::from(number),
@@ -19,7 +19,7 @@ pub fn parse(text: &str) -> Value {
     }
 }
 
-/// What a value means: a number, or a text that is a whole number with a percent sign.
+/// Parses a value: a number, or a string of an integer and a percent sign.
 pub fn amount(value: &Value) -> Result<Amount, String> {
     match value {
         Value::Number(number) => {
@@ -38,7 +38,7 @@ pub fn amount(value: &Value) -> Result<Amount, String> {
     }
 }
 
-/// The number a value means of a total; a percentage is rounded up or down.
+/// The number that a value denotes for a total; a percentage is rounded up or down.
 pub fn scaled(value: &Value, total: i64, round_up: bool) -> Result<i64, String> {
     Ok(match amount(value)? {
         Amount::Number(number) => number,

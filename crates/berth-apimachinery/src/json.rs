@@ -1,7 +1,8 @@
-//! The text of JSON values, written fast.
+//! Fast serialization of JSON values to text.
 //!
-//! Every write of the server ends in the text of an object, and most of that is strings that need no escape: whether one
-//! does is found out many bytes at a time. What is written is what `serde_json` writes.
+//! Every write of the server serializes an object, and most of it is strings that need no escaping.
+//! The check for characters to escape processes many bytes at a time. The output is that of
+//! `serde_json`.
 
 use serde_json::{Map, Value};
 
@@ -29,7 +30,7 @@ pub(crate) fn put(out: &mut Vec<u8>, value: &Value) {
     }
 }
 
-/// Appends the text of an object; the text of a member's value is left to `value_of`.
+/// Appends the text of an object; `value_of` writes the values of its members.
 pub(crate) fn put_members(
     out: &mut Vec<u8>,
     map: &Map<String, Value>,
@@ -60,10 +61,10 @@ pub(crate) fn put_string(out: &mut Vec<u8>, text: &str) {
     out.push(b'"');
 }
 
-/// Whether some character of a text is not written as it is.
+/// True if the string contains a character that must be escaped.
 pub(crate) fn needs_escape(text: &str) -> bool {
     let is_special = |byte: &u8| (*byte < b' ') | (*byte == b'"') | (*byte == b'\\');
-    // Without a way out in the middle a piece is looked at as a whole.
+    // Each chunk is checked without an early exit, so that the compiler can vectorize the check.
     let mut pieces = text.as_bytes().chunks_exact(16);
     let found = pieces.any(|piece| piece.iter().fold(false, |found, byte| found | is_special(byte)));
     found || pieces.remainder().iter().any(is_special)
@@ -98,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn an_escape_is_seen_wherever_it_stands() {
+    fn a_character_to_escape_is_found_at_any_position() {
         for code in (0..0x100).chain([0x2028, 0x1f600]) {
             let character = char::from_u32(code).expect("a character");
             for before in 0..20 {

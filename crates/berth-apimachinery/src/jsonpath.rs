@@ -1,7 +1,8 @@
 //! The JSONPath dialect of printer columns, scale subresources and selectable fields.
 //!
-//! `.spec.replicas`, `{.items[0].name}`, `.status.conditions[?(@.type=="Ready")].status`, `['a.b']`, `[*]`, `[-1:]`, `..name`. No
-//! functions, no ranges, no templates.
+//! Supported: `.spec.replicas`, `{.items[0].name}`,
+//! `.status.conditions[?(@.type=="Ready")].status`, `['a.b']`, `[*]`, `[-1:]`, `..name`. Functions,
+//! ranges and templates are not supported.
 
 use serde_json::Value;
 
@@ -43,7 +44,7 @@ enum Comparison {
     GreaterOrEqual,
 }
 
-/// Why a path could not be read.
+/// Why a path cannot be parsed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("JSON path {path}: {problem}")]
 pub struct JsonPathError {
@@ -52,7 +53,7 @@ pub struct JsonPathError {
 }
 
 impl JsonPath {
-    /// Reads a path, with or without braces around it.
+    /// Parses a path, with or without braces around it.
     pub fn parse(text: &str) -> Result<Self, JsonPathError> {
         let trimmed = text.trim();
         let inner = trimmed.strip_prefix('{').and_then(|rest| rest.strip_suffix('}')).unwrap_or(trimmed);
@@ -62,7 +63,7 @@ impl JsonPath {
             .map_err(|problem| JsonPathError { path: text.to_owned(), problem })
     }
 
-    /// Everything the path leads to, in document order.
+    /// All values that the path selects, in document order.
     pub fn find<'a>(&self, value: &'a Value) -> Vec<&'a Value> {
         let mut found = vec![value];
         for step in &self.steps {
@@ -75,12 +76,13 @@ impl JsonPath {
         found
     }
 
-    /// The first value the path leads to.
+    /// The first value that the path selects.
     pub fn first<'a>(&self, value: &'a Value) -> Option<&'a Value> {
         self.find(value).into_iter().next()
     }
 
-    /// The names of a path of plain fields, as of a scale subresource; `None` for anything else.
+    /// The field names of a path that has only plain fields, as for a scale subresource; `None` for
+    /// other paths.
     pub fn fields(&self) -> Option<Vec<&str>> {
         self.steps.iter().map(|step| if let Step::Field(name) = step { Some(name.as_str()) } else { None }).collect()
     }
@@ -172,7 +174,7 @@ fn parse_steps(text: &str) -> Result<Vec<Step>, &'static str> {
             }
             rest = field(rest, &mut steps)?;
         } else if let Some(after) = rest.strip_prefix('.') {
-            // A lone dot is the value itself, and `.['x']` is `['x']`.
+            // A single dot selects the value itself, and `.['x']` is `['x']`.
             rest = if after.is_empty() || after.starts_with('[') { after } else { field(after, &mut steps)? };
         } else if let Some(after) = rest.strip_prefix('[') {
             let end = closing(after)?;
@@ -207,7 +209,7 @@ fn field<'a>(text: &'a str, steps: &mut Vec<Step>) -> Result<&'a str, &'static s
     Ok(&text[end..])
 }
 
-/// Where the bracket closes, quotes and inner brackets being skipped.
+/// The position of the closing bracket; quoted parts and inner brackets are skipped.
 fn closing(text: &str) -> Result<usize, &'static str> {
     let mut quote = None;
     let mut depth = 0;

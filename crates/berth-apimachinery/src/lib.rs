@@ -1,18 +1,19 @@
-//! Kubernetes' API mechanics over JSON values, pure.
+//! The API mechanics of Kubernetes as pure functions over JSON values.
 //!
-//! Everything a Kubernetes API server does to an object between the wire and the store, as functions over
-//! [`serde_json::Value`]: reading, naming, validating, defaulting, pruning, patching, applying, selecting, printing.
-//! No clock, no I/O, no Kubernetes client: time is an argument, schemas are handed in.
+//! Implements the steps of an API server between the network and the store as functions over
+//! [`serde_json::Value`]: decoding, naming, validating, defaulting, pruning, patching, applying,
+//! selecting and printing. It uses no clock, no I/O and no Kubernetes client: time and schemas are
+//! arguments.
 //!
-//! | what | where |
+//! | purpose | modules |
 //! |---|---|
-//! | saying what is wrong | [`field`], [`status`] |
-//! | reading objects and requests | [`decode`], [`meta`], [`selector`], [`revision`], [`jsonpath`] |
+//! | reporting errors | [`field`], [`status`] |
+//! | decoding objects and requests | [`decode`], [`meta`], [`selector`], [`revision`], [`jsonpath`] |
 //! | single values | [`quantity`], [`int_or_string`], [`times`], [`cron`], [`names`], [`regexp`] |
 //! | whole objects | [`validation`], [`schema`], [`openapi`], [`builtin`], [`meaning`] |
 //! | changing objects | [`patch`], [`apply`], [`deletion`] |
 //! | showing objects | [`table`] |
-//! | who is asked, what is left | [`rules`], [`quota`] |
+//! | matching webhook rules, counting quota usage | [`rules`], [`quota`] |
 
 pub mod apply;
 pub mod builtin;

@@ -1,24 +1,25 @@
-//! Finding `metadata` and its `managedFields` in the text of an object without reading either: half of a typical object
-//! says who set which field, and most readers never ask. Text that is not what it should be has none: whoever decodes it
-//! says what is wrong.
+//! Locates `metadata` and its `managedFields` in the text of an object without parsing either.
+//! Field ownership is half of a typical object, and most readers do not use it. Malformed text has
+//! no location: the decoder reports its errors.
 
 use std::ops::Range;
 
-/// Where `"managedFields": ...` of the metadata stands, with the comma that separates it from its neighbour.
+/// The byte range of `"managedFields": ...` in metadata, including the comma that separates it from
+/// its neighbour.
 pub fn managed_fields(text: &[u8]) -> Option<Range<usize>> {
     place(text).map(|place| place.member)
 }
 
-/// Where in a text `managedFields` stand.
+/// The location of `managedFields` in a text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// The member with the comma that separates it from its neighbour, as [`managed_fields`] says it.
+    /// The member with its separating comma, as returned by [`managed_fields`].
     pub member: Range<usize>,
     /// Its value.
     pub list: Range<usize>,
 }
 
-/// The same as [`managed_fields`] together with where the list itself stands.
+/// Like [`managed_fields`], and also returns the range of the list itself.
 pub fn place(text: &[u8]) -> Option<Place> {
     let (_, metadata) = member(text, skip_space(text, 0), b"\"metadata\"")?;
     let (key, value) = member(text, metadata, b"\"managedFields\"")?;
@@ -26,8 +27,9 @@ pub fn place(text: &[u8]) -> Option<Place> {
     Some(Place { member: with_comma(text, key, list.end)?, list })
 }
 
-/// Where the items of the list that is the whole text stand. Each is an object: `member` is told the number of the item
-/// and where keys (with their quotes) and values of its members stand.
+/// The ranges of the items of a list that is the whole text. Each item is an object. `member` is
+/// called for each of its members, with the item's index and the ranges of the key (with its
+/// quotes) and the value.
 pub(crate) fn items(
     text: &[u8],
     mut member: impl FnMut(usize, Range<usize>, Range<usize>),
@@ -57,7 +59,8 @@ pub(crate) fn items(
     Some(items)
 }
 
-/// Where the value of `metadata` stands, and `managedFields` in it as [`managed_fields`] says it.
+/// The range of the value of `metadata`, and that of its `managedFields` as returned by
+/// [`managed_fields`].
 pub fn metadata(text: &[u8]) -> Option<(Range<usize>, Option<Range<usize>>)> {
     let (_, start) = member(text, skip_space(text, 0), b"\"metadata\"")?;
     let mut managed = None;
@@ -72,7 +75,7 @@ pub fn metadata(text: &[u8]) -> Option<(Range<usize>, Option<Range<usize>>)> {
     Some((start..members.at + 1, managed))
 }
 
-/// A member's text with the comma behind it or, if it is the last one, the comma before it.
+/// The range of a member with the comma after it or, for the last member, the comma before it.
 fn with_comma(text: &[u8], key: usize, end: usize) -> Option<Range<usize>> {
     let after = skip_space(text, end);
     if text.get(after) == Some(&b',') {
@@ -82,7 +85,8 @@ fn with_comma(text: &[u8], key: usize, end: usize) -> Option<Range<usize>> {
     Some(if text[before] == b',' { before..end } else { key..end })
 }
 
-/// Where the member with this (quoted) key begins in the object at `start`, and where its value does.
+/// The start of the member with this (quoted) key in the object at `start`, and the start of its
+/// value.
 fn member(text: &[u8], start: usize, key: &[u8]) -> Option<(usize, usize)> {
     let mut members = Members::of(text, start)?;
     while let Some((at, value)) = members.next()? {
@@ -94,7 +98,7 @@ fn member(text: &[u8], start: usize, key: &[u8]) -> Option<(usize, usize)> {
     None
 }
 
-/// Quotes are part of what is compared, so a key is not taken for a longer one.
+/// Compares the key with its quotes, so that it does not match a longer key.
 fn is_key(text: &[u8], at: usize, key: &[u8]) -> bool {
     text[at..].starts_with(key)
 }
@@ -102,7 +106,7 @@ fn is_key(text: &[u8], at: usize, key: &[u8]) -> bool {
 /// A walk over the members of an object.
 struct Members<'t> {
     text: &'t [u8],
-    /// A key, or the end of the object.
+    /// Position of a key, or of the end of the object.
     at: usize,
 }
 
@@ -111,7 +115,7 @@ impl<'t> Members<'t> {
         (text.get(start) == Some(&b'{')).then(|| Members { text, at: skip_space(text, start + 1) })
     }
 
-    /// Where the next key begins and where its value does; `Some(None)` at the end of the object.
+    /// The start of the next key and of its value; `Some(None)` at the end of the object.
     fn next(&self) -> Option<Option<(usize, usize)>> {
         match self.text.get(self.at)? {
             b'}' => Some(None),
@@ -123,7 +127,7 @@ impl<'t> Members<'t> {
         }
     }
 
-    /// Goes on behind a value that ends at `end`.
+    /// Continues after a value that ends at `end`.
     fn after(&mut self, end: usize) -> Option<()> {
         self.at = skip_space(self.text, end);
         match self.text.get(self.at)? {
@@ -146,10 +150,11 @@ fn skip_space(text: &[u8], mut at: usize) -> usize {
 
 const SHORT: usize = 24;
 
-/// The end of the string that begins at `at`.
+/// The end of the string that starts at `at`.
 fn skip_string(text: &[u8], mut at: usize) -> Option<usize> {
     at += 1;
-    // Most are keys and short: looking at a few bytes costs less than the call that looks at many.
+    // Most strings are short keys: checking a few bytes is cheaper than calling the search for long
+    // strings.
     for byte in text.get(at..)?.iter().take(SHORT) {
         match byte {
             b'"' => return Some(at + 1),
@@ -166,7 +171,7 @@ fn skip_string(text: &[u8], mut at: usize) -> Option<usize> {
     }
 }
 
-/// The end of the value that begins at `at`.
+/// The end of the value that starts at `at`.
 fn skip_value(text: &[u8], mut at: usize) -> Option<usize> {
     let mut depth = 0_usize;
     loop {

@@ -1,16 +1,16 @@
-//! When two values say the same, however they were written.
+//! Semantic equality of values that are written differently.
 //!
-//! What may not change is compared by what it says. Clients that read an object and write it back do not write what they
-//! have read: Go's types write an empty struct where there was none, and leave out a list, a text or a flag that was there and
-//! empty.
+//! Immutable fields are compared by meaning. A client that reads an object and writes it back may
+//! change its text: Go's types write an empty struct where there was none, and omit an empty list,
+//! an empty string or a false flag.
 
 use serde_json::Value;
 
 use crate::schema::{AdditionalProperties, Schema};
 use crate::{builtin, zeros};
 
-/// Do both say the same, where nothing, null, an empty map and an empty list are one? For what Kubernetes' own types
-/// hold there is [`same_as`], which knows more.
+/// True if both values mean the same, where absent, null, an empty map and an empty list are equal.
+/// For values of Kubernetes' own types, [`same_as`] is more precise.
 pub fn same(a: &Value, b: &Value) -> bool {
     match (a, b) {
         (Value::Object(fields), Value::Object(others)) => {
@@ -33,8 +33,9 @@ fn says_nothing(value: &Value) -> bool {
     }
 }
 
-/// Do both say the same to a type of Kubernetes, for example `io.k8s.api.core.v1.PodTemplateSpec`? Beside what [`same`]
-/// takes for one, the zero of a field that is no pointer is nothing, and an amount is one however it is written.
+/// True if both values mean the same to a type of Kubernetes, such as
+/// `io.k8s.api.core.v1.PodTemplateSpec`. Beyond [`same`], the zero value of a field that is not a
+/// pointer equals an absent field, and quantities are compared by amount.
 pub fn same_as(definition: &str, a: &Value, b: &Value) -> bool {
     if a == b {
         return true;
@@ -45,7 +46,8 @@ pub fn same_as(definition: &str, a: &Value, b: &Value) -> bool {
     }
 }
 
-/// The value as a type of Kubernetes reads and writes it. `None` for what the type cannot hold or would forget a part of.
+/// The value as a type of Kubernetes decodes and encodes it. `None` if the type cannot hold the
+/// value or would drop a part of it.
 fn read_as(definition: &str, value: &Value) -> Option<Value> {
     let schema = builtin::document().definition(definition)?;
     let mut read = value.clone();
@@ -54,7 +56,7 @@ fn read_as(definition: &str, value: &Value) -> Option<Value> {
     forgotten.is_empty().then_some(read)
 }
 
-/// Leaves out also the zeros that the type writes where there were none.
+/// Removes the zero values that the type would write for absent fields.
 fn leave_out_zeros(schema: &Schema, definition: &str, value: &mut Value) {
     let node = schema.target();
     match value {
@@ -103,7 +105,7 @@ mod tests {
     const TEMPLATE: &str = "io.k8s.api.core.v1.PodTemplateSpec";
 
     #[test]
-    fn nothing_is_said_in_several_ways() {
+    fn absent_null_and_empty_values_are_equal() {
         let plain = json!({"a": 1, "list": [{"x": "y"}]});
         for more in [json!({"b": {}}), json!({"b": null}), json!({"b": []}), json!({"b": {"c": {"d": null}}})] {
             let mut wordy = plain.clone();
@@ -120,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn a_type_knows_which_zeros_say_nothing() {
+    fn zero_values_of_plain_fields_equal_absent_ones() {
         let template = |env: Value, grace: Value, cpu: &str| {
             json!({"metadata": {"creationTimestamp": null}, "spec": {"terminationGracePeriodSeconds": grace, "containers": [
                 {"name": "c", "env": [env], "resources": {"requests": {"cpu": cpu}}}]}})
@@ -136,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn a_zero_that_is_always_written_says_no_more_than_none() {
+    fn an_always_written_zero_equals_an_absent_value() {
         const SET: &str = "io.k8s.api.apps.v1.StatefulSetSpec";
         let set = |more: Value| {
             let mut set = json!({"replicas": 1, "template": {"metadata": {"labels": {"a": ""}}}});
@@ -150,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_type_would_forget_is_compared_as_it_stands() {
+    fn values_that_the_type_would_drop_are_compared_unchanged() {
         let (one, other) = (json!({"spec": {"later": 1}}), json!({"spec": {"later": 2}}));
         assert!(!same_as(TEMPLATE, &one, &other));
         assert!(!same_as(TEMPLATE, &json!({"spec": "x"}), &json!({"spec": "y"})), "nor what it cannot hold");

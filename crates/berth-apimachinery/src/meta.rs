@@ -1,8 +1,8 @@
-//! Typed access to the parts of an object every kind has: apiVersion, kind and metadata, and the names of kinds and
-//! resources.
+//! Typed access to the common parts of every object: apiVersion, kind and metadata, and the names
+//! of kinds and resources.
 //!
-//! Objects stay JSON. The accessors never fail: what is absent or has the wrong type reads as empty, because
-//! validation reports such objects before anything here looks at them.
+//! Objects stay JSON. The accessors never fail: an absent value, or one of the wrong type, reads as
+//! empty. Validation rejects malformed objects before this module reads them.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -104,9 +104,9 @@ pub struct OwnerReference<'a> {
     pub name: &'a str,
     /// Uid of the owner.
     pub uid: &'a str,
-    /// Whether this is the one managing controller.
+    /// True for the managing controller; at most one owner is.
     pub controller: bool,
-    /// Whether foreground deletion of the owner waits for this object.
+    /// True if foreground deletion of the owner waits for this object.
     pub block_owner_deletion: bool,
 }
 
@@ -134,7 +134,7 @@ fn owner_reference(entry: &Value) -> OwnerReference<'_> {
     }
 }
 
-/// Drops owner references that repeat an earlier one entirely; says whether any was dropped.
+/// Drops owner references that equal an earlier one. Returns true if any was dropped.
 pub fn dedup_owner_references(object: &mut Value) -> bool {
     let metadata = object.get_mut("metadata").and_then(Value::as_object_mut);
     let Some(list) = metadata.and_then(|it| it.get_mut("ownerReferences")).and_then(Value::as_array_mut) else {
@@ -144,13 +144,13 @@ pub fn dedup_owner_references(object: &mut Value) -> bool {
     if before < 2 {
         return false;
     }
-    // Maps are sorted: what is the same is the same text.
+    // Maps are sorted, so equal references have equal text.
     let mut seen: HashSet<String> = HashSet::with_capacity(before);
     list.retain(|reference| seen.insert(reference.to_string()));
     list.len() != before
 }
 
-/// `metadata`, made if it is absent. An object that is not a map becomes one.
+/// `metadata`, created if absent. An object that is not a map is replaced by one.
 pub fn metadata_mut(object: &mut Value) -> &mut Map<String, Value> {
     map_mut(map_mut(object).entry("metadata").or_insert_with(|| Value::Object(Map::new())))
 }
@@ -163,7 +163,7 @@ pub fn map_mut(value: &mut Value) -> &mut Map<String, Value> {
     value.as_object_mut().expect("made a map just above")
 }
 
-/// Sets a text field of metadata; an empty text removes it.
+/// Sets a string field of metadata; an empty string removes it.
 pub fn set(object: &mut Value, field: &str, text: &str) {
     let meta = metadata_mut(object);
     if text.is_empty() {
@@ -195,7 +195,7 @@ pub fn take_managed_fields(object: &mut Value) -> Option<Value> {
     object.get_mut("metadata")?.as_object_mut()?.remove("managedFields")
 }
 
-/// Whether two objects are equal when `metadata.managedFields` is not looked at.
+/// True if two objects are equal apart from `metadata.managedFields`.
 pub fn equal_ignoring_managed_fields(a: &Value, b: &Value) -> bool {
     let (Some(a), Some(b)) = (a.as_object(), b.as_object()) else { return a == b };
     let same = |a: &Map<String, Value>, b: &Map<String, Value>, ignored: &str| {
@@ -204,7 +204,7 @@ pub fn equal_ignoring_managed_fields(a: &Value, b: &Value) -> bool {
             && a.iter().filter(|(key, _)| *key != ignored).all(|(key, value)| b.get(key) == Some(value))
     };
     let no_metadata = Map::new();
-    // Metadata of a wrong type is refused elsewhere; here it is no difference.
+    // Metadata of a wrong type is rejected elsewhere; it compares as empty here.
     fn of<'a>(map: &'a Map<String, Value>, none: &'a Map<String, Value>) -> &'a Map<String, Value> {
         map.get("metadata").and_then(Value::as_object).unwrap_or(none)
     }
@@ -339,7 +339,7 @@ impl GroupVersionKind {
         GroupVersionKind { group: group.to_owned(), version: version.to_owned(), kind: kind.to_owned() }
     }
 
-    /// What an object says it is.
+    /// The group, version and kind of an object.
     pub fn of(object: &Value) -> Result<Self, String> {
         Ok(GroupVersion::parse(api_version(object))?.with_kind(kind(object)))
     }
@@ -366,7 +366,7 @@ impl GroupVersionKind {
         self.group_version().to_string()
     }
 
-    /// Guesses the resource names (plural, singular) of a kind: lower case with an English plural.
+    /// Guesses the plural and singular resource names of a kind: lower case with an English plural.
     pub fn guess_resource(&self) -> (GroupVersionResource, GroupVersionResource) {
         let singular = self.kind.to_lowercase();
         let plural = if singular.ends_with("endpoints") {
@@ -409,7 +409,8 @@ impl GroupVersionResource {
         GroupVersionResource { group: group.to_owned(), version: version.to_owned(), resource: resource.to_owned() }
     }
 
-    /// Reads `resource.version.group`, as command lines spell it. `None` with fewer than three parts.
+    /// Reads `resource.version.group`, as command lines spell it. `None` with fewer than three
+    /// parts.
     pub fn parse_argument(text: &str) -> Option<Self> {
         let (resource, rest) = text.split_once('.')?;
         let (version, group) = rest.split_once('.')?;
@@ -433,7 +434,8 @@ impl fmt::Display for GroupVersionResource {
     }
 }
 
-/// Orders versions as clients should prefer them, best first: `v2`, `v1`, `v2beta1`, `v1alpha1`, then anything else by name.
+/// Orders versions by client preference, best first: `v2`, `v1`, `v2beta1`, `v1alpha1`, then other
+/// names alphabetically.
 pub fn compare_versions(a: &str, b: &str) -> std::cmp::Ordering {
     match (version_rank(a), version_rank(b)) {
         (Some(x), Some(y)) => y.cmp(&x),

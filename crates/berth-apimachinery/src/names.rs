@@ -1,14 +1,14 @@
-//! The dialects of names: labels, subdomains, qualified names, label values, paths and ports.
+//! Validation of names: labels, subdomains, qualified names, label values, paths and ports.
 //!
-//! Each check returns the messages of what is wrong; an empty list means the text is fine. Checks are loops over bytes,
-//! not regular expressions: every write of every object passes several of them. The texts quote the regular
-//! expression people know from Kubernetes.
+//! Each check returns error messages; an empty list means that the text is valid. Checks are loops
+//! over bytes instead of regular expressions, because every write of an object runs several of
+//! them. The messages quote the regular expressions of Kubernetes.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-/// Longest DNS label (RFC 1123, RFC 1035).
+/// Maximum length of a DNS label (RFC 1123, RFC 1035).
 pub const LABEL_LENGTH_MAX: usize = 63;
-/// Longest DNS subdomain (RFC 1123).
+/// Maximum length of a DNS subdomain (RFC 1123).
 pub const SUBDOMAIN_LENGTH_MAX: usize = 253;
 
 const LABEL: &str = "[a-z0-9]([-a-z0-9]*[a-z0-9])?";
@@ -20,7 +20,8 @@ const QUALIFIED_TEXT: &str =
 const LABEL_VALUE: &str = "(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?";
 const LABEL_VALUE_TEXT: &str = "a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character";
 
-/// `text (e.g. 'a',  or 'b', regex used for validation is 're')`: how upstream quotes the rule that was broken.
+/// `text (e.g. 'a',  or 'b', regex used for validation is 're')`: upstream's message for a violated
+/// rule.
 fn rule(text: &str, regex: &str, examples: &[&str]) -> String {
     let mut out = format!("{text} (");
     if !examples.is_empty() {
@@ -40,7 +41,8 @@ fn too_many_bytes(max: usize) -> String {
     format!("must be no more than {max} bytes")
 }
 
-/// Starts and ends with an alphanumeric byte, `inner` in between.
+/// True if the text starts and ends with a byte that `edge` accepts, and `inner` accepts the bytes
+/// between.
 fn bracketed(text: &str, edge: impl Fn(u8) -> bool, inner: impl Fn(u8) -> bool) -> bool {
     match text.as_bytes() {
         [] => false,
@@ -72,7 +74,7 @@ pub fn is_dns1123_label(text: &str) -> Vec<String> {
         messages.push(too_long(LABEL_LENGTH_MAX));
     }
     if !label_shape(text) {
-        // A subdomain in the place of a label is a mistake with a shorter explanation.
+        // A subdomain in place of a label gets a shorter explanation.
         if subdomain_shape(text) {
             messages.push("must not contain dots".to_owned());
         } else {
@@ -94,7 +96,7 @@ pub fn is_dns1123_subdomain(text: &str) -> Vec<String> {
     messages
 }
 
-/// A DNS subdomain in which upper case is fine.
+/// A DNS subdomain that may contain upper-case letters.
 pub fn is_dns1123_subdomain_caseless(text: &str) -> Vec<String> {
     let mut messages = Vec::new();
     if text.len() > SUBDOMAIN_LENGTH_MAX {
@@ -146,7 +148,8 @@ pub fn is_wildcard_dns1123_subdomain(text: &str) -> Vec<String> {
     messages
 }
 
-/// `prefix/name` or `name`, as of label keys, annotation keys, finalizers, conditions, resources.
+/// `prefix/name` or `name`, the form of label keys, annotation keys, finalizers, conditions and
+/// resources.
 pub fn is_qualified_name(text: &str) -> Vec<String> {
     let mut messages = Vec::new();
     let name = match text.split('/').collect::<Vec<_>>()[..] {
@@ -194,7 +197,7 @@ pub fn is_label_value(text: &str) -> Vec<String> {
     messages
 }
 
-/// A name that can stand in a URL path: not `.` or `..`, no `/` or `%`.
+/// A name that is valid as a URL path segment: not `.` or `..`, no `/` or `%`.
 pub fn is_path_segment_name(text: &str) -> Vec<String> {
     match text {
         "." => vec!["may not be '.'".to_owned()],
@@ -203,12 +206,12 @@ pub fn is_path_segment_name(text: &str) -> Vec<String> {
     }
 }
 
-/// The start of a name that can stand in a URL path: no `/` or `%`.
+/// A prefix of a name that is valid as a URL path segment: no `/` or `%`.
 pub fn is_path_segment_prefix(text: &str) -> Vec<String> {
     ["/", "%"].into_iter().filter(|c| text.contains(c)).map(|c| format!("may not contain '{c}'")).collect()
 }
 
-/// A name in the C language.
+/// A C identifier.
 pub fn is_c_identifier(text: &str) -> Vec<String> {
     let shape =
         text.bytes().enumerate().all(|(i, b)| b == b'_' || b.is_ascii_alphabetic() || (i > 0 && b.is_ascii_digit()));
@@ -299,7 +302,8 @@ fn within(number: i64, low: i64, high: i64) -> Vec<String> {
     }
 }
 
-/// The name of a port: at most 15 lower-case letters, digits and single dashes, at least one letter.
+/// The name of a port: at most 15 lower-case letters, digits and single dashes, at least one
+/// letter.
 pub fn is_port_name(text: &str) -> Vec<String> {
     let mut messages = Vec::new();
     if text.len() > 15 {
@@ -320,7 +324,7 @@ pub fn is_port_name(text: &str) -> Vec<String> {
     messages
 }
 
-/// A whole number followed by `%`.
+/// An integer followed by `%`.
 pub fn is_percent(text: &str) -> Vec<String> {
     let digits = text.strip_suffix('%').unwrap_or_default();
     if !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit()) {
@@ -329,7 +333,7 @@ pub fn is_percent(text: &str) -> Vec<String> {
     vec![rule("a valid percent string must be a numeric string followed by an ending '%'", "[0-9]+%", &["1%", "93%"])]
 }
 
-/// A decimal integer written the one canonical way.
+/// A decimal integer in canonical form.
 pub fn is_decimal_integer(text: &str) -> Vec<String> {
     if text.is_empty() {
         return vec!["must be non-empty".to_owned()];
@@ -340,7 +344,7 @@ pub fn is_decimal_integer(text: &str) -> Vec<String> {
     if canonical { Vec::new() } else { vec!["must be a valid decimal integer in canonical form".to_owned()] }
 }
 
-/// A subdomain of at least two labels; empty is not enough.
+/// A subdomain of at least two labels.
 pub fn is_fully_qualified_name(text: &str) -> Vec<String> {
     if text.is_empty() {
         return vec![String::new()];
@@ -386,7 +390,7 @@ pub fn is_domain_prefixed_path(text: &str) -> Vec<String> {
     messages
 }
 
-/// `domain/name`, a qualified name whose prefix is not optional.
+/// `domain/name`, a qualified name with a required prefix.
 pub fn is_domain_prefixed_key(text: &str) -> Vec<String> {
     if text.is_empty() {
         return vec![String::new()];
@@ -402,7 +406,7 @@ enum Address {
     V6(Ipv6Addr),
 }
 
-/// Reads an address; the flag of an IPv4 address says that a part had leading zeros.
+/// Parses an address; the flag of an IPv4 address is true if an octet has leading zeros.
 fn address(text: &str) -> Option<Address> {
     if let Ok(v6) = text.parse::<Ipv6Addr>() {
         return Some(Address::V6(v6));

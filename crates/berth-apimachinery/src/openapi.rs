@@ -1,7 +1,8 @@
 //! The OpenAPI document of built-in kinds as schemas.
 //!
-//! The document is large and most of it is never asked for, so its definitions are texts that are parsed when first
-//! needed, as schemas with everything they refer to, and kept. Works on OpenAPI v2 (`definitions`) and on the schemas of v3 (`components.schemas`).
+//! The document is large and most of it is never used. Its definitions are therefore kept as text,
+//! and parsed to schemas, together with the definitions they refer to, on first use. Supports
+//! OpenAPI v2 (`definitions`) and the schemas of v3 (`components.schemas`).
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
@@ -15,12 +16,12 @@ use crate::meta::GroupVersionKind;
 use crate::schema::{AdditionalProperties, Otherwise, Reads, Reference, Schema, parse_built_in};
 use crate::zeros;
 
-/// Definition of `resource.Quantity`, the one text type with arithmetic.
+/// Definition of `resource.Quantity`, a string type that holds an amount.
 const QUANTITY: &str = "io.k8s.apimachinery.pkg.api.resource.Quantity";
-/// What the names of the types of CustomResourceDefinitions begin with.
+/// Prefix of the type names of CustomResourceDefinitions.
 const EXTENSIONS: &str = "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.";
 
-/// The part of either kind of document that is read.
+/// The part of a v2 or v3 document that is used.
 #[derive(Deserialize)]
 struct Written {
     #[serde(default)]
@@ -35,7 +36,7 @@ struct Components {
     schemas: BTreeMap<String, Box<RawValue>>,
 }
 
-/// What a definition says about the kinds it is of.
+/// The kinds that a definition declares.
 #[derive(Deserialize)]
 struct Described {
     #[serde(default, rename = "x-kubernetes-group-version-kind")]
@@ -50,7 +51,7 @@ struct WrittenKind {
     kind: String,
 }
 
-/// A definition as written.
+/// A definition as published.
 struct Definition {
     text: Box<str>,
     value: OnceLock<Value>,
@@ -76,10 +77,10 @@ impl std::fmt::Debug for Document {
 }
 
 impl Document {
-    /// Takes the text of a document apart; no definition is parsed yet.
+    /// Splits the text of a document into definitions; no definition is parsed yet.
     ///
     /// # Errors
-    /// What the text is not a document.
+    /// The text is not an OpenAPI document.
     pub fn new(text: &str) -> Result<Self, serde_json::Error> {
         let Written { definitions, components } = serde_json::from_str(text)?;
         let written = if definitions.is_empty() { components.schemas } else { definitions };
@@ -114,15 +115,15 @@ impl Document {
         self.definitions.keys().map(String::as_str)
     }
 
-    /// A definition as written.
+    /// A definition as published.
     pub fn raw(&self, name: &str) -> Option<&Value> {
         self.definitions.get(name).map(Definition::value)
     }
 
-    /// The schema of a definition, with everything it refers to linked. Definitions that cannot be parsed, or do not
-    /// exist, are absent.
+    /// The schema of a definition, with all its references linked. `None` if the definition does
+    /// not exist or cannot be parsed.
     pub fn definition(&self, name: &str) -> Option<Arc<Schema>> {
-        // A poisoned cache is still a cache: entries are only ever added whole.
+        // A poisoned cache is still valid: entries are only added whole.
         let mut parsed = self.parsed.lock();
         if let Some(schema) = parsed.get(name) {
             return Some(schema.clone());
@@ -149,7 +150,8 @@ impl Document {
         for schema in fresh {
             each_reference(&schema, &mut |reference| {
                 if let Some(target) = parsed.get(&reference.name) {
-                    // Already linked only if the same definition was reached twice; then to the same target.
+                    // Linked already only if the same definition was reached twice, with the same
+                    // target.
                     let _ = reference.target.set(target.clone());
                 }
             });
@@ -158,7 +160,7 @@ impl Document {
     }
 }
 
-/// What a definition's type reads whose schema says nothing of it.
+/// How the Go type of a definition decodes its value, where the published schema does not say it.
 ///
 /// Source: the documentation of the types of apiextensions.k8s.io/v1.
 fn reads(definition: &str) -> Option<Reads> {
@@ -174,7 +176,7 @@ fn reads(definition: &str) -> Option<Reads> {
     Some(Reads::SchemaOr(Arc::new(schema), otherwise))
 }
 
-/// Marks the fields that are left out when they are empty.
+/// Marks the fields that are omitted when they are empty.
 fn mark_omitted(definition: &str, schema: &mut Schema) {
     let kept = zeros::kept(definition);
     for (name, property) in &mut schema.properties {
@@ -182,7 +184,7 @@ fn mark_omitted(definition: &str, schema: &mut Schema) {
             Some(kept) => kept.contains(name.as_str()),
             None => schema.required.contains(name),
         };
-        // Nobody else has it yet.
+        // The property is not shared yet.
         if let Some(property) = Arc::get_mut(property) {
             property.omit_empty = property.reference.is_none() && !is_kept;
         }

@@ -1,10 +1,12 @@
-//! Objects whose `metadata.managedFields` is one text: the list's own.
+//! Objects whose `metadata.managedFields` is packed: kept as the text of the list.
 //!
-//! That list is half of a typical object, and nearly everybody who holds an object as a value only carries it along:
-//! as a tree it would be read, copied, compared, dropped and written field by field at every step. Packed it is a list of
-//! one entry that holds nothing but the text. (A list, so that who reads an object as its type still can.) The server
-//! keeps objects so between reading them from the store and writing them back; whoever shows an object to somebody else
-//! (an answer, a webhook, a policy) [expands](expand) it first. What comes from outside is never taken for a packed
+//! The list is half of a typical object, and most code that holds an object only carries the list
+//! along. As a tree it would be parsed, copied, compared, dropped and written field by field at
+//! every step. The packed form is a list of one entry whose only field is the text. It is a list so
+//! that code that deserializes the object to its typed form still works. The server keeps objects
+//! packed between reading them from the store and writing them back. Code that shows an object to a
+//! client, webhook or policy [expands](expand) it first. A list sent by a client is never treated
+//! as packed: see [`disarm`].
 //! list: see [`disarm`].
 
 use std::borrow::Cow;
@@ -19,18 +21,18 @@ const FIELD: &str = "managedFields";
 /// The only field of the only entry.
 const TEXT: &str = "text";
 
-/// Reads an object's text; its `managedFields` are packed.
+/// Parses an object's text and packs its `managedFields`.
 ///
 /// # Errors
-/// What the text is not JSON.
+/// The text is not JSON.
 pub fn parse(text: &[u8]) -> Result<Value, serde_json::Error> {
     parse_at(text, managed_text::place(text).as_ref())
 }
 
-/// The same for a text of which is known where its list stands.
+/// Parses an object's text whose list has a known location.
 ///
 /// # Errors
-/// What the text is not JSON.
+/// The text is not JSON.
 pub fn parse_at(text: &[u8], place: Option<&Place>) -> Result<Value, serde_json::Error> {
     let Some(Place { member, list }) = place.filter(|place| text[place.list.start] == b'[') else {
         return serde_json::from_slice(text);
@@ -46,7 +48,8 @@ pub fn parse_at(text: &[u8], place: Option<&Place>) -> Result<Value, serde_json:
     Ok(object)
 }
 
-/// Appends the text of an object, packed or not: in either case the same. Tells where the list of a packed one stands.
+/// Appends the text of an object; a packed and an unpacked object have the same text. Returns the
+/// location of a packed list.
 pub fn write(object: &Value, out: &mut Vec<u8>) -> Option<Place> {
     let Some((map, metadata, list)) = packed_list(object) else {
         put(out, object);
@@ -66,7 +69,8 @@ pub fn write(object: &Value, out: &mut Vec<u8>) -> Option<Place> {
         _ => put(out, value),
     });
     place.map(|list| {
-        // The key, its quotes, the colon; and the comma behind or, if there is none, the one before.
+        // The key, its quotes and the colon; and the comma after the list or, if there is none, the
+        // one before.
         let key = list.start - FIELD.len() - 3;
         let member = match (is_last, metadata.len()) {
             (false, _) => key..list.end + 1,
@@ -83,7 +87,7 @@ fn packed_list(object: &Value) -> Option<(&Map<String, Value>, &Map<String, Valu
     Some((map, metadata, text_of(metadata.get(FIELD)?)?))
 }
 
-/// The text of a list, if it is packed.
+/// The text of a list, if the list is packed.
 pub fn text_of(list: &Value) -> Option<&str> {
     match list.as_array()?.as_slice() {
         [Value::Object(entry)] if entry.len() == 1 => entry.get(TEXT)?.as_str(),
@@ -96,8 +100,8 @@ pub(crate) fn of_text(text: String) -> Value {
     Value::Array(vec![Value::Object(Map::from_iter([(TEXT.to_owned(), Value::String(text))]))])
 }
 
-/// Sees to it that the list of an object from outside is not taken for a packed one: an entry with a field that no entry
-/// has is an empty entry.
+/// Ensures that the list of an object from a client is not treated as packed: an entry with the
+/// reserved field is replaced by an empty entry.
 pub fn disarm(object: &mut Value) {
     if let Some(list) = list_mut(object)
         && text_of(list).is_some()
@@ -110,7 +114,7 @@ fn list_mut(object: &mut Value) -> Option<&mut Value> {
     object.get_mut("metadata")?.get_mut(FIELD)
 }
 
-/// Makes the packed list of an object a list again.
+/// Unpacks the list of an object.
 pub fn expand(object: &mut Value) {
     if let Some(list) = list_mut(object)
         && let Some(text) = text_of(list)
@@ -119,7 +123,7 @@ pub fn expand(object: &mut Value) {
     }
 }
 
-/// The object with its list as a list.
+/// The object with its list unpacked.
 pub fn expanded(object: &Value) -> Cow<'_, Value> {
     if packed_list(object).is_none() {
         return Cow::Borrowed(object);
@@ -129,7 +133,7 @@ pub fn expanded(object: &Value) -> Cow<'_, Value> {
     Cow::Owned(object)
 }
 
-/// [`expanded`] for an object that is shared.
+/// [`expanded`] for a shared object.
 pub fn expanded_shared(object: Arc<Value>) -> Arc<Value> {
     match expanded(&object) {
         Cow::Owned(expanded) => Arc::new(expanded),
@@ -147,14 +151,14 @@ pub fn pack(object: &mut Value) {
     }
 }
 
-/// Takes the list out of an object if it is packed; [`put_back`] puts it in again.
+/// Removes the list from an object if it is packed; [`put_back`] restores it.
 pub fn take(object: &mut Value) -> Option<Value> {
     let metadata = object.get_mut("metadata")?.as_object_mut()?;
     text_of(metadata.get(FIELD)?)?;
     metadata.remove(FIELD)
 }
 
-/// Puts back what [`take`] took.
+/// Restores the list that [`take`] removed.
 pub fn put_back(object: &mut Value, list: Option<Value>) {
     if let Some(list) = list {
         crate::meta::metadata_mut(object).insert(FIELD.to_owned(), list);
@@ -192,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn where_the_list_was_written_is_where_it_is_found() {
+    fn the_written_list_is_located() {
         let list = json!([{"manager": "m"}]);
         for metadata in [
             json!({"managedFields": list}),
@@ -212,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_has_no_list_is_left_alone() {
+    fn objects_without_managed_fields_are_unchanged() {
         for object in [
             json!(null),
             json!([1]),
@@ -231,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_from_outside_is_taken_for_a_packed_list() {
+    fn a_list_sent_by_a_client_is_never_treated_as_packed() {
         let mut sent = json!({"metadata": {"managedFields": [{"text": "]}"}]}});
         disarm(&mut sent);
         assert_eq!(sent, json!({"metadata": {"managedFields": [{}]}}));
@@ -241,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_taken_can_be_put_back() {
+    fn a_packed_list_that_was_taken_can_be_put_back() {
         let mut packed = object();
         assert_eq!(take(&mut packed), None);
         pack(&mut packed);

@@ -41,7 +41,7 @@ pub fn path(octets: &[u8]) -> String {
     percent_encode(octets, &PATH).to_string()
 }
 
-/// A path as given, with everything escaped that may not stand in a URL. Its escapes stay.
+/// A path as given, with every octet escaped that is not allowed in a URL. Existing escapes stay.
 pub fn given_path(path: &str) -> String {
     percent_encode(path.as_bytes(), &GIVEN_PATH).to_string()
 }

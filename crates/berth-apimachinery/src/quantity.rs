@@ -1,12 +1,14 @@
 //! Quantities: amounts of resources such as `500m`, `1.5Gi` or `1e3`.
 //!
-//! A quantity is an exact decimal down to one nano (10⁻⁹), kept as an integer of nanos, plus the family of suffixes it was
-//! written in. Finer parts are rounded away from zero when read. Comparison is by value; text is only for people.
-//! Amounts beyond 1.7 × 10²⁹, which an integer of nanos does not hold, have a power of ten beside it.
+//! A quantity is an exact decimal down to one nano (10⁻⁹), stored as an integer of nanos with the
+//! family of suffixes of its text. Finer parts are rounded away from zero when parsed. Comparison
+//! is by value. Amounts beyond 1.7 × 10²⁹, which exceed an integer of nanos, also store a power of
+//! ten.
 //!
-//! Source: Kubernetes' documentation of `resource.Quantity`. Deliberate difference: text is always made canonical
-//! (`+1` reads back as `1`); amounts beyond 1.7 × 10²⁹ keep their 30 leading digits, and those of more than a thousand digits are
-//! refused: no text of a few characters should take memory without bound.
+//! Source: Kubernetes' documentation of `resource.Quantity`. Deliberate differences: text is always
+//! made canonical (`+1` becomes `1`); amounts beyond 1.7 × 10²⁹ keep their 30 leading digits;
+//! amounts of more than a thousand digits are rejected, so that a short text cannot take unbounded
+//! memory.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -14,10 +16,10 @@ use std::fmt;
 use serde_json::Value;
 
 const NANO: i128 = 1_000_000_000;
-/// Largest power of ten beside an amount; a sum or product stays at the largest amount that can be kept.
+/// Largest power of ten stored with an amount; sums and products saturate there.
 const POWER_MAX: i32 = 1000;
 
-/// The family of suffixes a quantity is written with.
+/// The family of suffixes of a quantity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
     /// `n u m (none) k M G T P E`
@@ -39,19 +41,19 @@ impl Format {
     }
 }
 
-/// Why a quantity could not be read.
+/// Why a quantity cannot be parsed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum QuantityError {
-    /// The text has another shape.
+    /// The text does not have the form of a quantity.
     #[error("quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'")]
     Format,
-    /// The number before the suffix is no number.
+    /// The part before the suffix is not a number.
     #[error("unable to parse numeric part of quantity")]
     Number,
-    /// There is no such suffix.
+    /// The suffix is unknown.
     #[error("unable to parse quantity's suffix")]
     Suffix,
-    /// The amount is larger than can be kept.
+    /// The amount is too large to store.
     #[error("quantity is too large")]
     TooLarge,
 }
@@ -61,8 +63,8 @@ pub enum QuantityError {
 pub struct Quantity {
     /// In units of 10^`power` nanos.
     amount: i128,
-    /// Zero wherever the amount is an integer of nanos. Where it is not, the power is as small as it can be, so that the larger power
-    /// is the larger amount.
+    /// Zero for every amount that fits an integer of nanos. Otherwise the smallest possible power,
+    /// so that a larger power means a larger amount.
     power: i32,
     format: Format,
 }
@@ -70,7 +72,7 @@ pub struct Quantity {
 /// The parts of a quantity's text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Parts<'a> {
-    /// Whether there is no minus sign.
+    /// True if the text has no minus sign.
     pub positive: bool,
     /// Sign and number as written.
     pub value: &'a str,
@@ -78,7 +80,7 @@ pub struct Parts<'a> {
     pub integer: &'a str,
     /// Digits after the point.
     pub fraction: &'a str,
-    /// Everything behind the number.
+    /// The text after the number.
     pub suffix: &'a str,
 }
 
@@ -96,7 +98,7 @@ pub fn split(text: &str) -> Result<Parts<'_>, QuantityError> {
         end = whole + 1 + length;
     }
     let suffix = &unsigned[end..];
-    // A suffix is letters, then perhaps a signed exponent, and nothing else.
+    // A suffix consists of letters and an optional signed exponent.
     let letters = suffix.trim_start_matches(|c: char| "eEinumkKMGTP".contains(c));
     let exponent = letters.strip_prefix(['+', '-']).unwrap_or(letters);
     if text.is_empty() || end == 0 || exponent.len() != digits(exponent) {
@@ -147,13 +149,14 @@ impl Quantity {
         Quantity { amount: milli as i128 * (NANO / 1000), power: 0, format }
     }
 
-    /// `value` × 10^`scale`; parts finer than a nano are rounded away from zero. `None` when too large.
+    /// `value` × 10^`scale`; parts finer than a nano are rounded away from zero. `None` when too
+    /// large.
     pub fn from_scaled(value: i128, scale: i32, format: Format) -> Option<Self> {
         let (amount, power) = normal(value, scale.saturating_add(9))?;
         Some(Quantity { amount, power, format })
     }
 
-    /// Reads a text. No blanks are allowed.
+    /// Parses a text, which may not contain blanks.
     pub fn parse(text: &str) -> Result<Self, QuantityError> {
         let parts = split(text)?;
         let multiplier = multiplier(parts.suffix)?;
@@ -164,7 +167,7 @@ impl Quantity {
         for digit in parts.integer.bytes().chain(fraction.bytes()) {
             let digit = i128::from(digit - b'0');
             match digits.checked_mul(10).and_then(|digits| digits.checked_add(digit)) {
-                // Beyond 30 digits only the fact that something follows matters, for rounding.
+                // Beyond 30 digits, only the presence of further digits matters, for rounding.
                 Some(longer) if longer < 10_i128.pow(30) && !lost => digits = longer,
                 _ => {
                     lost |= digit != 0;
@@ -180,13 +183,13 @@ impl Quantity {
             Multiplier::Binary(bits) => ((binary(digits, scale, bits), 0), Format::BinarySi),
         };
         let magnitude = if lost && scale < -9 { magnitude.saturating_add(1) } else { magnitude };
-        // Less than one byte is no binary amount.
+        // Amounts below one are not binary.
         let format =
             if format == Format::BinarySi && magnitude > 0 && magnitude < NANO { Format::DecimalSi } else { format };
         Ok(Quantity { amount: if parts.positive { magnitude } else { -magnitude }, power, format })
     }
 
-    /// Reads a JSON value: a text (blanks around it are tolerated), a number, or null for zero.
+    /// Parses a JSON value: a string (with optional blanks around it), a number, or null for zero.
     pub fn from_json(value: &Value) -> Result<Self, QuantityError> {
         match value {
             Value::Null => Ok(Quantity::ZERO),
@@ -227,7 +230,8 @@ impl Quantity {
         i64::try_from(scaled).unwrap_or(if scaled < 0 { i64::MIN } else { i64::MAX })
     }
 
-    /// Rounds away from zero to a multiple of 10^`scale`; says whether nothing was lost.
+    /// Rounds away from zero to a multiple of 10^`scale`. Returns true if the amount did not
+    /// change.
     pub fn round_up(&mut self, scale: i32) -> bool {
         let digits = u32::try_from(scale + 9 - self.power).ok();
         let Some(step) = digits.and_then(|digits| 10_i128.checked_pow(digits)) else {
@@ -241,23 +245,24 @@ impl Quantity {
         exact
     }
 
-    /// The whole amount, if it is whole and fits.
+    /// The amount as an integer, if it is one and fits.
     pub fn as_i64(&self) -> Option<i64> {
         let is_whole = self.power == 0 && self.amount % NANO == 0;
         is_whole.then(|| i64::try_from(self.amount / NANO).ok()).flatten()
     }
 
-    /// The amount as a float, the nearest one.
+    /// The float nearest to the amount.
     pub fn as_f64(&self) -> f64 {
         if self.power != 0 {
-            // Infinite beyond what a float holds.
+            // Infinite if the amount exceeds the range of floats.
             return format!("{}e{}", self.amount, self.power - 9).parse().unwrap_or(f64::NAN);
         }
         let whole = self.amount / NANO;
         if self.amount % NANO == 0 { whole as f64 } else { self.decimal().parse().unwrap_or(whole as f64) }
     }
 
-    /// The amount as a float, cheaply: digits times a power of ten, which may be off in the last place.
+    /// An approximate float, computed cheaply as digits times a power of ten; the last place may be
+    /// wrong.
     pub fn as_approximate_f64(&self) -> f64 {
         let (mut digits, mut exponent) = (self.amount, self.power - 9);
         while exponent < 0 && digits % 10 == 0 {
@@ -274,7 +279,7 @@ impl Quantity {
         if self.power >= 9 {
             return format!("{sign}{magnitude}{}", "0".repeat((self.power - 9).unsigned_abs() as usize));
         }
-        // Less than nine digits are behind the point.
+        // At most nine digits follow the point.
         let digits = (9 - self.power).unsigned_abs();
         let unit = 10_u128.pow(digits);
         let (whole, fraction) = (magnitude / unit, magnitude % unit);
@@ -290,7 +295,7 @@ impl Quantity {
         self.amount == 0
     }
 
-    /// Whether the amount is one of whole units.
+    /// True if the amount is an integer.
     pub const fn is_whole(&self) -> bool {
         match self.power {
             0 => self.amount % NANO == 0,
@@ -322,7 +327,7 @@ impl Quantity {
         self.add(other);
     }
 
-    /// Multiplies by a whole number, saturating; `false` when the result leaves 64 bits.
+    /// Multiplies by an integer, saturating; returns `false` if the result exceeds 64 bits.
     pub fn mul(&mut self, factor: i64) -> bool {
         match self.amount.checked_mul(i128::from(factor)) {
             Some(product) if self.power == 0 => self.amount = product,
@@ -330,7 +335,7 @@ impl Quantity {
                 if factor < 0 {
                     self.neg();
                 }
-                // Half of the digits at a time fit with any factor.
+                // Half of the digits times any factor fits.
                 const HALF: i128 = 10_i128.pow(19);
                 let factor = i128::from(factor.unsigned_abs());
                 let (high, low) = (self.amount / HALF * factor, self.amount % HALF * factor);
@@ -349,7 +354,7 @@ impl Quantity {
         }
     }
 
-    /// Sets the amount; `None` is one that is too large in its direction.
+    /// Sets the amount; `None` saturates in the amount's direction.
     fn set(&mut self, amount: Option<(i128, i32)>) {
         let largest = if self.amount < 0 { -i128::MAX } else { i128::MAX };
         (self.amount, self.power) = amount.unwrap_or((largest, POWER_MAX));
@@ -376,12 +381,13 @@ fn scale_decimal(value: i128, exponent: i32) -> Option<i128> {
     }
 }
 
-/// `value` × 10^`exponent` as an amount and the smallest power that goes with it, rounded away from zero. `None` when too large.
+/// `value` × 10^`exponent` as an amount with its smallest power, rounded away from zero. `None` if
+/// too large.
 fn normal(value: i128, exponent: i32) -> Option<(i128, i32)> {
     if let Some(amount) = scale_decimal(value, exponent) {
         return Some((amount, 0));
     }
-    // As many digits as there is room for.
+    // Store as many digits as fit.
     let (mut amount, mut power) = (value, exponent);
     while let Some(longer) = amount.checked_mul(10) {
         amount = longer;
@@ -390,10 +396,10 @@ fn normal(value: i128, exponent: i32) -> Option<(i128, i32)> {
     (power <= POWER_MAX).then_some((amount, power))
 }
 
-/// The sum of two amounts with their powers. What is below its 37th digit is dropped: what is too small to be seen in an amount
-/// changes it neither when it comes nor when it goes.
+/// The sum of two amounts with their powers. Digits after the 37th are dropped, so adding and then
+/// removing an amount that is too small to show leaves the sum unchanged.
 fn sum(a: (i128, i32), b: (i128, i32)) -> Option<(i128, i32)> {
-    // Zero has any power.
+    // Zero is valid with any power.
     let power = match (a.0, b.0) {
         (0, _) => return normal(b.0, b.1),
         (_, 0) => return normal(a.0, a.1),
@@ -413,7 +419,8 @@ fn sum(a: (i128, i32), b: (i128, i32)) -> Option<(i128, i32)> {
 fn binary(digits: i128, scale: i32, bits: u32) -> i128 {
     let cap = i128::from(i64::MAX) * NANO;
     let shift = 1_i128 << bits;
-    // Dividing first would lose precision and multiplying first may overflow; both cannot happen for amounts below the cap.
+    // Dividing first would lose precision and multiplying first may overflow; amounts below the cap
+    // do neither.
     let exponent = scale + 9;
     let product = match digits.checked_mul(shift) {
         Some(product) => scale_decimal(product, exponent),
@@ -440,7 +447,7 @@ impl Ord for Quantity {
     fn cmp(&self, other: &Self) -> Ordering {
         match (self.power, other.power) {
             (a, b) if a == b => self.amount.cmp(&other.amount),
-            // Neither is zero then, or the one that is has no power.
+            // Neither amount is zero here, or the zero has no power.
             (a, b) if a > b => 0.cmp(&-self.amount.signum()),
             _ => 0.cmp(&other.amount.signum()),
         }
@@ -456,7 +463,7 @@ impl std::str::FromStr for Quantity {
 }
 
 impl Quantity {
-    /// The canonical text of an amount with a power.
+    /// The canonical text of an amount that has a power.
     fn write_large(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let decimal = self.decimal();
         let zeros = match decimal.contains('.') {
@@ -465,7 +472,7 @@ impl Quantity {
         };
         let largest = if self.format == Format::DecimalExponent { zeros } else { zeros.min(18) };
         let exponent = match decimal.split_once('.') {
-            // Three decimal digits at a time here too.
+            // As below, in steps of three decimal digits.
             Some((_, fraction)) => -(fraction.len().div_ceil(3) as i32) * 3,
             None => (largest / 3 * 3) as i32,
         };
@@ -505,7 +512,7 @@ impl fmt::Display for Quantity {
         if self.power != 0 {
             return self.write_large(f);
         }
-        // Three decimal digits at a time.
+        // In steps of three decimal digits.
         let mut mantissa = self.amount;
         let mut exponent = -9;
         while mantissa % 1000 == 0 && (exponent < 18 || self.format == Format::DecimalExponent) {
@@ -532,7 +539,7 @@ mod tests {
     }
 
     #[test]
-    fn text_is_made_canonical_in_its_own_family() {
+    fn quantity_text_is_canonical_and_keeps_its_suffix_family() {
         assert_eq!(canonical("1024Mi"), "1Gi");
         assert_eq!(canonical("1.5Gi"), "1536Mi");
         assert_eq!(canonical("0.5"), "500m");
@@ -557,7 +564,7 @@ mod tests {
     }
 
     #[test]
-    fn malformed_texts_are_refused() {
+    fn malformed_quantities_are_rejected() {
         for text in ["", " 1", "1 ", "1.1.M", "1K", "1i", "abc", "+", "1e", "1ee3", "1Mi2"] {
             assert!(Quantity::parse(text).is_err(), "{text}");
         }
@@ -599,7 +606,7 @@ mod tests {
         assert_eq!(read("1e-2147483640"), read("1n"));
         assert!(["0", "1", "1e29", "1e30", "-1e31", "1e500"].iter().all(|text| read(text).is_whole()));
         assert!(!["1n", "-1.5"].iter().any(|text| read(text).is_whole()));
-        // Half a unit beside more than an integer of nanos holds.
+        // An amount beyond an integer of nanos, with an additional half unit.
         let digits = 2 * 10_i128.pow(37) + 5 * 10_i128.pow(7);
         let half = Quantity::from_scaled(digits, -8, Format::DecimalSi).expect("it can be kept");
         assert!(!half.is_whole());
@@ -608,7 +615,7 @@ mod tests {
     }
 
     #[test]
-    fn what_grows_out_of_an_integer_of_nanos_comes_back_into_it() {
+    fn sums_beyond_an_integer_of_nanos_return_to_it_when_they_shrink() {
         let mut amount = read("1e29");
         amount.add(amount);
         assert_eq!((amount, amount.to_string().as_str()), (read("2e29"), "200e27"));

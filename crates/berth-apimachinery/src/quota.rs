@@ -1,4 +1,4 @@
-//! What objects count against a ResourceQuota: how much of which resource, and whether a quota's scopes include them.
+//! ResourceQuota usage: the amounts that an object counts for, and the scopes of a quota.
 //!
 //! Source: Kubernetes documentation, "Resource Quotas".
 
@@ -8,13 +8,13 @@ use serde_json::Value;
 
 use crate::quantity::{Format, Quantity};
 
-/// Amounts by the name quotas use for them (`pods`, `requests.cpu`, `count/jobs.batch`).
+/// Amounts by resource name of quotas (`pods`, `requests.cpu`, `count/jobs.batch`).
 pub type Amounts = BTreeMap<String, Quantity>;
 
-/// Resources a pod's containers must say something about when a quota limits them.
+/// Resources that a pod's containers must specify if a quota limits them.
 const COMPUTE: [&str; 6] = ["cpu", "limits.cpu", "limits.memory", "memory", "requests.cpu", "requests.memory"];
 
-/// What one object uses of the resources quotas may limit. `resource` is the plural name in `group`.
+/// The usage of one object, by resource name of quotas. `resource` is the plural name in `group`.
 pub fn usage(group: &str, resource: &str, object: &Value) -> Amounts {
     let one = Quantity::new(1, Format::DecimalSi);
     let mut used = Amounts::new();
@@ -64,12 +64,12 @@ pub fn usage(group: &str, resource: &str, object: &Value) -> Amounts {
     used
 }
 
-/// Whether a pod is over and uses nothing any more: it ended, or its time to end is over.
+/// True if a pod no longer counts: it has ended, or its grace period is over.
 pub fn has_ended(pod: &Value) -> bool {
     matches!(pod["status"]["phase"].as_str(), Some("Succeeded" | "Failed"))
 }
 
-/// Requests and limits of a pod under every name quotas know them by.
+/// Requests and limits of a pod, under every resource name of quotas.
 fn pod(pod: &Value) -> Amounts {
     let mut used = Amounts::new();
     let requests = pod_total(pod, "requests");
@@ -88,7 +88,7 @@ fn pod(pod: &Value) -> Amounts {
 fn amounts(container: &Value, what: &str) -> Amounts {
     let list = |what: &str| container["resources"][what].as_object().cloned().unwrap_or_default();
     let mut all = Amounts::new();
-    // What is only limited is requested as much.
+    // A resource with a limit and no request is requested at its limit.
     if what == "requests" {
         all.extend(list("limits").iter().filter_map(|(name, it)| Some((name.clone(), Quantity::from_json(it).ok()?))));
     }
@@ -118,8 +118,8 @@ fn raise(to: &mut Amounts, other: &Amounts) {
     }
 }
 
-/// The most a pod needs at any time: its containers and sidecars together, or an init container beside the sidecars
-/// started before it; plus its overhead.
+/// The maximum that a pod needs at any time: the sum of its containers and sidecars, or an init
+/// container with the sidecars started before it; plus the pod's overhead.
 fn pod_total(pod: &Value, what: &str) -> Amounts {
     let containers = |field: &str| pod["spec"][field].as_array().map(Vec::as_slice).unwrap_or_default();
     let (mut sidecars, mut most) = (Amounts::new(), Amounts::new());
@@ -148,7 +148,7 @@ fn pod_total(pod: &Value, what: &str) -> Amounts {
     total
 }
 
-/// Whether a pod has neither requests nor limits of CPU and memory.
+/// True if a pod has neither requests nor limits of CPU and memory.
 fn is_best_effort(pod: &Value) -> bool {
     let containers = ["containers", "initContainers"].iter();
     let mut containers = containers.flat_map(|field| pod["spec"][*field].as_array().into_iter().flatten());
@@ -159,7 +159,8 @@ fn is_best_effort(pod: &Value) -> bool {
     })
 }
 
-/// Whether the scopes of a quota include an object. Scopes are about pods; a quota with any counts nothing else.
+/// True if the scopes of a quota include an object. Scopes apply to pods; a quota with scopes
+/// counts nothing else.
 pub fn in_scope(quota: &Value, group: &str, resource: &str, object: &Value) -> bool {
     let spec = &quota["spec"];
     let plain = spec["scopes"].as_array().into_iter().flatten().filter_map(Value::as_str);
@@ -206,14 +207,14 @@ fn crosses_namespaces(pod: &Value) -> bool {
     terms.into_iter().any(|term| names(term) || term["namespaceSelector"].is_object())
 }
 
-/// The limits of a quota that an object of this kind counts against.
+/// The hard limits of a quota.
 pub fn limited(quota: &Value) -> Amounts {
     let hard = quota["spec"]["hard"].as_object().into_iter().flatten();
     hard.filter_map(|(name, amount)| Some((name.clone(), Quantity::from_json(amount).ok()?))).collect()
 }
 
-/// Compute resources among `limited` that a pod's containers do not say anything about: by container name. A quota on
-/// them refuses such a pod, as nobody knows what it uses.
+/// Compute resources in `limited` that a pod's containers do not specify, by container name. A
+/// quota on them rejects such a pod, because its usage is unknown.
 pub fn unspecified<'a>(pod: &Value, limited: impl Iterator<Item = &'a String>) -> BTreeMap<String, Vec<String>> {
     let mut missing: BTreeMap<String, Vec<String>> = BTreeMap::new();
     let wanted: Vec<&String> = limited.filter(|name| COMPUTE.contains(&name.as_str())).collect();
@@ -233,7 +234,7 @@ pub fn unspecified<'a>(pod: &Value, limited: impl Iterator<Item = &'a String>) -
     missing
 }
 
-/// Amounts as quotas' status has them.
+/// Amounts in the form of a quota's status.
 pub fn to_value(amounts: &Amounts) -> Value {
     Value::Object(amounts.iter().map(|(name, amount)| (name.clone(), amount.to_string().into())).collect())
 }
@@ -244,7 +245,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn a_pod_uses_what_it_needs_at_most() {
+    fn a_pod_counts_with_its_maximum_requests() {
         let container = |cpu: &str| json!({"name": cpu, "resources": {"requests": {"cpu": cpu}}});
         let pod = json!({"spec": {"containers": [container("1"), container("500m")],
             "initContainers": [container("3")]}});
@@ -257,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn limits_stand_in_for_requests_and_silence_is_noticed() {
+    fn limits_count_as_requests_and_unspecified_resources_are_reported() {
         let pod = json!({"spec": {"containers": [{"name": "c", "resources": {"limits": {"memory": "1Gi"}}}]}});
         assert_eq!(usage("", "pods", &pod)["requests.memory"].to_string(), "1Gi");
         let limited = ["requests.memory".to_owned(), "requests.cpu".to_owned(), "pods".to_owned()];

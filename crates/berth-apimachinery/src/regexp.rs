@@ -1,17 +1,19 @@
-//! Regular expressions as Kubernetes' API server reads them: Go's RE2 syntax, compiled by the `regex` crate.
+//! Regular expressions in the syntax of Kubernetes' API server: Go's RE2, compiled by the `regex`
+//! crate.
 //!
-//! The two differ in a few spellings, which are translated (in Go `\d`, `\w`, `\s` and `\b` know ASCII alone, a brace that
-//! counts nothing is a brace, and a bracket or `&&` within a class stands for itself), and in what counts as too much: Go
-//! refuses repetitions of repetitions beyond a thousand, which is what keeps an expression from growing without bounds.
+//! A few spellings differ and are translated. In Go `\d`, `\w`, `\s` and `\b` match ASCII only. A
+//! brace that does not count is literal. A bracket or `&&` within a class is literal. The size
+//! limit also differs: Go rejects nested repetitions beyond a thousand in total, which bounds the
+//! compiled expression.
 
 use regex::Regex;
 use regex_syntax::ast::parse::Parser;
 use regex_syntax::ast::{Ast, RepetitionKind, RepetitionOp, RepetitionRange};
 
-/// How often what is repeated may be repeated, all levels multiplied.
+/// Maximum product of nested repetition counts.
 const REPEAT_MAX: u32 = 1000;
 
-/// Compiles an expression. The error is in Go's words where Go refuses it too.
+/// Compiles an expression. The error has Go's message if Go rejects the expression too.
 pub fn compile(pattern: &str) -> Result<Regex, String> {
     let translated = translate(pattern);
     let refused = |why: String| format!("error parsing regexp: {why}");
@@ -25,7 +27,7 @@ pub fn compile(pattern: &str) -> Result<Regex, String> {
     })
 }
 
-/// What upstream says about an expression it cannot read.
+/// Upstream's message for an expression that cannot be parsed.
 fn syntax_error(pattern: &str, text: &str) -> String {
     let reasons = [
         ("unopened group", "unexpected )"),
@@ -46,8 +48,8 @@ fn syntax_error(pattern: &str, text: &str) -> String {
     }
 }
 
-/// How often the innermost part is repeated at most. Refuses more than Go allows, and operators that repeat an operator. The parser
-/// bounds the depth.
+/// The maximum repetition count of the innermost part. Rejects counts beyond Go's limit, and
+/// operators that repeat an operator. The parser bounds the depth.
 fn repeats(ast: &Ast, pattern: &str) -> Result<u32, String> {
     let most = |asts: &[Ast]| asts.iter().try_fold(1, |most: u32, ast| Ok(most.max(repeats(ast, pattern)?)));
     match ast {
@@ -73,7 +75,7 @@ fn repeats(ast: &Ast, pattern: &str) -> Result<u32, String> {
     }
 }
 
-/// The expression in the words of the `regex` crate.
+/// The expression in the syntax of the `regex` crate.
 fn translate(pattern: &str) -> String {
     let mut out = String::with_capacity(pattern.len() + 16);
     let mut rest = pattern;
@@ -95,7 +97,7 @@ fn translate(pattern: &str) -> String {
     out
 }
 
-/// The length of `{n}`, `{n,}` or `{n,m}` at the beginning of the text.
+/// The length of `{n}`, `{n,}` or `{n,m}` at the start of the text.
 fn counted(text: &str) -> Option<usize> {
     let inside = text.strip_prefix('{')?;
     let end = inside.find('}')?;
@@ -104,7 +106,7 @@ fn counted(text: &str) -> Option<usize> {
     (!least.is_empty() && is_number(least) && is_number(most)).then_some(end + 2)
 }
 
-/// Translates an escape, `within` a class or outside of one; how long it is.
+/// Translates an escape, inside a class if `within` is set. Returns its length.
 fn escape(text: &str, within: bool, out: &mut String) -> usize {
     let Some(kind) = text[1..].chars().next() else {
         out.push('\\');
@@ -138,7 +140,7 @@ fn escape(text: &str, within: bool, out: &mut String) -> usize {
     taken
 }
 
-/// Translates a class; how long it is.
+/// Translates a class. Returns its length.
 fn class(text: &str, out: &mut String) -> usize {
     let mut at = 1;
     out.push('[');
@@ -160,7 +162,7 @@ fn class(text: &str, out: &mut String) -> usize {
                 out.push_str(&rest[..end]);
                 end
             }
-            // These mean something else within the other's classes.
+            // These characters are special in classes of the `regex` crate only.
             ']' | '[' | '&' | '~' => {
                 out.push('\\');
                 out.push(first);
@@ -206,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn what_go_refuses_is_refused_in_its_words() {
+    fn expressions_that_go_rejects_get_gos_error() {
         for (pattern, why) in [
             ("(", "missing closing )"),
             (")", "unexpected )"),
@@ -227,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn what_go_reads_is_read_as_go_reads_it() {
+    fn expressions_that_go_accepts_match_as_in_go() {
         for (pattern, matching, other) in [
             ("^\\d+$", "12", "\u{663}"),
             ("^[\\d-]+$", "1-2", "\u{663}"),

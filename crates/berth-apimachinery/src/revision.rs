@@ -1,7 +1,7 @@
-//! Resource versions, and the tokens that continue a list.
+//! Resource versions, and the continue tokens of lists.
 //!
-//! Clients may compare resource versions as decimal numbers of any length. A token names the revision a list was
-//! started at and the key it stopped at.
+//! Clients may compare resource versions as decimal numbers of any length. A token holds the
+//! revision at which a list started and the key at which its next page starts.
 
 use std::cmp::Ordering;
 
@@ -9,7 +9,8 @@ use base64::Engine as _;
 use base64::engine::general_purpose::{URL_SAFE, URL_SAFE_NO_PAD};
 use serde_json::{Value, json};
 
-/// Compares two resource versions; `0`, empty and anything but digits without leading zeros is an error.
+/// Compares two resource versions. `0`, empty text, and text other than digits without leading
+/// zeros are errors.
 pub fn compare(a: &str, b: &str) -> Result<Ordering, String> {
     for version in [a, b] {
         if version.is_empty() || version.starts_with('0') || !version.bytes().all(|b| b.is_ascii_digit()) {
@@ -19,7 +20,7 @@ pub fn compare(a: &str, b: &str) -> Result<Ordering, String> {
     Ok(a.len().cmp(&b.len()).then_with(|| a.cmp(b)))
 }
 
-/// Reads a resource version of a request; empty is 0.
+/// Parses the resource version of a request; empty is 0.
 pub fn parse(version: &str) -> Result<u64, String> {
     if version.is_empty() {
         return Ok(0);
@@ -29,17 +30,17 @@ pub fn parse(version: &str) -> Result<u64, String> {
 
 const TOKEN_VERSION: &str = "meta.k8s.io/v1";
 
-/// Where a list goes on.
+/// The parsed content of a continue token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Continue {
-    /// The key to start at, prefix included.
+    /// The key to start at, with its prefix.
     pub key: String,
     /// The revision to read at; `-1` for the newest.
     pub revision: i64,
 }
 
 impl Continue {
-    /// Writes the token for keys below `prefix`.
+    /// Encodes the token for keys below `prefix`.
     pub fn encode(&self, prefix: &str) -> Result<String, String> {
         let start = self.key.strip_prefix(prefix).filter(|start| !start.is_empty());
         let start = start
@@ -48,7 +49,7 @@ impl Continue {
         Ok(URL_SAFE_NO_PAD.encode(token.to_string()))
     }
 
-    /// Reads a token for keys below `prefix`.
+    /// Decodes a token for keys below `prefix`.
     pub fn decode(token: &str, prefix: &str) -> Result<Self, String> {
         let invalid = |why: &str| format!("continue key is not valid: {why}");
         let bytes =
@@ -65,7 +66,7 @@ impl Continue {
         if start.is_empty() {
             return Err(invalid(&format!("encoded start key empty (version {TOKEN_VERSION})")));
         }
-        // A key must not climb out of its prefix.
+        // A key must not leave its prefix.
         let start = start.trim_start_matches('/');
         if start.split('/').any(|part| part == "..") || start.contains("//") || start.split('/').any(|part| part == ".")
         {
@@ -75,16 +76,16 @@ impl Continue {
     }
 }
 
-/// What a list reads: at which revision (`None`: the newest, or any), and from which key on.
+/// What a list reads: the revision, and the first key.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ReadAt {
-    /// The exact revision to read at; 0 when the request leaves it open.
+    /// The exact revision to read at; 0 if any revision is acceptable.
     pub revision: u64,
-    /// The key to start at, when a token says so.
+    /// The key to start at, if a token names one.
     pub start: Option<String>,
 }
 
-/// Works out what a list reads from the options of the request.
+/// Derives the read options of a list from the options of the request.
 pub fn read_at(
     key_prefix: &str,
     recursive: bool,
@@ -98,7 +99,7 @@ pub fn read_at(
         if !resource_version.is_empty() && resource_version != "0" {
             return Err("specifying resource version is not allowed when using continue".to_owned());
         }
-        // A negative revision asks to go on with whatever is there now.
+        // A negative revision continues the list with the current content.
         let revision = u64::try_from(next.revision).unwrap_or_default();
         return Ok(ReadAt { revision, start: Some(next.key) });
     }
@@ -109,7 +110,8 @@ pub fn read_at(
     let exact = match version_match {
         "Exact" => true,
         "NotOlderThan" => false,
-        // Without a match, pages are read at the revision and whole lists at least at it.
+        // Without resourceVersionMatch, pages are read at the exact revision, and whole lists at
+        // that revision or a newer one.
         "" => recursive && limit > 0 && revision > 0,
         other => return Err(format!("unknown ResourceVersionMatch value: {other}")),
     };
@@ -121,7 +123,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_token_leads_back_to_its_key() {
+    fn a_continue_token_decodes_to_its_key() {
         let next = Continue { key: "/pods/a/b".to_owned(), revision: 7 };
         let token = next.encode("/pods/").expect("encodes");
         assert_eq!(Continue::decode(&token, "/pods/"), Ok(next));

@@ -1,11 +1,12 @@
-//! Does a webhook or admission policy rule speak of a request?
+//! Matching of webhook and admission policy rules with requests.
 //!
-//! A rule lists operations, groups, versions and resources, `*` meaning all, and a scope. Subresources are named after a
-//! slash: `pods` is only the pod itself, `pods/*` everything of it, `*/scale` every scale.
+//! A rule lists operations, groups, versions and resources (`*` matches all), and a scope. A
+//! subresource follows a slash: `pods` is only the pod itself, `pods/*` all its subresources,
+//! `*/scale` the scale of every resource.
 
 use serde_json::Value;
 
-/// What is asked for.
+/// The request to match.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Subject<'a> {
     /// `CREATE`, `UPDATE`, `DELETE` or `CONNECT`.
@@ -22,7 +23,7 @@ pub struct Subject<'a> {
     pub namespace: &'a str,
 }
 
-/// Whether every part of a rule matches. An empty or absent list matches nothing.
+/// True if every part of a rule matches. An empty or absent list matches nothing.
 pub fn matches(rule: &Value, subject: &Subject<'_>) -> bool {
     scope(rule, subject)
         && operation(rule, subject)
@@ -62,7 +63,7 @@ pub fn resource(rule: &Value, subject: &Subject<'_>) -> bool {
     })
 }
 
-/// Whether the scope fits. A namespace is itself not in a namespace.
+/// True if the scope matches. A Namespace object is cluster-scoped.
 pub fn scope(rule: &Value, subject: &Subject<'_>) -> bool {
     let is_namespace = subject.group.is_empty() && subject.resource == "namespaces";
     let namespaced = !subject.namespace.is_empty() && !is_namespace;

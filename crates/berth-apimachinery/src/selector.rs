@@ -1,7 +1,8 @@
-//! Label and field selectors: reading, matching, writing.
+//! Label and field selectors: parsing, matching, writing.
 //!
-//! Label selectors come as text (`a=b,c in (d,e)`) in queries and as objects (`matchLabels`, `matchExpressions`) in
-//! manifests; both become the same sorted list of requirements. Field selectors know only equality.
+//! Label selectors are text (`a=b,c in (d,e)`) in queries and objects (`matchLabels`,
+//! `matchExpressions`) in manifests. Both become the same sorted list of requirements. Field
+//! selectors support only equality.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,9 +12,9 @@ use serde_json::{Map, Value};
 use crate::field::{self, Path};
 use crate::names;
 
-/// Where the labels to match are: a JSON map, or an ordered map of texts.
+/// Access to the labels to match: a JSON map, or an ordered map of strings.
 pub trait Labels {
-    /// The label's value, if the label is there.
+    /// The label's value, if the label exists.
     fn label(&self, key: &str) -> Option<&str>;
 }
 
@@ -41,7 +42,7 @@ impl<L: Labels> Labels for Option<L> {
     }
 }
 
-/// How a requirement compares.
+/// The operator of a requirement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Operator {
     /// `key`
@@ -80,7 +81,7 @@ impl Operator {
         }
     }
 
-    /// The operator of that name.
+    /// The operator with this name.
     pub fn from_name(name: &str) -> Option<Self> {
         use Operator::*;
         [Exists, DoesNotExist, Equals, DoubleEquals, NotEquals, In, NotIn, GreaterThan, LessThan]
@@ -94,12 +95,13 @@ impl Operator {
 pub struct Requirement {
     key: String,
     operator: Operator,
-    /// Sorted, without repetitions.
+    /// Sorted, without duplicates.
     values: Vec<String>,
 }
 
 impl Requirement {
-    /// Checks and builds a requirement. Errors are relative to `path`: `key`, `values` or `values[i]`.
+    /// Validates and builds a requirement. Errors are relative to `path`: `key`, `values` or
+    /// `values[i]`.
     pub fn new(key: &str, operator: Operator, values: Vec<String>, path: &Path<'_>) -> Result<Self, Vec<field::Error>> {
         let mut errors = Vec::new();
         let key_messages = names::is_qualified_name(key);
@@ -153,17 +155,17 @@ impl Requirement {
         &self.key
     }
 
-    /// How the label is compared.
+    /// The operator.
     pub fn operator(&self) -> Operator {
         self.operator
     }
 
-    /// What the label is compared with; sorted.
+    /// The values to compare with; sorted.
     pub fn values(&self) -> &[String] {
         &self.values
     }
 
-    /// Whether labels satisfy this requirement.
+    /// True if labels satisfy this requirement.
     pub fn matches(&self, labels: &(impl Labels + ?Sized)) -> bool {
         let value = labels.label(&self.key);
         let contained = |value: &str| self.values.iter().any(|v| v == value);
@@ -200,7 +202,7 @@ impl fmt::Display for Requirement {
     }
 }
 
-/// Why a selector could not be read.
+/// Why a selector cannot be parsed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct ParseError(String);
@@ -229,12 +231,12 @@ impl LabelSelector {
         LabelSelector { requirements, nothing: false }
     }
 
-    /// Reads the text form; the empty text selects everything.
+    /// Parses the text form; the empty text selects every object.
     pub fn parse(text: &str) -> Result<Self, ParseError> {
         Parser { tokens: tokens(text), at: 0 }.selector().map(LabelSelector::new)
     }
 
-    /// Reads the object form: null selects nothing, `{}` everything.
+    /// Parses the object form: null selects nothing, `{}` every object.
     pub fn from_object(selector: &Value) -> Result<Self, ParseError> {
         if selector.is_null() {
             return Ok(LabelSelector::nothing());
@@ -263,17 +265,17 @@ impl LabelSelector {
         Ok(LabelSelector::new(requirements))
     }
 
-    /// Whether labels satisfy every requirement.
+    /// True if labels satisfy every requirement.
     pub fn matches(&self, labels: &(impl Labels + ?Sized)) -> bool {
         !self.nothing && self.requirements.iter().all(|requirement| requirement.matches(labels))
     }
 
-    /// Whether everything matches.
+    /// True if the selector matches every object.
     pub fn is_empty(&self) -> bool {
         !self.nothing && self.requirements.is_empty()
     }
 
-    /// Whether nothing can match.
+    /// True if the selector matches no object.
     pub fn is_nothing(&self) -> bool {
         self.nothing
     }
@@ -283,7 +285,7 @@ impl LabelSelector {
         &self.requirements
     }
 
-    /// The one value the label must have, if the selector says so.
+    /// The single value that the selector requires of the label, if there is one.
     pub fn exact(&self, key: &str) -> Option<&str> {
         self.requirements.iter().find_map(|requirement| match requirement.operator {
             Operator::Equals | Operator::DoubleEquals | Operator::In
@@ -343,7 +345,7 @@ pub fn validate_object(selector: &Value, path: &Path<'_>) -> Vec<field::Error> {
     errors
 }
 
-/// Reads a selector object as plain equality, for old APIs that only know a map.
+/// Converts a selector object to plain equality, for old APIs that support only a map.
 pub fn object_as_map(selector: &Value) -> Result<Option<BTreeMap<String, String>>, ParseError> {
     if selector.is_null() {
         return Ok(None);
@@ -378,7 +380,7 @@ pub fn object_as_map(selector: &Value) -> Result<Option<BTreeMap<String, String>
     Ok(Some(map))
 }
 
-/// Reads `a=b,c=d` as a map; only plain equality is understood.
+/// Parses `a=b,c=d` to a map; only plain equality is supported.
 pub fn parse_equalities(text: &str) -> Result<BTreeMap<String, String>, ParseError> {
     let mut map = BTreeMap::new();
     if text.is_empty() {
@@ -431,7 +433,7 @@ impl Token<'_> {
 
 fn tokens(text: &str) -> Vec<Token<'_>> {
     let special = |b: u8| b"=!(),<>".contains(&b);
-    // A form feed is no space here: it belongs to a word, which is then refused.
+    // A form feed is not a separator: it becomes part of a word, which is then rejected.
     let space = |b: u8| b" \t\r\n".contains(&b);
     let bytes = text.as_bytes();
     let mut tokens = Vec::new();
@@ -530,7 +532,7 @@ impl<'a> Parser<'a> {
         Requirement::new(key, operator, values, &Path::root()).map_err(|errors| unable(&field::aggregate(&errors)))
     }
 
-    /// The value after `=`; may be missing, which means empty.
+    /// The value after `=`; a missing value is empty.
     fn exact_value(&mut self) -> Result<String, ParseError> {
         match self.peek().clone() {
             Token::End | Token::Sign(",") => Ok(String::new()),
@@ -542,7 +544,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// `(a,b)`; empty places stand for the empty value.
+    /// `(a,b)`; an empty position is the empty value.
     fn values(&mut self) -> Result<Vec<String>, ParseError> {
         match self.next() {
             Token::Sign("(") => {}
@@ -603,7 +605,7 @@ pub struct FieldSelector {
 }
 
 impl FieldSelector {
-    /// Reads the text form; the empty text selects everything.
+    /// Parses the text form; the empty text selects every object.
     pub fn parse(text: &str) -> Result<Self, ParseError> {
         let mut requirements = Vec::new();
         let mut terms = split_terms(text);
@@ -626,12 +628,12 @@ impl FieldSelector {
         &self.requirements
     }
 
-    /// Whether everything matches.
+    /// True if the selector matches every object.
     pub fn is_empty(&self) -> bool {
         self.requirements.is_empty()
     }
 
-    /// Whether the fields, looked up by name (absent reads as empty), satisfy every requirement.
+    /// True if the fields, looked up by name (absent reads as empty), satisfy every requirement.
     pub fn matches<T: AsRef<str>>(&self, lookup: impl Fn(&str) -> Option<T>) -> bool {
         self.requirements.iter().all(|requirement| {
             let value = lookup(&requirement.field);
@@ -640,7 +642,7 @@ impl FieldSelector {
         })
     }
 
-    /// The one value the field must have, if the selector says so.
+    /// The single value that the selector requires of the field, if there is one.
     pub fn exact(&self, field: &str) -> Option<&str> {
         self.requirements
             .iter()
@@ -655,7 +657,7 @@ impl fmt::Display for FieldSelector {
     }
 }
 
-/// Cuts at commas that are not escaped. The empty text has no terms.
+/// Splits at commas that are not escaped. The empty text has no terms.
 pub fn split_terms(text: &str) -> Vec<&str> {
     if text.is_empty() {
         return Vec::new();
@@ -677,7 +679,7 @@ pub fn split_terms(text: &str) -> Vec<&str> {
     terms
 }
 
-/// Cuts a term into field, operator and (still escaped) value; `None` without an operator.
+/// Splits a term into field, operator and (still escaped) value; `None` without an operator.
 pub fn split_term(term: &str) -> Option<(&str, &str, &str)> {
     (0..term.len()).filter(|i| term.is_char_boundary(*i)).find_map(|i| {
         let sign = ["!=", "==", "="].into_iter().find(|sign| term[i..].starts_with(sign))?;
@@ -697,7 +699,7 @@ pub fn escape_value(text: &str) -> String {
     out
 }
 
-/// The reverse of [`escape_value`]; other escapes and unescaped marks are errors.
+/// The reverse of [`escape_value`]; other escapes and unescaped special characters are errors.
 pub fn unescape_value(text: &str) -> Result<String, ParseError> {
     let mut out = String::with_capacity(text.len());
     let mut chars = text.chars();
@@ -725,7 +727,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn a_form_feed_is_refused_and_not_read_for_ever() {
+    fn a_form_feed_is_rejected_without_an_endless_loop() {
         assert!(LabelSelector::parse("a\u{c}b").is_err());
         assert!(LabelSelector::parse("\u{c}").is_err());
     }

@@ -1,7 +1,7 @@
-//! The `Status` object: how the API says no, with the codes, reasons and texts that clients switch on.
+//! The `Status` object: error responses with the codes, reasons and messages that clients rely on.
 //!
-//! Constructors are named after the answer. A [`Status`] is also a Rust error, so that code below the server can
-//! return it with `?` and the server writes it out unchanged.
+//! Constructors are named after the response. A [`Status`] is also a Rust error: code below the
+//! server returns it with `?`, and the server sends it unchanged.
 //!
 //! Source of the shapes: the API conventions of Kubernetes, "Response Status Kind".
 
@@ -19,13 +19,13 @@ use crate::meta::{GroupKind, GroupResource};
 pub struct Cause {
     /// Machine-readable, e.g. `FieldValueInvalid`.
     pub reason: String,
-    /// For people.
+    /// Message for users.
     pub message: String,
-    /// The path of the field, where the cause is one.
+    /// Path of the field, if the cause concerns one.
     pub field: String,
 }
 
-/// What the failed request was about.
+/// The object of the failed request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Details {
     /// Name of the object.
@@ -36,24 +36,24 @@ pub struct Details {
     pub kind: String,
     /// Uid of the object.
     pub uid: String,
-    /// Field by field.
+    /// Causes, one per field error.
     pub causes: Vec<Cause>,
-    /// When to try again; 0 for unsaid.
+    /// Seconds after which to retry; 0 if unspecified.
     pub retry_after_seconds: u32,
 }
 
-/// An answer that is not an object: a failure, or a bare success.
+/// A response that is not an object: a failure, or a plain success.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Status {
     /// HTTP status code.
     pub code: u16,
-    /// Machine-readable reason; empty when there is none.
+    /// Machine-readable reason; empty if there is none.
     pub reason: Cow<'static, str>,
-    /// For people.
+    /// Message for users.
     pub message: String,
-    /// What it is about; boxed because most functions that return a `Status` succeed.
+    /// The object of the request; boxed because most functions that return a `Status` succeed.
     pub details: Option<Box<Details>>,
-    /// Where a list that cannot go on as it began can go on otherwise: `metadata.continue`.
+    /// Token to continue an expired list with newer content: `metadata.continue`.
     pub continue_token: Option<Box<str>>,
 }
 
@@ -62,7 +62,7 @@ impl Status {
         Status { code, reason: Cow::Borrowed(reason), message: message.into(), details: None, continue_token: None }
     }
 
-    /// Says where the list can go on.
+    /// Sets the token that continues the list.
     #[must_use]
     pub fn with_continue(self, token: impl Into<Box<str>>) -> Self {
         Status { continue_token: Some(token.into()), ..self }
@@ -93,12 +93,12 @@ impl Status {
         self.code < 400
     }
 
-    /// 200, with nothing to say.
+    /// 200 without details.
     pub fn success() -> Self {
         Status::new(200, "", "")
     }
 
-    /// 200 after a deletion, naming the object that is gone.
+    /// 200 after a deletion, with the name of the deleted object.
     pub fn deleted(resource: &GroupResource, name: &str, uid: &str) -> Self {
         let mut status = Status::success().about(resource, name);
         uid.clone_into(&mut status.details.get_or_insert_default().uid);
@@ -110,20 +110,20 @@ impl Status {
         Status::new(404, "NotFound", format!("{resource} {} not found", field::quote(name))).about(resource, name)
     }
 
-    /// 404: there is nothing at this path at all.
+    /// 404: the path does not exist.
     pub fn no_such_path() -> Self {
         let mut status = Status::new(404, "NotFound", "the server could not find the requested resource");
         status.details = Some(Box::default());
         status
     }
 
-    /// 409: an object of this name is already there.
+    /// 409: an object of this name exists.
     pub fn already_exists(resource: &GroupResource, name: &str) -> Self {
         let message = format!("{resource} {} already exists", field::quote(name));
         Status::new(409, "AlreadyExists", message).about(resource, name)
     }
 
-    /// 409: no free name was found for `generateName`; trying again helps.
+    /// 409: no free name was found for `generateName`; the client should retry.
     pub fn generate_name_conflict(resource: &GroupResource, name: &str, retry_after_seconds: u32) -> Self {
         let message = format!(
             "{resource} {} already exists, the server was not able to generate a unique name for the object",
@@ -138,7 +138,7 @@ impl Status {
         Status::new(409, "Conflict", message).about(resource, name)
     }
 
-    /// 409: a stale resourceVersion, with the text controllers look for.
+    /// 409: a stale resourceVersion, with the message that controllers look for.
     pub fn modified(resource: &GroupResource, name: &str) -> Self {
         Status::conflict(
             resource,
@@ -147,22 +147,22 @@ impl Status {
         )
     }
 
-    /// 409: fields of a server-side apply belong to others.
+    /// 409: other managers own fields of a server-side apply.
     pub fn apply_conflict(causes: Vec<Cause>, message: impl Into<String>) -> Self {
         Status::new(409, "Conflict", message).with_causes(causes)
     }
 
-    /// 410: the requested revision is no longer there (watch or list has to start over).
+    /// 410: the requested revision was compacted; the client must restart its watch or list.
     pub fn expired(message: impl Into<String>) -> Self {
         Status::new(410, "Expired", message)
     }
 
-    /// 410: gone for good.
+    /// 410: permanently gone.
     pub fn gone(message: impl Into<String>) -> Self {
         Status::new(410, "Gone", message)
     }
 
-    /// 422: the object breaks rules, field by field.
+    /// 422: the object is invalid, with an error per field.
     pub fn invalid(kind: &GroupKind, name: &str, errors: &[field::Error]) -> Self {
         let subject = format!("{kind} {} is invalid", field::quote(name));
         let message = match errors {
@@ -187,23 +187,23 @@ impl Status {
         Status { details: Some(Box::new(details)), ..Status::new(422, "Invalid", message) }
     }
 
-    /// 422 without fields, e.g. a JSON patch whose test fails.
+    /// 422 without field errors, e.g. for a JSON patch whose test fails.
     pub fn unprocessable(message: impl Into<String>) -> Self {
         Status::new(422, "Invalid", message)
     }
 
-    /// 400: the request itself makes no sense.
+    /// 400: the request is malformed.
     pub fn bad_request(message: impl Into<String>) -> Self {
         Status::new(400, "BadRequest", message)
     }
 
-    /// 401: who are you?
+    /// 401: the request is not authenticated.
     pub fn unauthorized(message: impl Into<String>) -> Self {
         let message = message.into();
         Status::new(401, "Unauthorized", if message.is_empty() { "not authorized".to_owned() } else { message })
     }
 
-    /// 403: you may not, or not this way.
+    /// 403: the request is not allowed.
     pub fn forbidden(resource: &GroupResource, name: &str, why: &str) -> Self {
         let message = if resource.resource.is_empty() {
             format!("forbidden: {why}")
@@ -227,7 +227,7 @@ impl Status {
         Status::new(406, "NotAcceptable", message)
     }
 
-    /// 415: the body has a type this server does not read.
+    /// 415: the server does not support the media type of the body.
     pub fn unsupported_media_type<S: AsRef<str>>(understood: &[S]) -> Self {
         let message = format!(
             "the body of the request was in an unknown format - accepted media types include: {}",
@@ -236,24 +236,24 @@ impl Status {
         Status::new(415, "UnsupportedMediaType", message)
     }
 
-    /// 413: the body is too long.
+    /// 413: the body is too large.
     pub fn request_entity_too_large(message: impl AsRef<str>) -> Self {
         Status::new(413, "RequestEntityTooLarge", format!("Request entity too large: {}", message.as_ref()))
     }
 
-    /// 429: later, please.
+    /// 429: the client must retry later.
     pub fn too_many_requests(message: impl Into<String>, retry_after_seconds: u32) -> Self {
         Status::new(429, "TooManyRequests", message).retry_after(retry_after_seconds)
     }
 
-    /// 500: our fault.
+    /// 500: an internal error of the server.
     pub fn internal(message: impl AsRef<str>) -> Self {
         let message = message.as_ref();
         let cause = Cause { message: message.to_owned(), ..Cause::default() };
         Status::new(500, "InternalError", format!("Internal error occurred: {message}")).with_causes([cause])
     }
 
-    /// 503: not now.
+    /// 503: the server is temporarily unavailable.
     pub fn service_unavailable(message: impl Into<String>) -> Self {
         Status::new(503, "ServiceUnavailable", message)
     }
@@ -263,14 +263,14 @@ impl Status {
         Status::new(504, "Timeout", format!("Timeout: {}", message.as_ref())).retry_after(retry_after_seconds)
     }
 
-    /// 500 that asks to try again: the server, not the request, ran out of time.
+    /// 500 that asks the client to retry: a timeout within the server.
     pub fn server_timeout(resource: &GroupResource, verb: &str, retry_after_seconds: u32) -> Self {
         let message =
             format!("The {verb} operation against {resource} could not be completed at this time, please try again.");
         Status::new(500, "ServerTimeout", message).about(resource, "").retry_after(retry_after_seconds)
     }
 
-    /// The object on the wire.
+    /// The serialized object.
     pub fn to_value(&self) -> Value {
         let mut object = Map::new();
         object.insert("kind".to_owned(), json!("Status"));

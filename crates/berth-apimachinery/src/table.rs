@@ -1,4 +1,4 @@
-//! Tables: what `kubectl get` prints, as an object.
+//! Tables: the output of `kubectl get` as an object.
 
 use jiff::Timestamp;
 use serde_json::{Map, Value, json};
@@ -9,38 +9,39 @@ use crate::jsonpath::{JsonPath, JsonPathError};
 /// One column.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Column {
-    /// Heading.
+    /// Column heading.
     pub name: String,
     /// `string`, `integer`, `number`, `boolean` or `date`.
     pub column_type: String,
     /// OpenAPI format; `name` marks the column that identifies the row.
     pub format: String,
-    /// For people.
+    /// Description for users.
     pub description: String,
-    /// 0 for columns that are always shown, larger ones only with `-o wide`.
+    /// 0 for columns that are always shown; larger values are shown only with `-o wide`.
     pub priority: i64,
 }
 
 impl Column {
-    /// The column definition on the wire.
+    /// The serialized column definition.
     pub fn to_value(&self) -> Value {
         json!({"name": self.name, "type": self.column_type, "format": self.format, "description": self.description, "priority": self.priority})
     }
 }
 
-/// What a row carries of its object (`includeObject`).
+/// The part of an object that its row includes (`includeObject`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum IncludeObject {
     /// Kind, apiVersion and metadata.
     #[default]
     Metadata,
-    /// All of it.
+    /// The whole object.
     Object,
-    /// Nothing.
+    /// No part of the object.
     None,
 }
 
-/// A `meta.k8s.io/v1` Table. `headers` says whether column definitions are wanted (a watch sends them once).
+/// A `meta.k8s.io/v1` Table. `headers` is true to include column definitions (a watch sends them
+/// once).
 pub fn table(columns: &[Column], rows: Vec<Value>, list_metadata: Value, headers: bool) -> Value {
     let columns = if headers { columns.iter().map(Column::to_value).collect() } else { Value::Array(Vec::new()) };
     json!({
@@ -67,21 +68,21 @@ pub fn row(cells: Vec<Value>, object: &Value, include: IncludeObject) -> Value {
     Value::Object(row)
 }
 
-/// A column of a custom resource, ready to read cells.
+/// A column of a custom resource with its parsed path.
 #[derive(Clone, Debug)]
 pub struct CustomColumn {
-    /// What the column is.
+    /// The column definition.
     pub column: Column,
     path: JsonPath,
 }
 
 impl CustomColumn {
-    /// Takes a column and the path of its cells.
+    /// Makes a column from its definition and the JSONPath of its cells.
     pub fn new(column: Column, path: &str) -> Result<Self, JsonPathError> {
         Ok(CustomColumn { column, path: JsonPath::parse(path)? })
     }
 
-    /// Reads one entry of `additionalPrinterColumns`.
+    /// Parses an entry of `additionalPrinterColumns`.
     pub fn from_crd(entry: &Value) -> Result<Self, JsonPathError> {
         let text = |field: &str| entry.get(field).and_then(Value::as_str).unwrap_or_default();
         let column = Column {
@@ -94,7 +95,7 @@ impl CustomColumn {
         CustomColumn::new(column, text("jsonPath"))
     }
 
-    /// The cell of an object; null where there is nothing to show.
+    /// The cell of an object; null if the path selects nothing.
     pub fn cell(&self, object: &Value, now: Timestamp) -> Value {
         let Some(first) = self.path.first(object) else { return Value::Null };
         if self.column.column_type == "string" {
@@ -112,7 +113,7 @@ pub fn custom_cells(columns: &[CustomColumn], object: &Value, now: Timestamp) ->
     cells
 }
 
-/// A value as a text cell: texts bare, lists and maps as JSON.
+/// A value as the text of a cell: strings unquoted, lists and maps as JSON.
 fn text_of(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),
@@ -137,7 +138,7 @@ fn typed_cell(column_type: &str, value: &Value, now: Timestamp) -> Value {
     }
 }
 
-/// How long ago a time was, as tables show it.
+/// The time since `time`, in the form of tables.
 pub fn age(time: Timestamp, now: Timestamp) -> String {
     human_duration(now.duration_since(time).as_secs())
 }
@@ -147,7 +148,7 @@ pub fn human_duration(seconds: i64) -> String {
     let two = |large: i64, large_unit: &str, small: i64, small_unit: &str| {
         if small == 0 { format!("{large}{large_unit}") } else { format!("{large}{large_unit}{small}{small_unit}") }
     };
-    // A second of clock skew between machines is not worth a word.
+    // Clock skew of up to a second between machines is ignored.
     if seconds < -1 {
         return "<invalid>".to_owned();
     }

@@ -1,10 +1,11 @@
-//! Times and durations as the API spells them: `Time` in whole seconds, `MicroTime` with six digits, durations as in Go.
+//! Times and durations in the formats of the API: `Time` in whole seconds, `MicroTime` with six
+//! digits, durations as in Go.
 
 use jiff::{SignedDuration, Timestamp};
 
-/// A time in whole seconds of UTC: `2026-01-31T12:00:00Z`. What is finer is cut off.
+/// A time in whole seconds of UTC: `2026-01-31T12:00:00Z`. Fractions are truncated.
 pub fn time(at: Timestamp) -> String {
-    // Cut, not rounded: a time never lies after the moment it was taken.
+    // Truncated, not rounded: a formatted time is never later than the original.
     let seconds = at.as_nanosecond().div_euclid(1_000_000_000);
     let whole = i64::try_from(seconds).ok().and_then(|seconds| Timestamp::from_second(seconds).ok()).unwrap_or(at);
     format!("{whole:.0}")
@@ -17,12 +18,12 @@ pub fn micro_time(at: Timestamp) -> String {
     format!("{whole:.6}")
 }
 
-/// Reads a time; any zone and fraction are accepted.
+/// Parses a time in any zone, with or without a fraction.
 pub fn parse_time(text: &str) -> Result<Timestamp, String> {
     text.parse().map_err(|error| format!("{}: not a time: {error}", crate::field::quote(text)))
 }
 
-/// Reads a Go duration: `1h30m`, `1.5s`, `-2ms`, `0`.
+/// Parses a Go duration: `1h30m`, `1.5s`, `-2ms`, `0`.
 pub fn parse_duration(text: &str) -> Result<SignedDuration, String> {
     let invalid = || format!("time: invalid duration {}", crate::field::quote(text));
     let (negative, mut rest) = match text.strip_prefix('-') {
@@ -67,7 +68,7 @@ pub fn parse_duration(text: &str) -> Result<SignedDuration, String> {
     Ok(SignedDuration::from_nanos(nanos))
 }
 
-/// A duration as Go writes it: `1h0m0.003s`, `2m0s`, `5s`, `15ms`, `0s`.
+/// A duration in Go's format: `1h0m0.003s`, `2m0s`, `5s`, `15ms`, `0s`.
 pub fn duration(duration: SignedDuration) -> String {
     let nanos = duration.as_nanos();
     let magnitude = nanos.unsigned_abs();

@@ -1,8 +1,9 @@
-//! Where a walk over a value is: steps that point at the steps above them, so that going down costs nothing and the
-//! text (`spec.containers[0].name`) is only made when there is something to say about the place.
+//! The position of a walk over a value. Each step points to the step above it, so descending costs
+//! nothing, and the text (`spec.containers[0].name`) is built only for a report.
 //!
-//! Not [`crate::field::Path`]: there an empty name stands for the node itself, here it is a field like any other and
-//! shows (`spec.`), as decoders and schema validation of the reference API server write it.
+//! Differs from [`crate::field::Path`] in empty names: there an empty name is the node itself. Here
+//! it is a field like any other and is shown (`spec.`), as the decoders and schema validation of
+//! kube-apiserver show it.
 
 use std::fmt;
 
@@ -21,12 +22,12 @@ enum Step<'a> {
 }
 
 impl<'a> Trail<'a> {
-    /// The value itself; its text is empty.
+    /// The root value; its text is empty.
     pub const fn start() -> Self {
         Trail { above: None, step: Step::Start }
     }
 
-    /// The field or map entry `name` of the value here.
+    /// The field or map entry `name` of this value.
     pub const fn name(&'a self, name: &'a str) -> Trail<'a> {
         Trail { above: Some(self), step: Step::Name(name) }
     }
@@ -36,7 +37,7 @@ impl<'a> Trail<'a> {
         Trail { above: Some(self), step: Step::Index(index) }
     }
 
-    /// Writes the text; returns whether there was any.
+    /// Writes the text. Returns true if it is not empty.
     fn write(&self, f: &mut fmt::Formatter<'_>) -> Result<bool, fmt::Error> {
         let written = match self.above {
             Some(above) => above.write(f)?,
@@ -70,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_place_reads_as_it_is_written_in_messages() {
+    fn a_path_has_the_form_of_messages() {
         let start = Trail::start();
         let (spec, item) = (start.name("spec"), start.index(3));
         let list = spec.name("containers");

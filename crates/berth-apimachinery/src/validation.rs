@@ -1,7 +1,7 @@
-//! Checks every object and request has in common: metadata, labels, owner references, conditions, and the options of
-//! list, patch and delete requests.
+//! Validation common to all objects and requests: metadata, labels, owner references, conditions,
+//! and the options of list, patch and delete requests.
 //!
-//! What a kind's own fields must be is the business of its schema; which name a kind allows is handed in.
+//! Schemas validate the fields of a kind. The caller passes the name rule of a kind.
 
 use std::collections::HashSet;
 
@@ -11,15 +11,15 @@ use crate::field::{Error, Path};
 use crate::meta::{self, GroupVersion};
 use crate::names;
 
-/// Most bytes all annotations of an object may have together, keys included.
+/// Maximum size of all annotations of an object, keys included, in bytes.
 pub const ANNOTATIONS_BYTES_MAX: usize = 256 * 1024;
-/// Longest name of a field manager, in bytes.
+/// Maximum length of a field manager's name, in bytes.
 pub const FIELD_MANAGER_BYTES_MAX: usize = 128;
 const SUBRESOURCE_BYTES_MAX: usize = 256;
 
 const IMMUTABLE: &str = "field is immutable";
 
-/// A check of a name (complete) or of the start of one, returning messages.
+/// Validates a complete name, or the prefix of one. Returns error messages.
 pub type NameCheck = fn(&str) -> Vec<String>;
 
 /// Checks a label key.
@@ -38,12 +38,12 @@ pub fn validate_labels(labels: &Value, path: &Path<'_>) -> Vec<Error> {
     errors
 }
 
-/// Checks a map of annotations: keys, and the size of all together.
+/// Checks a map of annotations: its keys and total size.
 pub fn validate_annotations(annotations: &Value, path: &Path<'_>) -> Vec<Error> {
     let mut errors = Vec::new();
     let mut bytes = 0;
     for (key, value) in annotations.as_object().into_iter().flatten() {
-        // Keys are compared without regard to case; only annotations, not labels, are this lenient.
+        // Keys are compared case-insensitively, for annotations only.
         let lower = key.to_lowercase();
         errors.extend(
             names::is_qualified_name(&lower).into_iter().map(|message| Error::invalid(path, key.as_str(), message)),
@@ -61,7 +61,7 @@ pub fn validate_owner_references(references: &Value, path: &Path<'_>) -> Vec<Err
     let mut errors = Vec::new();
     let mut controller: Option<String> = None;
     for reference in references.as_array().into_iter().flatten() {
-        // Mistakes are told of the list, not of its items, as upstream's are.
+        // As upstream, errors have the path of the list, not of its items.
         let text = |field: &str| reference.get(field).and_then(Value::as_str).unwrap_or_default();
         match GroupVersion::parse(text("apiVersion")) {
             Err(_) => {
@@ -75,7 +75,7 @@ pub fn validate_owner_references(references: &Value, path: &Path<'_>) -> Vec<Err
                         "version must not be empty",
                     ));
                 }
-                // An Event goes away by itself; owned objects would vanish with it.
+                // An Event expires; objects that it owns would be deleted with it.
                 if version.group.is_empty() && version.version == "v1" && text("kind") == "Event" {
                     let detail = format!("{} is disallowed from being an owner", version.with_kind("Event"));
                     errors.push(Error::invalid(path, reference.clone(), detail));
@@ -103,7 +103,8 @@ pub fn validate_owner_references(references: &Value, path: &Path<'_>) -> Vec<Err
     errors
 }
 
-/// Checks finalizers: qualified names, and not both of the two that contradict each other.
+/// Checks finalizers: they are qualified names and do not include both contradicting deletion
+/// policies.
 pub fn validate_finalizers(finalizers: &Value, path: &Path<'_>) -> Vec<Error> {
     let mut errors = Vec::new();
     let (mut orphan, mut foreground) = (false, false);
@@ -122,7 +123,7 @@ pub fn validate_finalizers(finalizers: &Value, path: &Path<'_>) -> Vec<Error> {
     errors
 }
 
-/// Checks `metadata` of an object about to be stored. `name_check` is the dialect of the kind's names.
+/// Checks `metadata` of an object to be stored. `name_check` is the name rule of the kind.
 pub fn validate_object_meta(metadata: &Value, namespaced: bool, name_check: NameCheck, path: &Path<'_>) -> Vec<Error> {
     let mut errors = Vec::new();
     let text = |field: &str| metadata.get(field).and_then(Value::as_str).unwrap_or_default();
@@ -158,8 +159,8 @@ pub fn validate_object_meta(metadata: &Value, namespaced: bool, name_check: Name
     errors
 }
 
-/// Checks finalizers of those built-in kinds where kube-apiserver wants more than a qualified name: one of its own, or one whose
-/// domain says whose it is.
+/// Checks finalizers of built-in kinds for which kube-apiserver requires a standard finalizer or
+/// one with a domain.
 pub fn validate_finalizer_domains(finalizers: &Value, path: &Path<'_>) -> Vec<Error> {
     let list = finalizers.as_array().into_iter().flatten().filter_map(Value::as_str).enumerate();
     let unknown = list.filter(|(_, name)| {
@@ -170,7 +171,7 @@ pub fn validate_finalizer_domains(finalizers: &Value, path: &Path<'_>) -> Vec<Er
     unknown.map(|(i, name)| Error::invalid(&path.index(i), name, detail)).collect()
 }
 
-/// The part of metadata that people and controllers may change, checked on create and update alike.
+/// Checks the metadata fields that clients may change, on create and update alike.
 fn validate_changeable_meta(metadata: &Value, path: &Path<'_>) -> Vec<Error> {
     let mut errors = Vec::new();
     let part = |field: &str| metadata.get(field).unwrap_or(&Value::Null);
@@ -185,14 +186,15 @@ fn validate_changeable_meta(metadata: &Value, path: &Path<'_>) -> Vec<Error> {
     errors
 }
 
-/// Checks that an update of `metadata` from `old` to `new` changes nothing that must stay.
+/// Checks that an update of `metadata` from `old` to `new` changes no immutable field.
 pub fn validate_object_meta_update(new: &Value, old: &Value, path: &Path<'_>) -> Vec<Error> {
     let mut errors = validate_object_meta_kept(new, old, path);
     errors.extend(validate_changeable_meta(new, path));
     errors
 }
 
-/// The same for metadata whose labels, annotations, owners and finalizers are as valid as the old ones.
+/// Like [`validate_object_meta_update`], for metadata whose labels, annotations, owners and
+/// finalizers are known to be valid.
 pub fn validate_object_meta_kept(new: &Value, old: &Value, path: &Path<'_>) -> Vec<Error> {
     let mut errors = Vec::new();
     let part = |meta: &Value, field: &str| meta.get(field).cloned().unwrap_or(Value::Null);
@@ -240,7 +242,7 @@ pub fn validate_object_meta_kept(new: &Value, old: &Value, path: &Path<'_>) -> V
     errors
 }
 
-/// Checks `managedFields` as a client may send it.
+/// Checks `managedFields` sent by a client.
 pub fn validate_managed_fields(entries: &Value, path: &Path<'_>) -> Vec<Error> {
     let mut errors = Vec::new();
     for (i, entry) in entries.as_array().into_iter().flatten().enumerate() {
@@ -260,7 +262,7 @@ pub fn validate_managed_fields(entries: &Value, path: &Path<'_>) -> Vec<Error> {
     errors
 }
 
-/// Checks the name of a field manager: not too long, printable.
+/// Checks the name of a field manager: its length and characters.
 pub fn validate_field_manager(manager: &str, path: &Path<'_>) -> Vec<Error> {
     let mut errors = Vec::new();
     if manager.len() > FIELD_MANAGER_BYTES_MAX {
@@ -283,7 +285,8 @@ pub fn validate_dry_run(values: &[String], path: &Path<'_>) -> Vec<Error> {
     vec![Error::not_supported(path, Value::from(values.to_vec()), &["All"])]
 }
 
-/// Checks the options of a patch request. `apply` says whether the patch is a server-side apply; `force` is its option.
+/// Checks the options of a patch request. `apply` is true for a server-side apply; `force` is its
+/// option.
 pub fn validate_patch_options(apply: bool, force: Option<bool>, field_manager: &str, dry_run: &[String]) -> Vec<Error> {
     let mut errors = Vec::new();
     if !apply {
@@ -291,7 +294,7 @@ pub fn validate_patch_options(apply: bool, force: Option<bool>, field_manager: &
             errors.push(Error::forbidden(&Path::new("force"), "may not be specified for non-apply patch"));
         }
     } else if field_manager.is_empty() {
-        // A field manager cannot be guessed for an apply: it is who owns the fields from now on.
+        // An apply needs an explicit field manager, because the manager will own the fields.
         errors.push(Error::required(&Path::new("fieldManager"), "is required for apply patch"));
     }
     errors.extend(validate_field_manager(field_manager, &Path::new("fieldManager")));
@@ -342,22 +345,23 @@ pub fn validate_delete_options(options: &Value) -> Vec<Error> {
     errors
 }
 
-/// The options of a list or watch request that depend on each other.
+/// The interdependent options of a list or watch request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ListOptions {
     /// Whether this is a watch.
     pub watch: bool,
-    /// The revision asked for; empty for the newest.
+    /// The requested revision; empty for the newest.
     pub resource_version: String,
     /// `Exact`, `NotOlderThan` or empty.
     pub resource_version_match: String,
-    /// Where an earlier page ended.
+    /// Continue token of the previous page.
     pub continue_token: String,
-    /// Whether a watch starts with what exists.
+    /// True if a watch starts with the existing objects.
     pub send_initial_events: Option<bool>,
 }
 
-/// Checks the options of a list or watch. `watch_list` says whether this server can send initial events.
+/// Checks the options of a list or watch. `watch_list` is true if this server can send initial
+/// events.
 pub fn validate_list_options(options: &ListOptions, watch_list: bool) -> Vec<Error> {
     let match_path = Path::new("resourceVersionMatch");
     let forbidden = |detail: &str| Error::forbidden(&match_path, detail);
@@ -454,17 +458,17 @@ fn is_condition_reason(reason: &str) -> bool {
         && bytes.iter().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b',' | b':'))
 }
 
-/// Removes the condition of a type from a list; says whether there was one.
+/// Removes the condition of a type from a list. Returns true if there was one.
 pub fn remove_condition(conditions: &mut Vec<Value>, condition_type: &str) -> bool {
     let before = conditions.len();
     conditions.retain(|condition| condition.get("type").and_then(Value::as_str) != Some(condition_type));
     conditions.len() != before
 }
 
-/// What a request does about an object's namespace.
+/// Checks an object's namespace against that of the request.
 ///
-/// `requested` is the namespace of the request (empty for cluster-scoped resources); the object's own is filled in
-/// when absent.
+/// `requested` is the namespace of the request (empty for cluster-scoped resources). An object
+/// without a namespace gets it.
 pub fn match_namespace(object: &mut Value, requested: &str) -> Result<(), String> {
     let own = meta::namespace(object).to_owned();
     match (requested, own.as_str()) {

@@ -1,20 +1,22 @@
-//! Which fields of Kubernetes' own types are written when they are zero, and which are then left out.
+//! Which fields of Kubernetes' own types are written when they are zero, and which are omitted.
 //!
-//! Read off the table of their protobuf fields ([`builtin::PROTOBUF_FIELDS`]), which says what Go has as a pointer and what it
-//! shows always; the published definitions do not: some of what they require is left out when it is empty.
+//! Derived from the table of protobuf fields ([`builtin::PROTOBUF_FIELDS`]), which marks Go
+//! pointers and fields that are always written. The published definitions are not sufficient: they
+//! require some fields that Go omits when empty.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::OnceLock;
 
 use crate::builtin;
 
-/// The fields of a definition whose false, zero or empty text is written. `None` for what is no message: texts, numbers and
-/// whatever is raw JSON.
+/// The fields of a definition that are written with a false, zero or empty value. `None` if the
+/// definition is not a message: strings, numbers and raw JSON.
 pub(crate) fn kept(definition: &str) -> Option<BTreeSet<&'static str>> {
     fields(definition, true)
 }
 
-/// The fields of a definition whose false, zero or empty text is another thing than none. `None` as for [`kept`].
+/// The fields of a definition where a false, zero or empty value differs from an absent one. `None`
+/// as for [`kept`].
 pub(crate) fn pointers(definition: &str) -> Option<BTreeSet<&'static str>> {
     fields(definition, false)
 }
@@ -34,21 +36,22 @@ fn messages() -> &'static BTreeMap<&'static str, &'static str> {
     })
 }
 
-/// Adds the fields of a message: pointers, and those that are always shown if they are wanted. Whether there is such a message.
+/// Adds the pointer fields of a message and, with `with_shown`, its fields that are always written.
+/// Returns true if the message exists.
 fn add(message: &str, with_shown: bool, kept: &mut BTreeSet<&'static str>) -> bool {
     let Some(fields) = messages().get(message) else { return false };
     for field in fields.split(',') {
         let Some((name, kind)) = field.split_once('=').and_then(|(_, rest)| rest.split_once(':')) else { continue };
         let (kind, is_shown) = kind.strip_suffix('!').map_or((kind, false), |kind| (kind, true));
         if name.is_empty() {
-            // A message whose fields are this one's.
+            // A message whose fields are inlined in this one.
             match (kind.strip_prefix('.'), message.rsplit_once('.')) {
                 (Some(name), Some((package, _))) => add(&format!("{package}.{name}"), with_shown, kept),
                 _ => add(kind, with_shown, kept),
             };
             continue;
         }
-        // Of bytes and lists it is only in protobuf that none differs from empty.
+        // An absent bytes or list field differs from an empty one only in protobuf.
         let is_pointer = kind.strip_prefix('?').is_some_and(|kind| !matches!(kind, "bytes" | "List"));
         if (is_shown && with_shown) || is_pointer {
             kept.insert(name);
@@ -62,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pointers_and_what_is_always_shown_keep_their_zeros() {
+    fn pointers_and_always_written_fields_keep_their_zeros() {
         let kept = |name: &str, field: &str| kept(name).expect("it is a message").contains(field);
         let pod = "io.k8s.api.core.v1.PodSpec";
         assert!(kept(pod, "priority"), "a pointer");
@@ -75,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_is_a_field_of_its_definition() {
+    fn fields_that_keep_zeros_exist_in_their_definition() {
         let mut messages = 0;
         for name in builtin::document().names() {
             let Some(kept) = kept(name) else { continue };

@@ -25,12 +25,14 @@ const AUTHORITY_YEARS: i16 = 10;
 const LEAF_YEARS: i16 = 1;
 /// Names in every serving certificate: those by which clients on this machine and inside a cluster
 /// address the API server.
-const SERVING_NAMES: [&str; 7] = [
+const SERVING_NAMES: [&str; 8] = [
     "localhost",
     "kubernetes",
     "kubernetes.default",
     "kubernetes.default.svc",
     "kubernetes.default.svc.cluster.local",
+    // The cluster IP of the Service `kubernetes`, which pods are given.
+    "10.96.0.1",
     "127.0.0.1",
     "::1",
 ];

@@ -20,6 +20,7 @@ use http_body_util::Full;
 use parking_lot::Mutex;
 use serde_json::Value;
 
+use crate::admission::pod_security::PodSecurity;
 use crate::admission::quota::Quotas;
 use crate::admission::quota_hook::QuotaHook;
 use crate::admission::{self, Admission, AdmissionPlugin};
@@ -55,6 +56,9 @@ pub struct Config {
     pub seed: u64,
     /// Admission plugins that run after the built-in ones.
     pub admission: Vec<Arc<dyn AdmissionPlugin>>,
+    /// Pod Security policy of namespaces without labels, and exemptions. By default nothing is
+    /// enforced.
+    pub pod_security: PodSecurity,
     /// Source of pod logs; `None` answers every request for logs with an error.
     pub pod_logs: Option<Arc<dyn PodLogs>>,
     /// Streams of the programs in pods; `None` answers every request for them with an error.
@@ -87,6 +91,7 @@ impl Config {
             clock,
             seed: 0,
             admission: Vec::new(),
+            pod_security: PodSecurity::default(),
             pod_logs: None,
             pod_streams: None,
             audit: None,
@@ -135,7 +140,7 @@ impl ApiServer {
     pub fn new(config: Config) -> ApiServer {
         let state = Arc::new(State::new(config.store.clone(), config.clock.clone(), config.seed));
         let objects = state.objects.clone();
-        let mut plugins = admission::builtin(config.seed, config.token_key.is_some());
+        let mut plugins = admission::builtin(config.seed, config.token_key.is_some(), config.pod_security.clone());
         plugins.extend(config.admission.iter().cloned());
         let admission = Arc::new(Admission::new(state.clone(), plugins));
         let tokens = config.token_key.clone();

@@ -72,7 +72,8 @@ impl Simulated {
             token_key: None,
             front_proxy: None,
             audit: None,
-            folders: Default::default(),
+            pod_security: Default::default(),
+            node: None,
             apart: false,
             decisions: berth_controllers::Decisions::default(),
         };

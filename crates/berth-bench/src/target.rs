@@ -287,6 +287,7 @@ async fn apiserver(folder: &Path, clock: Clock, controllers: berth_controllers::
         seed,
         storage,
         controllers,
+        pod_security: Default::default(),
         token_key: None,
         audit: None,
         front_proxy: None,

@@ -1,11 +1,11 @@
-//! What an expression is after parsing: macros are expanded, every node knows where it came from.
+//! The syntax tree of an expression: macros are expanded, and every node has its source position.
 
 /// A node of an expression.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Expr {
-    /// Number of the node within its expression; types are kept beside the tree under it.
+    /// Number of the node within its expression; side tables, such as types, are indexed by it.
     pub id: u32,
-    /// Where it stands in the text, in characters: what an error points at.
+    /// Source position in characters, for error messages.
     pub at: u32,
     pub kind: Kind,
 }
@@ -14,13 +14,13 @@ pub(crate) struct Expr {
 pub(crate) enum Kind {
     Literal(Literal),
     Ident(String),
-    /// `operand.field`, or with `test` what `has(operand.field)` asks.
+    /// `operand.field`, or with `test` the macro `has(operand.field)`.
     Select {
         operand: Box<Expr>,
         field: String,
         test: bool,
     },
-    /// A function, method or operator (operators are called as upstream calls them: `_==_`).
+    /// A call of a function, method or operator (operators have CEL's internal names, e.g. `_==_`).
     Call {
         function: String,
         target: Option<Box<Expr>>,
@@ -46,7 +46,7 @@ pub(crate) enum Literal {
     Bytes(Vec<u8>),
 }
 
-/// An item of a list literal; an optional one is left out when it is empty.
+/// An item of a list literal; an empty optional item is omitted.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Element {
     pub value: Expr,
@@ -70,7 +70,8 @@ pub(crate) struct Field {
     pub optional: bool,
 }
 
-/// What `all`, `map` and their like are made of: an accumulator that every element may change.
+/// The loop behind macros such as `all` and `map`: an accumulator that is updated for every
+/// element.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Fold {
     pub range: Expr,
@@ -83,11 +84,11 @@ pub(crate) struct Fold {
     pub result: Expr,
 }
 
-/// The variable of a fold that only names a value: there is nothing to go over.
+/// The loop variable of a fold that only binds a value and iterates over nothing.
 pub(crate) const UNUSED: &str = "#unused";
 
 impl Fold {
-    /// Whether this only names a value for its result.
+    /// True if the fold only binds a value to a name.
     pub fn is_binding(&self) -> bool {
         self.var == UNUSED
     }
@@ -100,7 +101,7 @@ impl Expr {
         self.children(&mut |child| child.walk(visit));
     }
 
-    /// Calls `visit` on every node directly below this one.
+    /// Calls `visit` on every direct child of this node.
     pub fn children<'a>(&'a self, visit: &mut dyn FnMut(&'a Expr)) {
         match &self.kind {
             Kind::Literal(_) | Kind::Ident(_) => {}

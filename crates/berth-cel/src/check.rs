@@ -1,7 +1,8 @@
-//! Static types: every node gets one, and what cannot work is refused before anything runs.
+//! The type checker: assigns a static type to every node and rejects ill-typed expressions before
+//! evaluation.
 //!
-//! The rules are those of CEL's reference checker: parametric overloads with substitution, `dyn` fits everywhere, lists and
-//! maps written out must be of one type.
+//! The rules are those of CEL's reference checker: parametric overloads with substitution, `dyn`
+//! unifies with every type, and items of list and map literals must have a common type.
 
 use std::sync::Arc;
 
@@ -16,21 +17,21 @@ use crate::types::{ObjectType, Type, type_named};
 /// Types of all nodes by id.
 pub(crate) type Types = Vec<Type>;
 
-/// What is known of an expression once it is checked.
+/// The result of checking an expression.
 #[derive(Debug)]
 pub(crate) struct Checked {
     pub types: Types,
-    /// What each node calls, by id; `None` for what is no call of a function.
+    /// The function that each node calls, by id; `None` for nodes that are not calls.
     pub calls: Vec<Option<Call>>,
 }
 
-/// What a call was found to mean.
+/// A resolved call.
 #[derive(Clone, Debug)]
 pub(crate) struct Call {
     /// The full name of the function.
     pub name: String,
     pub is_member: bool,
-    /// The parameters of every overload that takes the arguments, as declared, a method's target first.
+    /// The declared parameters of every matching overload, with a method's target first.
     pub overloads: Vec<Vec<Type>>,
 }
 
@@ -62,9 +63,9 @@ struct Checker<'e> {
     issues: Issues,
     types: Types,
     calls: Vec<Option<Call>>,
-    /// What each type parameter stands for so far.
+    /// The type bound to each type parameter so far.
     substitutions: Vec<Option<Type>>,
-    /// What the current attempt to unify has overwritten, so that a failed one leaves no trace.
+    /// Bindings overwritten by the current unification attempt, for rollback if it fails.
     trail: Vec<(u32, Option<Type>)>,
     scopes: Vec<(String, Type)>,
 }
@@ -121,7 +122,8 @@ impl Checker<'_> {
                 for entry in entries {
                     self.check(&entry.key);
                     let type_ = self.type_of(&entry.key);
-                    // Only scalars work as keys; without this, types of types of maps could double with every level.
+                    // Only scalars are valid keys; without this limit, types of nested maps could
+                    // double in size at every level.
                     let type_ = match self.substitute(&type_, false) {
                         Type::List(_) | Type::Map(..) | Type::Optional(_) | Type::Type(_) => Type::Dyn,
                         _ => type_,
@@ -173,7 +175,7 @@ impl Checker<'_> {
     }
 
     fn identifier(&self, name: &str) -> Option<Type> {
-        // A local name hides a dotted one that starts with it.
+        // A local variable hides a dotted name that starts with it.
         let first = name.split('.').next().unwrap_or_default();
         if let Some((_, type_)) = self.scopes.iter().rev().find(|(scoped, _)| scoped == first) {
             return (first == name).then(|| type_.clone());
@@ -187,7 +189,7 @@ impl Checker<'_> {
         self.env.struct_type(name).map(|object| Type::Type(Some(Arc::new(Type::Object(object)))))
     }
 
-    /// The type of an item of a literal; marked ones hold an optional of it.
+    /// The type of an item of a literal; an optional item holds an optional of it.
     fn unwrapped(&mut self, value: &Expr, optional: bool) -> Type {
         let type_ = self.type_of(value);
         if !optional {
@@ -208,7 +210,7 @@ impl Checker<'_> {
         match previous {
             None => current,
             Some(previous) if self.is_assignable(&previous, &current) => most_general(previous, current),
-            // That they must be alike is checked at the end, when everything is known.
+            // Items are compared at the end, when all types are known.
             Some(_) => Type::Dyn,
         }
     }
@@ -237,7 +239,7 @@ impl Checker<'_> {
     }
 
     fn object_field(&mut self, at: u32, object: &ObjectType, field: &str) -> Type {
-        // Reserved words as names of fields came late.
+        // Field names that are reserved words were added in a later version.
         let is_known = self.env.version >= 31 || !crate::escape::is_keyword(field);
         object.field(field).filter(|_| is_known).unwrap_or_else(|| {
             self.issues.push(at, format!("undefined field '{field}'"));
@@ -268,7 +270,7 @@ impl Checker<'_> {
         self.resolve(expr, function, target, args)
     }
 
-    /// Whether a dotted target cannot be a value, so that it may be part of a function's name.
+    /// True if a dotted target cannot be a value, so that it may be part of a function's name.
     fn namespaced(&self, target: &Expr) -> bool {
         let mut first = target;
         while let Kind::Select { operand, .. } = &first.kind {
@@ -371,7 +373,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Replaces parameters by what they stand for; open ones become `dyn` at the end.
+    /// Replaces type parameters by their bindings; unbound ones become `dyn` if `close` is set.
     fn substitute(&self, type_: &Type, close: bool) -> Type {
         match type_ {
             Type::Param(index) => match &self.substitutions[*index as usize] {
@@ -452,7 +454,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Tries to let a parameter stand for a type.
+    /// Binds a type parameter to a type.
     fn bind(&mut self, type_: &Type, param: u32) -> Bound {
         if *type_ == Type::Param(param) {
             return Bound::Fits;
@@ -489,7 +491,7 @@ impl Checker<'_> {
         }
     }
 
-    /// What can be said about literals before anything runs.
+    /// Checks literals that can be validated without evaluation.
     fn literals(&mut self, expr: &Expr) {
         match &expr.kind {
             Kind::List(elements) => {
@@ -527,7 +529,7 @@ impl Checker<'_> {
                 {
                     self.issues.push(at, "invalid matches argument");
                 }
-                // Arguments of format may be of any type.
+                // The arguments of `format` may have any type.
                 if function == "format" {
                     if let Some(target) = target {
                         self.literals(target);
@@ -561,13 +563,13 @@ impl Checker<'_> {
 
 enum Bound {
     Fits,
-    /// It stands for something else already.
+    /// The parameter is bound to a different type.
     Conflicts,
-    /// It would contain itself.
+    /// The type would contain itself.
     Open,
 }
 
-/// The comparison operators take two values of one ordered type, or any two numbers.
+/// Overloads of comparison operators: two values of one ordered type, or any two numbers.
 fn ordered_overloads(function: &str) -> Option<Vec<[Type; 2]>> {
     if !matches!(function, "_<_" | "_<=_" | "_>_" | "_>=_") {
         return None;

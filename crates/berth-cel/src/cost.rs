@@ -1,30 +1,30 @@
-//! What evaluating costs: the model's constants, and what a call costs with the values it got.
+//! Actual costs: the constants of the cost model, and the cost of a call for given values.
 //!
-//! Source: the published cost model of CEL, and what Kubernetes' libraries charge for their functions. Factors are
-//! floating-point numbers and results are rounded as upstream rounds them, because the rounding shows in huge
-//! figures.
+//! Source: CEL's published cost model and the costs of Kubernetes' library functions. Factors are
+//! floating-point and results are rounded as upstream rounds them, because the rounding is visible
+//! in large costs.
 
 use crate::eval::Outcome;
 use crate::types::Type;
 use crate::value::Value;
 
-/// Reading text: ten characters cost one.
+/// Reading a string: ten characters cost one.
 pub(crate) const TEXT: f64 = 0.1;
-/// Four characters of a regular expression are one of its parts.
+/// Four characters of a regular expression cost one.
 pub(crate) const REGEX: f64 = 0.25;
-/// Making a list, a map, a struct.
+/// Creating a list, a map or a struct.
 pub(crate) const LIST_COST: u64 = 10;
 pub(crate) const MAP_COST: u64 = 30;
 pub(crate) const STRUCT_COST: u64 = 40;
-/// Asking the authorizer.
+/// An authorization check.
 pub(crate) const CHECK_COST: u64 = 350_000;
-/// The shortest requirement of a selector takes two characters.
+/// Requirements per character of a selector: the shortest requirement has two characters.
 pub(crate) const SELECTOR_REQUIREMENTS: f64 = 0.5;
-/// A requirement of a selector is a struct with a list of values.
+/// A parsed requirement is a struct with a list of values.
 pub(crate) const REQUIREMENT_COST: f64 = (LIST_COST + STRUCT_COST) as f64;
-/// The longest regular expression behind a named format.
+/// Length of the longest regular expression of a named format.
 pub(crate) const FORMAT_LENGTH_MAX: f64 = 128.0;
-/// The longest name of a format.
+/// Maximum length of a format's name.
 pub(crate) const FORMAT_NAME_MAX: u64 = 64;
 
 /// A size times a factor, rounded up.
@@ -32,34 +32,34 @@ pub(crate) fn scaled(size: u64, factor: f64) -> u64 {
     (size as f64 * factor).ceil() as u64
 }
 
-/// What reading a text of this size costs.
+/// The cost of reading a string of this size.
 pub(crate) fn reading(size: u64) -> u64 {
     scaled(size, TEXT)
 }
 
-/// What a call costs, told from the overload it was compiled for. A call that could mean several overloads costs one
-/// unless the cost belongs to the function rather than to an overload.
+/// The cost rule of a call, chosen by the compiled overload. A call that may resolve to several
+/// overloads costs one, unless the rule belongs to the function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CostRule {
-    /// A constant.
+    /// A constant cost.
     Fixed(u64),
     /// Reading the first argument.
     Read,
-    /// Reading the first argument and writing as much.
+    /// Reading the first argument and writing the same amount.
     Copy,
-    /// Reading everything in the first argument.
+    /// Reading everything in the first argument, nested values included.
     Traverse,
-    /// Making a text as long as the result.
+    /// Creating a string of the result's length.
     Join,
-    /// Reading as much of two texts as the shorter one has.
+    /// Reading two strings up to the length of the shorter one.
     Compare,
-    /// `==` and `!=`; of types that Kubernetes adds the former costs one.
+    /// `==` and `!=`; `==` of types that Kubernetes adds costs one.
     Equal {
         is_negated: bool,
     },
-    /// Copying two texts.
+    /// Copying two strings.
     Concatenate,
-    /// Looking at every item of the second argument.
+    /// Comparing with every item of the second argument.
     Search,
     Contains,
     Matches,
@@ -70,23 +70,24 @@ pub(crate) enum CostRule {
     ContainsCidr {
         is_text: bool,
     },
-    /// Two lists, each item against each, this many times.
+    /// Comparing every item of one list with every item of another, this many times.
     Sets(u64),
     Validate,
-    /// A new list with the items of the result.
+    /// Creating a list with the items of the result.
     NewList,
-    /// A new list made by going over the first argument as often as the second says, or once.
+    /// Creating a list by iterating over the first argument as often as the second says, or once.
     Flatten,
-    /// A new list made by comparing each item of this argument with each.
+    /// Creating a list by comparing every item of this argument with every other.
     SelfCompare(usize),
 }
 
 impl CostRule {
     pub(crate) const ONE: CostRule = CostRule::Fixed(1);
 
-    /// The rule of a function; `overloads` are the parameters of those the call could mean, a method's target first.
+    /// The rule of a function; `overloads` are the parameters of the possible overloads, with a
+    /// method's target first.
     pub(crate) fn of_call(function: &str, is_member: bool, overloads: &[Vec<Type>]) -> CostRule {
-        // What Kubernetes' libraries add has costs by function.
+        // Functions of Kubernetes' libraries have costs per function.
         match function {
             "check" => return CostRule::Fixed(CHECK_COST),
             "fieldSelector" | "labelSelector" => return CostRule::Selector,
@@ -132,7 +133,7 @@ impl CostRule {
             "format" if is_member => CostRule::Read,
             "bytes" if is(0, &Type::String) => CostRule::Read,
             "string" if is(0, &Type::Bytes) => CostRule::Read,
-            // As a function, not a method, it has no cost of its own upstream either.
+            // As a plain function, `matches` has no cost rule upstream either.
             "matches" if is_member => CostRule::Matches,
             "contains" => CostRule::Contains,
             "sets.contains" | "sets.intersects" => CostRule::Sets(1),
@@ -145,12 +146,12 @@ impl CostRule {
         }
     }
 
-    /// Whether the cost is known only from the result.
+    /// True if the cost depends on the result.
     pub(crate) fn needs_result(self) -> bool {
         matches!(self, CostRule::Join | CostRule::NewList)
     }
 
-    /// The cost of a call; an argument that failed counts as one of size one.
+    /// The cost of a call; a failed argument counts with size one.
     pub(crate) fn of(self, args: &[Value<'_>], result: Option<&Outcome<'_>>) -> u64 {
         let size = |index: usize| args.get(index).map_or(1, Value::size);
         let result_size = || match result {
@@ -177,9 +178,9 @@ impl CostRule {
                 let requirements = scaled(scaled(size(1), SELECTOR_REQUIREMENTS), REQUIREMENT_COST);
                 LIST_COST.saturating_add(reading(size(1))).saturating_add(requirements)
             }
-            // The octets of the network are compared with as many of the other's.
+            // The octets of the network are compared with as many octets of the other address.
             CostRule::ContainsIp { is_text } => reading(2 * size(0)) + if is_text { reading(size(1)) } else { 0 },
-            // One more time for masking, and one for comparing lengths.
+            // One more pass for masking, and one for comparing prefix lengths.
             CostRule::ContainsCidr { is_text } => {
                 reading(2 * size(0)) + reading(size(0)) + 1 + if is_text { reading(size(1)) } else { 0 }
             }
@@ -215,7 +216,7 @@ fn new_list(size: u64, factor: f64) -> u64 {
     ((size as f64 * factor) as u64).saturating_add(1 + LIST_COST)
 }
 
-/// The size of a value as `==` sees it: of the one in an optional.
+/// The size of a value for `==`: for an optional, that of its content.
 fn inner_size(value: &Value<'_>) -> u64 {
     match value {
         Value::Optional(Some(value)) => inner_size(value),
@@ -223,10 +224,10 @@ fn inner_size(value: &Value<'_>) -> u64 {
     }
 }
 
-/// What going over an entry costs that expressions do not see: one for its key and one for its value.
+/// The hidden cost of a map entry in a traversal: one for its key and one for its value.
 const UNDECLARED: u64 = 2;
 
-/// What going through a value costs, down to its scalars. Texts are rounded down, each for itself.
+/// The cost of traversing a value down to its scalars. The cost of each string is rounded down.
 fn traversal(value: &Value<'_>) -> u64 {
     let text = |length: usize| (length as f64 * TEXT) as u64;
     let item = |item: &Outcome<'_>| item.as_ref().map_or(1, traversal);

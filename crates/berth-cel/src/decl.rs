@@ -1,4 +1,4 @@
-//! From structural schemas to declared types: what fields of an object are to an expression.
+//! Declared types of objects, derived from structural schemas.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,24 +8,24 @@ use berth_apimachinery::schema::{AdditionalProperties, ListType, Schema, Type as
 use crate::escape::{escape, is_keyword};
 use crate::types::{ObjectType, Type};
 
-/// Largest request, in bytes; what sizes are estimated from where a schema sets no limit.
+/// Maximum request size in bytes; bounds estimated sizes where a schema has no limit.
 pub(crate) const REQUEST_BYTES_MAX: u64 = 3 * 1024 * 1024;
 
-/// How values of a schema node look to expressions.
+/// The declaration of a schema node for expressions.
 #[derive(Debug)]
 pub struct Decl {
     pub(crate) kind: DeclKind,
     pub(crate) nullable: bool,
     pub(crate) type_: Type,
-    /// The fewest bytes a value takes in a request.
+    /// Minimum size of a value in a request, in bytes.
     pub(crate) min_size: u64,
-    /// Most characters, items or entries of a value; `None` where counting makes no sense.
+    /// Maximum number of characters, items or entries; `None` for scalars without a length.
     pub(crate) max_elements: Option<u64>,
 }
 
 #[derive(Debug)]
 pub(crate) enum DeclKind {
-    /// Unknown fields are kept and nothing is known about them but equality.
+    /// An untyped value: unknown fields are preserved, and expressions can only compare it.
     Unknown,
     IntOrString,
     Bool,
@@ -39,7 +39,7 @@ pub(crate) enum DeclKind {
     /// Fields by escaped name.
     Object(BTreeMap<String, Field>),
     Map(Arc<Decl>),
-    /// An object of which nothing is declared.
+    /// An object without declared fields.
     EmptyMap,
     List {
         items: Arc<Decl>,
@@ -56,17 +56,18 @@ pub(crate) enum ListKind {
 
 #[derive(Debug)]
 pub(crate) struct Field {
-    /// As in the object.
+    /// The field name in the object.
     pub name: String,
     pub decl: Arc<Decl>,
-    /// A second name for the same field.
+    /// True for a second name of the same field.
     pub is_alias: bool,
 }
 
 impl Decl {
-    /// The declaration of a schema; `None` where the schema says too little for rules.
+    /// The declaration of a schema; `None` if the schema lacks types that rules need.
     ///
-    /// `resource` marks whole objects, whose apiVersion, kind, name and generateName are always visible.
+    /// `resource` marks whole objects, whose apiVersion, kind, name and generateName are always
+    /// visible.
     pub fn of_schema(schema: &Schema, resource: bool, name: &str) -> Option<Arc<Decl>> {
         declare(schema.target(), resource, name, 0).map(Arc::new)
     }
@@ -83,12 +84,12 @@ impl Decl {
         &self.type_
     }
 
-    /// The longest a value can be in a request, in characters, items or entries.
+    /// Maximum size of a value in a request, in characters, items or entries.
     pub fn max_elements(&self) -> Option<u64> {
         self.max_elements
     }
 
-    /// The declaration a path leads to: field names, `@items`, `@keys`, `@values`.
+    /// The declaration at a path of field names, `@items`, `@keys` and `@values`.
     pub(crate) fn at(&self, path: &[&str]) -> Option<&Decl> {
         static KEY: std::sync::LazyLock<Decl> =
             std::sync::LazyLock::new(|| Decl::simple(DeclKind::String, Type::String, 2));
@@ -105,13 +106,13 @@ impl Decl {
         Decl { kind, nullable: false, type_, min_size, max_elements: None }
     }
 
-    /// A text whose content nothing is known about.
+    /// A string without constraints.
     fn text() -> Decl {
         Decl { max_elements: Some(REQUEST_BYTES_MAX - 2), ..Decl::simple(DeclKind::String, Type::String, 2) }
     }
 }
 
-/// Deeper than this nothing is declared; references of built-in kinds may be recursive.
+/// Maximum depth of declarations; references of built-in kinds may be recursive.
 const DEPTH_MAX: usize = 64;
 
 fn declare(schema: &Schema, resource: bool, name: &str, depth: usize) -> Option<Decl> {
@@ -169,7 +170,8 @@ fn declare_kind(schema: &Schema, resource: bool, name: &str, depth: usize) -> Op
 
 fn declare_object(schema: &Schema, resource: bool, name: &str, depth: usize) -> Decl {
     let mut fields: BTreeMap<String, Field> = BTreeMap::new();
-    // An object is at least {}, and every required field without default adds to it.
+    // An object takes at least two bytes (`{}`), and every required field without a default adds to
+    // it.
     let mut min_size = 2;
     let mut add = |field: &str, decl: Decl, required: bool| {
         if required {
@@ -177,7 +179,7 @@ fn declare_object(schema: &Schema, resource: bool, name: &str, depth: usize) -> 
         }
         let decl = Arc::new(decl);
         if is_keyword(field) && !matches!(field, "true" | "false" | "null" | "in") {
-            // Reserved words may be written as they are where they cannot be anything but a field.
+            // Reserved words are also accepted unescaped where they can only be a field name.
             let alias = Field { name: field.to_owned(), decl: decl.clone(), is_alias: true };
             fields.insert(field.to_owned(), alias);
         }
@@ -221,7 +223,8 @@ fn declare_object(schema: &Schema, resource: bool, name: &str, depth: usize) -> 
     Decl::simple(kind, type_, min_size)
 }
 
-/// Whether a schema itself says what rules may see of any resource; then it may say more.
+/// True if a schema itself declares metadata fields that rules may use; it may then declare more
+/// than the default ones.
 fn declares_metadata(schema: &Schema) -> bool {
     let is = |schema: Option<&Arc<Schema>>, wanted: SchemaType| {
         schema.is_some_and(|schema| schema.target().schema_type == Some(wanted))
@@ -249,7 +252,7 @@ fn declare_text(schema: &Schema) -> Decl {
         "date-time" => Decl { max_elements: most(2), ..Decl::simple(DeclKind::DateTime, Type::Timestamp, 21) },
         _ => {
             let max = match (schema.max_length, &schema.enumeration) {
-                // Lengths are in characters, of up to four bytes.
+                // Lengths are in characters of up to four bytes.
                 (Some(max), _) => Some(max.saturating_mul(4)),
                 (None, Some(values)) if !values.is_empty() => values
                     .iter()
@@ -262,7 +265,7 @@ fn declare_text(schema: &Schema) -> Decl {
     }
 }
 
-/// The longest a text of a known format can be.
+/// Maximum length of a string with a known format.
 fn estimated_text(schema: &Schema) -> Option<u64> {
     match schema.format.as_str() {
         "duration" | "date-time" => Some(32),
@@ -271,12 +274,12 @@ fn estimated_text(schema: &Schema) -> Option<u64> {
     }
 }
 
-/// Items of a list are at least their value and a comma.
+/// A list item takes at least its value and a comma.
 fn most_items(min_size: u64) -> u64 {
     (REQUEST_BYTES_MAX - 2) / (min_size + 1)
 }
 
-/// Entries of a map are at least two quotes, a colon, a comma and their value.
+/// A map entry takes at least two quotes, a colon, a comma and its value.
 fn most_entries(min_size: u64) -> u64 {
     (REQUEST_BYTES_MAX - 2) / (min_size + 6)
 }

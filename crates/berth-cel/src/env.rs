@@ -1,4 +1,4 @@
-//! What an expression may refer to: variables, functions, types.
+//! The environment of an expression: variables, functions, types.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use crate::parse::{self, Macros};
 use crate::program::Program;
 use crate::types::{ObjectType, Overload, Type};
 
-/// The newest compatibility version this crate knows (Kubernetes 1.N).
+/// The newest supported compatibility version (Kubernetes 1.N).
 pub const NEWEST: u32 = 35;
 
 /// A set of declarations to compile expressions against.
@@ -31,8 +31,9 @@ impl Default for Env {
 }
 
 impl Env {
-    /// An environment with the libraries of Kubernetes 1.`version`. New expressions are compiled with the version before
-    /// the server's own, so that a rollback finds nothing it does not know; stored ones with [`NEWEST`].
+    /// An environment with the libraries of Kubernetes 1.`version`. New expressions are compiled
+    /// with the version before the server's own, so that a rolled-back server knows all functions;
+    /// stored ones with [`NEWEST`].
     pub fn new(version: u32) -> Self {
         Env {
             version,
@@ -45,44 +46,45 @@ impl Env {
         }
     }
 
-    /// With one more variable; values are handed to [`Program::run`] in the order of declaration.
+    /// Adds a variable. Values are passed to [`Program::run`] in the order of declaration.
     #[must_use]
     pub fn variable(mut self, name: &str, type_: Type) -> Self {
         self.variables.push((name.to_owned(), type_));
         self
     }
 
-    /// With or without `fieldSelector` and `labelSelector` of authorization checks.
+    /// Enables or disables `fieldSelector` and `labelSelector` of authorization checks.
     #[must_use]
     pub fn selectors(mut self, enabled: bool) -> Self {
         self.selectors = enabled;
         self
     }
 
-    /// With or without computing constants before the expression runs. The API server does; then they cost nothing.
+    /// Enables or disables constant folding before evaluation. The API server folds constants, and
+    /// folded constants cost nothing.
     #[must_use]
     pub fn fold_constants(mut self, enabled: bool) -> Self {
         self.folds = enabled;
         self
     }
 
-    /// With or without literals of lists and maps that hold values of several types. The language has them, Kubernetes
-    /// refuses them.
+    /// Allows or rejects list and map literals with values of several types. CEL allows them,
+    /// Kubernetes rejects them.
     #[must_use]
     pub fn mixed_literals(mut self, enabled: bool) -> Self {
         self.mixes = enabled;
         self
     }
 
-    /// With the types that mutating policies make: `Object`, everything below it, and `JSONPatch`.
+    /// Adds the types of mutating policies: `Object`, the types below it, and `JSONPatch`.
     #[must_use]
     pub fn patches(mut self) -> Self {
         self.patches = true;
         self
     }
 
-    /// With a function without parameters that answers a constant. For checking how declarations of another server
-    /// version are treated.
+    /// Adds a function without parameters that returns a constant. Used to test the handling of
+    /// declarations from another server version.
     #[must_use]
     pub fn constant_function(mut self, name: &str, params: Vec<Type>, result: Type) -> Self {
         let overload = Overload { member: false, params, result, since: 0 };
@@ -101,7 +103,7 @@ impl Env {
         Ok(Program::plan(text, expr, checked, self))
     }
 
-    /// The type an object literal of this name makes.
+    /// The type that an object literal of this name creates.
     pub(crate) fn struct_type(&self, name: &str) -> Option<Arc<ObjectType>> {
         if !self.patches {
             return None;
@@ -114,7 +116,7 @@ impl Env {
         is_object.then(|| Arc::new(ObjectType { name: name.to_owned(), fields: None }))
     }
 
-    /// The overloads of a function that this environment has.
+    /// The overloads of a function in this environment.
     pub(crate) fn overloads(&self, name: &str) -> Option<Vec<&Overload>> {
         let is_missing = match name {
             "fieldSelector" | "labelSelector" => !self.selectors,

@@ -1,6 +1,7 @@
-//! Field names in expressions: what is no identifier is spelled as one.
+//! Escaping of field names that are not CEL identifiers.
 //!
-//! Source: Kubernetes documentation, "Custom Resources: Validation rules", the table of escape sequences.
+//! Source: Kubernetes documentation, "Custom Resources: Validation rules", the table of escape
+//! sequences.
 
 const KEYWORDS: [&str; 21] = [
     "true",
@@ -30,7 +31,7 @@ pub(crate) fn is_keyword(name: &str) -> bool {
     KEYWORDS.contains(&name)
 }
 
-/// The identifier of a field, or `None` if expressions cannot reach it.
+/// The identifier of a field; `None` if expressions cannot access the field.
 pub fn escape(name: &str) -> Option<String> {
     if name.is_empty() || name.starts_with(|c: char| c.is_ascii_digit()) {
         return None;
@@ -58,7 +59,7 @@ pub fn escape(name: &str) -> Option<String> {
     Some(escaped)
 }
 
-/// The field an identifier stands for; `None` if it is not what [`escape`] writes.
+/// The field of an identifier; `None` if [`escape`] does not produce the identifier.
 pub fn unescape(escaped: &str) -> Option<String> {
     if let Some(word) = escaped.strip_prefix("__").and_then(|rest| rest.strip_suffix("__"))
         && is_keyword(word)
@@ -84,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_come_back_as_they_were() {
+    fn escaped_names_survive_a_round_trip() {
         for name in ["a", "a.b", "a-b/c", "a__b", "if", "_x", "x_"] {
             assert_eq!(escape(name).as_deref().and_then(unescape).as_deref(), Some(name), "{name}");
         }

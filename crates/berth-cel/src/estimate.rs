@@ -1,7 +1,7 @@
-//! What an expression may cost, told from its shape and from how large its inputs can be.
+//! Static cost estimates, from the shape of an expression and the maximum sizes of its inputs.
 //!
-//! Source: the published cost model of CEL (checker) with Kubernetes' sizes: lengths come from schemas, or from what fits
-//! into a request.
+//! Source: CEL's published cost model (checker) with Kubernetes' sizes: lengths come from schemas,
+//! or from the request size limit.
 
 use crate::ast::{Expr, Fold, Kind, Literal};
 use crate::check::Checked;
@@ -14,21 +14,21 @@ use crate::types::Type;
 /// A range of costs, or of sizes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Estimate {
-    /// At least.
+    /// Lower bound.
     pub min: u64,
-    /// At most; `u64::MAX` when nothing bounds it.
+    /// Upper bound; `u64::MAX` if unbounded.
     pub max: u64,
 }
 
-/// Knows how large values can be that the expression does not tell the size of.
+/// Provides maximum sizes of values whose size the expression does not determine.
 pub trait Sizes {
-    /// The most characters, items or entries of what a path leads to; a path starts with a variable, `@items` and
-    /// `@values` and `@keys` step into collections, and it is empty for what no variable leads to. `type_` is the static
-    /// type of the value. `None` if it cannot be known.
+    /// Maximum number of characters, items or entries of the value at a path; `None` if unknown. A
+    /// path starts with a variable. `@items`, `@values` and `@keys` step into collections. The path
+    /// is empty for a value that no variable leads to. `type_` is the static type of the value.
     fn max_size(&self, path: &[&str], type_: &Type) -> Option<u64>;
 }
 
-/// Knows nothing.
+/// Provides no sizes.
 pub struct Unknown;
 
 impl Sizes for Unknown {
@@ -56,7 +56,8 @@ impl Estimate {
         Estimate { min: self.min.min(other.min), max: self.max.max(other.max) }
     }
 
-    /// Times a factor, rounded up; floating-point as upstream, whose huge figures show its rounding.
+    /// Multiplied by a factor and rounded up, in floating point as upstream: the rounding is
+    /// visible in large costs.
     fn scaled(self, factor: f64) -> Estimate {
         let scale = |value: u64| {
             let scaled = (value as f64 * factor).ceil();
@@ -79,10 +80,10 @@ pub(crate) fn estimate(expr: &Expr, checked: &Checked, sizes: &dyn Sizes) -> Est
     coster.cost(expr)
 }
 
-/// Where a value comes from: a variable and the steps from there.
+/// Origin of a value: a variable and the steps from it.
 type ValuePath = Option<Vec<String>>;
 
-/// How large the keys and values of a list or map can be; a list's values are its items.
+/// Sizes of the keys and values of a list or map; a list's values are its items.
 #[derive(Clone, Copy)]
 struct Entry {
     is_list: bool,
@@ -108,11 +109,11 @@ struct Local {
 struct Coster<'e> {
     checked: &'e Checked,
     sizes: &'e dyn Sizes,
-    /// Where the value of a node comes from.
+    /// The origin of each node's value.
     paths: Vec<ValuePath>,
-    /// Sizes that follow from the expression, or that were looked up.
+    /// Sizes that are computed from the expression or looked up.
     computed: Vec<Option<Estimate>>,
-    /// Sizes of what the list or map of a node holds, where they follow from the expression.
+    /// Sizes of the contents of each node's list or map, if computed.
     entries: Vec<Option<Entry>>,
     locals: Vec<Local>,
 }
@@ -139,7 +140,7 @@ impl Coster<'_> {
     }
 
     fn step(&self, from: &Expr, step: &str) -> ValuePath {
-        // Without a path of its own the step stands alone, as upstream.
+        // A step without a parent path starts a new path, as upstream.
         let mut path = self.path(from).unwrap_or_default();
         path.push(step.to_owned());
         Some(path)
@@ -209,14 +210,14 @@ impl Coster<'_> {
                 self.set_path(expr, path);
                 Estimate::exactly(1)
             }
-            // A dotted name of a type: what stands before the dot is no value and was never given a type.
+            // In a dotted type name, the part before the dot is not a value and has no type.
             Kind::Select { operand, .. } if *self.type_of(operand) == Type::Error => {
                 self.set_path(expr, Some(crate::parse::qualified(expr).into_iter().collect()));
                 Estimate::exactly(1)
             }
             Kind::Select { operand, field, test } => {
                 let below = self.cost(operand);
-                // Asking for presence is free beyond getting there.
+                // A presence test costs only the access to its operand.
                 if *test {
                     return below;
                 }
@@ -262,7 +263,7 @@ impl Coster<'_> {
         }
     }
 
-    /// What covers the sizes met so far and that of one more node.
+    /// The union of the sizes seen so far and that of one more node.
     fn with_size(&mut self, met: Option<Estimate>, expr: &Expr) -> Option<Estimate> {
         let size = self.size(expr);
         Some(met.map_or(size, |met| met.or(size)))
@@ -343,7 +344,7 @@ impl Coster<'_> {
         }
         let checked = self.checked;
         let Some(call) = checked.calls[expr.id as usize].as_ref() else { return given };
-        // The first part of a dotted function name costs nothing, like the rest of it.
+        // The namespace of a dotted function name costs nothing.
         let target = target.filter(|_| call.is_member);
         let before = match target {
             Some(target) => self.cost(target).plus(given),
@@ -351,11 +352,11 @@ impl Coster<'_> {
         };
         let operands: Vec<&Expr> = target.into_iter().chain(args).collect();
         if let ("dyn", [operand]) = (call.name.as_str(), operands.as_slice()) {
-            // Only hides a type.
+            // A conversion to `dyn` only hides a type.
             self.copy_sizes(expr, operand);
             return before.plus(Estimate::exactly(1));
         }
-        // Where several overloads could be meant, the estimate covers them all.
+        // With several possible overloads, the estimate covers all of them.
         let (mut own, mut result) = (None, None);
         for params in &call.overloads {
             let (cost, size) = self.function(&call.name, call.is_member, params, &operands);
@@ -383,7 +384,7 @@ impl Coster<'_> {
         before.plus(own.unwrap_or(Estimate::exactly(0)))
     }
 
-    /// The size of the items of a list; `None` for what has no items.
+    /// The size of the items of a list; `None` for other types.
     fn item_size(&self, list: &Expr) -> Option<(Type, Estimate)> {
         let item = match self.type_of(list) {
             Type::List(item) | Type::Optional(item) | Type::Map(item, _) => (**item).clone(),
@@ -394,7 +395,7 @@ impl Coster<'_> {
         Some((item, size))
     }
 
-    /// The cost of a call of one overload without its arguments, and the size of its result where that follows.
+    /// The cost of calling one overload without its arguments, and the size of its result if known.
     fn function(
         &mut self,
         name: &str,
@@ -415,7 +416,7 @@ impl Coster<'_> {
             Some(Kind::Literal(Literal::Int(value))) => Some(*value),
             _ => None,
         };
-        // A literal number of items; none are negative.
+        // A literal number of items; negative numbers do not occur.
         let count = |index: usize, otherwise: u64| {
             literal(index).map_or(otherwise, |value| u64::try_from(value).unwrap_or_default())
         };
@@ -437,7 +438,7 @@ impl Coster<'_> {
             "@in" if matches!(param(1), Type::List(_)) => (size(1).scaled(1.0), None),
             "startsWith" | "endsWith" => (size(1).scaled(TEXT), None),
             "contains" => (size(0).scaled(TEXT).times(size(1).scaled(TEXT)), None),
-            // As a function, not a method, it has no cost of its own upstream either.
+            // As a plain function, `matches` has no cost rule upstream either.
             "matches" if is_member => (size(0).plus(one).scaled(TEXT).times(size(1).scaled(REGEX)), None),
             "find" | "findAll" => {
                 let cost = size(0).plus(one).scaled(TEXT).times(size(1).scaled(REGEX));
@@ -445,7 +446,8 @@ impl Coster<'_> {
             }
             "bytes" if *param(0) == Type::String => {
                 let size = size(0);
-                // Of a text of unknown length upstream's product wraps around, here and when quoting.
+                // For a string of unbounded length upstream's product wraps around, here and in
+                // `quote`.
                 (size.scaled(TEXT), Some(Estimate { min: size.min, max: size.max.wrapping_mul(4) }))
             }
             "string" if *param(0) == Type::Bytes => {
@@ -493,7 +495,7 @@ impl Coster<'_> {
                 (joined.scaled(TEXT), Some(joined))
             }
             "containsIP" | "containsCIDR" => {
-                // Addresses are of 4 or 16 octets.
+                // Addresses have 4 or 16 octets.
                 let address = Estimate { min: 4, max: 16 };
                 let mut cost = address.plus(address).scaled(TEXT);
                 if name == "containsCIDR" {
@@ -506,7 +508,8 @@ impl Coster<'_> {
             "sets.contains" | "sets.intersects" => (size(0).times(size(1)).scaled(1.0).plus(one), None),
             "sets.equivalent" => (size(0).times(size(1)).scaled(2.0).plus(one), None),
             "slice" => {
-                // Of a range that ends before it starts upstream's unsigned difference is a huge one.
+                // For a range that ends before it starts, upstream's unsigned difference wraps to a
+                // huge value.
                 let end = count(2, size(0).max);
                 new_list(Estimate::exactly(end.wrapping_sub(count(1, 0))), 1.0)
             }
@@ -525,7 +528,7 @@ impl Coster<'_> {
         }
     }
 
-    /// What `==` costs of the types Kubernetes adds; `None` if it costs what it always does.
+    /// The cost of `==` for types that Kubernetes adds; `None` for other types.
     fn equality(&mut self, operands: &[&Expr]) -> Option<Estimate> {
         let [left, right] = operands else { return None };
         let Type::Opaque(name) = self.type_of(left) else { return None };
@@ -544,17 +547,18 @@ impl Coster<'_> {
     }
 }
 
-/// How long a text can be in which every `from` has given way to a `to`.
+/// The length range of a string in which every `from` was replaced by a `to`.
 fn replaced(text: Estimate, from: Estimate, to: Estimate) -> Estimate {
     let at_least_once = |length: u64, of: u64| (length as f64 / of as f64).ceil() as u64;
-    // The longest: the most and shortest matches become the longest replacement. Nothing is found between all characters.
+    // Maximum: the most and shortest matches become the longest replacement. An empty pattern
+    // matches between all characters.
     let (most, kept) = match from.min {
         0 => (text.max.saturating_add(1), text.max),
         shortest if to.max <= shortest => (0, text.max),
         shortest => (at_least_once(text.max, shortest), 0),
     };
     let max = most.saturating_mul(to.max).saturating_add(kept);
-    // The shortest: the most and longest matches become the shortest replacement.
+    // Minimum: the most and longest matches become the shortest replacement.
     let (fewest, kept) = match from.max {
         0 => (text.min.saturating_add(1), text.min),
         longest if longest <= to.min => (0, text.min),
@@ -564,7 +568,7 @@ fn replaced(text: Estimate, from: Estimate, to: Estimate) -> Estimate {
     Estimate { min, max }
 }
 
-/// Whether values of the type are all of one size.
+/// True if all values of the type have the same size.
 fn is_scalar(type_: &Type) -> bool {
     match type_ {
         Type::Bool | Type::Double | Type::Duration | Type::Int | Type::Timestamp | Type::Uint => true,

@@ -1,7 +1,8 @@
-//! Running a planned expression, counting what it costs.
+//! The evaluator: runs a planned expression and counts its cost.
 //!
-//! Costs follow upstream's model: a name costs one, a field one more, a call what its work is worth. Limits are enforced
-//! while the expression runs, so that no rule takes longer than its budget.
+//! Costs follow upstream's model: an identifier costs one, a field access one more, a call
+//! according to its work. Limits are enforced during evaluation, so that no rule exceeds its
+//! budget.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -13,18 +14,18 @@ use crate::library::{Authorizer, Implementation};
 use crate::value::{Constants, List, Map, OwnedMap, Struct, Text, Timestamp, Value};
 use crate::variables::Variables;
 
-/// Why an expression gave no value.
+/// Why an evaluation returned no value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EvalError {
-    /// Something went wrong; the text says what.
+    /// An error with this message.
     Message(Arc<str>),
-    /// A field or key is not there.
+    /// A field or key does not exist.
     NoSuchKey(Arc<str>),
-    /// No function of this name takes such values.
+    /// No overload of the function accepts the arguments.
     NoOverload,
-    /// The expression did more than it may.
+    /// The expression exceeded its cost limit.
     CostLimit,
-    /// The caller gave up.
+    /// The caller cancelled the evaluation.
     Interrupted,
 }
 
@@ -33,7 +34,7 @@ impl EvalError {
         EvalError::Message(text.into())
     }
 
-    /// Whether nothing may go on, not even the other side of `||`.
+    /// True if the evaluation must stop, without evaluating the other side of `||`.
     pub(crate) fn is_final(&self) -> bool {
         matches!(self, EvalError::CostLimit | EvalError::Interrupted)
     }
@@ -55,27 +56,27 @@ impl std::error::Error for EvalError {}
 
 pub(crate) type Outcome<'a> = Result<Value<'a>, EvalError>;
 
-/// What runs an expression: its variables, and the meter.
+/// The state of an evaluation: variables and cost.
 pub(crate) struct Machine<'a> {
     pub slots: Vec<Slot<'a>>,
     pub cost: u64,
     pub limit: u64,
-    /// How many elements all folds have gone over.
+    /// Number of elements that all folds have visited.
     pub folded: u64,
     pub interrupt: Option<&'a AtomicBool>,
     pub authorizer: Option<&'a dyn Authorizer>,
     pub variables: Option<&'a Variables<'a>>,
 }
 
-/// The place of a variable.
+/// The slot of a variable.
 pub(crate) enum Slot<'a> {
     Done(Outcome<'a>),
-    /// Not evaluated before somebody looks.
+    /// Evaluated on first use.
     Pending(Arc<Node>),
 }
 
 impl<'a> Slot<'a> {
-    /// A place for what a node gives.
+    /// A slot for the value of a node.
     fn of(node: &Arc<Node>) -> Self {
         match &**node {
             Node::Const(value) => Slot::Done(Ok(value.clone())),
@@ -84,11 +85,11 @@ impl<'a> Slot<'a> {
     }
 }
 
-/// A planned node: names are resolved to places, constants are computed.
+/// A planned node: names are resolved to slots, constants are folded.
 #[derive(Clone, Debug)]
 pub(crate) enum Node {
     Const(Value<'static>),
-    /// A variable, by place on the stack.
+    /// A variable, by its slot.
     Slot(usize),
     Select {
         operand: Box<Node>,
@@ -110,7 +111,7 @@ pub(crate) enum Node {
     And(Box<[Node; 2]>),
     Or(Box<[Node; 2]>),
     If(Box<[Node; 3]>),
-    /// `a.or(b)` and `a.orValue(b)`: the second is only looked at when the first is empty.
+    /// `a.or(b)` and `a.orValue(b)`: the second operand is evaluated only if the first is empty.
     Otherwise {
         operands: Box<[Node; 2]>,
         unwrap: bool,
@@ -120,7 +121,7 @@ pub(crate) enum Node {
         cost: CostRule,
         operands: Box<[Node; 2]>,
     },
-    /// `in` a list of constants, which costs nothing.
+    /// `in` with a list of constants, which costs nothing.
     Member {
         item: Box<Node>,
         constants: Arc<Constants>,
@@ -132,8 +133,8 @@ pub(crate) enum Node {
         function: Implementation,
         cost: CostRule,
         args: Vec<Node>,
-        /// Whether the first argument that fails ends the call, before the others are looked at, for nothing if there are
-        /// any.
+        /// True if the first failed argument ends the call before the remaining arguments are
+        /// evaluated; the call then costs nothing, unless the failed argument is the last.
         stops: bool,
     },
     List(Vec<(Node, bool)>),
@@ -142,19 +143,19 @@ pub(crate) enum Node {
         name: String,
         fields: Vec<(String, Node, bool)>,
     },
-    /// `accumulator + [item]`, in place; a list that is a constant costs nothing.
+    /// `accumulator + [item]`, in place; appending a constant list costs nothing.
     Append {
         slot: usize,
         item: Box<Node>,
         list_cost: u64,
     },
-    /// A new entry, or entries, for the accumulated map, in place.
+    /// Adds one or more entries to the accumulated map, in place.
     Insert {
         slot: usize,
         args: Vec<Node>,
     },
     Fold(Box<FoldNode>),
-    /// Cannot be evaluated; planning found out.
+    /// An error found by the planner.
     Fail(EvalError),
 }
 
@@ -166,7 +167,7 @@ pub(crate) struct FoldNode {
     pub condition: Node,
     pub step: Node,
     pub result: Node,
-    /// Where the accumulator is; the variables follow.
+    /// Slot of the accumulator; the loop variables follow it.
     pub slot: usize,
 }
 
@@ -186,7 +187,7 @@ pub(crate) enum Operator {
     In,
 }
 
-/// How often folds ask whether anybody still waits for them, in elements.
+/// Number of elements after which folds check for cancellation.
 const INTERRUPT_EVERY: u64 = 100;
 
 impl<'a> Machine<'a> {
@@ -259,7 +260,7 @@ impl<'a> Machine<'a> {
         match &self.slots[place] {
             Slot::Done(outcome) => outcome.clone(),
             Slot::Pending(node) => {
-                // It knows the variables before its own.
+                // The node sees only variables declared before it.
                 let node = node.clone();
                 let above = self.slots.split_off(place);
                 let outcome = self.eval(&node);
@@ -271,8 +272,8 @@ impl<'a> Machine<'a> {
         }
     }
 
-    /// A node's value as the start of a path: the path pays for it. A step costs one; one that may lead nowhere and does
-    /// costs nothing, and neither do those after it.
+    /// The value of a node at the start of a path; the path pays for it. Each step costs one. An
+    /// optional step without a result costs nothing, nor do the steps after it.
     fn attribute(&mut self, node: &Node) -> Outcome<'a> {
         match node {
             Node::Slot(place) => self.slot(*place),
@@ -330,7 +331,7 @@ impl<'a> Machine<'a> {
         }
     }
 
-    /// Pays for a step that may have led nowhere.
+    /// Charges for an optional step if it has a result.
     fn step_to(&mut self, found: Value<'a>) -> Outcome<'a> {
         if !matches!(found, Value::Optional(None)) {
             self.charge(1)?;
@@ -376,7 +377,7 @@ impl<'a> Machine<'a> {
         Ok(match value {
             Value::Map(map) => match map.get_str(field) {
                 Some(Ok(Value::Null)) => !map.is_object(),
-                // What is there but not as declared is an error to look at.
+                // A field that exists with the wrong type is an error when it is accessed.
                 Some(Ok(_)) => true,
                 Some(Err(error)) => return if map.is_object() { Err(error) } else { Ok(true) },
                 None => false,
@@ -387,7 +388,7 @@ impl<'a> Machine<'a> {
         })
     }
 
-    /// `&&` and `||`: the side that decides wins over an error on the other.
+    /// `&&` and `||`: a deciding operand overrides an error of the other operand.
     fn logic(&mut self, operands: &[Node; 2], deciding: bool) -> Outcome<'a> {
         let mut failed = None;
         for operand in operands {
@@ -402,7 +403,8 @@ impl<'a> Machine<'a> {
         failed.map_or(Ok(Value::Bool(!deciding)), Err)
     }
 
-    /// The value of an argument. One that fails ends no call: it is paid for as if it had been of size one.
+    /// The value of an argument. A failed argument does not end the call and is charged with size
+    /// one.
     fn argument(&mut self, node: &Node, failed: &mut Option<EvalError>) -> Outcome<'a> {
         match self.eval(node) {
             Err(error) if !error.is_final() => {
@@ -435,11 +437,11 @@ impl<'a> Machine<'a> {
         let mut values = Vec::with_capacity(args.len());
         let mut failed = None;
         for (index, arg) in args.iter().enumerate() {
-            // Nothing is left to look at after the last one.
+            // After the last argument nothing is skipped.
             let ends = stops && index + 1 < args.len();
             values.push(if ends { self.eval(arg)? } else { self.argument(arg, &mut failed)? });
         }
-        // What is known to be too much is not begun.
+        // A call whose known cost exceeds the limit is not started.
         if !cost.needs_result() {
             self.charge(cost.of(&values, None))?;
             return match failed {
@@ -460,7 +462,7 @@ impl<'a> Machine<'a> {
         self.made(result, LIST_COST)
     }
 
-    /// Pays for a literal, whether or not it could be made.
+    /// Charges for a literal, whether or not its creation succeeded.
     fn made(&mut self, result: Outcome<'a>, cost: u64) -> Outcome<'a> {
         match result {
             Err(error) if error.is_final() => Err(error),
@@ -522,7 +524,7 @@ impl<'a> Machine<'a> {
         Ok(Value::Struct(Arc::new(value)))
     }
 
-    /// Takes the accumulated value out of its place, to be changed and put back.
+    /// Moves the accumulated value out of its slot, so that it can be changed and stored again.
     fn take(&mut self, place: usize) -> Outcome<'a> {
         if let Slot::Pending(_) = self.slots[place]
             && let Err(error) = self.slot(place)
@@ -537,7 +539,7 @@ impl<'a> Machine<'a> {
     }
 
     fn append(&mut self, slot: usize, item: &Node, list_cost: u64) -> Outcome<'a> {
-        // The accumulator, the list of one, and the sum; all of it also when there is no item.
+        // Charges for the accumulator, the one-item list and the sum, also if there is no item.
         self.charge(1)?;
         let taken = self.take(slot);
         let item = self.eval(item);
@@ -559,7 +561,7 @@ impl<'a> Machine<'a> {
     fn insert(&mut self, slot: usize, args: &[Node]) -> Outcome<'a> {
         self.charge(1)?;
         let taken = self.take(slot);
-        // With a key and a value what failed before ends the call.
+        // With a key and a value, an earlier failure ends the call.
         if let (Err(_), [_, _]) = (&taken, args) {
             return taken;
         }
@@ -650,7 +652,8 @@ impl<'a> Machine<'a> {
 }
 
 impl Node {
-    /// Whether reading this path costs one on top of its steps: unless it starts at a choice, which was paid for.
+    /// True if accessing this path costs one in addition to its steps. A path that starts at a
+    /// conditional is already charged.
     fn has_base_cost(&self) -> bool {
         match self {
             Node::Select { operand, .. } | Node::OptionalSelect { operand, .. } | Node::Index { operand, .. } => {
@@ -716,7 +719,7 @@ fn index_of<'a>(value: Value<'a>, index: &Value<'a>, optional: bool) -> Outcome<
 fn compare<'a>(operator: Operator, a: &Value<'a>, b: &Value<'a>) -> Outcome<'a> {
     let numeric = |value: &Value<'_>| matches!(value, Value::Int(_) | Value::Uint(_) | Value::Double(_));
     let Some(order) = a.compare(b) else {
-        // Not a number compares to nothing.
+        // NaN is not ordered.
         return if numeric(a) && numeric(b) { Ok(Value::Bool(false)) } else { Err(EvalError::NoOverload) };
     };
     Ok(Value::Bool(match operator {

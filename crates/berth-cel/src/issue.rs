@@ -1,17 +1,17 @@
-//! What is wrong with an expression, and where.
+//! Compile errors of an expression with their positions.
 
 use std::fmt;
 
-/// Mistakes found in an expression, in the order they were found.
+/// Compile errors of an expression, in the order they were found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Issues {
     text: String,
     issues: Vec<(u32, String)>,
 }
 
-/// For a mistake that is in no particular place.
+/// Position of an error without a particular place.
 pub(crate) const NOWHERE: u32 = u32::MAX;
-/// More than this many mistakes are not listed.
+/// Maximum number of errors to list.
 const SHOWN_MAX: usize = 100;
 
 impl Issues {
@@ -35,7 +35,7 @@ impl Issues {
     }
 }
 
-/// Every mistake with the line it is in and a mark below the place.
+/// Each error with its source line and a mark below the position.
 impl fmt::Display for Issues {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut issues: Vec<&(u32, String)> = self.issues.iter().collect();

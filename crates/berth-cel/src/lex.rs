@@ -1,4 +1,4 @@
-//! From text to tokens.
+//! The lexer: splits the text of an expression into tokens.
 
 use crate::ast::Literal;
 
@@ -6,7 +6,7 @@ use crate::ast::Literal;
 pub(crate) enum Token {
     Literal(Literal),
     Ident(String),
-    /// A name in backticks, which may hold characters names otherwise may not.
+    /// A name in backticks, which may contain characters that identifiers may not.
     Quoted(String),
     /// Operators and punctuation.
     Symbol(&'static str),
@@ -27,7 +27,7 @@ const SYMBOLS: [&str; 27] = [
     ".", ",", "=", "&", "|",
 ];
 
-/// The tokens of a text, and what could not be read as one (offset and message).
+/// The tokens of a text, and the lexical errors (offset and message).
 pub(crate) fn lex(text: &str) -> (Vec<Spanned>, Vec<(u32, String)>) {
     let mut lexer = Lexer { chars: text.chars().collect(), at: 0, tokens: Vec::new(), errors: Vec::new() };
     lexer.run();
@@ -150,7 +150,8 @@ impl Lexer {
             Some(digits) => u64::from_str_radix(digits, 16).ok(),
             None => text.parse::<u64>().ok(),
         };
-        // A literal's sign is a token of its own, so the smallest integer only fits together with it.
+        // The sign of a literal is a separate token, so the smallest integer is only valid after a
+        // minus.
         let after_minus = matches!(self.tokens.last(), Some(Spanned { token: Token::Symbol("-"), at, .. }) if *at + 1 == start as u32);
         let literal = if is_float {
             text.parse().ok().filter(|float: &f64| float.is_finite()).map(Literal::Double)
@@ -179,7 +180,8 @@ impl Lexer {
         }
     }
 
-    /// Reads a string or bytes literal if one starts here; `false` leaves everything as it was.
+    /// Reads a string or bytes literal at the current position; returns `false`, without advancing,
+    /// if there is none.
     fn string_literal(&mut self) -> bool {
         let start = self.at;
         let (mut raw, mut bytes, mut prefix) = (false, false, 0);
@@ -214,7 +216,7 @@ impl Lexer {
         match unescape(&self.chars[body..end], raw, bytes) {
             Ok(data) if bytes => self.push(Token::Literal(Literal::Bytes(data)), start),
             Ok(data) => {
-                // Escapes of texts only ever produce whole characters.
+                // Escapes in strings only produce whole characters.
                 let text = String::from_utf8_lossy(&data).into_owned();
                 self.push(Token::Literal(Literal::String(text)), start);
             }
@@ -227,7 +229,8 @@ impl Lexer {
     }
 }
 
-/// Resolves the escapes of a literal's body. In bytes, `\\x41` and `\\101` are octets; in texts they are characters.
+/// Resolves the escapes of a literal's body. In bytes, `\\x41` and `\\101` are octets; in strings
+/// they are characters.
 fn unescape(body: &[char], raw: bool, bytes: bool) -> Result<Vec<u8>, ()> {
     let mut out = Vec::with_capacity(body.len());
     let mut at = 0;
@@ -235,7 +238,7 @@ fn unescape(body: &[char], raw: bool, bytes: bool) -> Result<Vec<u8>, ()> {
         at += 1;
         let escape = match c {
             '\\' if !raw => *body.get(at).ok_or(())?,
-            // Line ends are the same everywhere.
+            // Line ends are normalized to `\n`.
             '\r' if body.get(at) == Some(&'\n') => continue,
             '\r' => {
                 out.push(b'\n');

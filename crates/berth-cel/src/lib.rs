@@ -1,13 +1,14 @@
-//! The Common Expression Language as Kubernetes has it, pure: parsed, checked against declared types, estimated, planned
-//! and run over borrowed JSON with a meter on.
+//! Kubernetes' dialect of the Common Expression Language (CEL): parser, type checker, cost
+//! estimator, planner and evaluator. Pure: expressions run over borrowed JSON and stop at a cost
+//! limit.
 //!
-//! | what | where |
+//! | purpose | modules |
 //! |---|---|
-//! | text to tree | `lex`, `parse`, `ast` |
+//! | parsing | `lex`, `parse`, `ast` |
 //! | declared types | [`decl`], [`types`], [`env`](mod@env), [`escape`](mod@escape) |
-//! | what cannot work | `check`, [`issue`] |
-//! | what it may cost, what it does cost | [`estimate`], `cost` |
-//! | running it | [`program`], `eval`, [`value`], [`variables`] |
+//! | type checking and errors | `check`, [`issue`] |
+//! | estimated and actual cost | [`estimate`], `cost` |
+//! | evaluation | [`program`], `eval`, [`value`], [`variables`] |
 //! | functions | [`library`] |
 //! | `x-kubernetes-validations` | [`rules`] |
 //! | expressions about requests | [`admission`] |

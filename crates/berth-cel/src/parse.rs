@@ -1,21 +1,21 @@
-//! From tokens to a tree, by recursive descent. Macros are expanded here, as upstream does.
+//! The parser: recursive descent from tokens to a syntax tree. It expands macros, as upstream does.
 //!
-//! The maintained `cel` crate has a parser too; it does not say where in the text a node stands, which every error of a
-//! type checker must name, and does not know the macros Kubernetes adds.
+//! The maintained `cel` crate also has a parser. It lacks the source positions of nodes, which
+//! every error of the type checker needs, and the macros that Kubernetes adds.
 
 use crate::ast::{Element, Entry, Expr, Field, Fold, Kind, Literal};
 use crate::issue::{Issues, NOWHERE};
 use crate::lex::{Spanned, Token, lex};
 
-/// Longest expression, in characters.
+/// Maximum length of an expression, in characters.
 const LENGTH_MAX: usize = 100_000;
-/// Deepest nesting of an expression, and most operators in a row.
+/// Maximum nesting depth of an expression, and maximum number of consecutive operators.
 const DEPTH_MAX: usize = 250;
-/// Highest tree; member accesses count here only.
+/// Maximum height of the tree; only this limit counts member accesses.
 const HEIGHT_MAX: u32 = 400;
-/// Most nodes of an expression; macros may multiply what was written.
+/// Maximum number of nodes of an expression; macros may multiply them.
 const NODES_MAX: u32 = 500_000;
-/// The accumulator of folds; no identifier can be spelled like it.
+/// Name of the accumulator of folds, which no identifier can equal.
 pub(crate) const ACCUMULATOR: &str = "@result";
 
 const TOO_DEEP: &str = "max recursion depth exceeded";
@@ -46,11 +46,11 @@ const RESERVED: [&str; 20] = [
     "void",
 ];
 
-/// Precedence of the weakest operators.
+/// Precedence of the weakest operator.
 const OR: usize = 0;
 const AND: usize = 1;
 
-/// Binary operators with the function they call and how tightly they bind.
+/// Binary operators with their function and precedence.
 const OPERATORS: [(&str, &str, usize); 14] = [
     ("||", "_||_", OR),
     ("&&", "_&&_", AND),
@@ -68,7 +68,7 @@ const OPERATORS: [(&str, &str, usize); 14] = [
     ("%", "_%_", 4),
 ];
 
-/// Parses an expression; the number is how many nodes it has.
+/// Parses an expression. Also returns its number of nodes.
 pub(crate) fn parse(text: &str, macros: Macros) -> Result<(Expr, u32), Issues> {
     let mut issues = Issues::new(text);
     let length = text.chars().count();
@@ -91,12 +91,13 @@ pub(crate) fn parse(text: &str, macros: Macros) -> Result<(Expr, u32), Issues> {
     }
 }
 
-/// Which macros there are beyond the standard ones.
+/// The macros beyond the standard ones.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Macros {
     /// `optMap`, `optFlatMap`, and the syntax `a.?b`, `a[?b]`, `[?a]`.
     pub optionals: bool,
-    /// `all`, `exists` and their like with two variables; `transformList`, `transformMap`, `transformMapEntry`.
+    /// `all`, `exists` and the like with two variables; `transformList`, `transformMap`,
+    /// `transformMapEntry`.
     pub two_variables: bool,
     /// `sortBy`.
     pub sort_by: bool,
@@ -107,13 +108,13 @@ struct Parser {
     at: usize,
     next_id: u32,
     depth: usize,
-    /// Heights of the nodes made so far, by id.
+    /// Heights of the nodes created so far, by id.
     heights: Vec<u32>,
     issues: Issues,
     macros: Macros,
 }
 
-/// The issue was noted; there is nothing to go on with.
+/// The error was recorded; parsing cannot continue.
 struct Stop;
 
 type Parsed = Result<Expr, Stop>;
@@ -127,7 +128,7 @@ impl Parser {
         matches!(&self.token().token, Token::Symbol(found) if *found == symbol)
     }
 
-    /// Takes a symbol if it is next; its offset.
+    /// Consumes a symbol if it is next; returns its offset.
     fn take(&mut self, symbol: &str) -> Option<u32> {
         let at = self.token().at;
         self.is(symbol).then(|| {
@@ -187,7 +188,7 @@ impl Parser {
         let expr = self.expr()?;
         if self.token().token != Token::End {
             let (at, text) = (self.token().at, self.token().text.clone());
-            // What the lexer stumbled over says more.
+            // An error of the lexer is more specific.
             if self.issues.is_empty() {
                 self.issues.push(at, format!("Syntax error: mismatched input '{text}' expecting <EOF>"));
             }
@@ -212,7 +213,8 @@ impl Parser {
         Ok(expr)
     }
 
-    /// Binary operators that bind at least as tightly as `level`, by precedence climbing: few frames per nesting.
+    /// Parses binary operators of at least the precedence `level`, by precedence climbing: few
+    /// stack frames per nesting level.
     fn binary(&mut self, level: usize) -> Parsed {
         let mut left = self.unary()?;
         let depth = self.depth;
@@ -238,7 +240,7 @@ impl Parser {
         Ok(left)
     }
 
-    /// A chain of the same operator as a tree of logarithmic depth.
+    /// Builds a tree of logarithmic depth from a chain of one operator.
     fn balanced(&mut self, function: &str, mut terms: Vec<Expr>, operators: &[u32]) -> Expr {
         if operators.is_empty() {
             return terms.swap_remove(0);
@@ -291,7 +293,7 @@ impl Parser {
             }
             if let Some(at) = self.take(".") {
                 if self.is("in") {
-                    // The word reads as the operator; go on behind it as upstream's parser does.
+                    // The word is read as the operator; parsing continues after it, as upstream.
                     let found = self.token().at;
                     self.issues.push(found, "Syntax error: no viable alternative at input '.in'");
                     return Ok(operand);
@@ -314,7 +316,7 @@ impl Parser {
         Ok(operand)
     }
 
-    /// `?` where optional syntax allows it.
+    /// Consumes `?` where optional syntax allows it.
     fn optional_mark(&mut self) -> Result<bool, Stop> {
         match self.take("?") {
             Some(at) if !self.macros.optionals => Err(self.stop(at, "unsupported syntax '?'")),
@@ -393,7 +395,7 @@ impl Parser {
                 let entries = self.entries()?;
                 Ok(self.node(at, Kind::Map(entries)))
             }
-            // A leading dot says that the name is not relative; there are no containers here.
+            // A leading dot marks an absolute name; without containers it has no effect.
             Token::Symbol(".")
                 if matches!(self.tokens.get(self.at + 1), Some(Spanned { token: Token::Ident(_), .. })) =>
             {
@@ -404,7 +406,7 @@ impl Parser {
                 self.named(at, name)
             }
             _ => {
-                // A token too many, if what follows could stand here.
+                // A surplus token, if the token after it could stand here.
                 let next = self.tokens.get(self.at + 1).map(|next| &next.token);
                 let starts = match next {
                     Some(Token::Literal(_) | Token::Ident(_)) => true,
@@ -613,7 +615,7 @@ impl Parser {
         Ok(self.node(at, Kind::Fold(Box::new(Fold { range, var, var2, accu, init, condition, step, result }))))
     }
 
-    /// `map` and `filter`: a list grows by `items` for every element the filter lets through.
+    /// `map` and `filter`: appends `items` to a list for every element that passes the filter.
     fn collect(
         &mut self,
         at: u32,
@@ -652,7 +654,7 @@ impl Parser {
         Ok(self.node(at, Kind::Fold(Box::new(Fold { range, var, var2, accu, init, condition, step, result }))))
     }
 
-    /// A name for a value inside `body`: a fold over nothing.
+    /// Binds a name to a value inside `body`, as a fold over an empty list.
     fn bind(&mut self, at: u32, name: &str, value: Expr, body: Expr) -> Expr {
         let range = self.node(at, Kind::List(Vec::new()));
         let condition = self.node(at, Kind::Literal(Literal::Bool(false)));
@@ -689,7 +691,7 @@ impl Parser {
         Ok(self.bind(at, INPUT, target, sorted))
     }
 
-    /// The same expression once more, as nodes of its own.
+    /// Copies an expression with new node ids.
     fn copy(&mut self, expr: &Expr) -> Parsed {
         let mut count = 0;
         expr.walk(&mut |_| count += 1);
@@ -729,7 +731,7 @@ impl Parser {
     }
 }
 
-/// The dotted name an expression spells, if it does.
+/// The dotted name that an expression spells, if it is one.
 pub(crate) fn qualified(expr: &Expr) -> Option<String> {
     match &expr.kind {
         Kind::Ident(name) => Some(name.clone()),
@@ -763,7 +765,7 @@ mod tests {
     }
 
     #[test]
-    fn long_chains_and_deep_nests_are_refused_not_crashed_into() {
+    fn long_chains_and_deep_nesting_are_rejected_without_a_crash() {
         for text in [
             format!("{}1{}", "(".repeat(100), ")".repeat(100)),
             vec!["true"; 5000].join(" && "),

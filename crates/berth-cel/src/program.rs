@@ -1,4 +1,4 @@
-//! A compiled expression.
+//! Compiled expressions.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -17,37 +17,38 @@ use crate::types::{Type, type_named};
 use crate::value::{Constants, Map, OwnedMap, Text, Value};
 use crate::variables::Variables;
 
-/// An expression that was parsed, checked and planned. It can run any number of times, on any thread.
+/// A compiled expression: parsed, checked and planned. It can run any number of times, on any
+/// thread.
 #[derive(Clone, Debug)]
 pub struct Program {
     text: Arc<str>,
     root: Node,
     result: Type,
-    /// Variables by place, and whether the expression looks at them.
+    /// Whether the expression uses each variable, by slot.
     uses: Vec<bool>,
     failure: Option<String>,
     ast: Arc<(Expr, Checked)>,
 }
 
-/// What a run may do and whom it may ask.
+/// Limits and services of an evaluation.
 #[derive(Clone, Copy, Default)]
 pub struct Run<'a> {
-    /// Most it may cost; `None` is no limit.
+    /// Maximum cost; `None` for no limit.
     pub limit: Option<u64>,
-    /// Set when nobody waits for the answer any more.
+    /// Set to true to cancel the evaluation.
     pub interrupt: Option<&'a AtomicBool>,
-    /// Answers authorization questions.
+    /// Performs authorization checks.
     pub authorizer: Option<&'a dyn Authorizer>,
     /// The values of `variables`.
     pub variables: Option<&'a Variables<'a>>,
 }
 
-/// How a run ended.
+/// The result of an evaluation.
 #[derive(Debug)]
 pub struct Ran<'a> {
-    /// The value, or why there is none.
+    /// The value or the error.
     pub result: Result<Value<'a>, EvalError>,
-    /// What it cost.
+    /// The actual cost.
     pub cost: u64,
 }
 
@@ -73,17 +74,18 @@ impl Program {
         &self.text
     }
 
-    /// The type of its value.
+    /// The type of the result.
     pub fn result_type(&self) -> &Type {
         &self.result
     }
 
-    /// Whether it looks at the variable declared in this place.
+    /// True if the expression uses the variable with this index.
     pub fn uses(&self, variable: usize) -> bool {
         self.uses.get(variable).copied().unwrap_or_default()
     }
 
-    /// Why it compiled but cannot run (a constant regular expression that is none, for example).
+    /// Why the expression compiles but cannot run, for example an invalid constant regular
+    /// expression.
     pub fn failure(&self) -> Option<&str> {
         self.failure.as_deref()
     }
@@ -92,12 +94,12 @@ impl Program {
         &self.root
     }
 
-    /// What it may cost at most and at least; `sizes` tells how large variables can be.
+    /// The estimated range of its cost; `sizes` provides maximum sizes of variables.
     pub fn estimate(&self, sizes: &dyn Sizes) -> Estimate {
         estimate::estimate(&self.ast.0, &self.ast.1, sizes)
     }
 
-    /// Runs it over values of the declared variables, in their order.
+    /// Evaluates the expression with values for the declared variables, in their order.
     pub fn run<'a>(&self, variables: &[Value<'a>], run: Run<'a>) -> Ran<'a> {
         let mut slots = Vec::with_capacity(variables.len() + 4);
         slots.extend(variables.iter().cloned().map(|value| Slot::Done(Ok(value))));
@@ -120,7 +122,7 @@ struct Planner<'e> {
     checked: &'e Checked,
     uses: Vec<bool>,
     globals: Vec<String>,
-    /// Names of fold variables, from the outside in; `None` for places without a name of their own.
+    /// Names of fold variables, outermost first; `None` for slots without a name.
     locals: Vec<String>,
     failure: Option<String>,
 }
@@ -312,14 +314,14 @@ impl Planner<'_> {
             });
         }
         let Some(implementation) = library::implementation(&function) else { return fail() };
-        // Nothing adds up to the zero of the list's own type.
+        // The sum of an empty list is the zero of the list's item type.
         let implementation: library::Implementation = match (function.as_str(), &checked.types[expr.id as usize]) {
             ("sum", Type::Double) => |_, args| library::sum(args, Value::Double(0.0)),
             ("sum", Type::Duration) => |_, args| library::sum(args, Value::Duration(0)),
             ("sum", Type::Uint) => |_, args| library::sum(args, Value::Uint(0)),
             _ => implementation,
         };
-        // Upstream calls these in another way, which shows when an argument fails.
+        // Upstream dispatches these functions differently, which is visible when an argument fails.
         let is_matcher =
             matches!(function.as_str(), "matches" | "find" | "findAll") && matches!(nodes.get(1), Some(Node::Const(_)));
         let stops = nodes.len() > 2 || is_matcher || function == "format";
@@ -327,7 +329,7 @@ impl Planner<'_> {
         self.folded(&function, node)
     }
 
-    /// Growing an accumulator in place instead of copying it for every element.
+    /// Plans an accumulator that grows in place instead of being copied for every element.
     fn accumulate(&mut self, function: &str, target: Option<&Expr>, args: &[Expr]) -> Option<Node> {
         let [Expr { kind: Kind::Ident(accu), .. }, rest @ ..] = args else { return None };
         if target.is_some() || accu != crate::parse::ACCUMULATOR {
@@ -348,7 +350,7 @@ impl Planner<'_> {
         }
     }
 
-    /// Conversions of constants are done once, and constant regular expressions are looked at.
+    /// Folds conversions of constants and validates constant regular expressions.
     fn folded(&mut self, function: &str, node: Node) -> Node {
         let Node::Call { function: implementation, args, .. } = &node else { return node };
         let pattern = match function {
@@ -391,7 +393,8 @@ fn missing(name: &str) -> Node {
     Node::Fail(EvalError::message(format!("no such function or variable: {name}")))
 }
 
-/// `in` a list. With only constants of simple types in it, finding an item is free: it is looked up, however many they are.
+/// Plans `in` with a list. A list of simple constants becomes a set, so that a lookup is free
+/// whatever its size.
 fn member(operands: [Node; 2]) -> Node {
     let constants = match &operands[1] {
         Node::Const(Value::List(list)) if list.is_empty() => return Node::Const(Value::Bool(false)),

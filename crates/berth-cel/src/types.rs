@@ -1,4 +1,4 @@
-//! Types of values, as the checker knows them.
+//! Static types of the checker.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -7,13 +7,14 @@ use std::sync::{Arc, LazyLock};
 /// A type of the language.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Type {
-    /// Known only when the value is there.
+    /// A type that is known only at run time.
     Dyn,
-    /// The type of what is wrong; takes part in everything so that one mistake is reported once.
+    /// The type of an ill-typed expression. It unifies with every type, so that one mistake is
+    /// reported once.
     Error,
     /// `null`.
     Null,
-    /// True or false.
+    /// Boolean.
     Bool,
     /// 64-bit signed integer.
     Int,
@@ -21,19 +22,19 @@ pub enum Type {
     Uint,
     /// 64-bit float.
     Double,
-    /// Text.
+    /// String.
     String,
     /// Octets.
     Bytes,
-    /// A point in time.
+    /// Timestamp.
     Timestamp,
-    /// A span of time.
+    /// Duration.
     Duration,
-    /// A list of something.
+    /// A list with items of a type.
     List(Arc<Type>),
-    /// A map from something to something.
+    /// A map with keys and values of a type.
     Map(Arc<Type>, Arc<Type>),
-    /// A value that may be missing.
+    /// An optional value.
     Optional(Arc<Type>),
     /// The type of a type.
     Type(Option<Arc<Type>>),
@@ -41,21 +42,21 @@ pub enum Type {
     Opaque(&'static str),
     /// An object with fields.
     Object(Arc<ObjectType>),
-    /// Stands for a type that the use decides.
+    /// A type parameter, bound at each use.
     Param(u32),
 }
 
 /// A type with fields.
 #[derive(Debug)]
 pub struct ObjectType {
-    /// What messages call it.
+    /// Name of the type in messages.
     pub name: String,
-    /// Types of the fields by the names expressions use; `None` lets every field pass.
+    /// Types of the fields by their name in expressions; `None` allows every field.
     pub fields: Option<BTreeMap<String, Type>>,
 }
 
 impl ObjectType {
-    /// A type with these fields.
+    /// A type with the given fields.
     pub fn new(
         name: impl Into<String>,
         fields: impl IntoIterator<Item = (impl Into<String>, Type)>,
@@ -73,7 +74,7 @@ impl ObjectType {
     }
 }
 
-/// Object types are told apart by name, as upstream does.
+/// Object types are equal if their names are, as upstream.
 impl PartialEq for ObjectType {
     fn eq(&self, other: &Self) -> bool {
         self.name == other.name
@@ -124,7 +125,7 @@ impl Type {
     }
 }
 
-/// As error messages spell it.
+/// The type as error messages spell it.
 impl fmt::Display for Type {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -141,14 +142,14 @@ impl fmt::Display for Type {
     }
 }
 
-/// One way to call a function.
+/// An overload of a function.
 #[derive(Clone, Debug)]
 pub(crate) struct Overload {
     pub member: bool,
-    /// The target of a method comes first.
+    /// Parameter types; the target of a method comes first.
     pub params: Vec<Type>,
     pub result: Type,
-    /// The compatibility version (minor) that has it.
+    /// The compatibility version (minor) that introduced it.
     pub since: u32,
 }
 
@@ -165,7 +166,8 @@ pub(crate) static FUNCTIONS: LazyLock<BTreeMap<&'static str, Vec<Overload>>> = L
     functions
 });
 
-/// `target :: name(param, param) result`, or without target for plain functions. Capital letters are parameters.
+/// Parses `target :: name(param, param) result`, or without a target for plain functions. Capital
+/// letters are type parameters.
 fn parse_signature(text: &'static str, since: u32) -> Option<(&'static str, Overload)> {
     let (target, rest) = match text.split_once(" :: ") {
         Some((target, rest)) => (Some(target), rest),
@@ -226,7 +228,7 @@ fn parse_type(text: &'static str) -> Option<Type> {
     })
 }
 
-/// Names of types that are values.
+/// The type with this name, if the name is a value in expressions.
 pub(crate) fn type_named(name: &str) -> Option<Type> {
     Some(match name {
         "bool" => Type::Bool,

@@ -1,5 +1,5 @@
-//! Values as expressions see them. Objects are borrowed: a value is a view on JSON, typed by its declaration, and only
-//! what an expression makes itself is owned.
+//! Values of expressions. Values of objects are borrowed views of JSON, typed by their declaration;
+//! only values that an expression creates are owned.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, HashSet};
@@ -19,7 +19,7 @@ use crate::types::Type;
 pub enum Value<'a> {
     /// `null`.
     Null,
-    /// True or false.
+    /// A boolean.
     Bool(bool),
     /// A signed integer.
     Int(i64),
@@ -27,25 +27,25 @@ pub enum Value<'a> {
     Uint(u64),
     /// A float.
     Double(f64),
-    /// Text.
+    /// A string.
     String(Text<'a>),
     /// Octets.
     Bytes(Arc<[u8]>),
-    /// A point in time.
+    /// A timestamp.
     Timestamp(Timestamp),
-    /// A span of time, in nanoseconds.
+    /// A duration, in nanoseconds.
     Duration(i64),
     /// A list.
     List(List<'a>),
     /// A map, or an object with declared fields.
     Map(Map<'a>),
-    /// A value that may be missing.
+    /// An optional value.
     Optional(Option<Arc<Value<'a>>>),
     /// A type.
     Type(Type),
-    /// An object made by an expression (`Object.spec{...}`, `JSONPatch{...}`).
+    /// An object created by an expression (`Object.spec{...}`, `JSONPatch{...}`).
     Struct(Arc<Struct<'a>>),
-    /// Something of which only equality is known.
+    /// An untyped value, which supports only equality.
     Unknown(&'a Json),
     /// The variables of a policy.
     Variables,
@@ -55,24 +55,24 @@ pub enum Value<'a> {
     Cidr(Cidr),
     /// A URL.
     Url(Arc<Url>),
-    /// An amount.
+    /// A quantity.
     Quantity(Quantity),
     /// A semantic version.
     Semver(Arc<Semver>),
-    /// A format that texts can be checked against.
+    /// A named format.
     Format(&'static NamedFormat),
-    /// An authorization question in the making.
+    /// An incomplete authorization check.
     Check(Arc<Check>),
-    /// The answer to one.
+    /// The result of an authorization check.
     Decision(Arc<Decision>),
 }
 
-/// Text, borrowed where it can be.
+/// A string, borrowed if possible.
 #[derive(Clone, Debug)]
 pub enum Text<'a> {
-    /// Part of an object or an expression.
+    /// A part of an object or expression.
     Borrowed(&'a str),
-    /// Made by an expression.
+    /// Created by an expression.
     Owned(Arc<str>),
 }
 
@@ -87,14 +87,15 @@ impl std::ops::Deref for Text<'_> {
     }
 }
 
-/// A point in time.
+/// A timestamp.
 #[derive(Clone, Copy, Debug)]
 pub struct Timestamp {
     /// Seconds since 1970 in UTC.
     pub seconds: i64,
     /// Nanoseconds within the second.
     pub nanos: u32,
-    /// Seconds east of UTC of the zone it was written in, which only its text shows.
+    /// Offset of the original zone from UTC in seconds, positive to the east. Only the text form
+    /// shows it.
     pub offset: i32,
 }
 
@@ -119,7 +120,7 @@ impl Ord for Timestamp {
 }
 
 impl Timestamp {
-    /// Year 1 to year 9999.
+    /// True for years 1 to 9999.
     pub(crate) fn is_in_range(seconds: i64) -> bool {
         (-62_135_596_800..=253_402_300_799).contains(&seconds)
     }
@@ -133,25 +134,25 @@ impl Timestamp {
     }
 }
 
-/// A list: borrowed from JSON, or made by an expression.
+/// A list: borrowed from JSON, or created by an expression.
 #[derive(Clone, Debug)]
 pub enum List<'a> {
     /// Items of an object.
     Json(&'a [Json], Option<&'a Decl>),
-    /// Items an expression made.
+    /// Items created by an expression.
     Owned(Arc<Vec<Value<'a>>>),
 }
 
-/// A map: borrowed from JSON, or made by an expression.
+/// A map: borrowed from JSON, or created by an expression.
 #[derive(Clone, Debug)]
 pub enum Map<'a> {
     /// Entries, or fields, of an object.
     Json(&'a JsonMap<String, Json>, Option<&'a Decl>),
-    /// Entries an expression made.
+    /// Entries created by an expression.
     Owned(Arc<OwnedMap<'a>>),
 }
 
-/// A map that an expression made.
+/// A map created by an expression.
 #[derive(Clone, Debug, Default)]
 pub struct OwnedMap<'a> {
     entries: BTreeMap<Key, (Value<'a>, Value<'a>)>,
@@ -162,23 +163,23 @@ pub struct OwnedMap<'a> {
 enum Key {
     Bool(bool),
     Int(i64),
-    /// One that is no `i64`.
+    /// An integer beyond the range of `i64`.
     Uint(u64),
-    /// The bits of a float that equals no integer. No map has such a key.
+    /// The bits of a float that equals no integer. No map contains such a key.
     Double(u64),
     String(Box<str>),
 }
 
-/// Constants of simple types that items are looked up in.
+/// A set of simple constants for lookups.
 #[derive(Debug)]
 pub(crate) struct Constants {
-    /// Apart from the others, so that a text is found without being copied.
+    /// Separate from the other constants, so that a string is looked up without copying it.
     texts: HashSet<Box<str>>,
     others: HashSet<Key>,
 }
 
 impl Constants {
-    /// The items of a list; `None` where one is of no simple type.
+    /// The items of a list; `None` if an item has no simple type.
     pub(crate) fn of(list: &List<'_>) -> Option<Constants> {
         let mut constants = Constants { texts: HashSet::new(), others: HashSet::new() };
         for item in list.iter() {
@@ -186,7 +187,7 @@ impl Constants {
                 Value::String(text) => {
                     constants.texts.insert((*text).into());
                 }
-                // What is not a number has no key: it equals nothing, itself included.
+                // NaN has no key: it equals no value, itself included.
                 item @ (Value::Bool(_) | Value::Int(_) | Value::Uint(_) | Value::Double(_)) => {
                     constants.others.extend(Key::of(&item));
                 }
@@ -196,7 +197,7 @@ impl Constants {
         Some(constants)
     }
 
-    /// Whether a value [equals](Value::equals) one of them.
+    /// True if a value [equals](Value::equals) one of the constants.
     pub(crate) fn contains(&self, item: &Value<'_>) -> bool {
         match item {
             Value::Unknown(json) => self.contains(&untyped(json)),
@@ -206,16 +207,16 @@ impl Constants {
     }
 }
 
-/// An object that an expression made.
+/// An object created by an expression.
 #[derive(Clone, Debug)]
 pub struct Struct<'a> {
     /// The name of its type.
     pub name: String,
-    /// The fields that were given.
+    /// The fields that the expression sets.
     pub fields: BTreeMap<String, Value<'a>>,
 }
 
-/// The first number that is no `i64`.
+/// The first integer beyond the range of `i64`.
 const TWO_TO_63: f64 = 9_223_372_036_854_775_808.0;
 
 impl Key {
@@ -224,7 +225,8 @@ impl Key {
             Value::Bool(value) => Key::Bool(*value),
             Value::Int(value) => Key::Int(*value),
             Value::Uint(value) => i64::try_from(*value).map_or(Key::Uint(*value), Key::Int),
-            // A whole float finds the integer it equals. Both bounds are powers of two, so these are all of them.
+            // A whole float finds the integer it equals. Both bounds are powers of two, so the
+            // range is exact.
             Value::Double(value) if value.fract() == 0.0 && (-TWO_TO_63..TWO_TO_63).contains(value) => {
                 Key::Int(*value as i64)
             }
@@ -239,7 +241,7 @@ impl Key {
 }
 
 impl<'a> OwnedMap<'a> {
-    /// Adds an entry; `Err` when the key cannot be one or is there already.
+    /// Adds an entry; fails if the key has an invalid type or exists already.
     pub(crate) fn insert(&mut self, key: Value<'a>, value: Value<'a>) -> Result<(), EvalError> {
         let plain = match &key {
             Value::Double(_) => None,
@@ -280,7 +282,7 @@ impl<'a> From<Vec<Value<'a>>> for Value<'a> {
 }
 
 impl<'a> List<'a> {
-    /// How many items there are.
+    /// The number of items.
     pub fn len(&self) -> usize {
         match self {
             List::Json(items, _) => items.len(),
@@ -288,12 +290,12 @@ impl<'a> List<'a> {
         }
     }
 
-    /// Whether there are none.
+    /// True if the list is empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The item at a place, if it is there and what its declaration says.
+    /// The item at an index, if it exists and matches its declaration.
     pub fn item(&self, index: usize) -> Option<Value<'a>> {
         self.get(index)?.ok()
     }
@@ -316,12 +318,12 @@ impl<'a> List<'a> {
         }
     }
 
-    /// The value under `key_fields` of each item, for lists told apart by keys.
+    /// The values of the key `fields` of an item, for keyed lists.
     fn keys(item: &Value<'a>, fields: &[String]) -> Vec<Option<Value<'a>>> {
         fields
             .iter()
             .map(|field| match item {
-                // By the names in the object: keys need not be names in expressions.
+                // Looked up by the name in the object, because keys need not be identifiers.
                 Value::Map(Map::Json(map, _)) => map.get(field).map(untyped),
                 Value::Map(map) => map.get_str(field).and_then(Result::ok),
                 _ => None,
@@ -364,7 +366,7 @@ impl<'a> List<'a> {
         Ok(true)
     }
 
-    /// `a + b`: appended, or merged where the left list is a set or has keys.
+    /// `a + b`: appended, or merged if the left list is a set or keyed list.
     pub(crate) fn concat(&self, other: &List<'a>) -> Result<Value<'a>, EvalError> {
         let mut items: Vec<Value<'a>> = self.iter().collect::<Result<_, _>>()?;
         match self.kind() {
@@ -385,7 +387,7 @@ impl<'a> List<'a> {
                         None => items.push(item),
                     }
                 }
-                // What was merged is told apart by the same keys when it is compared.
+                // A merged list keeps its keys for later comparisons.
                 return Ok(Value::List(List::Owned(Arc::new(items))));
             }
             _ => {
@@ -416,7 +418,7 @@ pub(crate) fn contains<'a>(items: &[Value<'a>], wanted: &Value<'a>) -> Result<bo
 }
 
 impl<'a> Map<'a> {
-    /// How many entries there are.
+    /// The number of entries.
     pub fn len(&self) -> usize {
         match self {
             Map::Json(map, _) => map.len(),
@@ -424,7 +426,7 @@ impl<'a> Map<'a> {
         }
     }
 
-    /// Whether there are none.
+    /// True if the map is empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -433,7 +435,7 @@ impl<'a> Map<'a> {
         matches!(self, Map::Json(_, Some(Decl { kind: DeclKind::Object(_), .. })))
     }
 
-    /// The value under a text key; for objects, of the field with this (escaped) name.
+    /// The value under a string key; for objects, the field with this (escaped) name.
     pub(crate) fn get_str(&self, key: &str) -> Option<Result<Value<'a>, EvalError>> {
         match self {
             Map::Json(map, Some(Decl { kind: DeclKind::Object(fields), .. })) => {
@@ -452,7 +454,7 @@ impl<'a> Map<'a> {
         }
     }
 
-    /// The entries that are what their declaration says.
+    /// The entries that match their declaration.
     pub fn entries(&self) -> Vec<(Value<'a>, Value<'a>)> {
         let entry = |key: Value<'a>| Some((key.clone(), self.get(&key)?.ok()?));
         self.keys().into_iter().filter_map(entry).collect()
@@ -489,7 +491,7 @@ impl<'a> Map<'a> {
             for (name, value) in *a {
                 let Some(old) = b.get(name) else { return Ok(false) };
                 let field = fields.values().find(|field| field.name == *name);
-                // What is not declared can still differ.
+                // Undeclared fields can still differ.
                 let same = match field {
                     Some(field) => view(value, Some(&field.decl))?.equals(&view(old, Some(&field.decl))?)?,
                     None => value == old,
@@ -518,7 +520,7 @@ impl<'a> Map<'a> {
     }
 }
 
-/// A JSON value as its declaration types it; without one, as the JSON shows.
+/// A JSON value typed by its declaration; without one, typed by its JSON type.
 pub(crate) fn view<'a>(json: &'a Json, decl: Option<&'a Decl>) -> Result<Value<'a>, EvalError> {
     let Some(decl) = decl else { return Ok(untyped(json)) };
     if json.is_null() {
@@ -593,7 +595,7 @@ fn go_type(json: &Json) -> &'static str {
     }
 }
 
-/// A JSON value without declaration.
+/// A JSON value without a declaration.
 pub fn untyped(json: &Json) -> Value<'_> {
     match json {
         Json::Null => Value::Null,
@@ -647,7 +649,7 @@ impl<'a> Value<'a> {
         self.type_().name().to_owned()
     }
 
-    /// What costs count: the length of texts, lists and maps, one for everything else.
+    /// The size for cost accounting: the length of strings, lists and maps, one for other values.
     pub(crate) fn size(&self) -> u64 {
         let size = match self {
             Value::String(text) => text.chars().count(),
@@ -664,8 +666,8 @@ impl<'a> Value<'a> {
         size as u64
     }
 
-    /// `==`. Values of different kinds differ; numbers compare by value. An error comes from data that is not what its
-    /// declaration says.
+    /// `==`. Values of different types are unequal; numbers compare by value. Fails if data does
+    /// not match its declaration.
     pub(crate) fn equals(&self, other: &Value<'a>) -> Result<bool, EvalError> {
         Ok(match (self, other) {
             (Value::Null, Value::Null) => true,
@@ -709,7 +711,7 @@ impl<'a> Value<'a> {
         })
     }
 
-    /// The order of two values of an ordered type; `None` where there is none.
+    /// The order of two values of an ordered type; `None` if they are not ordered.
     pub(crate) fn compare(&self, other: &Value<'a>) -> Option<Ordering> {
         Some(match (self, other) {
             (Value::Bool(a), Value::Bool(b)) => a.cmp(b),
@@ -730,7 +732,7 @@ impl<'a> Value<'a> {
         })
     }
 
-    /// The value as JSON; `None` where JSON has no such thing.
+    /// The value as JSON; `None` if JSON cannot represent it.
     pub fn to_json(&self) -> Option<Json> {
         Some(match self {
             Value::Null => Json::Null,
@@ -765,7 +767,7 @@ impl<'a> Value<'a> {
     }
 }
 
-/// An integer against a float, exactly.
+/// Compares an integer with a float exactly.
 fn compare_whole(whole: i128, float: f64) -> Option<Ordering> {
     if float.is_nan() {
         return None;

@@ -1,4 +1,4 @@
-//! Named expressions of a policy: computed when first used, and only then paid for.
+//! Variables of a policy: named expressions, evaluated and charged on first use.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -17,12 +17,12 @@ pub struct Variables<'a> {
 }
 
 impl<'a> Variables<'a> {
-    /// Variables over the same inputs as the expressions that use them.
+    /// Variables with the same inputs as the expressions that use them.
     pub fn new(programs: &'a BTreeMap<String, Program>, inputs: Vec<Value<'a>>) -> Self {
         Variables { programs, inputs, done: RefCell::new(BTreeMap::new()) }
     }
 
-    /// The type of `variables`, from those that compiled.
+    /// The type of `variables`, from the variables that compiled.
     pub fn type_of(programs: &BTreeMap<String, Program>) -> Type {
         let fields = programs.iter().map(|(name, program)| (name.clone(), program.result_type().clone()));
         Type::Object(ObjectType::new("kubernetes.variables", fields))
@@ -37,7 +37,7 @@ impl<'a> Variables<'a> {
             return done.clone();
         }
         let Some(program) = self.programs.get(name) else { return Err(EvalError::NoSuchKey(name.into())) };
-        // The variable runs on slots of its own, on the same meter.
+        // The variable runs with its own slots and the same cost counter.
         let inputs = self.inputs.iter().cloned().map(|value| Slot::Done(Ok(value))).collect();
         let outer = std::mem::replace(&mut machine.slots, inputs);
         let result = machine.eval(program.root());

@@ -16,6 +16,7 @@ pub mod job;
 pub mod jobset;
 pub mod kubelet;
 pub mod logs;
+pub mod machine;
 pub mod metrics;
 pub mod pod_autoscaler;
 pub mod pools;
@@ -38,6 +39,7 @@ use berth_runtime::Manager;
 
 pub use kubelet::process::{KubeletOptions, ProcessNode};
 pub use logs::{LogOptions, PodLogs};
+pub use machine::MachineNode;
 
 /// Options of [`install`].
 #[derive(Clone, Debug, Default)]
@@ -57,6 +59,8 @@ pub struct Options {
     pub metrics: metrics::ClusterMetrics,
     /// The cluster's CA certificate in PEM, published as ConfigMap `kube-root-ca.crt` in every namespace.
     pub root_ca: Option<String>,
+    /// This machine as a node. Simulated nodes then have a taint.
+    pub machine: Option<MachineNode>,
 }
 
 /// The cluster's name, region and version.
@@ -70,6 +74,8 @@ pub struct Site {
     pub version: String,
     /// Seed of all random values.
     pub seed: u64,
+    /// Simulated nodes have the taint [`pools::SIMULATED_TAINT`], because there is a real node.
+    pub taints_simulated: bool,
 }
 
 /// Adds all controllers of an embedded cluster to `manager`.
@@ -83,6 +89,7 @@ pub fn install(manager: &mut Manager, options: Options) {
         region: configuration.region.clone(),
         version: configuration.kubernetes_version.clone(),
         seed: options.seed,
+        taints_simulated: options.machine.is_some(),
     };
     options.logs.connect(manager, configuration.pods.clone(), options.seed);
     let shared = Arc::new(configuration.clone());
@@ -91,6 +98,10 @@ pub fn install(manager: &mut Manager, options: Options) {
     provisioning::install(manager, shared, site);
     scheduler::install(manager, configuration);
     let process_nodes = options.process_nodes.iter().map(|node| node.name.clone()).collect();
+    if let Some(node) = &options.machine {
+        machine::install(manager, node.clone(), &configuration.kubernetes_version);
+    }
+    machine::install_lifecycle(manager);
     kubelet::simulated::install(manager, configuration.pods.clone(), options.seed, process_nodes);
     metrics::install(manager, &options.metrics, &options.process_nodes);
     kubelet::process::install(manager, options.process_nodes.clone());

@@ -10,6 +10,7 @@ use berth_api::kueue::constants::GROUP as KUEUE_GROUP;
 use berth_api::kueue::conversion;
 use berth_apimachinery::meta::GroupResource;
 use berth_apimachinery::status::Status;
+use berth_apiserver::admission::pod_security::PodSecurity;
 use berth_apiserver::audit::Log;
 use berth_apiserver::auth::tokens::TokenKey;
 use berth_apiserver::pki::FrontProxy;
@@ -58,6 +59,8 @@ pub struct ApiOptions {
     pub token_key: Option<TokenKey>,
     /// Audit log of requests. With `None`, no request is recorded.
     pub audit: Option<Log>,
+    /// Pod Security policy of namespaces without labels, and exemptions.
+    pub pod_security: PodSecurity,
     /// Certificate by which aggregated API servers authenticate this one.
     pub front_proxy: Option<FrontProxy>,
     /// The controllers run in another process, which serves their API groups as an aggregated API
@@ -91,6 +94,7 @@ impl Apiserver {
         config.seed = options.seed;
         config.token_key = options.token_key;
         config.audit = options.audit;
+        config.pod_security = options.pod_security;
         if !options.bare {
             config.admission.push(Arc::new(KueueWebhook(Webhooks::new(options.controllers))));
             for kind in conversion::KINDS {

@@ -5,15 +5,19 @@
 //! manager, so that they share caches.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use berth_api::berth::ClusterConfiguration;
 use berth_apimachinery::field;
+use berth_apiserver::admission::pod_security::PodSecurity;
 use berth_apiserver::audit::Log;
 use berth_apiserver::auth::tokens::TokenKey;
 use berth_apiserver::pki::FrontProxy;
 use berth_apiserver::{ApiServer, InProcess, UserInfo};
 use berth_cluster::storage::Folders;
+use berth_cluster::{MachineNode, ProcessNode};
 use berth_controllers::{Decisions, configuration, rights};
+use berth_network::Network;
 use berth_runtime::{Clock, Manager, ManagerError};
 use futures::FutureExt;
 use kube::Client;
@@ -62,9 +66,24 @@ pub struct Options {
     pub apart: bool,
     /// Keeps the last decisions about each workload; a journal may store them.
     pub decisions: Decisions,
-    /// Nodes of this process that keep volumes in folders; the volumes of other nodes are
-    /// simulated.
+    /// Pod Security policy of namespaces without labels, and exemptions. By default nothing is
+    /// enforced.
+    pub pod_security: PodSecurity,
+    /// This machine as a node that runs processes. All other nodes are simulated.
+    pub node: Option<Node>,
+}
+
+/// This machine as a node that runs the programs of its pods.
+#[derive(Clone, Debug)]
+pub struct Node {
+    /// Runtime, devices and kubelet options.
+    pub process: ProcessNode,
+    /// Facts of the machine, for its Node object.
+    pub machine: MachineNode,
+    /// Folders of the volumes of this node.
     pub folders: Folders,
+    /// The pod network, with the cluster's names and Services.
+    pub network: Arc<Network>,
 }
 
 impl Options {
@@ -82,7 +101,8 @@ impl Options {
             front_proxy: None,
             apart: false,
             decisions: Decisions::default(),
-            folders: Folders::new(),
+            pod_security: PodSecurity::default(),
+            node: None,
         }
     }
 }
@@ -184,19 +204,26 @@ impl Embedded {
             front_proxy: options.front_proxy,
             controllers_elsewhere: false,
             bare: false,
+            pod_security: options.pod_security,
         })
         .await?;
         let (server, streams) = (api.server().clone(), api.streams());
         let (logs, metrics, root_ca) = (api.logs(), api.metrics(), options.root_ca);
-        let cluster = berth_cluster::Options {
+        let mut cluster = berth_cluster::Options {
             configuration: cluster,
             seed: options.seed,
             logs,
             metrics,
             root_ca,
-            process_nodes: Vec::new(),
-            folders: options.folders,
+            ..berth_cluster::Options::default()
         };
+        let network = options.node.map(|node| {
+            streams.add_node(&node.process.name, node.process.runtime.clone());
+            cluster.process_nodes.push(node.process);
+            cluster.machine = Some(node.machine);
+            cluster.folders = node.folders;
+            node.network
+        });
         let (client, machines) = if options.apart {
             let user = UserInfo::new(CONTROLLER_USER, &["system:serviceaccounts"]);
             let machines = connect(server.in_process(UserInfo::master(CLUSTER_USER)).agent(AGENT).lean());
@@ -206,13 +233,19 @@ impl Embedded {
         };
         let mut manager = Manager::new(client, options.clock.clone());
         api.serve(berth_controllers::install_with(&mut manager, controllers, &options.decisions));
+        let install = |manager: &mut Manager| {
+            berth_cluster::install(manager, cluster);
+            if let Some(network) = network {
+                berth_network::install(manager, network);
+            }
+        };
         let machines = match machines {
             Some(mut machines) => {
-                berth_cluster::install(&mut machines, cluster);
+                install(&mut machines);
                 Some(machines)
             }
             None => {
-                berth_cluster::install(&mut manager, cluster);
+                install(&mut manager);
                 None
             }
         };

@@ -13,6 +13,6 @@ mod failure;
 mod metrics;
 mod streams;
 
-pub use cluster::{Embedded, EmbeddedError, Options, Storage, cluster_configuration, controller_configuration};
+pub use cluster::{Embedded, EmbeddedError, Node, Options, Storage, cluster_configuration, controller_configuration};
 pub use failure::ApiFailure;
 pub use streams::Streams;

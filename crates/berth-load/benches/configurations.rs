@@ -1,9 +1,11 @@
-//! The published load configurations through the engine, in virtual time: admissions per second of engine time.
+//! Runs the published load configurations through the engine in virtual time, and reports
+//! admissions per second of engine time.
 //!
-//! Engine time is what events and cycles take; building objects and keeping the plan's books is the drive's and not counted,
-//! nor is reading the clock, which takes a fair part of what an event takes.
-//! Besides criterion's figures it prints, once per configuration, the schedule and how long decisions keep everybody else
-//! waiting: the spread of the times of the parts in which cycles are answered, and that of whole cycles.
+//! Engine time is the time of events and cycles. It excludes building objects and recording the
+//! plan, which the drive does, and reading the clock, which takes a considerable part of an event's
+//! time. Besides criterion's figures it prints, once per configuration, the schedule and how long
+//! decisions block other callers: the distribution of the durations of the parts that a cycle is
+//! split into, and of whole cycles.
 
 #[path = "../../berth-engine/benches/measure.rs"]
 mod measure;
@@ -19,23 +21,23 @@ use criterion::{Criterion, criterion_group, criterion_main};
 
 use measure::timed;
 
-/// The allocator `berth` runs on.
+/// The allocator of `berth`.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// Our own small configurations, in the form of the published ones.
+/// Our own small configurations, in the format of the published ones.
 const OWN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/configurations");
-/// The published ones, beside the checkout.
+/// The published configurations, beside the checkout.
 const PUBLISHED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../shared/perf");
 
-/// Adds up what the engine takes.
+/// Sums the time of the engine.
 struct Stopwatch {
     events: Duration,
     parts: Vec<Duration>,
-    /// The same by whole cycles; the last is not over while `goes_on`.
+    /// Durations of whole cycles; the last one is incomplete while `goes_on`.
     cycles: Vec<Duration>,
     goes_on: bool,
-    /// The least that reading the clock adds to what is measured.
+    /// Minimum time that reading the clock adds to a measurement.
     clock: Duration,
 }
 
@@ -78,7 +80,7 @@ impl Probe for Stopwatch {
 
 fn run(plan: &Plan) -> (Stopwatch, Outcome) {
     let mut stopwatch = Stopwatch::new();
-    // Events of one instant are there together; waiting for more only costs time.
+    // Events of one instant arrive together; waiting for more only costs time.
     let config = EngineConfig { flush_delay: Duration::ZERO, ..EngineConfig::default() };
     let outcome = drive(plan, config, &mut stopwatch);
     (stopwatch, outcome)
@@ -137,9 +139,9 @@ fn configurations(criterion: &mut Criterion) {
         let config = Config::parse(&text).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
         let plan = Plan::new(&config);
         let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-        let mut told = false;
+        let mut printed = false;
         group.bench_function(&name, |bencher| {
-            if !std::mem::replace(&mut told, true) {
+            if !std::mem::replace(&mut printed, true) {
                 describe(&name, &plan);
             }
             bencher.iter_custom(|rounds| (0..rounds).map(|_| run(&plan).0.total()).sum());

@@ -1,20 +1,22 @@
-//! What no scheduler can beat, from the plan alone.
+//! Lower bounds of any schedule, derived from the plan alone.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::plan::Plan;
 
-/// The shortest time in which a plan can be worked off: no cohort does more work per second than it has quota, and no work
-/// starts before it is created.
+/// The minimum time to complete a plan: a cohort never uses more than its quota, and a workload
+/// never starts before it is created.
 ///
-/// The bound is the fluid one: workloads are taken to be divisible. `Duration::MAX` where work is asked of no quota.
+/// The bound is fluid: it treats workloads as divisible. `Duration::MAX` if a workload's cohort has
+/// no quota.
 pub fn lower_bound(plan: &Plan) -> Duration {
     let mut capacity: BTreeMap<&str, i128> = BTreeMap::new();
     for queue in &plan.queues {
         *capacity.entry(&queue.cohort).or_default() += i128::from(queue.nominal);
     }
-    // Work that arrives at or after each instant, latest first; in thousandths of a cpu times nanoseconds.
+    // Work that arrives at or after each instant, latest first; in thousandths of a CPU times
+    // nanoseconds.
     let mut left: BTreeMap<&str, i128> = BTreeMap::new();
     let mut bound = Duration::ZERO;
     for arrival in plan.arrivals.iter().rev() {
@@ -35,8 +37,8 @@ pub fn lower_bound(plan: &Plan) -> Duration {
     bound
 }
 
-/// The shortest time in which the controllers' client lets as many admissions through as there are workloads: one write
-/// each, `qps` a second after the first `burst`.
+/// The minimum time in which the controllers' client can write one admission per workload, at `qps`
+/// writes per second after a burst of `burst`.
 pub fn limited_bound(workloads: usize, qps: f64, burst: u32) -> Duration {
     let waiting = (workloads as f64 - f64::from(burst)).max(0.0);
     Duration::try_from_secs_f64(waiting / qps).unwrap_or(Duration::MAX)

@@ -1,5 +1,5 @@
-//! A run as a picture: quota in use, workloads that wait, and admissions a second, over time; an SVG that needs nothing
-//! else.
+//! Charts a run over time: quota in use, pending workloads, and admissions per second, as a
+//! self-contained SVG.
 
 use std::fmt::Write as _;
 
@@ -11,7 +11,7 @@ const LEFT: f64 = 70.0;
 const TOP: f64 = 40.0;
 const GAP: f64 = 50.0;
 
-/// Draws the moments of a run. `quota` is what there is in thousandths of a cpu.
+/// Draws the moments of a run. `quota` is the total quota in thousandths of a CPU.
 pub fn svg(title: &str, moments: &[Moment], quota: i64) -> String {
     let seconds = moments.last().map_or(0.0, |last| last.at.as_secs_f64()).max(0.001);
     let quota = (quota.max(1)) as f64;

@@ -1,20 +1,20 @@
-//! The generator files as they are written.
+//! The format of generator files.
 
 use berth_apimachinery::quantity::Quantity;
 use serde::{Deserialize, Deserializer};
 
-/// A generator file that cannot be used.
+/// Why a generator file cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
-    /// Not the form of a generator file; the text names line and field.
+    /// The text is not a generator file; the message names line and field.
     #[error("not a generator configuration: {0}")]
     Form(String),
-    /// A value that makes no sense, with the path to it.
+    /// A value is invalid; the error has its path.
     #[error("{path}: {problem}")]
     Value {
         /// Path of the field.
         path: String,
-        /// What is wrong, and what would be accepted.
+        /// The problem, and the accepted values.
         problem: String,
     },
 }
@@ -23,11 +23,11 @@ pub enum ConfigError {
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Config {
-    /// Nodes, where placement counts.
+    /// The topology and its nodes, if placement matters.
     pub topology: Option<TopologyConfig>,
     /// The only flavor.
     pub resource_flavor: Option<FlavorConfig>,
-    /// Cohorts by class.
+    /// Cohorts, by class.
     pub cohorts: Vec<CohortSet>,
 }
 
@@ -41,65 +41,65 @@ pub struct TopologyConfig {
     pub levels: Vec<LevelConfig>,
 }
 
-/// One level: how many domains it has in each domain of the level above.
+/// One level of a topology.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct LevelConfig {
     /// Prefix of the domains' names.
     pub name: String,
-    /// Domains per domain of the level above.
+    /// Number of domains in each domain of the level above.
     pub count: u32,
     /// Node label of the level.
     pub node_label: String,
-    /// What a node of the last level has.
+    /// Capacity of a node of the last level.
     pub capacity: Option<CapacityConfig>,
 }
 
-/// What a node has.
+/// Capacity of a node.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CapacityConfig {
-    /// Processors.
+    /// CPU.
     pub cpu: Amount,
     /// Memory.
     pub memory: Amount,
 }
 
-/// The flavor every queue has quota of.
+/// The flavor of every queue's quota.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct FlavorConfig {
     /// Name of the ResourceFlavor.
     pub name: String,
-    /// Label its nodes carry, with value `tas`.
+    /// Label of its nodes, whose value is `tas`.
     pub node_label: Option<String>,
     /// Topology of its nodes.
     pub topology_name: Option<String>,
 }
 
-/// Cohorts that are alike.
+/// A set of equal cohorts.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct CohortSet {
     /// Prefix of their names.
     pub class_name: String,
-    /// How many.
+    /// Number of cohorts.
     pub count: u32,
-    /// Queues of each.
+    /// Queues of each cohort.
     pub queues_sets: Vec<QueueSet>,
 }
 
-/// Queues that are alike.
+/// A set of equal queues.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct QueueSet {
     /// Prefix of their names.
     pub class_name: String,
-    /// How many in each cohort.
+    /// Number of queues in each cohort.
     pub count: u32,
-    /// Nominal quota of cpu.
+    /// Nominal quota of CPU.
     pub nominal_quota: Amount,
-    /// Borrowing limit of cpu; none when absent or empty.
+    /// Borrowing limit of CPU; unlimited when absent or empty.
     pub borrowing_limit: Option<Amount>,
     /// `spec.preemption.reclaimWithinCohort`.
     #[serde(default)]
@@ -107,51 +107,51 @@ pub struct QueueSet {
     /// `spec.preemption.withinClusterQueue`.
     #[serde(default)]
     pub within_cluster_queue: Policy,
-    /// Workloads of each.
+    /// Workloads of each queue.
     pub workloads_sets: Vec<WorkloadSet>,
 }
 
 /// A preemption policy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 pub enum Policy {
-    /// Nobody.
+    /// No workloads.
     #[default]
     Never,
-    /// Lower priority.
+    /// Workloads of lower priority.
     LowerPriority,
-    /// Lower priority, or newer of equal priority.
+    /// Workloads of lower priority, or newer ones of equal priority.
     LowerOrNewerEqualPriority,
-    /// Everybody.
+    /// All workloads.
     Any,
 }
 
-/// Workloads created one after the other.
+/// Workloads that are created one after another.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct WorkloadSet {
-    /// How many times the list of templates is gone through.
+    /// Number of times that the list of templates is created.
     pub count: u32,
-    /// Time before each creation.
+    /// Delay before each creation.
     pub creation_interval_ms: u64,
-    /// Templates.
+    /// Templates of the workloads.
     pub workloads: Vec<WorkloadTemplate>,
 }
 
-/// A workload.
+/// A workload template.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct WorkloadTemplate {
-    /// Class it is reported under.
+    /// Class name in reports.
     pub class_name: String,
-    /// How long it runs once it is admitted.
+    /// Run time after admission.
     pub runtime_ms: u64,
     /// `spec.priority`.
     pub priority: i32,
-    /// Cpu of one pod.
+    /// CPU of one pod.
     pub request: Amount,
-    /// Pods; 1 when absent.
+    /// Number of pods; 1 when absent.
     pub pod_count: Option<i32>,
-    /// How the pods relate to the level.
+    /// Topology constraint of the pods.
     pub tas_constraint: Option<Constraint>,
     /// Node label of a topology level.
     pub tas_level: Option<String>,
@@ -159,19 +159,19 @@ pub struct WorkloadTemplate {
     pub slice_size: Option<i32>,
 }
 
-/// A relation of pods to a topology level.
+/// A topology constraint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Constraint {
-    /// All in one domain.
+    /// All pods in one domain.
     Required,
-    /// In one domain where possible.
+    /// All pods in one domain if possible.
     Preferred,
     /// Each slice in one domain.
     Balanced,
 }
 
-/// A quantity, written as a number or a text.
+/// A quantity, written as a number or a string.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Amount(Quantity);
 
@@ -197,14 +197,14 @@ impl<'de> Deserialize<'de> for Amount {
 }
 
 impl Config {
-    /// Reads a generator file.
+    /// Parses a generator file.
     pub fn parse(text: &str) -> Result<Config, ConfigError> {
         let config: Config = serde_saphyr::from_str(text).map_err(|error| ConfigError::Form(error.to_string()))?;
         config.check()?;
         Ok(config)
     }
 
-    /// Finds values that contradict each other.
+    /// Validates the values of a generator file.
     fn check(&self) -> Result<(), ConfigError> {
         let problem = |path: String, problem: &str| Err(ConfigError::Value { path, problem: problem.to_owned() });
         if self.cohorts.is_empty() {

@@ -1,7 +1,8 @@
-//! The engine driven through a plan in virtual time.
+//! Runs a plan through the engine in virtual time.
 //!
-//! Between a decision and its effect no time passes: an admitted workload runs at once, a victim is gone at once and queues
-//! again. What is left is the policies' own schedule, "ideal with policy".
+//! A decision takes effect at once: an admitted workload runs immediately, and a preempted workload
+//! releases its quota and is requeued immediately. The result is the schedule of the policies
+//! alone, "ideal with policy".
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, HashMap};
@@ -12,20 +13,20 @@ use berth_engine::{CycleOutcome, Decision, Effects, Engine, EngineConfig, Event,
 
 use crate::plan::Plan;
 
-/// More cycles than this at one instant are a preemption that chases itself.
+/// Maximum number of cycles at one instant; more indicate preemptions that repeat endlessly.
 const CYCLES_PER_INSTANT_MAX: u32 = 100_000;
 
-/// When virtual time starts.
+/// Start of virtual time.
 const START: Time = Time(1_700_000_000_000_000_000);
 
-/// Stands between the drive and the engine, to measure.
+/// Wraps the engine's calls, for measurements.
 pub trait Probe {
     /// Applies an event.
     fn apply(&mut self, engine: &mut Engine, event: Event, now: Time) -> Effects {
         engine.apply(event, now)
     }
 
-    /// Runs a part of a cycle, as the controllers do.
+    /// Runs one part of a cycle, as the controllers do.
     fn cycle(&mut self, engine: &mut Engine, now: Time) -> CycleOutcome {
         engine.cycle_part(HEADS_PER_PART, now)
     }
@@ -37,49 +38,50 @@ pub struct Untimed;
 
 impl Probe for Untimed {}
 
-/// How a plan went.
+/// The result of a plan.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Outcome {
-    /// From the start of the plan until the last workload finished.
+    /// Time from the start of the plan until the last workload finished.
     pub wall: Duration,
-    /// Figures by class name.
+    /// Figures per class name.
     pub classes: BTreeMap<String, ClassFigures>,
-    /// Scheduling cycles.
+    /// Number of scheduling cycles.
     pub cycles: u64,
-    /// Admissions, every one of a workload that was evicted and admitted again included.
+    /// Number of admissions; a workload that was evicted and admitted again counts each time.
     pub admissions: u64,
-    /// Nominal quota in use, averaged over time and queues, as a fraction. Borrowing can take one queue above 1.
+    /// Fraction of nominal quota in use, averaged over time and queues. Borrowing can raise one
+    /// queue above 1.
     pub quota_use: f64,
-    /// Workloads that had not finished when nothing more happened.
+    /// Workloads that had not finished when no further event was due.
     pub unfinished: usize,
 }
 
 /// Figures of one class.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct ClassFigures {
-    /// Workloads.
+    /// Number of workloads.
     pub count: usize,
-    /// Time from creation to the admission that lasted.
+    /// Time from creation to the last admission.
     pub admission: Spread,
-    /// Evictions.
+    /// Number of evictions.
     pub evictions: u64,
-    /// Time workloads had run when they were evicted.
+    /// Run time that evictions discarded.
     pub lost: Duration,
 }
 
-/// Mean and percentiles of times.
+/// Mean and percentiles of durations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Spread {
     /// Arithmetic mean.
     pub mean: Duration,
-    /// Half are below.
+    /// Median.
     pub median: Duration,
-    /// 99 % are below.
+    /// 99th percentile.
     pub p99: Duration,
 }
 
 impl Spread {
-    /// The spread of a list of times, which gets sorted.
+    /// The statistics of a list of durations, which is sorted in place.
     pub fn of(times: &mut [Duration]) -> Spread {
         times.sort_unstable();
         let at = |percent: usize| times.get((times.len() * percent / 100).min(times.len().saturating_sub(1))).copied();
@@ -92,19 +94,19 @@ impl Spread {
     }
 }
 
-/// One workload on its way.
+/// State of one workload.
 struct Run {
     object: Workload,
     admitted: Option<Time>,
-    /// Counts admissions, to tell a finish that still counts from one of an earlier life.
+    /// Number of admissions; distinguishes a valid finish event from one of an earlier admission.
     lives: u32,
     evictions: u64,
     lost: Duration,
     finished: bool,
 }
 
-/// Drives an engine through a plan. The configuration's flush delay should be zero: here, waiting for more events to
-/// come together only costs time.
+/// Runs a plan through an engine. The engine's flush delay should be zero, because waiting for
+/// further events only costs time here.
 pub fn drive(plan: &Plan, config: EngineConfig, probe: &mut impl Probe) -> Outcome {
     let mut drive = Drive {
         plan,
@@ -135,7 +137,7 @@ struct Drive<'a, P> {
     finishes: BinaryHeap<Reverse<(Time, usize, u32)>>,
     wake: bool,
     outcome: Outcome,
-    /// Thousandths of a cpu times nanoseconds that led to a finish or were lost.
+    /// Thousandths of a CPU times nanoseconds, of runs that finished or were discarded.
     work: i128,
 }
 
@@ -197,7 +199,7 @@ impl<P: Probe> Drive<'_, P> {
         self.apply(Event::WorkloadRemoved(key));
     }
 
-    /// Cycles until nothing more is decided at this instant.
+    /// Runs cycles until no further decision is made at this instant.
     fn decide(&mut self) {
         for _ in 0..CYCLES_PER_INSTANT_MAX {
             self.outcome.cycles += 1;
@@ -207,7 +209,8 @@ impl<P: Probe> Drive<'_, P> {
         }
     }
 
-    /// A whole cycle, part by part. True if another one at this instant may decide more.
+    /// Runs a whole cycle, part by part. True if another cycle at this instant may make further
+    /// decisions.
     fn cycle(&mut self) -> bool {
         self.wake = false;
         let mut changed = false;
@@ -222,7 +225,7 @@ impl<P: Probe> Drive<'_, P> {
         }
     }
 
-    /// Makes a decision real. True if that changed an object.
+    /// Applies a decision. True if that changed an object.
     fn carry_out(&mut self, decision: Decision) -> bool {
         match decision.verdict {
             Verdict::Admit(admit) => {

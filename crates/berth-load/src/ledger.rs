@@ -1,8 +1,9 @@
-//! The books of a real run: what was seen to happen to every workload, in the order it happened, the figures that
-//! follow, and every rule that was broken.
+//! The record of a real run: the observed events of every workload in order, the resulting figures,
+//! and every violated rule.
 //!
-//! The order must be the API's: one watch of all workloads gives it. Then quota is never held twice, not even for the
-//! moment between two changes, and the ledger can tell.
+//! Events must be in the order of the API, which a single watch of all workloads provides. A
+//! correct controller then never assigns quota twice, not even between two events, and the ledger
+//! detects a violation.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -10,31 +11,31 @@ use std::time::Duration;
 use crate::drive::{ClassFigures, Outcome, Spread};
 use crate::plan::Plan;
 
-/// Violations described in words; further ones are only counted.
+/// Maximum number of violations described in words; further ones are only counted.
 const DESCRIBED_MAX: usize = 20;
 
-/// What is going on at one moment.
+/// The state of a run at one moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Moment {
     /// Time from the start of the plan.
     pub at: Duration,
-    /// Thousandths of a cpu that workloads hold.
+    /// Thousandths of a CPU of reserved quota.
     pub used: i64,
-    /// Workloads that were created and hold no quota.
+    /// Number of workloads that exist and hold no quota.
     pub pending: u64,
-    /// Admissions so far.
+    /// Number of admissions so far.
     pub admissions: u64,
-    /// Workloads that have finished so far.
+    /// Number of finished workloads so far.
     pub finished: u64,
 }
 
-/// One workload's life.
+/// The state of one workload.
 #[derive(Debug, Clone, Default)]
 struct Life {
     created: Option<Duration>,
-    /// When it was given the quota it holds.
+    /// Time of its quota reservation, while it holds quota.
     held: Option<Duration>,
-    /// When it was seen admitted, if it is.
+    /// Time when its admission was observed, while it is admitted.
     admitted: Option<Duration>,
     last_admitted: Option<Duration>,
     evictions: u64,
@@ -43,7 +44,7 @@ struct Life {
     finished: Option<Duration>,
 }
 
-/// The books.
+/// The record.
 #[derive(Debug)]
 pub struct Ledger<'a> {
     plan: &'a Plan,
@@ -51,7 +52,7 @@ pub struct Ledger<'a> {
     by_queue: Vec<i64>,
     by_cohort: BTreeMap<&'a str, (i64, i64)>,
     now: Moment,
-    /// Thousandths of a cpu times nanoseconds.
+    /// Thousandths of a CPU times nanoseconds.
     work: i128,
     violations: Vec<String>,
     violated: u64,
@@ -60,7 +61,7 @@ pub struct Ledger<'a> {
 }
 
 impl<'a> Ledger<'a> {
-    /// Books for a plan; a moment is kept `every` so often, for the chart.
+    /// The record of a plan. The state is sampled `every` so often for the chart.
     pub fn new(plan: &'a Plan, every: Duration) -> Self {
         let mut by_cohort: BTreeMap<&str, (i64, i64)> = BTreeMap::new();
         for queue in &plan.queues {
@@ -80,7 +81,7 @@ impl<'a> Ledger<'a> {
         }
     }
 
-    /// The creation of a workload was asked for. Watches may show it before the answer is there.
+    /// The creation of a workload was requested. Watches may report it before the response arrives.
     pub fn created(&mut self, number: usize, at: Duration) {
         self.pass(at);
         if self.lives[number].created.replace(at).is_some() {
@@ -90,7 +91,7 @@ impl<'a> Ledger<'a> {
         self.now.pending += 1;
     }
 
-    /// It holds quota.
+    /// The workload reserved quota.
     pub fn reserved(&mut self, number: usize, at: Duration) {
         self.pass(at);
         if self.lives[number].finished.is_some() {
@@ -104,7 +105,7 @@ impl<'a> Ledger<'a> {
         self.add(number, 1);
     }
 
-    /// It may run.
+    /// The workload was admitted.
     pub fn admitted(&mut self, number: usize, at: Duration) {
         self.pass(at);
         if self.lives[number].held.is_none() {
@@ -118,7 +119,7 @@ impl<'a> Ledger<'a> {
         self.now.admissions += 1;
     }
 
-    /// It has to go, and still holds quota.
+    /// The workload was evicted, and still holds quota.
     pub fn evicted(&mut self, number: usize, at: Duration) {
         self.pass(at);
         let life = &mut self.lives[number];
@@ -127,7 +128,7 @@ impl<'a> Ledger<'a> {
         }
     }
 
-    /// It holds quota no more and waits again.
+    /// The workload released its quota and is pending again.
     pub fn released(&mut self, number: usize, at: Duration) {
         self.pass(at);
         let life = &mut self.lives[number];
@@ -141,7 +142,7 @@ impl<'a> Ledger<'a> {
         self.add(number, -1);
     }
 
-    /// It has finished.
+    /// The workload finished.
     pub fn finished(&mut self, number: usize, at: Duration) {
         self.pass(at);
         let life = &mut self.lives[number];
@@ -152,7 +153,7 @@ impl<'a> Ledger<'a> {
         let (held, admitted) = (life.held.take(), life.admitted.take());
         let Some(since) = held else { return self.violate(number, "finished without quota") };
         let class = &self.plan.classes[self.plan.arrivals[number].class];
-        // Observed times are not exact to the last millisecond.
+        // Observed times are not exact to the millisecond.
         if admitted.is_none_or(|from| at.saturating_sub(from) + Duration::from_millis(5) < class.runtime) {
             self.violate(number, "finished before it had run");
         }
@@ -160,12 +161,12 @@ impl<'a> Ledger<'a> {
         self.add(number, -1);
     }
 
-    /// It is gone from the API.
+    /// The workload was deleted.
     pub fn deleted(&mut self, number: usize) {
         self.violate(number, "disappeared");
     }
 
-    /// Something outside of one workload's life is not as it should be.
+    /// Records a violation that does not concern a single workload.
     pub fn violation(&mut self, text: String) {
         self.violated += 1;
         if self.violations.len() < DESCRIBED_MAX {
@@ -173,22 +174,22 @@ impl<'a> Ledger<'a> {
         }
     }
 
-    /// The present moment.
+    /// The current state.
     pub fn now(&self) -> Moment {
         self.now
     }
 
-    /// When the last admission was seen.
+    /// Time of the last observed admission.
     pub fn last_admission(&self) -> Duration {
         self.lives.iter().filter_map(|life| life.last_admitted).max().unwrap_or_default()
     }
 
-    /// True when every workload has finished.
+    /// True if every workload has finished.
     pub fn is_over(&self) -> bool {
         self.now.finished == self.lives.len() as u64
     }
 
-    /// Closes the books: figures, moments for a chart, and what was wrong.
+    /// Ends the record: figures, samples for a chart, and violations.
     pub fn close(mut self) -> (Outcome, Vec<Moment>, Violations) {
         let mut outcome = Outcome::default();
         let mut times: BTreeMap<&str, Vec<Duration>> = BTreeMap::new();
@@ -222,7 +223,7 @@ impl<'a> Ledger<'a> {
     }
 
     fn pass(&mut self, at: Duration) {
-        // A moment stands for what was so until the next change.
+        // A sample is valid until the next one.
         while self.moments.last().is_some_and(|last| last.at + self.every <= at) {
             let next = self.moments.last().map_or(Duration::ZERO, |last| last.at) + self.every;
             self.moments.push(Moment { at: next, ..self.now });
@@ -268,11 +269,11 @@ impl<'a> Ledger<'a> {
     }
 }
 
-/// Rules that were broken.
+/// Violated rules.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Violations {
-    /// How often.
+    /// Number of violations.
     pub count: u64,
-    /// The first of them in words.
+    /// Descriptions of the first violations.
     pub described: Vec<String>,
 }

@@ -1,5 +1,5 @@
-//! Load configurations with published results: what they create when, what would be possible, and what the engine makes
-//! of them in virtual time.
+//! Load configurations with published results: their plan of creations, the lower bounds of any
+//! schedule, and the schedule of the engine in virtual time.
 //!
 //! ```text
 //! generator file ──Config::parse──▶ Config ──Plan::new──▶ Plan: queues, classes, arrivals in order of time
@@ -9,11 +9,11 @@
 //!                                                          └─ ledger::Ledger       the books of a real run
 //! ```
 //!
-//! The files are the generator configurations of Kueue's scalability test. [`drive::drive`] is the schedule the policies
-//! allow when deciding, writing and noticing cost nothing: whatever a real run takes longer is overhead. The same plan
-//! serves a run against a real API.
+//! The files are the generator configurations of Kueue's scalability test. [`drive::drive`]
+//! computes the schedule that the policies allow if decisions, writes and watches take no time: any
+//! additional time of a real run is overhead. The same plan is used for a run against a real API.
 //!
-//! No clock and no I/O here: the engine is told the plan's own time, and files are read by whoever has them.
+//! No clock and no I/O: the engine receives the plan's time, and the caller reads the files.
 
 pub mod bound;
 pub mod chart;

@@ -1,4 +1,5 @@
-//! A configuration written out: every queue, every class, and every workload with the time it is created.
+//! Expands a configuration to a plan: every queue, every class, and every workload with its
+//! creation time.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,31 +13,31 @@ use berth_engine::{Amount, Event, Name};
 
 use crate::config::{Config, Constraint, Policy, QueueSet, TopologyConfig, WorkloadTemplate};
 
-/// The resource everything is counted in.
+/// The resource of all quotas and requests.
 pub const RESOURCE: &str = "cpu";
-/// The flavor where the configuration names none.
+/// The flavor of a configuration that names none.
 const DEFAULT_FLAVOR: &str = "rf";
-/// Value of the label a flavor's nodes carry.
+/// Value of the label on a flavor's nodes.
 const NODE_GROUP: &str = "tas";
-/// The label of a node's own name.
+/// The label with a node's name.
 const HOSTNAME: &str = "kubernetes.io/hostname";
-/// Pods a node takes: the kubelet's default.
+/// Maximum number of pods per node: the kubelet's default.
 const PODS_PER_NODE: i64 = 110;
 
-/// What a configuration creates.
+/// The objects that a configuration creates.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Plan {
     /// The only flavor.
     pub flavor: ResourceFlavor,
     /// Its topology, if it has one.
     pub topology: Option<Topology>,
-    /// Its nodes, if they matter.
+    /// Its nodes, if placement matters.
     pub nodes: Vec<Node>,
-    /// Cluster queues. Each has a namespace and a local queue of its own name.
+    /// Cluster queues. Each has a namespace with a local queue of the same name.
     pub queues: Vec<QueuePlan>,
-    /// Kinds of workloads.
+    /// Classes of workloads.
     pub classes: Vec<Class>,
-    /// Workloads, in order of their creation.
+    /// Workloads, in order of creation.
     pub arrivals: Vec<Arrival>,
 }
 
@@ -47,34 +48,34 @@ pub struct QueuePlan {
     pub name: Name,
     /// Cohort.
     pub cohort: Name,
-    /// Nominal quota in thousandths of a cpu.
+    /// Nominal quota in thousandths of a CPU.
     pub nominal: i64,
-    /// Borrowing limit in thousandths of a cpu.
+    /// Borrowing limit in thousandths of a CPU.
     pub borrowing_limit: Option<i64>,
-    /// Whom its workloads may preempt.
+    /// Workloads that its workloads may preempt.
     pub preemption: PreemptionPolicies,
 }
 
-/// A kind of workloads.
+/// A class of workloads.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Class {
-    /// Name it is reported under; several kinds may share one.
+    /// Name in reports; several classes may share one.
     pub name: String,
-    /// How long one runs.
+    /// Run time of a workload.
     pub runtime: Duration,
     /// Priority.
     pub priority: i32,
     /// Pods.
     pub pods: i32,
-    /// Thousandths of a cpu per pod.
+    /// Thousandths of a CPU per pod.
     pub request: i64,
-    /// What it asks of the topology.
+    /// Topology constraint.
     pub topology: Option<TopologyRequest>,
     template: Arc<PodTemplate>,
 }
 
 impl Class {
-    /// Thousandths of a cpu one workload takes.
+    /// Thousandths of a CPU per workload.
     pub fn demand(&self) -> i64 {
         self.request.saturating_mul(i64::from(self.pods))
     }
@@ -94,7 +95,7 @@ pub struct Arrival {
 }
 
 impl Plan {
-    /// Writes a configuration out.
+    /// Expands a configuration.
     pub fn new(config: &Config) -> Plan {
         let flavor = config.resource_flavor.as_ref();
         let mut plan = Plan {
@@ -130,7 +131,7 @@ impl Plan {
                 }
             }
         }
-        // Sets run side by side; of one instant, in the order they are written.
+        // Workload sets run in parallel; creations at one instant keep the order of the file.
         plan.arrivals.sort_by_key(|arrival| arrival.at);
         plan
     }
@@ -194,7 +195,7 @@ impl Plan {
         })
     }
 
-    /// The configuration objects as events, in an order in which nothing refers to what is not there.
+    /// The configuration objects as events, ordered so that every referenced object exists.
     pub fn objects(&self) -> Vec<Event> {
         let mut events = Vec::new();
         events.extend(self.topology.clone().map(Event::TopologyUpserted));
@@ -227,7 +228,7 @@ impl Plan {
         events
     }
 
-    /// A workload as it is created. Its UID is its number, so that ties are broken by the order of creation.
+    /// The created workload. Its UID is its number, so that ties are broken by creation order.
     pub fn workload(&self, number: usize) -> Workload {
         let arrival = &self.arrivals[number];
         let class = &self.classes[arrival.class];
@@ -258,7 +259,7 @@ fn policy(policy: Policy) -> PreemptionPolicy {
     }
 }
 
-/// Every combination of the levels' domains is one node, named after the domains it is in.
+/// Each combination of the levels' domains is one node, named after its domains.
 fn nodes(config: &TopologyConfig, flavor: &ResourceFlavor) -> Vec<Node> {
     let mut paths: Vec<Vec<String>> = vec![Vec::new()];
     for level in &config.levels {

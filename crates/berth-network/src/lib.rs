@@ -1,6 +1,12 @@
 //! The pod network of one node: addresses of pods, names, and Services.
 //!
-//! [`Network`] gives pods their addresses and connects them ([`SandboxNetwork`]).
+//! [`Network`] gives pods their addresses and connects them ([`SandboxNetwork`]), answers questions
+//! about names of the cluster ([`Zone`]), and serves Services at their addresses. [`install`] adds
+//! the controllers that feed it.
+//!
+//! Services are served by a proxy of this process at their cluster IPs, which are addresses of this
+//! machine, at node ports, and at the addresses of load balancers. Endpoints are reached while this
+//! process runs; connections between pods do not depend on it.
 //!
 //! The network has one of two levels:
 //!
@@ -14,14 +20,20 @@
 //! yet: a machine without `CAP_NET_ADMIN` has the plain level.
 
 mod addresses;
+mod controllers;
+mod dns;
 mod identity;
 #[cfg(target_os = "linux")]
 mod linux;
 mod network;
 mod plain;
+mod proxy;
+pub mod published;
 mod ranges;
 mod resolvers;
 
+pub use controllers::install;
+pub use dns::{Answer, TTL, Zone};
 pub use network::{Level, Network, OpenError, Options, Report};
 pub use ranges::Ranges;
 

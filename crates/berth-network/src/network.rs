@@ -6,15 +6,19 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use berth_pod_runtime::{PodUid, RuntimeError, SandboxNetwork};
-use berth_runtime::Clock;
+use berth_pod_runtime::{DnsConfig, PodUid, RuntimeError, SandboxNetwork};
 use futures::future::BoxFuture;
+use hickory_proto::rr::Name;
 use ipnet::Ipv4Net;
 use parking_lot::Mutex;
+use tokio::task::JoinHandle;
 
 use crate::addresses::{AddressError, Addresses};
+use crate::dns::{Names, Sockets, Zone};
 use crate::identity::Identity;
 use crate::plain::Loopback;
+use crate::proxy::{Place, Proxy};
+use crate::published::Endpoint;
 use crate::ranges::Ranges;
 
 /// How far a pod network separates pods; see the crate's documentation.
@@ -51,8 +55,11 @@ pub struct Options {
     pub service_range: Ipv4Net,
     /// Address at which the API server listens.
     pub api_server: SocketAddr,
-    /// The cluster's clock.
-    pub clock: Clock,
+    /// Further addresses of this machine for node ports, such as the node's internal IP. Node ports
+    /// are at 127.0.0.1 and, at the full level, at the gateway's address in any case.
+    pub node_addresses: Vec<Ipv4Addr>,
+    /// Serves node ports to other machines, too. Otherwise they serve this machine and its pods.
+    pub expose_node_ports: bool,
 }
 
 /// The level of an opened network, and what it lacks.
@@ -95,6 +102,14 @@ pub enum OpenError {
         /// Why neither level works.
         reason: String,
     },
+    /// The domain of the cluster is not a domain name.
+    #[error("the cluster domain {domain:?} is not a domain name such as cluster.local: {reason}")]
+    Domain {
+        /// The domain.
+        domain: String,
+        /// Why it is not.
+        reason: String,
+    },
 }
 
 impl From<AddressError> for OpenError {
@@ -110,6 +125,27 @@ impl From<AddressError> for OpenError {
 pub struct Network {
     addresses: Mutex<Addresses>,
     fabric: Fabric,
+    ranges: Ranges,
+    /// Range of cluster IPs, if this machine serves them at their own addresses.
+    services: Option<Ipv4Net>,
+    node_addresses: Vec<Ipv4Addr>,
+    expose_node_ports: bool,
+    api_server: SocketAddr,
+    domain: String,
+    names: Arc<Names>,
+    /// Answers questions about names.
+    name_server: Option<JoinHandle<()>>,
+    /// Address of the name server, if pods can use it: at port 53.
+    dns: Option<Ipv4Addr>,
+    proxy: Proxy,
+}
+
+impl Drop for Network {
+    fn drop(&mut self) {
+        if let Some(name_server) = &self.name_server {
+            name_server.abort();
+        }
+    }
 }
 
 /// How pods are connected.
@@ -121,6 +157,12 @@ enum Fabric {
 
 /// File with the range of the last run.
 const RANGE: &str = "range";
+
+impl fmt::Debug for Network {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Network").field("domain", &self.domain).field("dns", &self.dns).finish_non_exhaustive()
+    }
+}
 
 impl Network {
     /// Opens the pod network of the node that has this folder, at the highest level that works.
@@ -142,23 +184,43 @@ impl Network {
         let known = std::fs::read_to_string(folder.join(RANGE)).ok().and_then(|text| text.trim().parse().ok());
         let pods = folder.join("addresses");
         let is_used = Addresses::open(&pods, Ipv4Net::default(), Vec::new())?.pods().next().is_some();
-        let (fabric, ranges, reason, limits) = match full(&options, &identity, known, is_used).await {
-            Ok((fabric, ranges, limits)) => (fabric, ranges, None, limits),
-            Err(reason) => {
-                let loopback = Loopback::claim(&identity, known).map_err(|error| OpenError::NoAddresses {
-                    reason: format!("{reason}; a loopback address besides 127.0.0.1 cannot be used: {error}"),
-                })?;
-                let ranges =
-                    Ranges::of(loopback.pods()).expect("the loopback network of a cluster has 65536 addresses");
-                let limits = vec![PLAIN_LIMIT.to_owned()];
-                let reason = (options.level > Level::Plain).then_some(reason);
-                (Fabric::Plain(loopback), ranges, reason, limits)
-            }
+        let domain = domain(&options.cluster_domain)?;
+        let opened = match full(&options, &identity, known, is_used).await {
+            Ok(opened) => opened,
+            Err(reason) => plain(&options, &identity, known, reason)?,
         };
+        let Opened { fabric, ranges, services, reason, mut limits } = opened;
         let addresses = Addresses::open(&pods, ranges.pods, ranges.reserved())?;
         let range = folder.join(RANGE);
         std::fs::write(&range, ranges.pods.to_string()).map_err(records(&range))?;
-        let network = Self { addresses: Mutex::new(addresses), fabric };
+
+        let zone = Zone::new(domain, ranges.gateway, vec![ranges.pods, options.service_range]);
+        let names = Arc::new(Names::new(zone, ranges.gateway.into()));
+        let (dns, name_server) = match Sockets::bind(SocketAddr::new(ranges.gateway.into(), DNS_PORT)).await {
+            Ok(sockets) => (Some(ranges.gateway), Some(tokio::spawn(sockets.serve(names.clone())))),
+            Err(error) => {
+                limits.push(format!("names of the cluster are not served: {}:{DNS_PORT}: {error}", ranges.gateway));
+                (None, None)
+            }
+        };
+        let mut network = Self {
+            addresses: Mutex::new(addresses),
+            fabric,
+            ranges,
+            services,
+            node_addresses: vec![Ipv4Addr::LOCALHOST],
+            expose_node_ports: options.expose_node_ports,
+            api_server: options.api_server,
+            domain: options.cluster_domain.trim_end_matches('.').to_owned(),
+            names,
+            name_server,
+            dns,
+            proxy: Proxy::new(ranges.pods),
+        };
+        if network.level() == Level::Full {
+            network.node_addresses.push(ranges.gateway);
+        }
+        network.node_addresses.extend(&options.node_addresses);
         let report = Report { level: network.level(), reason, pods: ranges.pods, limits };
         Ok((Arc::new(network), report))
     }
@@ -204,7 +266,7 @@ impl Network {
 
     /// The address at which this machine serves a cluster IP: the cluster IP itself, or a loopback
     /// address at the plain level.
-    pub fn service_address(&self, cluster_ip: Ipv4Addr) -> Ipv4Addr {
+    pub fn address_of_service(&self, cluster_ip: Ipv4Addr) -> Ipv4Addr {
         match &self.fabric {
             #[cfg(target_os = "linux")]
             Fabric::Full(_) => cluster_ip,
@@ -212,22 +274,143 @@ impl Network {
         }
     }
 
+    /// Address of the cluster's name server; `None` if names of the cluster are not served.
+    pub fn cluster_dns(&self) -> Option<Ipv4Addr> {
+        self.dns
+    }
+
+    /// Name server, search domains and options for the pods of a namespace; `None` if names of the
+    /// cluster are not served.
+    pub fn dns_config(&self, namespace: &str) -> Option<DnsConfig> {
+        let domain = &self.domain;
+        Some(DnsConfig {
+            nameservers: vec![self.dns?.to_string()],
+            searches: vec![format!("{namespace}.svc.{domain}"), format!("svc.{domain}"), domain.clone()],
+            options: vec!["ndots:5".to_owned()],
+        })
+    }
+
+    /// Host and port for `KUBERNETES_SERVICE_HOST` and `KUBERNETES_SERVICE_PORT`: the cluster IP of
+    /// the Service `kubernetes`, or the API server itself where pods cannot reach cluster IPs.
+    pub fn api_server_for_pods(&self, cluster_ip: Ipv4Addr) -> SocketAddr {
+        /// Port of the Service `kubernetes`.
+        const HTTPS: u16 = 443;
+        if self.services.is_some() { SocketAddr::new(cluster_ip.into(), HTTPS) } else { self.api_server }
+    }
+
+    /// The names of the cluster.
+    pub(crate) fn names(&self) -> &Names {
+        &self.names
+    }
+
+    pub(crate) fn proxy(&self) -> &Proxy {
+        &self.proxy
+    }
+
+    pub(crate) fn api_server(&self) -> SocketAddr {
+        self.api_server
+    }
+
+    /// Whether the address is one of those that [`Network::external_address`] returns.
+    pub(crate) fn is_external(&self, address: Ipv4Addr) -> bool {
+        match &self.fabric {
+            #[cfg(target_os = "linux")]
+            Fabric::Full(_) => self.ranges.load_balancers.contains(&address),
+            Fabric::Plain(loopback) => loopback.is_service(address),
+        }
+    }
+
+    /// A free address for the load balancer of the Service with this cluster IP: `asked` if it is
+    /// free, else the first free one.
+    pub(crate) fn external_address(
+        &self,
+        cluster_ip: Ipv4Addr,
+        asked: Option<Ipv4Addr>,
+        taken: &BTreeSet<Ipv4Addr>,
+    ) -> Option<Ipv4Addr> {
+        match &self.fabric {
+            #[cfg(target_os = "linux")]
+            Fabric::Full(_) => {
+                let all =
+                    asked.filter(|it| self.is_external(*it)).into_iter().chain(self.ranges.load_balancers.hosts());
+                all.into_iter().find(|address| !taken.contains(address))
+            }
+            Fabric::Plain(loopback) => {
+                let _ = (asked, taken);
+                Some(loopback.service(cluster_ip))
+            }
+        }
+    }
+
     /// Whether a pod of this node has the address.
-    pub fn has_pod(&self, address: IpAddr) -> bool {
-        matches!(address, IpAddr::V4(address) if self.addresses.lock().contains(address))
+    pub fn has_pod(&self, address: Ipv4Addr) -> bool {
+        self.addresses.lock().contains(address)
     }
 }
 
-const PLAIN_LIMIT: &str = "pods share the machine's network, each with a loopback address";
+impl Place for Network {
+    fn service_address(&self, cluster_ip: Ipv4Addr) -> Option<Ipv4Addr> {
+        match &self.fabric {
+            #[cfg(target_os = "linux")]
+            Fabric::Full(_) => self.services.filter(|range| range.contains(&cluster_ip)).map(|_| cluster_ip),
+            Fabric::Plain(loopback) => Some(loopback.service(cluster_ip)),
+        }
+    }
+
+    fn has_external(&self, address: Ipv4Addr) -> bool {
+        self.is_external(address)
+    }
+
+    fn node_addresses(&self) -> &[Ipv4Addr] {
+        &self.node_addresses
+    }
+
+    fn is_private(&self) -> bool {
+        !self.expose_node_ports
+    }
+
+    fn reaches(&self, endpoint: &Endpoint) -> bool {
+        // A pod in the machine's own network has an address of the machine.
+        !endpoint.is_pod || self.has_pod(endpoint.address) || self.node_addresses.contains(&endpoint.address)
+    }
+}
+
+/// A fabric and what it lacks.
+struct Opened {
+    fabric: Fabric,
+    ranges: Ranges,
+    services: Option<Ipv4Net>,
+    reason: Option<String>,
+    limits: Vec<String>,
+}
+
+const DNS_PORT: u16 = 53;
+const PLAIN_LIMIT: &str = "pods share the machine's network, each with a loopback address; Services are served at \
+                           loopback addresses instead of their cluster IPs";
+
+fn domain(text: &str) -> Result<Name, OpenError> {
+    let invalid = |reason: String| OpenError::Domain { domain: text.to_owned(), reason };
+    let name = Name::from_ascii(format!("{}.", text.trim_end_matches('.'))).map_err(|it| invalid(it.to_string()))?;
+    if name.is_root() { Err(invalid("it is empty".to_owned())) } else { Ok(name) }
+}
+
+/// Opens the plain level. `reason` says why the full level does not work.
+fn plain(options: &Options, identity: &Identity, known: Option<Ipv4Net>, reason: String) -> Result<Opened, OpenError> {
+    let loopback = Loopback::claim(identity, known).map_err(|error| OpenError::NoAddresses {
+        reason: format!("{reason}; a loopback address besides 127.0.0.1 cannot be used: {error}"),
+    })?;
+    Ok(Opened {
+        ranges: Ranges::of(loopback.pods()).expect("the loopback network of a cluster has 65536 addresses"),
+        fabric: Fabric::Plain(loopback),
+        services: None,
+        reason: (options.level > Level::Plain).then_some(reason),
+        limits: vec![PLAIN_LIMIT.to_owned()],
+    })
+}
 
 /// Opens the full level. The error is the reason why it does not work.
 #[cfg(target_os = "linux")]
-async fn full(
-    options: &Options,
-    identity: &Identity,
-    known: Option<Ipv4Net>,
-    is_used: bool,
-) -> Result<(Fabric, Ranges, Vec<String>), String> {
+async fn full(options: &Options, identity: &Identity, known: Option<Ipv4Net>, is_used: bool) -> Result<Opened, String> {
     if options.level < Level::Full {
         return Err("the plain level was asked for".to_owned());
     }
@@ -235,10 +418,11 @@ async fn full(
     let opened = crate::linux::Links::open(identity.clone(), options.pod_range, known, is_used).await;
     let links = opened.map_err(|error| error.to_string())?;
     let lacking = links.extend(options.service_range).await.map_err(|error| error.to_string())?;
+    let services = lacking.services.is_none().then_some(options.service_range);
     let outside = lacking.outside.map(|why| format!("pods reach no other network: {why}"));
-    let services = lacking.services.map(|why| format!("cluster IPs are not reachable: {why}"));
-    let ranges = links.ranges();
-    Ok((Fabric::Full(links), ranges, outside.into_iter().chain(services).collect()))
+    let unserved = lacking.services.map(|why| format!("cluster IPs are not reachable: {why}"));
+    let limits = outside.into_iter().chain(unserved).collect();
+    Ok(Opened { ranges: links.ranges(), fabric: Fabric::Full(links), services, reason: None, limits })
 }
 
 /// Only Linux has the full level.
@@ -248,7 +432,7 @@ async fn full(
     _identity: &Identity,
     _known: Option<Ipv4Net>,
     _is_used: bool,
-) -> Result<(Fabric, Ranges, Vec<String>), String> {
+) -> Result<Opened, String> {
     Err("network namespaces exist on Linux only".to_owned())
 }
 

@@ -53,6 +53,11 @@ impl Loopback {
         let [.., third, fourth] = address.octets();
         Ipv4Addr::new(127, self.second + 1, third, fourth)
     }
+
+    /// Whether the address stands for an address of a Service.
+    pub(crate) fn is_service(&self, address: Ipv4Addr) -> bool {
+        address.octets()[..2] == [127, self.second + 1]
+    }
 }
 
 #[cfg(test)]

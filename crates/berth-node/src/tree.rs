@@ -70,6 +70,11 @@ fn move_up(folder: &OwnedFd, name: &CString, top: &OwnedFd, moved: &mut u64) -> 
         *moved += 1;
         match renameat_with(folder, name, top, format!("..removed-{moved}"), RenameFlags::NOREPLACE) {
             Err(Errno::EXIST) => {}
+            // A folder that its owner may not write cannot change its parent.
+            Err(Errno::ACCESS) => {
+                rustix::fs::chmodat(folder, name, Mode::RWXU, AtFlags::empty())?;
+                return Ok(renameat_with(folder, name, top, format!("..removed-{moved}"), RenameFlags::NOREPLACE)?);
+            }
             result => return Ok(result?),
         }
     }

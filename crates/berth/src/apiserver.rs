@@ -55,6 +55,7 @@ async fn serve(options: &Options) -> anyhow::Result<ExitCode> {
         seed,
         storage: front.storage(),
         controllers: controller_configuration(read(&options.controller_config)?)?,
+        pod_security: Default::default(),
         token_key: Some(front.pki().token_key().clone()),
         audit: options.audit.log()?,
         front_proxy: Some(front.front_proxy()?),

@@ -177,6 +177,16 @@ impl Front {
         }
     }
 
+    /// The data folder, or the temporary folder with --ephemeral.
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// Address at which the server listens.
+    pub fn address(&self) -> SocketAddr {
+        self.listener.address()
+    }
+
     /// Certificates of this cluster.
     pub fn pki(&self) -> &Pki {
         &self.pki

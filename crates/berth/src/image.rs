@@ -4,7 +4,8 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, bail};
-use berth_images::{Name, Origin, Removed, Store};
+use berth_api::berth::{ImageConfiguration, ImageFiles, ImageMapping};
+use berth_images::{Declared, Mapping, Name, Origin, Removed, Store, Target};
 use berth_pod_runtime::RegistryCredential;
 use clap::{Args, Subcommand};
 
@@ -13,6 +14,32 @@ use crate::process;
 
 /// Folder of the images in the data folder.
 pub const FOLDER: &str = "images";
+
+/// The images of a cluster's configuration, for the node that runs processes.
+pub fn configured(images: &ImageConfiguration) -> berth_images::Config {
+    let target = |files: &ImageFiles| match files {
+        ImageFiles::Host => Target::Host,
+        ImageFiles::Pull => Target::Pull,
+        ImageFiles::Strict => Target::Refuse,
+        ImageFiles::Folder(path) => Target::Folder(path.clone()),
+    };
+    let mapping = |mapping: &ImageMapping| Mapping {
+        image: mapping.image.clone(),
+        target: target(&mapping.files),
+        declared: Declared {
+            entrypoint: mapping.entrypoint.clone(),
+            cmd: mapping.cmd.clone(),
+            env: mapping.env.clone(),
+            user: mapping.user.clone(),
+            working_dir: mapping.working_dir.clone(),
+        },
+    };
+    berth_images::Config {
+        mappings: images.mappings.iter().map(mapping).collect(),
+        otherwise: target(&images.otherwise),
+        plain_http: images.plain_http.clone(),
+    }
+}
 
 /// Options of `berth image`.
 #[derive(Args)]
@@ -195,6 +222,20 @@ mod tests {
         let error = check(r#"{"auths":{"a":{"auth":"%"}}}"#).expect_err("refused").to_string();
         assert!(error.contains("auths[a]: expected auth"), "{error}");
         assert!(check("{}").is_err());
+    }
+
+    #[test]
+    fn the_configuration_decides_where_files_are() {
+        let images = serde_json::json!({
+            "otherwise": "strict", "plainHttp": ["r:5000"],
+            "mappings": [{ "image": "a", "files": "/srv", "cmd": ["x"] }, { "image": "b", "files": "pull" }],
+        });
+        let config = configured(&serde_json::from_value(images).expect("a configuration"));
+        assert_eq!((&config.otherwise, config.plain_http.len()), (&Target::Refuse, 1));
+        let shown: Vec<_> =
+            config.mappings.iter().map(|m| (m.image.as_str(), &m.target, m.declared.cmd.len())).collect();
+        assert_eq!(shown, [("a", &Target::Folder("/srv".into()), 1), ("b", &Target::Pull, 0)]);
+        assert_eq!(configured(&ImageConfiguration::default()).otherwise, Target::Host);
     }
 
     #[test]

@@ -16,6 +16,7 @@ mod identity;
 mod image;
 mod install;
 mod journal;
+mod node;
 mod run;
 mod time;
 mod unqueued;
@@ -67,6 +68,15 @@ enum Command {
     Bench(berth_bench::Options),
     /// Print the CustomResourceDefinitions that Berth serves, as YAML for `kubectl apply -f -`.
     Crds,
+    /// Supervise the pod of a folder. The process runtime starts it.
+    #[command(hide = true, name = "pod-supervisor")]
+    PodSupervisor {
+        /// Folder of the pod.
+        folder: std::path::PathBuf,
+    },
+    /// Enter a container. A supervisor starts it.
+    #[command(hide = true, name = "pod-init")]
+    PodInit,
 }
 
 fn main() -> ExitCode {
@@ -76,6 +86,12 @@ fn main() -> ExitCode {
         tracing::debug!("a TLS provider was installed already");
     }
     let command = Cli::parse().command;
+    // Helpers of pods: no logging, no runtime, no threads.
+    match &command {
+        Command::PodSupervisor { folder } => return berth_node::supervisor::main(folder),
+        Command::PodInit => return berth_node::init::main(),
+        _ => {}
+    }
     // A component that runs as a process of its own logs its progress by default.
     let level =
         if matches!(command, Command::Controller(_) | Command::Cluster(_)) { "warn,berth=info" } else { "warn" };
@@ -99,6 +115,7 @@ fn main() -> ExitCode {
         Command::Install(options) => install::main(&options),
         Command::Bench(options) => berth_bench::main(&options),
         Command::Crds => crds(),
+        Command::PodSupervisor { .. } | Command::PodInit => Ok(ExitCode::FAILURE),
     };
     match result {
         Ok(code) => code,

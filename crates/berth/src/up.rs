@@ -6,12 +6,13 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use berth_controllers::Decisions;
-use berth_embedded::{Embedded, Options as EmbeddedOptions};
+use berth_embedded::{Embedded, Options as EmbeddedOptions, cluster_configuration};
 use clap::Args;
 
 use crate::audit::AuditOptions;
 use crate::front::{Front, FrontOptions};
 use crate::journal::JournalOptions;
+use crate::node::{NodeOptions, OpenNode};
 use crate::time::TimeOptions;
 use crate::{identity, process};
 
@@ -32,6 +33,8 @@ pub struct Options {
     journal: JournalOptions,
     #[command(flatten)]
     time: TimeOptions,
+    #[command(flatten)]
+    node: NodeOptions,
 }
 
 /// Runs until Ctrl-C (or SIGTERM).
@@ -45,17 +48,23 @@ async fn up(options: &Options) -> anyhow::Result<ExitCode> {
     let decisions = Decisions::default();
     let journal = options.journal.open(&decisions)?;
     let keeper = time.keep();
+    let cluster = options.config.as_deref().map(process::read).transpose()?;
+    let configured = cluster_configuration(cluster.clone())?;
+    let opened = options.node.open(&front, &configured).await?;
+    let report = opened.as_ref().map(|node| node.report.clone()).unwrap_or_default();
+    let (node, closing) = opened.map(OpenNode::split).unzip();
     let embedded = Embedded::start(EmbeddedOptions {
         clock: time.clock,
         seed: process::entropy()?,
         storage: front.storage(),
-        cluster: options.config.as_deref().map(process::read).transpose()?,
+        cluster,
         configuration: options.controller_config.as_deref().map(process::read).transpose()?,
         root_ca: Some(front.pki().authority_pem().to_owned()),
         token_key: Some(front.pki().token_key().clone()),
         audit: options.audit.log()?,
         front_proxy: Some(front.front_proxy()?),
-        folders: Default::default(),
+        pod_security: options.node.pod_security(&configured),
+        node,
         apart: false,
         decisions,
     })
@@ -69,11 +78,18 @@ async fn up(options: &Options) -> anyhow::Result<ExitCode> {
     say!("kubeconfig      {}", kubeconfig.display());
     say!("Next            export KUBECONFIG={} && kubectl get nodes", kubeconfig.display());
 
+    for line in report {
+        say!("Node            {line}");
+    }
+
     let signal = process::signal().await?;
     eprintln!("berth: {signal}, stopping");
     identity.abort();
     let leftovers = serving.stop().await;
     embedded.stop().await;
+    if let Some(closing) = closing {
+        closing.close().await;
+    }
     if let Some(journal) = journal {
         journal.close();
     }

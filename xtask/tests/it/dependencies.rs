@@ -58,6 +58,8 @@ const CRATES: &[&str] = &[
     "berth-simulator",
     "berth-dashboard",
     "berth-network",
+    "berth-images",
+    "berth-machine",
 ];
 
 #[test]
@@ -193,4 +195,12 @@ fn the_pod_network_depends_only_on_crates_for_clients_of_a_cluster() {
 #[test]
 fn the_runtime_depends_on_no_api_server_and_no_controllers() {
     check("berth-runtime", &["berth-apiserver", "berth-store", "berth-cluster", "berth-controllers", "berth-engine"]);
+}
+
+#[test]
+fn images_and_the_machine_depend_on_the_runtime_interface_only() {
+    for name in ["berth-images", "berth-machine"] {
+        check(name, CRATES);
+        check(name, &["kube", "k8s-openapi", "jiff"]);
+    }
 }

@@ -1,4 +1,4 @@
-//! Annotations, classes, conditions and reasons around ProvisioningRequest.
+//! Annotations, classes, conditions and reasons of ProvisioningRequest.
 
 /// The API group.
 pub const GROUP: &str = "autoscaling.x-k8s.io";
@@ -13,22 +13,23 @@ pub const DEPRECATED_CONSUME_PROVISIONING_REQUEST: &str =
 /// Earlier spelling of [`PROVISIONING_CLASS_NAME`].
 pub const DEPRECATED_PROVISIONING_CLASS_NAME: &str = "cluster-autoscaler.kubernetes.io/provisioning-class-name";
 
-/// Class: is there room on existing nodes?
+/// Class: checks whether existing nodes have free capacity.
 pub const CHECK_CAPACITY_CLASS: &str = "check-capacity.autoscaling.x-k8s.io";
-/// Class: scale one node group up once, by as much as needed.
+/// Class: scales up one node group once, as far as possible.
 pub const BEST_EFFORT_ATOMIC_CLASS: &str = "best-effort-atomic-scale-up.autoscaling.x-k8s.io";
-/// Class of GKE's Dynamic Workload Scheduler: all nodes at once, when there are enough.
+/// Class of GKE's Dynamic Workload Scheduler: provisions all nodes at once, when enough are
+/// available.
 pub const QUEUED_PROVISIONING_CLASS: &str = "queued-provisioning.gke.io";
 
-/// Condition: taken up.
+/// Condition: the request was accepted for processing.
 pub const ACCEPTED: &str = "Accepted";
-/// Condition: the capacity is there.
+/// Condition: the capacity is provisioned.
 pub const PROVISIONED: &str = "Provisioned";
-/// Condition: it will never be.
+/// Condition: the capacity cannot be provisioned.
 pub const FAILED: &str = "Failed";
-/// Condition: the capacity is no longer kept for the pods.
+/// Condition: the capacity is no longer reserved for the pods.
 pub const BOOKING_EXPIRED: &str = "BookingExpired";
-/// Condition: the capacity was taken away.
+/// Condition: the capacity was revoked.
 pub const CAPACITY_REVOKED: &str = "CapacityRevoked";
 
 /// Reason and message of `Accepted` in the queued class.
@@ -43,7 +44,7 @@ pub const SUCCESSFULLY_PROVISIONED: (&str, &str) =
     ("Provisioned", "Provisioning Request was successfully provisioned.");
 /// Reason and message of `Provisioned=True` when the pods fit on existing nodes.
 pub const CAPACITY_IS_FOUND: (&str, &str) = ("CapacityIsFound", "Capacity is found in the cluster.");
-/// Reason and message of `Provisioned=False` when they do not.
+/// Reason and message of `Provisioned=False` when the pods do not fit on existing nodes.
 pub const CAPACITY_IS_NOT_FOUND: (&str, &str) =
     ("CapacityIsNotFound", "Capacity is not found, CA will try to find it later.");
 /// Reason of `Provisioned=True` after a scale-up.

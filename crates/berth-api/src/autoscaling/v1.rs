@@ -1,4 +1,5 @@
-//! `autoscaling.x-k8s.io/v1`: ProvisioningRequest. Version v1beta1 has the same fields and needs no conversion but of `apiVersion`.
+//! `autoscaling.x-k8s.io/v1`: ProvisioningRequest. Version v1beta1 has the same fields; conversion
+//! changes only `apiVersion`.
 
 use std::collections::BTreeMap;
 
@@ -10,11 +11,11 @@ use crate::resource::{always_written, custom_resource};
 use crate::schema;
 
 custom_resource! {
-    /// A request for capacity for a number of pods, all at once. Its spec is immutable. Namespaced.
+    /// A request for the capacity of a group of pods. Its spec is immutable. Namespaced.
     ProvisioningRequest: namespaced "autoscaling.x-k8s.io" "v1" "provisioningrequests" {
-        /// What is requested.
+        /// Desired state.
         spec: ProvisioningRequestSpec,
-        /// How the request fares, written by the autoscaler.
+        /// Observed state, written by the autoscaler.
         #[serde(skip_serializing_if = "Option::is_none")]
         status: Option<ProvisioningRequestStatus>,
     }
@@ -23,7 +24,7 @@ always_written!(ProvisioningRequestSpec);
 
 const IMMUTABLE: &[[&str; 2]] = &[["self == oldSelf", "Value is immutable"]];
 
-/// What a [`ProvisioningRequest`] asks for.
+/// Desired state of a [`ProvisioningRequest`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 #[schemars(!default)]
@@ -31,7 +32,7 @@ pub struct ProvisioningRequestSpec {
     /// Groups of equal pods.
     #[schemars(length(min = 1, max = 32), extend("x-rules" = IMMUTABLE))]
     pub pod_sets: Vec<PodSet>,
-    /// How the capacity is to be found; names the controller.
+    /// Provisioning class, which selects the controller.
     #[schemars(schema_with = "schema::dns_subdomain", extend("x-rules" = IMMUTABLE))]
     pub provisioning_class_name: String,
     /// Parameters of the class.
@@ -63,7 +64,7 @@ pub struct Reference {
     pub name: String,
 }
 
-/// How a [`ProvisioningRequest`] fares.
+/// Observed state of a [`ProvisioningRequest`].
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 #[schemars(!default)]
@@ -72,7 +73,7 @@ pub struct ProvisioningRequestStatus {
     #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "crate::resource::conditions")]
     #[schemars(schema_with = "schema::conditions")]
     pub conditions: Vec<Condition>,
-    /// What the class tells about the capacity, for example names of what was made.
+    /// Details of the provisioned capacity, for example names of created resources.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(schema_with = "schema::provisioning_details")]
     pub provisioning_class_details: BTreeMap<String, String>,

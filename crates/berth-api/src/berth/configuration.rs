@@ -1,7 +1,9 @@
-//! The file kind `ClusterConfiguration`: the embedded cluster a person wants, for `berth up --config` and scenarios.
+//! The file kind `ClusterConfiguration`: configuration of the embedded cluster, for `berth up
+//! --config` and scenarios.
 //!
-//! Two forms are read: a file with `apiVersion`, `kind`, `metadata` and `spec`, and the bare spec (the `cluster`
-//! section of a scenario). Unknown fields are problems, and all problems are reported at once with their paths.
+//! Two forms are read: a file with `apiVersion`, `kind`, `metadata` and `spec`, and the bare spec
+//! (the `cluster` section of a scenario). Unknown fields are problems, and all problems are
+//! reported at once with their paths.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,7 +15,7 @@ use serde_json::{Map, Value, json};
 
 use super::node_pool::{name_problem, quantity_problem};
 use super::problem::join;
-use super::{ConfigurationError, Duration, NodePoolSpec, Problem, machine_type};
+use super::{ConfigurationError, Duration, ImageConfiguration, NodePoolSpec, Problem, machine_type};
 
 /// The `kind` of cluster configuration files.
 const KIND: &str = "ClusterConfiguration";
@@ -26,70 +28,74 @@ pub struct ClusterConfiguration {
     pub name: String,
     /// Region; zones default to `<region>-a`.
     pub region: String,
-    /// What nodes report as their kubelet's version.
+    /// Kubelet version that nodes report.
     pub kubernetes_version: String,
     /// The pools the cluster starts with.
     pub node_pools: Vec<NamedNodePool>,
-    /// How pools grow and shrink.
+    /// When node pools grow and shrink.
     pub autoscaling: AutoscalingConfiguration,
-    /// Whether pools are made for pods no pool can serve.
+    /// Whether pools are created for pods that fit no existing pool.
     pub node_auto_provisioning: NodeAutoProvisioning,
-    /// How the cloud answers ProvisioningRequests, per class.
+    /// How the cloud handles ProvisioningRequests, per class.
     pub provisioning_classes: Vec<ProvisioningClass>,
     /// How simulated pods run.
     pub pods: SimulatedPods,
     /// The pod scheduler.
     pub scheduler: SchedulerConfiguration,
+    /// Which files the images of pods run on, where pods run as processes.
+    pub images: ImageConfiguration,
 }
 
-/// A pool of the configuration: its name and what would be a NodePool's spec.
+/// A node pool of the configuration: its name and the spec of a NodePool.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct NamedNodePool {
     /// Name.
     pub name: String,
-    /// The rest.
+    /// The other fields.
     #[serde(flatten)]
     pub spec: NodePoolSpec,
 }
 
-/// Sets the timers that are not given.
+/// Preset of the timers that are not set explicitly.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum AutoscalingProfile {
-    /// The open-source autoscaler's timers: 10 minutes idle, 10 minutes after growing.
+    /// Timers of the open-source cluster autoscaler: nodes are removed 10 minutes after they became
+    /// idle and 10 minutes after a scale-up.
     #[default]
     Balanced,
-    /// GKE's profile that gives machines back soon: 1 minute idle, 1 minute after growing.
+    /// Timers of GKE's profile of this name: 1 minute idle, 1 minute after a scale-up.
     OptimizeUtilization,
 }
 
-/// How pools grow and shrink.
+/// When node pools grow and shrink.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct AutoscalingConfiguration {
-    /// False leaves all pools as they are.
+    /// False disables autoscaling of all pools.
     pub enabled: bool,
-    /// Sets the timers below that are not given.
+    /// Preset of the timers below that are not set.
     pub profile: AutoscalingProfile,
-    /// Time between two looks.
+    /// Interval between two evaluations.
     pub scan_interval: Duration,
     /// How long a node must be unneeded before it is removed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unneeded_time: Option<Duration>,
-    /// No node is removed for this long after one was ordered.
+    /// Time after a scale-up during which no node is removed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub delay_after_add: Option<Duration>,
-    /// A node whose requested share of CPU and memory (accelerators, where it has any) is below this is a candidate.
+    /// A node is a candidate for removal while the requested share of its CPU and memory (of its
+    /// accelerators, if it has any) is below this.
     pub utilization_threshold: f64,
-    /// Most nodes ordered at once.
+    /// Maximum number of nodes ordered at once.
     pub max_nodes_per_scale_up: i32,
-    /// Most nodes in the cluster; 0 for no limit.
+    /// Maximum number of nodes in the cluster; 0 for no limit.
     pub max_nodes_total: i32,
-    /// How long machines may take to register before the order is given up.
+    /// Time after which an order is cancelled if its machine has not registered.
     pub max_node_provision_time: Duration,
-    /// From marking a node for removal to the machine being gone.
+    /// Time from marking a node for removal until its machine is deleted.
     pub node_removal_delay: Duration,
-    /// Pods below this priority neither trigger growth nor hold nodes.
+    /// Pods below this priority neither trigger scale-up nor prevent the removal of nodes.
     pub expendable_pods_priority_cutoff: i32,
 }
 
@@ -117,7 +123,7 @@ impl AutoscalingConfiguration {
         self.unneeded_time.unwrap_or(self.profile_delay()).0
     }
 
-    /// No node is removed for this long after one was ordered.
+    /// Time after a scale-up during which no node is removed.
     pub fn after_add(&self) -> std::time::Duration {
         self.delay_after_add.unwrap_or(self.profile_delay()).0
     }
@@ -130,29 +136,29 @@ impl AutoscalingConfiguration {
     }
 }
 
-/// Whether and within what limits pools are made for pods no pool can serve.
+/// Whether, and within which limits, pools are created for pods that fit no existing pool.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct NodeAutoProvisioning {
-    /// Whether pools are made.
+    /// True to create pools.
     pub enabled: bool,
-    /// Limits over all nodes of the cluster: `cpu`, `memory`, and one per accelerator type; an accelerator without a
-    /// limit is never provisioned.
+    /// Limits over all nodes of the cluster: `cpu`, `memory`, and one per accelerator type; an
+    /// accelerator without a limit is never provisioned.
     pub limits: BTreeMap<String, ResourceLimit>,
-    /// Machine types to choose from; default all known.
+    /// Machine types to choose from; default all known types.
     pub machine_types: Vec<String>,
-    /// Zones new pools may use; default the region's first.
+    /// Zones of new pools; default the region's first zone.
     pub zones: Vec<String>,
-    /// Most nodes of one made pool.
+    /// Maximum number of nodes of a created pool.
     pub max_nodes_per_pool: i32,
-    /// Most nodes of one compact-placement group.
+    /// Maximum number of nodes of a compact-placement group.
     pub max_nodes_per_placement_group: i32,
-    /// How long making a pool takes, before its first machine is ordered.
+    /// Time to create a pool, before its first machine is ordered.
     pub pool_creation_delay: Duration,
-    /// Start-up delay of the machines; default as for any pool.
+    /// Start-up delay of machines; default as for other pools.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub start_up_delay: Option<Duration>,
-    /// From Ready to the accelerators showing up; default as for any pool.
+    /// Time from Ready until the accelerators are registered; default as for other pools.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub accelerator_ready_delay: Option<Duration>,
 }
@@ -177,46 +183,46 @@ impl Default for NodeAutoProvisioning {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ResourceLimit {
-    /// What the cluster keeps; informative, nodes are never removed below pools' own minima.
+    /// Minimum amount; informative only: a pool's own minimum limits the removal of nodes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub min: Option<Quantity>,
-    /// What growth may not exceed.
+    /// Maximum amount, which a scale-up may not exceed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max: Option<Quantity>,
 }
 
-/// How the cloud answers ProvisioningRequests of one class.
+/// How the cloud handles ProvisioningRequests of one class.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ProvisioningClass {
     /// Class name: `queued-provisioning.gke.io`, `check-capacity.autoscaling.x-k8s.io` or
     /// `best-effort-atomic-scale-up.autoscaling.x-k8s.io`.
     pub name: String,
-    /// From creation to Accepted.
+    /// Time from creation to `Accepted`.
     #[serde(default = "seconds::<5>")]
     pub accept_delay: Duration,
-    /// From Accepted to the machines being ordered, when there is room.
+    /// Time from `Accepted` until the machines are ordered, if there is capacity.
     #[serde(default = "seconds::<30>")]
     pub provision_delay: Duration,
-    /// How long provisioned capacity is kept for pods that have not come.
+    /// Time for which provisioned capacity is reserved for pods that do not exist yet.
     #[serde(default = "seconds::<600>")]
     pub booking_time: Duration,
-    /// How long machines live when the request does not say (`maxRunDurationSeconds`).
+    /// Lifetime of machines if the request does not set `maxRunDurationSeconds`.
     #[serde(default = "seconds::<604800>")]
     pub max_run_duration: Duration,
-    /// Fails requests on purpose.
+    /// Injected failures.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure: Option<ProvisioningFailure>,
 }
 
-/// Fails ProvisioningRequests on purpose.
+/// Injected failures of ProvisioningRequests.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ProvisioningFailure {
-    /// Condition message; default a stock-out.
+    /// Message of the condition; default that of a stock-out.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
-    /// Requests up to this attempt (the number their name ends in) fail; 0 fails all.
+    /// Attempts (the number at the end of the request's name) up to this one fail; 0 fails all.
     pub attempts: u32,
 }
 
@@ -242,15 +248,16 @@ impl ProvisioningClass {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct SimulatedPods {
-    /// From being bound to running: image pull and container start.
+    /// Time from binding to running: image pull and container start.
     pub start_delay: Duration,
-    /// How long pods take to stop when deleted; never longer than their grace period.
+    /// Time that deleted pods take to stop, at most their grace period.
     pub stop_delay: Duration,
-    /// How long pods run that say nothing themselves and match no rule (pods that restart always run for ever).
+    /// Run time of pods that have no run-time annotation and match no rule (pods that always
+    /// restart run until deleted).
     pub default_duration: RunDuration,
-    /// Tried in order; the first that matches decides.
+    /// Rules in order; the first that matches applies.
     pub rules: Vec<RunRule>,
-    /// Images that cannot be pulled. `*` stands for any text: `registry.example.com/*`.
+    /// Images that cannot be pulled. `*` matches any text: `registry.example.com/*`.
     pub unreachable_images: Vec<String>,
 }
 
@@ -266,33 +273,34 @@ impl Default for SimulatedPods {
     }
 }
 
-/// How long matching pods run and how they end.
+/// Run time and exit code of matching pods.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct RunRule {
-    /// Namespaces it is for; empty for all.
+    /// Namespaces of matching pods; empty for all.
     pub namespaces: Vec<String>,
-    /// Pods it is for; absent or empty for all.
+    /// Labels of matching pods; absent or empty for all.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub selector: Option<LabelSelector>,
-    /// How long they run; default the default duration.
+    /// Run time; default `defaultDuration`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub duration: Option<RunDuration>,
-    /// How they end; default with exit code 0.
+    /// Exit code; default 0.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub exit_code: Option<ExitCode>,
 }
 
-/// A run time: `180s`, or `{min: 1m, max: 5m}` for a draw from the seed, or `forever`.
+/// A run time: `180s`, `{min: 1m, max: 5m}` for a random time that depends on the seed, or
+/// `forever`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RunDuration {
     /// Always this long.
     Fixed(Duration),
-    /// Evenly drawn, both ends included.
+    /// Uniformly random, both ends included.
     Between {
-        /// Shortest.
+        /// Minimum.
         min: Duration,
-        /// Longest.
+        /// Maximum.
         max: Duration,
     },
     /// Until deleted.
@@ -336,7 +344,7 @@ impl<'de> Deserialize<'de> for RunDuration {
     }
 }
 
-/// The exit code containers end with, 0 to 255.
+/// Exit code of containers, 0 to 255.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct ExitCode(pub u8);
@@ -345,9 +353,9 @@ pub struct ExitCode(pub u8);
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct SchedulerConfiguration {
-    /// Pods with this `spec.schedulerName` are scheduled.
+    /// The scheduler handles pods with this `spec.schedulerName`.
     pub name: String,
-    /// Whether pods may preempt pods of lower priority.
+    /// True if pods may preempt pods of lower priority.
     pub preemption: bool,
 }
 
@@ -357,7 +365,7 @@ impl Default for SchedulerConfiguration {
     }
 }
 
-/// Everything but the pools, which are read one by one for their paths.
+/// All fields except the pools, which are read one by one so that errors have their paths.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct Rest {
@@ -369,6 +377,7 @@ struct Rest {
     provisioning_classes: Option<Vec<ProvisioningClass>>,
     pods: SimulatedPods,
     scheduler: SchedulerConfiguration,
+    images: ImageConfiguration,
 }
 
 impl Default for Rest {
@@ -382,13 +391,14 @@ impl Default for Rest {
             provisioning_classes: None,
             pods: SimulatedPods::default(),
             scheduler: SchedulerConfiguration::default(),
+            images: ImageConfiguration::default(),
         }
     }
 }
 
 impl Default for ClusterConfiguration {
-    /// What `berth up` runs without `--config`: two CPU nodes that are always there, a pool of 0 to 20 CPU nodes and
-    /// one of 0 to 8 nodes with 2 L4 GPUs each, growing quickly.
+    /// The configuration of `berth up` without `--config`: two permanent CPU nodes, a pool of 0 to
+    /// 20 CPU nodes, and one of 0 to 8 nodes with 2 L4 GPUs each, with short delays.
     fn default() -> Self {
         let spec = json!({
             "name": "berth",
@@ -410,7 +420,7 @@ impl<'de> Deserialize<'de> for ClusterConfiguration {
 }
 
 impl ClusterConfiguration {
-    /// Reads a whole file (`apiVersion`, `kind`, `metadata`, `spec`) or a bare spec, and checks it.
+    /// Reads and validates a whole file (`apiVersion`, `kind`, `metadata`, `spec`) or a bare spec.
     pub fn from_value(value: Value) -> Result<Self, ConfigurationError> {
         let one = |path: &str, message: String| ConfigurationError { problems: vec![Problem::new(path, message)] };
         let Value::Object(mut document) = value else {
@@ -464,15 +474,16 @@ impl ClusterConfiguration {
             provisioning_classes: rest.provisioning_classes.unwrap_or_else(default_classes),
             pods: rest.pods,
             scheduler: rest.scheduler,
+            images: rest.images,
         };
-        // Checking half-read values would only repeat what is known to be wrong.
+        // Validation of incomplete values would only repeat the errors above.
         if problems.is_empty() {
             problems = configuration.problems(path);
         }
         if problems.is_empty() { Ok(configuration) } else { Err(ConfigurationError { problems }) }
     }
 
-    /// The class with this name, if the cluster answers it.
+    /// The provisioning class with this name, if the cluster handles it.
     pub fn provisioning_class(&self, name: &str) -> Option<&ProvisioningClass> {
         self.provisioning_classes.iter().find(|class| class.name == name)
     }
@@ -494,6 +505,10 @@ impl ClusterConfiguration {
                 problems
                     .push(Problem::new(join(&here, "name"), format!("{:?} is the name of an earlier pool", pool.name)));
             }
+        }
+        for (i, pool) in self.node_pools.iter().enumerate().filter(|(_, pool)| pool.spec.is_process()).skip(1) {
+            let message = format!("{:?} is a second pool of this machine, which is one node", pool.name);
+            problems.push(Problem::new(at(&format!("nodePools[{i}].runtime")), message));
         }
         let scaling = &self.autoscaling;
         if scaling.scan_interval.0.is_zero() {
@@ -540,6 +555,7 @@ impl ClusterConfiguration {
                 problems.push(Problem::new(at(&field), format!("{name:?} is not a machine type known here")));
             }
         }
+        problems.extend(self.images.problems(&at("images")));
         let mut classes = BTreeSet::new();
         for (i, class) in self.provisioning_classes.iter().enumerate() {
             let field = at(&format!("provisioningClasses[{i}].name"));
@@ -554,7 +570,7 @@ impl ClusterConfiguration {
     }
 }
 
-/// The provisioning classes the embedded cloud can answer.
+/// The provisioning classes that the embedded cloud implements.
 const CLASSES: [&str; 3] = [
     "best-effort-atomic-scale-up.autoscaling.x-k8s.io",
     "check-capacity.autoscaling.x-k8s.io",
@@ -585,7 +601,7 @@ fn read_pool(value: Value, path: &str, problems: &mut Vec<Problem>) -> Option<Na
     Some(NamedNodePool { name, spec })
 }
 
-/// Reads a value, reporting a wrong type with its path and every unknown field with its.
+/// Reads a value. Reports a wrong type, and every unknown field, with its path.
 fn strict<T: DeserializeOwned>(value: Value, path: &str, problems: &mut Vec<Problem>) -> Option<T> {
     let mut unknown = Vec::new();
     let mut track = serde_path_to_error::Track::new();
@@ -607,7 +623,7 @@ fn strict<T: DeserializeOwned>(value: Value, path: &str, problems: &mut Vec<Prob
     }
 }
 
-/// `rules.0.selector` as `rules[0].selector`; an option on the way shows as `?`, which nobody wrote.
+/// Converts `rules.0.selector` to `rules[0].selector`; `?`, which stands for an option, is removed.
 fn brackets(path: &str) -> String {
     let mut text = String::new();
     for part in path.split('.').filter(|part| *part != "?") {
@@ -622,6 +638,7 @@ fn brackets(path: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::ImageFiles;
     use super::*;
 
     fn problems(spec: Value) -> Vec<String> {
@@ -636,7 +653,7 @@ mod tests {
     }
 
     #[test]
-    fn the_default_cluster_is_valid_and_survives_being_written() {
+    fn the_default_cluster_is_valid_and_survives_a_round_trip() {
         let configuration = ClusterConfiguration::default();
         let written = serde_json::to_value(&configuration).unwrap();
         assert_eq!(ClusterConfiguration::from_value(written).unwrap(), configuration);
@@ -668,6 +685,60 @@ mod tests {
                 "nodePools[1].name: \"a\" is the name of an earlier pool",
             ]
         );
+    }
+
+    #[test]
+    fn a_pool_of_this_machine_takes_no_amounts_of_machines() {
+        let process = json!({ "name": "machine", "runtime": "process", "reserve": { "cpu": "1" } });
+        ClusterConfiguration::from_value(json!({ "nodePools": [process, pool(json!({}))] })).expect("valid");
+        let spec = json!({ "nodePools": [
+            { "name": "one", "runtime": "process", "machineType": "e2-standard-4", "maxNodes": 3,
+              "reserve": { "gpu": "1", "memory": "much" } },
+            { "name": "two", "runtime": "process" },
+            pool(json!({ "name": "three", "reserve": { "cpu": "1" } })),
+        ] });
+        let not_taken = "a pool with runtime: process is this machine: it takes no such field";
+        assert_eq!(
+            problems(spec),
+            [
+                format!("nodePools[0].machineType: {not_taken}"),
+                format!("nodePools[0].maxNodes: {not_taken}"),
+                "nodePools[0].reserve[gpu]: \"gpu\" cannot be reserved: expected cpu, ephemeral-storage, memory".into(),
+                "nodePools[0].reserve[memory]: \"much\" is not an amount: expected a quantity of 0 or more, such as \
+                 \"4\", \"500m\" or \"16Gi\""
+                    .into(),
+                "nodePools[2].reserve: only a pool with runtime: process can reserve amounts of its machine".into(),
+                "nodePools[1].runtime: \"two\" is a second pool of this machine, which is one node".into(),
+            ]
+        );
+    }
+
+    #[test]
+    fn image_mappings_name_files_of_the_host_or_the_registry() {
+        let spec = json!({ "images": { "otherwise": "strict", "mappings": [
+            { "image": "pytorch/*", "files": "/srv/images/torch", "entrypoint": ["python3"], "env": ["A=1"] },
+            { "image": "registry.lan/*", "files": "pull" },
+        ] } });
+        let images = ClusterConfiguration::from_value(spec).expect("valid").images;
+        assert_eq!(images.otherwise, ImageFiles::Strict);
+        assert_eq!(images.mappings[0].files, ImageFiles::Folder("/srv/images/torch".into()));
+        let written = serde_json::to_value(&images).expect("written");
+        assert_eq!(serde_json::from_value::<ImageConfiguration>(written).expect("read"), images);
+        let spec = json!({ "images": { "mappings": [
+            { "files": "pull", "user": "1000" },
+            { "image": "a", "env": ["A"], "workingDir": "srv" },
+        ] } });
+        assert_eq!(
+            problems(spec),
+            [
+                "images.mappings[0].image: required: a pattern of image names, such as \"pytorch/*\"",
+                "images.mappings[0].user: only for files on the host: an image declares its own",
+                "images.mappings[1].env[0]: \"A\" is not NAME=value",
+                "images.mappings[1].workingDir: \"srv\" is not an absolute path",
+            ]
+        );
+        let spec = json!({ "images": { "otherwise": "never" } });
+        assert!(problems(spec)[0].starts_with("images.otherwise: \"never\" is not host, pull, strict or"));
     }
 
     #[test]

@@ -11,7 +11,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Duration(pub std::time::Duration);
 
-/// Why a text is not a duration.
+/// Why a text is not a valid duration.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{text:?} is not a duration: expected numbers with units h, m, s, ms, us or ns, such as \"90s\" or \"1h30m\"")]
 pub struct DurationError {
@@ -28,7 +28,7 @@ impl Duration {
 impl FromStr for Duration {
     type Err = DurationError;
 
-    /// Parses what Go's `time.ParseDuration` accepts, except signs.
+    /// Parses the syntax of Go's `time.ParseDuration`, without signs.
     fn from_str(text: &str) -> Result<Self, DurationError> {
         let error = || DurationError { text: text.to_owned() };
         if text.starts_with(['-', '+']) {
@@ -40,7 +40,7 @@ impl FromStr for Duration {
 }
 
 impl fmt::Display for Duration {
-    /// Writes it as Go does: `1h30m0s`, `1.5s`, `250ms`, `0s`.
+    /// Formats the duration as Go does: `1h30m0s`, `1.5s`, `250ms`, `0s`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&times::duration(SignedDuration::try_from(self.0).unwrap_or(SignedDuration::MAX)))
     }
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_a_duration_is_refused_with_an_example() {
+    fn an_invalid_duration_is_rejected_with_an_example() {
         for text in ["", "5", "s", "-1s", "1 s", "1d", "1.2.3s", ".s"] {
             let error = text.parse::<Duration>().unwrap_err().to_string();
             assert!(error.contains("90s"), "{text}: {error}");

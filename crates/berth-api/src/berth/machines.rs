@@ -1,9 +1,11 @@
-//! GKE's machine types as far as a scheduler cares: size, accelerators, what is left for pods, and a price.
+//! GKE's machine types with the properties that matter to a scheduler: size, accelerators,
+//! allocatable resources, price.
 //!
-//! Sizes are those of the public machine-type pages; reservations follow GKE's "Plan node sizes" page (CPU: 6 % of the
-//! first core, 1 % of the second, 0.5 % of the next two, 0.25 % of the rest; memory: 25 % of the first 4 GiB, 20 % of
-//! the next 4, 10 % of the next 8, 6 % of the next 112, 2 % above, plus 100 MiB). Prices are list prices of
-//! us-central1 rounded to the cent; they only rank pools and colour reports.
+//! Sizes are those of the public machine-type pages; reservations follow GKE's "Plan node sizes"
+//! page (CPU: 6 % of the first core, 1 % of the second, 0.5 % of the next two, 0.25 % of the rest;
+//! memory: 25 % of the first 4 GiB, 20 % of the next 4, 10 % of the next 8, 6 % of the next 112, 2
+//! % above, plus 100 MiB). Prices are list prices of us-central1 rounded to the cent; they only
+//! rank pools and colour reports.
 
 /// One machine type.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -18,7 +20,8 @@ pub struct MachineType {
     pub accelerator: Option<(&'static str, i64)>,
     /// Price of an on-demand machine, US dollars an hour.
     pub price_per_hour: f64,
-    /// CPU shares a core with other machines (E2 micro to medium), of which GKE reserves 1,060 milli-CPU.
+    /// True if the CPU shares a core with other machines (E2 micro to medium); GKE then reserves
+    /// 1,060 milli-CPU.
     pub is_shared_core: bool,
 }
 
@@ -101,26 +104,26 @@ pub fn machine_type(name: &str) -> Option<&'static MachineType> {
 }
 
 impl MachineType {
-    /// The family label GKE puts on nodes: what stands before the first dash.
+    /// The family label of GKE's nodes: the part of the name before the first dash.
     pub fn family(&self) -> &'static str {
         self.name.split_once('-').map_or(self.name, |(family, _)| family)
     }
 }
 
-/// What pods can have of a machine's CPU, in milli-CPU.
+/// CPU of a machine that is allocatable to pods, in milli-CPU.
 pub fn allocatable_cpu_milli(cpus: i64, is_shared_core: bool) -> i64 {
     let capacity = cpus.saturating_mul(1000);
     if is_shared_core {
         return (capacity - 1060).max(0);
     }
-    // Hundredths of a milli-CPU, so that 0.25 % of a core stays whole.
+    // In hundredths of a milli-CPU, so that 0.25 % of a core is an integer.
     let cores = |from: i64, to: i64| (cpus.min(to) - from).max(0);
     let reserved_hundredths =
         cores(0, 1) * 6_000 + cores(1, 2) * 1_000 + cores(2, 4) * 500 + cores(4, i64::MAX).saturating_mul(250);
     (capacity - reserved_hundredths / 100).max(0)
 }
 
-/// What pods can have of a machine's memory, in bytes.
+/// Memory of a machine that is allocatable to pods, in bytes.
 pub fn allocatable_memory_bytes(memory_bytes: i64) -> i64 {
     const MIB: i64 = 1 << 20;
     const GIB: i64 = 1 << 30;

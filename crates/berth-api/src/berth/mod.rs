@@ -1,13 +1,15 @@
-//! Berth's own group, `berth.dev/v1alpha1`: what describes an embedded cluster.
+//! Berth's own group, `berth.dev/v1alpha1`: the configuration of an embedded cluster.
 //!
-//! [`NodePool`] is an API object (GKE keeps pools in a cloud API, so Kubernetes has no kind for them).
-//! [`ClusterConfiguration`] is a file: `berth up --config` and the `cluster` section of a scenario. Both are plain data
-//! with validation that names the field and what would be accepted; what they mean for nodes is berth-cluster's.
+//! [`NodePool`] is an API object (GKE keeps pools in a cloud API, so Kubernetes has no kind for
+//! them). [`ClusterConfiguration`] is a file: `berth up --config` and the `cluster` section of a
+//! scenario. Both are plain data; their validation names the field and the accepted values. The
+//! crate berth-cluster implements them.
 
 mod configuration;
 pub mod decision;
 mod duration;
 pub mod explanation;
+mod images;
 mod machines;
 mod node_pool;
 mod problem;
@@ -17,10 +19,11 @@ pub use configuration::{
     ProvisioningClass, ProvisioningFailure, ResourceLimit, RunDuration, RunRule, SchedulerConfiguration, SimulatedPods,
 };
 pub use duration::{Duration, DurationError};
+pub use images::{ImageConfiguration, ImageFiles, ImageMapping};
 pub use machines::{MachineType, allocatable_cpu_milli, allocatable_memory_bytes, machine_type, machine_types};
 pub use node_pool::{
     Accelerator, Instance, LocationPolicy, MachineShape, NodePool, NodePoolSpec, NodePoolStatus, NodeTaint,
-    Provisioning, ResizeRequest, TaintEffect,
+    PoolRuntime, Provisioning, ResizeRequest, TaintEffect,
 };
 pub use problem::{ConfigurationError, Problem};
 
@@ -31,7 +34,8 @@ pub const VERSION: &str = "v1alpha1";
 /// `apiVersion` of Berth's own kinds.
 pub const API_VERSION: &str = "berth.dev/v1alpha1";
 
-/// Pod annotation: how long the simulated containers run, as a Go duration (`180s`, `1h30m`) or `forever`.
+/// Pod annotation: how long the simulated containers run, as a Go duration (`180s`, `1h30m`) or
+/// `forever`.
 pub const RUN_DURATION_ANNOTATION: &str = "berth.dev/run-duration";
 /// Pod annotation: the exit code the simulated containers end with.
 pub const EXIT_CODE_ANNOTATION: &str = "berth.dev/exit-code";
@@ -39,13 +43,14 @@ pub const EXIT_CODE_ANNOTATION: &str = "berth.dev/exit-code";
 pub const EXEC_OUTPUT_ANNOTATION: &str = "berth.dev/exec-output";
 /// Annotation of a simulated pod: exit code of every command of `pods/exec` in it, 0 to 255.
 pub const EXEC_EXIT_CODE_ANNOTATION: &str = "berth.dev/exec-exit-code";
-/// Annotation on jobs and pods that a policy in the API server held while no controller was available. On jobs: the
-/// original value of the field that suspends them, `true` or `false`. On pods: the scheduling gates the policy added,
-/// comma separated.
+/// Annotation on jobs and pods that a policy in the API server held while no controller was
+/// available. On jobs: the original value of the field that suspends them, `true` or `false`. On
+/// pods: the scheduling gates the policy added, comma separated.
 pub const HELD_ANNOTATION: &str = "berth.dev/held";
 /// Node annotation: when the node reports Ready (RFC 3339).
 pub const READY_AT_ANNOTATION: &str = "berth.dev/ready-at";
 /// Node annotation: when the accelerators' device plugin is ready (RFC 3339).
 pub const ACCELERATORS_AT_ANNOTATION: &str = "berth.dev/accelerators-at";
-/// Node label on nodes made for one ProvisioningRequest: the request's `ResizeRequestName` (as on GKE).
+/// Label of nodes created for one ProvisioningRequest: the request's `ResizeRequestName` (as on
+/// GKE).
 pub const RESIZE_REQUEST_LABEL: &str = "autoscaling.gke.io/provisioning-request";

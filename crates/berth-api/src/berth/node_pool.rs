@@ -42,6 +42,13 @@ const NAME_MAX: usize = 40;
 )]
 #[serde(rename_all = "camelCase", default)]
 pub struct NodePoolSpec {
+    /// What runs the pods of the pool's nodes. A pool with `process` is the machine that Berth runs
+    /// on: its one node is registered from the machine's facts, and it neither grows nor shrinks.
+    pub runtime: PoolRuntime,
+    /// Amounts of the machine that pods cannot request, by resource: `cpu`, `memory` and
+    /// `ephemeral-storage`. For `runtime: process` only.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub reserve: BTreeMap<String, Quantity>,
     /// A GKE machine type, such as `g2-standard-24`; gives size, accelerators and price unless `machine` overrides them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub machine_type: Option<String>,
@@ -102,6 +109,20 @@ pub struct NodePoolSpec {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub resize_requests: Vec<ResizeRequest>,
 }
+
+/// What runs the pods of a pool's nodes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub enum PoolRuntime {
+    /// Nothing: their life follows from the time and the configuration.
+    #[default]
+    Simulated,
+    /// Processes of the machine that Berth runs on.
+    Process,
+}
+
+/// Resources of a machine that [`NodePoolSpec::reserve`] can name.
+const RESERVABLE: [&str; 3] = ["cpu", "ephemeral-storage", "memory"];
 
 /// Size and accelerators of one machine.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -264,6 +285,16 @@ pub struct Instance {
 }
 
 impl NodePoolSpec {
+    /// True if the pool is the machine that Berth runs on.
+    pub fn is_process(&self) -> bool {
+        self.runtime == PoolRuntime::Process
+    }
+
+    /// True if the autoscaler must not change the number of nodes.
+    pub fn is_fixed(&self) -> bool {
+        self.is_static || self.is_process()
+    }
+
     /// Most nodes the pool may have.
     pub fn nodes_max(&self) -> i32 {
         self.max_nodes.unwrap_or_else(|| self.initial_nodes.max(self.min_nodes))
@@ -317,7 +348,11 @@ impl NodePoolSpec {
         if self.initial_nodes < self.min_nodes {
             problem("initialNodes", format!("{} is less than minNodes ({})", self.initial_nodes, self.min_nodes));
         }
+        for (field, message) in self.runtime_problems() {
+            problem(&field, message);
+        }
         match &self.machine_type {
+            _ if self.is_process() => {}
             Some(name) if machine_type(name).is_none() && self.machine.is_none() => problem(
                 "machineType",
                 format!(
@@ -409,6 +444,49 @@ impl NodePoolSpec {
             if !zones.insert(zone) {
                 problem(&format!("zones[{i}]"), format!("{zone} stands here twice"));
             }
+        }
+        problems
+    }
+
+    /// Fields that do not fit the runtime, with messages.
+    fn runtime_problems(&self) -> Vec<(String, String)> {
+        if !self.is_process() {
+            let message = "only a pool with runtime: process can reserve amounts of its machine";
+            return if self.reserve.is_empty() { Vec::new() } else { vec![("reserve".into(), message.into())] };
+        }
+        let default = Self::default();
+        // Facts about the machine, and amounts of machines, which have no meaning here.
+        let given = [
+            ("machineType", self.machine_type.is_some()),
+            ("machine", self.machine.is_some()),
+            ("initialNodes", self.initial_nodes != 0),
+            ("minNodes", self.min_nodes != 0),
+            ("maxNodes", self.max_nodes.is_some()),
+            ("nodes", self.nodes.is_some()),
+            ("resizeRequests", !self.resize_requests.is_empty()),
+            ("locationPolicy", self.location_policy != default.location_policy),
+            ("provisioning", self.provisioning != default.provisioning),
+            ("reservation", self.reservation.is_some()),
+            ("placementGroup", self.placement_group.is_some()),
+            ("autoprovisioned", self.autoprovisioned),
+            ("startUpDelay", self.start_up_delay.is_some()),
+            ("readyDelay", self.ready_delay.is_some()),
+            ("acceleratorReadyDelay", self.accelerator_ready_delay.is_some()),
+        ];
+        let message = "a pool with runtime: process is this machine: it takes no such field";
+        let mut problems: Vec<(String, String)> = given
+            .iter()
+            .filter(|(_, given)| *given)
+            .map(|(field, _)| ((*field).to_owned(), message.to_owned()))
+            .collect();
+        if self.zones.len() > 1 {
+            problems.push(("zones".into(), "a machine is in one zone".into()));
+        }
+        for (name, quantity) in &self.reserve {
+            let unknown = (!RESERVABLE.contains(&name.as_str()))
+                .then(|| format!("{name:?} cannot be reserved: expected {}", RESERVABLE.join(", ")));
+            problems
+                .extend(unknown.or_else(|| quantity_problem(quantity)).map(|why| (format!("reserve[{name}]"), why)));
         }
         problems
     }

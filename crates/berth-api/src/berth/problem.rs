@@ -1,18 +1,18 @@
-//! What is wrong with a configuration, said so that it can be mended: the field, what was seen, what is accepted.
+//! Configuration errors: the field, the observed value, and the accepted values.
 
 use std::fmt;
 
-/// One thing wrong with one field.
+/// An error in one field.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
     /// Path of the field, such as `nodePools[2].minNodes`.
     pub path: String,
-    /// What was seen and what would be accepted.
+    /// The observed value and the accepted values.
     pub message: String,
 }
 
 impl Problem {
-    /// A problem with the field at `path`.
+    /// An error in the field at `path`.
     pub fn new(path: impl Into<String>, message: impl Into<String>) -> Self {
         Self { path: path.into(), message: message.into() }
     }
@@ -24,10 +24,10 @@ impl fmt::Display for Problem {
     }
 }
 
-/// Everything wrong with a configuration, one problem per line; never empty.
+/// All errors of a configuration, one per line; never empty.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigurationError {
-    /// The problems, in the order of the fields.
+    /// The errors, in the order of the fields.
     pub problems: Vec<Problem>,
 }
 

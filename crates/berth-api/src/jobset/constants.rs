@@ -38,9 +38,9 @@ pub const COORDINATOR: &str = "jobset.sigs.k8s.io/coordinator";
 /// Pod label: priority of the pod.
 pub const PRIORITY: &str = "jobset.sigs.k8s.io/priority";
 
-/// Annotation: node label; every job gets a domain of its own.
+/// Annotation: node label of the exclusive domains; each domain runs one job.
 pub const EXCLUSIVE_TOPOLOGY: &str = "alpha.jobset.sigs.k8s.io/exclusive-topology";
-/// Annotation: exclusive placement by node labels somebody else has set.
+/// Annotation: exclusive placement by node labels that an administrator has set.
 pub const NODE_SELECTOR_STRATEGY: &str = "alpha.jobset.sigs.k8s.io/node-selector";
 /// Node label, with the annotation above: `<namespace>_<job>`.
 pub const NAMESPACED_JOB: &str = "alpha.jobset.sigs.k8s.io/namespaced-job";
@@ -51,13 +51,13 @@ pub const NO_SCHEDULE_TAINT: &str = "alpha.jobset.sigs.k8s.io/no-schedule";
 pub const COMPLETED: &str = "Completed";
 /// Condition: the set failed.
 pub const FAILED: &str = "Failed";
-/// Condition: suspended.
+/// Condition: the set is suspended.
 pub const SUSPENDED: &str = "Suspended";
-/// Condition: an in-order start-up is going on.
+/// Condition: jobs are being started in order.
 pub const STARTUP_POLICY_IN_PROGRESS: &str = "StartupPolicyInProgress";
-/// Condition: the in-order start-up is done.
+/// Condition: the in-order start-up is complete.
 pub const STARTUP_POLICY_COMPLETED: &str = "StartupPolicyCompleted";
-/// Condition: the set restarts.
+/// Condition: the set is restarting.
 pub const RESTARTING: &str = "RestartingJobSet";
 
 /// Reason and message of `Completed`.
@@ -67,7 +67,7 @@ pub const FAILED_JOBS: (&str, &str) = ("FailedJobs", "jobset failed due to one o
 /// Reason and message of `Failed` when no restart is left.
 pub const REACHED_MAX_RESTARTS: (&str, &str) =
     ("ReachedMaxRestarts", "jobset failed due to reaching max number of restarts");
-/// Reason of `Failed` by a rule.
+/// Reason of `Failed` set by a failure policy rule.
 pub const FAIL_JOBSET_ACTION: &str = "FailJobSetFailurePolicyAction";
 /// Reason and message of `Suspended=True`.
 pub const SUSPENDED_JOBS: (&str, &str) = ("SuspendedJobs", "jobset is suspended");
@@ -75,9 +75,9 @@ pub const SUSPENDED_JOBS: (&str, &str) = ("SuspendedJobs", "jobset is suspended"
 pub const RESUME_JOBS: (&str, &str) = ("ResumeJobs", "jobset is resumed");
 /// Reason of `RestartingJobSet=True` when no rule matched.
 pub const DEFAULT_FAILURE_POLICY: &str = "DefaultFailurePolicy";
-/// Prefix of the reason of `RestartingJobSet=True` by a rule.
+/// Prefix of the reason of `RestartingJobSet=True` set by a failure policy rule.
 pub const FAILURE_POLICY_PREFIX: &str = "FailurePolicy_";
 /// Reason of `RestartingJobSet=False`.
 pub const JOBS_READY: &str = "JobsReady";
-/// Pod condition reason of followers in the wrong domain.
+/// Reason of the pod condition on followers in the wrong domain.
 pub const EXCLUSIVE_PLACEMENT_VIOLATION: &str = "ExclusivePlacementViolation";

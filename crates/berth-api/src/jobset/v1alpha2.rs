@@ -14,7 +14,7 @@ use crate::schema;
 custom_resource! {
     /// A set of jobs treated as one. Namespaced.
     JobSet: namespaced "jobset.x-k8s.io" "v1alpha2" "jobsets" {
-        /// Wanted state.
+        /// Desired state.
         #[schemars(extend("x-optional" = true))]
         spec: JobSetSpec,
         /// Observed state.
@@ -34,19 +34,19 @@ const IMMUTABLE: &[[&str; 2]] = &[["self == oldSelf", "Value is immutable"]];
     "StartupPolicy and DependsOn APIs are mutually exclusive"
 ]]))]
 pub struct JobSetSpec {
-    /// The jobs, in groups of equal ones.
+    /// The jobs, in groups with one template each.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-list" = "map:name"))]
     pub replicated_jobs: Vec<ReplicatedJob>,
-    /// Names of the pods in DNS.
+    /// DNS names of the pods.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("x-rules" = IMMUTABLE))]
     pub network: Option<Network>,
-    /// When the set counts as succeeded.
+    /// When the set has succeeded.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("x-rules" = IMMUTABLE))]
     pub success_policy: Option<SuccessPolicy>,
-    /// What happens when a job fails. Absent: the set fails with the first failed job.
+    /// Handling of failed jobs. Absent: the set fails with the first failed job.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("x-rules" = IMMUTABLE))]
     pub failure_policy: Option<FailurePolicy>,
@@ -57,17 +57,17 @@ pub struct JobSetSpec {
     /// Stops all jobs while true.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub suspend: Option<bool>,
-    /// The pod whose address is told to all others.
+    /// The pod whose address all other pods are given.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub coordinator: Option<Coordinator>,
-    /// Who reconciles the set. Absent: the JobSet controller.
+    /// Controller that reconciles the set. Absent: the JobSet controller.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub managed_by: Option<String>,
     /// Seconds after finishing before the set is deleted. Absent: never.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0))]
     pub ttl_seconds_after_finished: Option<i32>,
-    /// Volume claims made for the set.
+    /// Volume claims created for the set.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 50), extend("x-list" = "atomic", "x-rules" = IMMUTABLE))]
     pub volume_claim_policies: Vec<VolumeClaimPolicy>,
@@ -102,14 +102,14 @@ pub struct ReplicatedJob {
 #[serde(rename_all = "camelCase", default)]
 #[schemars(!default)]
 pub struct DependsOn {
-    /// Its name.
+    /// Name.
     pub name: String,
-    /// What it must have reached.
+    /// State that it must have reached.
     pub status: DependsOnStatus,
 }
 
 string_enum! {
-    /// What a replicated job must have reached for its dependants to start.
+    /// State of a replicated job that lets its dependants start.
     DependsOnStatus {
         /// All its jobs are ready, succeeded or failed.
         Ready,
@@ -118,7 +118,7 @@ string_enum! {
     }
 }
 
-/// Names of the pods in DNS.
+/// DNS names of the pods.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 #[schemars(!default)]
@@ -129,12 +129,12 @@ pub struct Network {
     /// Name of the service. Empty: the name of the set.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub subdomain: String,
-    /// Are pods in DNS before they are ready? The webhook's default is true.
+    /// Whether pods are in DNS before they are ready. The webhook's default is true.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub publish_not_ready_addresses: Option<bool>,
 }
 
-/// When a set counts as succeeded.
+/// When a set has succeeded.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 #[schemars(!default)]
@@ -157,7 +157,7 @@ string_enum! {
     }
 }
 
-/// What happens when a job fails.
+/// Handling of failed jobs.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 #[schemars(!default)]
@@ -165,7 +165,7 @@ pub struct FailurePolicy {
     /// Restarts before the set fails. Default 0.
     #[serde(skip_serializing_if = "crate::resource::is_zero")]
     pub max_restarts: i32,
-    /// When the jobs of the next attempt are made. Default `Recreate`.
+    /// When the jobs of the next attempt are created. Default `Recreate`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("default" = "Recreate"))]
     pub restart_strategy: Option<RestartStrategy>,
@@ -175,25 +175,25 @@ pub struct FailurePolicy {
 }
 
 string_enum! {
-    /// When the jobs of the next attempt are made.
+    /// When the jobs of the next attempt are created.
     RestartStrategy {
-        /// Each as soon as its predecessor is gone.
+        /// Each job as soon as its predecessor is deleted.
         Recreate,
-        /// When all of the old attempt are gone.
+        /// When all jobs of the old attempt are deleted.
         BlockingRecreate,
-        /// Pods restart where they are.
+        /// Pods restart in place.
         InPlaceRestart,
     }
 }
 
-/// What to do about certain failures.
+/// Handling of certain failures.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 #[schemars(!default)]
 pub struct FailurePolicyRule {
     /// Name, unique in the policy. The webhook's default is `failurePolicyRule<N>`.
     pub name: String,
-    /// What to do.
+    /// Action.
     pub action: FailurePolicyAction,
     /// Reasons of the job's failure that match. Empty: all.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -242,7 +242,7 @@ string_enum! {
     }
 }
 
-/// The pod whose address is told to all others.
+/// The pod whose address all other pods are given.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 #[schemars(!default)]
@@ -263,7 +263,7 @@ fn is_zero_i64(value: &i64) -> bool {
     *value == 0
 }
 
-/// Volume claims made for a set and what becomes of them.
+/// Volume claims created for a set, and their retention.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 #[schemars(!default, extend("x-rules" = [[
@@ -275,7 +275,7 @@ pub struct VolumeClaimPolicy {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "schema::volume_claim_templates")]
     pub templates: Vec<VolumeClaimTemplate>,
-    /// What becomes of the claims.
+    /// Retention of the claims.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retention_policy: Option<VolumeClaimRetentionPolicy>,
 }
@@ -294,7 +294,7 @@ pub struct VolumeClaimTemplate {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct VolumeClaimTemplateMeta {
-    /// Name, from which the claim's is made.
+    /// Name, from which the claim's name is derived.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub name: String,
     /// Must be empty.
@@ -311,7 +311,7 @@ pub struct VolumeClaimTemplateMeta {
     pub finalizers: Vec<String>,
 }
 
-/// What becomes of volume claims.
+/// Retention of volume claims.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 #[schemars(!default)]
@@ -344,7 +344,7 @@ pub struct JobSetStatus {
     /// Number of restarts of the whole set.
     #[serde(skip_serializing_if = "crate::resource::is_zero")]
     pub restarts: i32,
-    /// Those that count against `maxRestarts`.
+    /// Restarts that count against `maxRestarts`.
     #[serde(skip_serializing_if = "crate::resource::is_zero")]
     pub restarts_count_towards_max: i32,
     /// `Completed` or `Failed` once finished.
@@ -354,11 +354,11 @@ pub struct JobSetStatus {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-list" = "map:name"))]
     pub replicated_jobs_status: Vec<ReplicatedJobStatus>,
-    /// Attempt whose pods are to be gone, with in-place restart.
+    /// Latest attempt whose pods must be deleted, with in-place restart.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0))]
     pub previous_in_place_restart_attempt: Option<i32>,
-    /// Attempt that pods are to run, with in-place restart.
+    /// Attempt that pods must run, with in-place restart.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0))]
     pub current_in_place_restart_attempt: Option<i32>,
@@ -369,7 +369,7 @@ pub struct JobSetStatus {
 #[serde(rename_all = "camelCase", default)]
 #[schemars(!default)]
 pub struct ReplicatedJobStatus {
-    /// Its name.
+    /// Name.
     pub name: String,
     /// Jobs whose pods are all ready or done.
     pub ready: i32,
@@ -385,7 +385,7 @@ pub struct ReplicatedJobStatus {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 1024), extend("x-list" = "atomic"))]
     pub job_restarts: Vec<i32>,
-    /// Those that count against `maxRestarts`.
+    /// Restarts that count against `maxRestarts`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 1024), extend("x-list" = "atomic"))]
     pub job_restarts_count_towards_max: Vec<i32>,

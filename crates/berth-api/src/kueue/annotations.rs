@@ -1,8 +1,10 @@
 //! Annotations of Kueue.
 
-/// On jobs, in place of the label of the same name: name of the LocalQueue. Read for older manifests.
+/// On jobs, in place of the label of the same name: name of the LocalQueue. Read for older
+/// manifests.
 pub const QUEUE_NAME: &str = "kueue.x-k8s.io/queue-name";
-/// On jobs and workloads: comma-separated names of the controllers that must remove themselves before admission.
+/// On jobs and workloads: comma-separated names of the controllers that must remove themselves
+/// before admission.
 pub const ADMISSION_GATED_BY: &str = "kueue.x-k8s.io/admission-gated-by";
 /// On jobs: the job may change its size while it runs; value `true`.
 pub const ELASTIC_JOB: &str = "kueue.x-k8s.io/elastic-job";
@@ -14,7 +16,8 @@ pub const WORKLOAD_SLICE_NAME: &str = "kueue.x-k8s.io/workload-slice-name";
 pub const WORKLOAD_SLICE_REPLACEMENT_FOR: &str = "kueue.x-k8s.io/workload-slice-replacement-for";
 /// On batch/v1 Jobs: smallest acceptable parallelism, for partial admission.
 pub const JOB_MIN_PARALLELISM: &str = "kueue.x-k8s.io/job-min-parallelism";
-/// On batch/v1 Jobs: completions follow parallelism when the job is admitted partially; value `true`.
+/// On batch/v1 Jobs: completions follow parallelism when the job is admitted partially; value
+/// `true`.
 pub const JOB_COMPLETIONS_EQUAL_PARALLELISM: &str = "kueue.x-k8s.io/job-completions-equal-parallelism";
 /// On pods, in place of the label of the same name: name of the pod group.
 pub const POD_GROUP_NAME: &str = "kueue.x-k8s.io/pod-group-name";
@@ -30,7 +33,7 @@ pub const POD_GROUP_POD_INDEX_LABEL: &str = "kueue.x-k8s.io/pod-group-pod-index-
 pub const RETRIABLE_IN_GROUP: &str = "kueue.x-k8s.io/retriable-in-group";
 /// On pods: pod set of the group the pod belongs to, a hash of the shape of its spec.
 pub const ROLE_HASH: &str = "kueue.x-k8s.io/role-hash";
-/// On pods: integration of the object above them that has them held by a scheduling gate.
+/// On pods: the integration of the owner for which the pod has a scheduling gate.
 pub const POD_SUSPENDING_PARENT: &str = "kueue.x-k8s.io/pod-suspending-parent";
 /// On workloads: the workload belongs to a group of pods.
 pub const IS_GROUP_WORKLOAD: &str = "kueue.x-k8s.io/is-group-workload";
@@ -40,7 +43,7 @@ pub const PREBUILT_WORKLOAD: &str = "kueue.x-k8s.io/prebuilt-workload-name";
 pub const PODSET_REQUIRED_TOPOLOGY: &str = "kueue.x-k8s.io/podset-required-topology";
 /// On pod templates: level within one domain of which the pods should be.
 pub const PODSET_PREFERRED_TOPOLOGY: &str = "kueue.x-k8s.io/podset-preferred-topology";
-/// On pod templates: any nodes of the topology will do; value `true`.
+/// On pod templates: any nodes of the topology are acceptable; value `true`.
 pub const PODSET_UNCONSTRAINED_TOPOLOGY: &str = "kueue.x-k8s.io/podset-unconstrained-topology";
 /// On pod templates: level within one domain of which each slice must be.
 pub const PODSET_SLICE_REQUIRED_TOPOLOGY: &str = "kueue.x-k8s.io/podset-slice-required-topology";

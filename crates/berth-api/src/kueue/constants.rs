@@ -2,19 +2,21 @@
 
 /// The API group.
 pub const GROUP: &str = "kueue.x-k8s.io";
-/// Finalizer of workloads, queues, flavors, checks and topologies: kept while something refers to the object.
+/// Finalizer of workloads, queues, flavors, checks and topologies: kept while another object refers
+/// to the object.
 pub const RESOURCE_IN_USE_FINALIZER: &str = "kueue.x-k8s.io/resource-in-use";
 /// Finalizer of managed pods: keeps a pod until the controllers have counted it.
 pub const POD_FINALIZER: &str = "kueue.x-k8s.io/managed";
 /// Scheduling gate of pods that wait for admission.
 pub const ADMISSION_GATE: &str = "kueue.x-k8s.io/admission";
-/// Scheduling gate of pods that wait for their place in the topology.
+/// Scheduling gate of pods that wait for their topology assignment.
 pub const TOPOLOGY_GATE: &str = "kueue.x-k8s.io/topology";
 /// Scheduling gate of pods of elastic jobs.
 pub const ELASTIC_JOB_GATE: &str = "kueue.x-k8s.io/elastic-job";
 /// Preemption gate of variants of concurrent admission.
 pub const CONCURRENT_ADMISSION_PREEMPTION_GATE: &str = "kueue.x-k8s.io/concurrent-admission";
-/// Controller of admission checks that send workloads to other clusters; also the `managedBy` of their jobs.
+/// Controller of admission checks that dispatch workloads to other clusters; also the `managedBy`
+/// of their jobs.
 pub const MULTIKUEUE_CONTROLLER: &str = "kueue.x-k8s.io/multikueue";
 /// Name of the only pod set of a job, unless the job names it.
 pub const DEFAULT_POD_SET: &str = "main";

@@ -1,4 +1,4 @@
-//! Kueue's API, group `kueue.x-k8s.io`: its kinds and the words its controllers write.
+//! Kueue's API, group `kueue.x-k8s.io`: its kinds, and the names its controllers write.
 
 pub mod annotations;
 pub mod conditions;

@@ -1,7 +1,7 @@
 //! Reasons of the conditions of Kueue's objects, one module per condition or group of conditions.
 //!
-//! The reasons that `berth-engine` decides (why a workload is pending, why it was preempted, why a ClusterQueue is
-//! inactive) are spelled there, as it depends on no other crate.
+//! The reasons that `berth-engine` decides (why a workload is pending, why it was preempted, why a
+//! ClusterQueue is inactive) are spelled there, as it depends on no other crate.
 //!
 //! Source: Kueue's API; KEP-10852 for the reasons of unadmitted workloads.
 
@@ -19,7 +19,8 @@ pub mod admission {
     pub const PENDING_DELAYED_TOPOLOGY_REQUESTS: &str = "PendingDelayedTopologyRequests";
     /// Not tried yet, or to be tried again.
     pub const PENDING_EVALUATION: &str = "PendingEvaluation";
-    /// The LocalQueue or ClusterQueue does not exist, or the ClusterQueue can never admit the workload.
+    /// The LocalQueue or ClusterQueue does not exist, or the ClusterQueue can never admit the
+    /// workload.
     pub const MISCONFIGURED: &str = "Misconfigured";
     /// The LocalQueue or ClusterQueue is stopped or inactive.
     pub const SUSPENDED: &str = "Suspended";

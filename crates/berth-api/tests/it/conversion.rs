@@ -1,4 +1,5 @@
-//! Conversion of Kueue's objects through its public face: recorded cases, and what must hold beyond them.
+//! Conversion of Kueue's objects through the public API: recorded cases, and properties that hold
+//! for all objects.
 
 use berth_api::kueue::conversion::{ConversionError, KINDS, convert};
 use serde_json::{Value, json};
@@ -51,7 +52,8 @@ fn topology(workload: &Value) -> &Value {
 
 #[test]
 fn topology_assignments_survive_a_round_trip_whatever_the_names_of_the_nodes() {
-    // Names with common prefixes and suffixes that overlap, contain each other, are empty, or are not ASCII.
+    // Names with common prefixes and suffixes that overlap, contain each other, are empty, or are
+    // not ASCII.
     let names: [&[&str]; 8] = [
         &["a"],
         &["aa", "a"],
@@ -138,7 +140,7 @@ fn other_groups_versions_and_kinds_are_refused_and_the_same_version_is_left_alon
 }
 
 #[test]
-fn fields_of_one_version_only_do_not_reach_the_other() {
+fn fields_of_one_version_only_are_dropped_in_conversion() {
     let there = |object: Value| convert(object, "v1beta2").expect("converts");
     let check = there(
         json!({ "apiVersion": "kueue.x-k8s.io/v1beta1", "kind": "AdmissionCheck", "spec": { "controllerName": "c", "retryDelayMinutes": 15 } }),

@@ -1,7 +1,8 @@
-//! The generated definitions against the upstream ones, fact by fact.
+//! Compares the generated definitions with the upstream ones, fact by fact.
 //!
-//! A definition is taken apart into facts, `<definition> <version> <field path> <keyword> = <value>`; descriptions are left out. Facts that differ must be
-//! listed in `crd_differences.txt` with a reason, and what is listed must differ.
+//! A definition is split into facts, `<definition> <version> <field path> <keyword> = <value>`,
+//! without descriptions. Facts that differ must be listed in `crd_differences.txt` with a reason,
+//! and every listed fact must differ.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,7 +13,7 @@ use crate::shared;
 type Facts = BTreeMap<String, String>;
 
 #[test]
-fn generated_crds_say_the_same_as_the_upstream_ones() {
+fn generated_crds_match_the_upstream_ones() {
     let Some(directory) = berth_testing::shared("kubernetes/crds") else { return };
     let generated: BTreeMap<&str, &Value> =
         berth_api::crds().iter().map(|crd| (crd["metadata"]["name"].as_str().expect("a name"), crd)).collect();
@@ -87,7 +88,8 @@ fn every_field_of_our_own_types_is_described() {
         let properties = schema["properties"].as_object().into_iter().flatten();
         for (name, property) in properties {
             let path = format!("{path}.{name}");
-            // Templates of Kubernetes' own types bring their own descriptions, their metadata none.
+            // Templates of Kubernetes' own types have their own descriptions, their metadata has
+            // none.
             if name == "metadata" || name == "template" || name == "templates" {
                 continue;
             }
@@ -108,7 +110,7 @@ fn every_field_of_our_own_types_is_described() {
     assert!(bare.is_empty(), "fields that `kubectl explain` could say nothing about: {bare:#?}");
 }
 
-/// Everything a definition says, except descriptions.
+/// All facts of a definition, except descriptions.
 fn facts(crd: &Value) -> Facts {
     let mut facts = Facts::new();
     let name = crd["metadata"]["name"].as_str().expect("a name");

@@ -1,4 +1,4 @@
-//! Tests of the vocabulary through its public face.
+//! Tests of the API types through the public API.
 
 mod conversion;
 mod crds;

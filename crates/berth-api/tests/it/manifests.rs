@@ -1,4 +1,4 @@
-//! Manifests people have written, read into the types and written again.
+//! Reads manifests from real projects into the types and writes them again.
 
 use berth_api::{autoscaling, jobset, kueue};
 use serde::Serialize;
@@ -14,7 +14,7 @@ fn manifests_of_the_scenarios_survive_the_types() {
     for file in shared::files(&directory, "yaml") {
         let text = std::fs::read_to_string(&file).expect("readable");
         for document in text.split("\n---") {
-            // Files are templates now and then, or something else than manifests.
+            // Some files are templates, or not manifests at all.
             let Ok(Value::Object(object)) = serde_saphyr::from_str::<Value>(document.trim_start_matches("---")) else {
                 unreadable += usize::from(
                     document.contains("apiVersion: kueue.x-k8s.io") || document.contains("apiVersion: jobset.x-k8s.io"),
@@ -123,11 +123,12 @@ fn through<T: DeserializeOwned + Serialize>(object: &Value) -> Result<Value, Str
     serde_json::to_value(&typed).map_err(|error| error.to_string())
 }
 
-/// Fields of pod templates that the definitions know and the Rust types of an earlier minor version of Kubernetes do not: what is read into types and written
-/// again loses them, what is patched keeps them.
+/// Fields of pod templates that the definitions have and the Rust types of an earlier minor version
+/// of Kubernetes lack. Reading into types and writing again loses them; patches keep them.
 const NEWER_THAN_THE_TYPES: &[&str] = &["schedulingGroup"];
 
-/// Notes what `before` says and `after` does not. Empty values may be left out; quantities may be written as text.
+/// Records fields of `before` that `after` lacks. Empty values may be omitted; quantities may be
+/// written as text.
 fn missing(path: &str, before: &Value, after: &Value, lost: &mut Vec<String>) {
     match (before, after) {
         (Value::Object(before), Value::Object(after)) => {

@@ -1,4 +1,4 @@
-//! The generated schemas at work: what the API server's walker makes of manifests with them.
+//! Validates manifests against the generated schemas, with the API server's schema code.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ fn schemas() -> BTreeMap<(String, String), Arc<Schema>> {
     schemas
 }
 
-/// What a server would say about an object, after defaulting: unknown fields and violations.
+/// The findings of a server for an object, after defaulting: unknown fields and violations.
 fn problems(schema: &Schema, object: &mut Value) -> Vec<String> {
     schema.drop_nulls(object);
     schema.apply_defaults(object);
@@ -61,7 +61,7 @@ fn manifests_of_the_scenarios_are_valid() {
             let text = |key: &str| object.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();
             let Some(schema) = schemas.get(&(text("apiVersion"), text("kind"))) else { continue };
             checked += 1;
-            // JobSet's webhook names the rules of a failure policy before the object is validated.
+            // JobSet's webhook names the rules of a failure policy before validation.
             let is_left_to_the_webhook = |problem: &String| {
                 problem.starts_with("spec.failurePolicy.rules[") && problem.ends_with("].name: Required value")
             };

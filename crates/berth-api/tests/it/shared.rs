@@ -1,8 +1,8 @@
-//! Where the material shared beside the repository is, if it is there.
+//! Locates test material beside the repository, if it exists.
 
 use std::path::{Path, PathBuf};
 
-/// All files under `directory` with the ending, sorted.
+/// All files below `directory` with the extension, sorted.
 pub fn files(directory: &Path, ending: &str) -> Vec<PathBuf> {
     let mut found = Vec::new();
     let mut open = vec![directory.to_path_buf()];

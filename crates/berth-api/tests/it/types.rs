@@ -1,4 +1,4 @@
-//! Reading and writing the types: what is absent, what is null, what is always written.
+//! Reading and writing the types: absent fields, null fields, and fields that are always written.
 
 use berth_api::kueue::v1beta2::{
     AdmissionCheckState, CheckState, ClusterQueue, ClusterQueueSpec, ClusterQueueStatus, FlavorFungibility,
@@ -78,7 +78,7 @@ fn values_outside_an_enumeration_are_refused_and_the_empty_one_is_the_default() 
 }
 
 #[test]
-fn absent_policies_mean_what_the_definitions_say() {
+fn absent_policies_have_the_defaults_of_the_definitions() {
     let fungibility = FlavorFungibility::default();
     assert_eq!(fungibility.when_can_borrow_or_default(), FlavorFungibilityPolicy::MayStopSearch);
     assert_eq!(fungibility.when_can_preempt_or_default(), FlavorFungibilityPolicy::TryNextFlavor);

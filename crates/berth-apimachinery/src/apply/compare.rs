@@ -1,4 +1,4 @@
-//! What differs between two objects, field by field.
+//! Field-by-field comparison of two objects of one type.
 
 use std::collections::BTreeMap;
 
@@ -12,21 +12,21 @@ use super::walk::{Shape, TypeError, elements, shapes};
 /// The fields in which two objects differ.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Comparison {
-    /// Fields only the new object has, containers included.
+    /// Fields that only the new object has, containers included.
     pub added: Set,
-    /// Fields both have with different values.
+    /// Fields that both objects have, with different values.
     pub modified: Set,
-    /// Fields only the old object has, containers included.
+    /// Fields that only the old object has, containers included.
     pub removed: Set,
 }
 
 impl Comparison {
-    /// Whether nothing differs.
+    /// True if the two objects are equal.
     pub fn is_same(&self) -> bool {
         self.added.is_empty() && self.modified.is_empty() && self.removed.is_empty()
     }
 
-    /// Without the fields of a set and everything below them.
+    /// The comparison without the fields of `set` and everything below them.
     #[must_use]
     pub fn excluding(&self, fields: &Set) -> Comparison {
         Comparison {
@@ -36,7 +36,7 @@ impl Comparison {
         }
     }
 
-    /// Only the fields a pattern keeps.
+    /// The comparison limited to the fields that the pattern keeps.
     #[must_use]
     pub fn filtered(&self, pattern: &Pattern) -> Comparison {
         Comparison {
@@ -62,7 +62,7 @@ struct Comparer<'a> {
 
 impl Comparer<'_> {
     fn value(&mut self, type_ref: &TypeRef, old: Option<&Value>, new: Option<&Value>) -> Result<(), TypeError> {
-        // What only one side has differs as a whole.
+        // A value that only one object has differs as a whole.
         match (old, new) {
             (None, None) => return Ok(()),
             (None, Some(new)) => {
@@ -79,7 +79,8 @@ impl Comparer<'_> {
         }
         let atom = shapes(self.types, type_ref, &self.path)?;
         match (old, new) {
-            // The value changed its shape: what it was made of goes, what it is made of comes.
+            // The value changed its shape: its old fields are removed, and its new fields are
+            // added.
             (Some(was), Some(is)) if atom.possible(was) != atom.possible(is) => {
                 self.shaped(atom.shape(was), old, new)?;
                 self.shaped(atom.shape(is), old, new)
@@ -101,7 +102,7 @@ impl Comparer<'_> {
         }
     }
 
-    /// Everything below a value that is there on one side only: every container and every part of it.
+    /// All fields below a value that only one object has: every container and all of its parts.
     fn whole(&mut self, type_ref: &TypeRef, value: &Value) -> Result<Set, TypeError> {
         let atom = shapes(self.types, type_ref, &self.path)?;
         let mut set = Set::new();
@@ -120,7 +121,7 @@ impl Comparer<'_> {
             (Shape::List(list), Value::Array(items)) if list.relationship == Relationship::Granular => {
                 let elements = elements(self.types, list, items, &self.path)?;
                 for (i, (element, item)) in elements.iter().zip(items).enumerate() {
-                    // Duplicates are one field, whatever is in them.
+                    // Duplicate items count as one field, whatever they contain.
                     let duplicated = elements.iter().enumerate().any(|(j, other)| i != j && other == element);
                     let below = if duplicated { Set::new() } else { self.whole(&list.element, item)? };
                     set.insert_whole(std::slice::from_ref(element), below);
@@ -187,10 +188,11 @@ impl Comparer<'_> {
                 ([], [new]) => self.value(&list.element, None, Some(new))?,
                 ([old], []) => self.value(&list.element, Some(old), None)?,
                 ([old], [new]) => self.value(&list.element, Some(old), Some(new))?,
-                // Duplicates are one field, whatever is in them.
+                // Duplicate items count as one field, whatever they contain.
                 ([], _) => self.result.added.insert(&self.path),
                 (_, []) => self.result.removed.insert(&self.path),
-                // One item became several, or the other way round: its fields are told apart on one side only.
+                // One item became several, or several became one: only one side has separate fields
+                // for it.
                 ([old], _) => {
                     self.value(&list.element, Some(old), None)?;
                     self.result.added.insert(&self.path);

@@ -1,8 +1,9 @@
 //! The `managedFields` entry of an object's creation.
 //!
-//! The manager that creates an object owns all of its fields. [`super::compare()`] with nothing
-//! would find them, and [`mod@super::set`] would write them. Most objects are created once and
-//! changed a few times, so the text of the first entry is written here without a set in between.
+//! The manager that creates an object owns all of its fields. [`super::compare()`] with an empty
+//! object would find them, and [`mod@super::set`] would write them. Most objects are created once
+//! and changed a few times, so this module writes the text of the first entry directly, without
+//! building a set.
 
 use serde_json::Value;
 
@@ -11,8 +12,8 @@ use super::set::{Set, put_text};
 use super::types::{Relationship, TypeRef, Types};
 use super::walk::{Shape, TypeError, elements, shapes};
 
-/// The `fieldsV1` text of every field of a value, containers included: without the members of `never`, and without those
-/// of `ignored` and everything below them.
+/// The `fieldsV1` text of every field of a value, containers included. Members of `never` are left
+/// out. Members of `ignored` are left out with everything below them.
 pub(super) fn created_fields(
     types: &Types,
     root: &TypeRef,
@@ -26,14 +27,14 @@ pub(super) fn created_fields(
     Ok(out)
 }
 
-/// What is left out from some step on.
+/// The fields to leave out below one step.
 #[derive(Clone, Copy)]
 struct Without<'a> {
     never: Option<&'a Set>,
     ignored: Option<&'a Set>,
 }
 
-/// How a step fares.
+/// One step of the walk and the result for it.
 struct Step<'a> {
     is_ignored: bool,
     is_member: bool,
@@ -57,7 +58,8 @@ impl<'a> Without<'a> {
     }
 }
 
-/// Appends `{...}` for a value that is a member `itself` or not. Whether anything is below it.
+/// Appends `{...}` for a value; `itself` says whether the value is a member. Returns true if it has
+/// members below it.
 fn put(
     types: &Types,
     type_ref: &TypeRef,
@@ -98,11 +100,11 @@ fn put(
             let elements = elements(types, list, items, &[])?;
             let mut parts: Vec<(String, &PathElement, &Value)> =
                 elements.iter().zip(items).map(|(element, item)| (element.to_text(), element, item)).collect();
-            // Steps of this kind are ordered by their texts.
+            // Steps of this kind are ordered by their text.
             parts.sort_by(|(a, ..), (b, ..)| a.cmp(b));
             for same in parts.chunk_by(|(_, a, _), (_, b, _)| a == b) {
                 let (text, element, item) = &same[0];
-                // Duplicates are one field, whatever is in them.
+                // Duplicate items count as one field, whatever they contain.
                 let item = if same.len() == 1 { *item } else { &Value::Null };
                 part(&list.element, item, without.step(|| (*element).clone()), "", text, out)?;
             }
@@ -144,7 +146,8 @@ mod tests {
         names.iter().map(|name| PathElement::field(name)).collect()
     }
 
-    /// What comparing with nothing says was added, and what is left of it.
+    /// The same result computed by comparing with an empty object and subtracting the excluded
+    /// fields.
     fn by_sets(value: &Value, never: &Set, ignored: &Set) -> String {
         let added = compare(&types(), &Types::root(), &json!({}), value).expect("compares").added;
         let mut text = String::new();
@@ -153,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn the_text_is_that_of_the_difference_to_nothing() {
+    fn the_first_entry_equals_the_difference_to_an_empty_object() {
         let metadata = json!({"name": "a", "labels": {"x/y": "z", "\"": ""}, "annotations": {}, "finalizers": ["b", "a"],
             "ownerReferences": [{"uid": "2", "kind": "K"}, {"uid": "1"}]});
         let specs = [
@@ -182,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_type_has_no_text() {
+    fn a_value_without_a_type_has_no_first_entry() {
         let refused = |value: Value| created_fields(&types(), &Types::root(), &value, &Set::new(), None).is_err();
         assert!(refused(json!({"spec": {"unknown": 1}})));
         assert!(refused(json!({"spec": {"items": [{"name": "a"}, 1]}})));

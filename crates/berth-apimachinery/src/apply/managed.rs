@@ -1,4 +1,5 @@
-//! `metadata.managedFields`: reading, writing, ordering, capping, and moving entries between an object and its scale.
+//! `metadata.managedFields`: reading, writing, ordering, capping, and moving entries between an
+//! object and its scale.
 
 use std::borrow::Cow;
 use std::cmp::Ordering;
@@ -14,26 +15,27 @@ use crate::managed_text;
 use crate::packed;
 use crate::status::{Cause, Status};
 
-/// Most entries of updates an object keeps; older ones are folded into one.
+/// Maximum number of update entries that an object keeps; older entries are merged into one.
 pub const UPDATE_MANAGERS_MAX: usize = 10;
-/// Who owns what folded entries owned.
+/// Manager of the entry that older update entries are merged into.
 pub const ANCIENT_CHANGES: &str = "ancient-changes";
 
-/// Who wrote, how and through what: what tells entries apart.
+/// Identity of an entry: manager, operation and subresource.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Identity {
     /// Name of the manager.
     pub manager: String,
-    /// Whether it applied.
+    /// True for an apply, false for an update.
     pub applied: bool,
-    /// Version of an update. Applies are one entry whatever their version.
+    /// API version of an update. Applies of one manager share an entry, whatever their version.
     pub version: String,
-    /// The subresource written through, or empty.
+    /// Subresource of the write, or empty for the main resource.
     pub subresource: String,
 }
 
 impl Identity {
-    /// The opaque name the updater knows this manager by: the parts between characters no part can contain.
+    /// Opaque manager name for the updater: the parts, joined by characters that no part can
+    /// contain.
     pub fn key(&self) -> String {
         let version = if self.applied { "" } else { &self.version };
         let operation = if self.applied { "A" } else { "U" };
@@ -52,7 +54,7 @@ impl Identity {
         })
     }
 
-    /// The identity as upstream's conflict texts spell it.
+    /// The identity as a JSON value, spelled as in upstream's conflict messages.
     pub fn to_value(&self) -> Value {
         let mut map = Map::new();
         map.insert("manager".to_owned(), Value::from(self.manager.as_str()));
@@ -74,7 +76,7 @@ impl Identity {
         Identity { manager: text("manager"), applied, version, subresource: text("subresource") }
     }
 
-    /// How conflict messages name the manager.
+    /// The manager's name in conflict messages.
     fn shown(&self, time: Option<&str>) -> String {
         let mut text = quote(&self.manager);
         if !self.subresource.is_empty() {
@@ -90,17 +92,17 @@ impl Identity {
     }
 }
 
-/// Everything `managedFields` says.
+/// The parsed content of `managedFields`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Managed {
-    /// Who owns what, by [`Identity::key`].
+    /// Owned fields of each manager, by [`Identity::key`].
     pub managers: Managers,
-    /// When each entry last changed.
+    /// Time of the last change of each entry, by [`Identity::key`].
     pub times: BTreeMap<String, String>,
 }
 
 impl Managed {
-    /// Reads the list, packed or not; null and absent are empty.
+    /// Reads the list, packed or unpacked. Null and absent lists are empty.
     pub fn decode(entries: &Value) -> Result<Self, PathError> {
         if let Some(text) = packed::text_of(entries) {
             return Managed::of(&EntryText::all(text)?, &ReadSets::default());
@@ -121,7 +123,7 @@ impl Managed {
         Ok(managed)
     }
 
-    /// What the entries of a packed list say.
+    /// Parses the entries of a packed list.
     pub(super) fn of(entries: &[EntryText<'_>], sets: &ReadSets) -> Result<Self, PathError> {
         let mut managed = Managed::default();
         for entry in entries {
@@ -136,7 +138,7 @@ impl Managed {
         Ok(managed)
     }
 
-    /// The list as it is stored, in its canonical order.
+    /// The list in its stored form and canonical order.
     pub fn encode(&self) -> Value {
         let mut entries: Vec<Value> = self
             .managers
@@ -156,7 +158,8 @@ impl Managed {
         Value::Array(entries)
     }
 
-    /// [`Managed::encode`], packed. The texts of sets that `before` (as read from `entries`) had are taken from there.
+    /// [`Managed::encode`], packed. Sets that are unchanged since `before` (read from `entries`)
+    /// reuse their text.
     pub(super) fn encode_packed(&self, before: &Managed, entries: &[EntryText<'_>]) -> String {
         let entries = self.managers.iter().map(|(key, owned)| {
             let identity = Identity::from_key(key).unwrap_or_default();
@@ -176,7 +179,8 @@ impl Managed {
         EntryText::list(entries.collect())
     }
 
-    /// Folds the oldest updates, version by version, until at most `max` are left or nothing can be folded.
+    /// Merges the oldest update entries, per version, until at most `max` remain or none can be
+    /// merged.
     pub fn cap_updates(&mut self, max: usize) {
         let mut updates: Vec<String> =
             self.managers.iter().filter(|(_, owned)| !owned.applied).map(|(key, _)| key.clone()).collect();
@@ -185,7 +189,8 @@ impl Managed {
             return;
         }
         updates.sort_by(|a, b| self.times.get(a).cmp(&self.times.get(b)).then_with(|| a.cmp(b)));
-        // Where the first update of a version went: it is only renamed once there is something to fold into it.
+        // The first update entry of each version. It is renamed only once another entry is merged
+        // into it.
         let mut first: BTreeMap<String, String> = BTreeMap::new();
         for key in updates {
             if left <= max {
@@ -216,7 +221,7 @@ impl Managed {
         }
     }
 
-    /// The answer to an apply that wants others' fields.
+    /// The 409 response to an apply that changes fields of other managers.
     pub fn conflict_status(&self, conflicts: &[Conflict]) -> Status {
         let shown = |conflict: &Conflict| {
             let time = self.times.get(&conflict.manager).map(String::as_str);
@@ -229,7 +234,7 @@ impl Managed {
     }
 }
 
-/// One entry of the list as it is stored.
+/// One entry of the stored list.
 pub(super) fn entry(identity: &Identity, version: &str, set: &Set, time: &str) -> Value {
     let mut entry = Map::new();
     let mut put = |field: &str, text: &str| {
@@ -247,14 +252,14 @@ pub(super) fn entry(identity: &Identity, version: &str, set: &Set, time: &str) -
     Value::Object(entry)
 }
 
-/// An entry of a [packed] list, as far as it tells it from others.
+/// An entry of a [packed] list: its text and the fields that identify it.
 pub(super) struct EntryText<'t> {
-    /// All of it.
+    /// Text of the whole entry.
     pub(super) text: Cow<'t, str>,
     pub(super) identity: Identity,
     version: String,
     time: String,
-    /// The text of `fieldsV1`.
+    /// Text of its `fieldsV1`.
     pub(super) fields: &'t str,
 }
 
@@ -275,7 +280,7 @@ impl<'t> EntryText<'t> {
     pub(super) fn all(list: &'t str) -> Result<Vec<EntryText<'t>>, PathError> {
         let mut entries: Vec<EntryText<'t>> = Vec::new();
         let items = managed_text::items(list.as_bytes(), |item, key, value| {
-            // Items before it may have no members.
+            // Earlier items may have no members.
             if entries.len() <= item {
                 entries.resize_with(item + 1, EntryText::default);
             }
@@ -293,7 +298,7 @@ impl<'t> EntryText<'t> {
     }
 
     fn put(&mut self, key: &str, value: &'t str) {
-        // A value that is no string counts as absent, as it does when the entry is read as a value.
+        // A value that is not a string counts as absent, as in the unpacked form.
         let string = || serde_json::from_str::<String>(value).unwrap_or_default();
         match key {
             "\"manager\"" => self.identity.manager = string(),
@@ -306,7 +311,7 @@ impl<'t> EntryText<'t> {
         }
     }
 
-    /// What an update by `identity` owns; `fields` is the text of the set, if that is known.
+    /// The entry of an update by `identity`. `fields` is the text of the set, if known.
     pub(super) fn of_update(identity: &Identity, fields: Option<&str>, set: &Set, time: &str) -> EntryText<'static> {
         EntryText {
             text: Cow::Owned(entry_text(identity, &identity.version, fields, set, time)),
@@ -329,7 +334,7 @@ impl<'t> EntryText<'t> {
     }
 }
 
-/// The text of [`entry`].
+/// The text form of [`entry`].
 fn entry_text(identity: &Identity, version: &str, fields: Option<&str>, set: &Set, time: &str) -> String {
     let mut text = String::from("{");
     let put = |text: &mut String, field: &str, value: &str| {
@@ -357,7 +362,7 @@ fn entry_text(identity: &Identity, version: &str, fields: Option<&str>, set: &Se
     text
 }
 
-/// A conflict answer from managers as shown and field paths.
+/// The 409 response that lists conflicts as pairs of manager name and field path.
 pub fn conflict_status(conflicts: &[(String, String)]) -> Status {
     let causes = conflicts
         .iter()
@@ -406,12 +411,13 @@ pub fn sort_entries(entries: &mut [Value]) {
     entries.sort_by(order);
 }
 
-/// A time as far as it counts: what is stored has no more, and what differs by less was written at once.
+/// A time without its fraction: stored times have whole seconds, so times within one second are
+/// equal.
 fn whole_seconds(time: &str) -> &str {
     time.split_once('.').map_or(time.trim_end_matches('Z'), |(seconds, _)| seconds)
 }
 
-/// Whether a list a client sends asks to forget all owners: an empty list, or one empty entry.
+/// True if a list sent by a client resets ownership: an empty list, or a list of one empty entry.
 pub fn is_reset(entries: Option<&Value>) -> bool {
     match entries.and_then(Value::as_array).map(Vec::as_slice) {
         Some([]) => true,
@@ -422,10 +428,10 @@ pub fn is_reset(entries: Option<&Value>) -> bool {
 
 /// Moves ownership of the replica count between an object and its scale subresource.
 ///
-/// `paths` says, per apiVersion of the object, where its replica count is.
+/// `paths` gives the path of the replica count for each apiVersion of the object.
 #[derive(Clone, Debug)]
 pub struct ScaleFields {
-    /// Where the count is, by apiVersion of the parent; empty for a version without one.
+    /// Path of the replica count by apiVersion of the parent; empty for a version without a scale.
     pub paths: BTreeMap<String, Vec<String>>,
     /// apiVersion of the parent in this request.
     pub parent_version: String,
@@ -438,7 +444,7 @@ impl ScaleFields {
         Some(self.paths.get(version)?.iter().map(|name| PathElement::field(name)).collect())
     }
 
-    /// The entries of the scale object: those that own the count.
+    /// The entries of the scale object: those of managers that own the replica count.
     pub fn to_scale(&self, parent: &Managed) -> Managed {
         let mut scale = Managed::default();
         let mut count = Set::new();
@@ -461,10 +467,11 @@ impl ScaleFields {
         scale
     }
 
-    /// The entries of the parent after the scale object's became `scale`.
+    /// The parent's entries after the entries of the scale object became `scale`.
     pub fn to_parent(&self, parent: &Managed, scale: &Managed) -> Managed {
         let mut result = Managed { managers: Managers::new(), times: parent.times.clone() };
-        // An entry of the scale object stands for the parent's entry of the same manager, whatever version either names.
+        // A scale entry corresponds to the parent's entry of the same manager, whatever their
+        // versions.
         let same = |a: &Identity, b: &Identity| {
             a.manager == b.manager && a.applied == b.applied && a.subresource == b.subresource
         };
@@ -475,7 +482,7 @@ impl ScaleFields {
         let mut continued: Vec<&String> = Vec::new();
         for (key, owned) in &parent.managers {
             let identity = Identity::from_key(key).unwrap_or_default();
-            // Of a version nobody knows any more nothing can be said.
+            // The path of the count is unknown for a version that is no longer served.
             let Some(path) = self.path(&owned.version) else { continue };
             let mut owned = owned.clone();
             if owned.set.has(&path) {

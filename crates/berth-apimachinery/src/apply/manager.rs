@@ -1,8 +1,10 @@
-//! The life of `managedFields` around a write: what an update or an apply request does to an object and its owners.
+//! Maintains `managedFields` around a write: the effect of an update or apply request on an object
+//! and its owners.
 //!
-//! Around the updater of [`super::update`]: which list counts (the stored one, or one the client sent), who
-//! owned what before the first apply, `kubectl`'s way from client-side to server-side apply, stripping of fields nobody can own, the
-//! cap on entries, and times.
+//! This module surrounds the updater of [`super::update`]. It selects the list to use (the stored
+//! one, or one that the client sent), assigns owners at the first apply, handles `kubectl`'s
+//! migration from client-side to server-side apply, strips fields that are never owned, caps the
+//! number of entries, and maintains their times.
 
 use std::sync::{Arc, LazyLock};
 
@@ -21,15 +23,16 @@ use crate::packed;
 use crate::status::Status;
 use crate::validation::{ANNOTATIONS_BYTES_MAX, FIELD_MANAGER_BYTES_MAX, annotations_bytes};
 
-/// What client-side apply remembers in the object.
+/// Annotation in which client-side apply stores the last applied configuration.
 pub const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
-/// Who owned everything before the first apply.
+/// Manager of all fields that existed before the first apply.
 const BEFORE_FIRST_APPLY: &str = "before-first-apply";
-/// The manager of an update while it is computed; it is then joined with the manager's older entry.
+/// Temporary manager of the update in progress; its entry is then merged with the manager's older
+/// entry.
 const CURRENT: &str = "current-operation";
 const KUBECTL: &str = "kubectl";
 
-/// Fields that are never owned: the identity of the object, and what the server fills in.
+/// Fields that are never owned: the identity of the object, and fields that the server sets.
 static NEVER_OWNED: LazyLock<Arc<Set>> = LazyLock::new(|| {
     let mut set = Set::new();
     for path in [
@@ -52,25 +55,25 @@ static NEVER_OWNED: LazyLock<Arc<Set>> = LazyLock::new(|| {
     Arc::new(set)
 });
 
-/// A write, as far as ownership is concerned.
+/// The parts of a write request that determine ownership.
 #[derive(Clone, Copy, Debug)]
 pub struct Write<'a> {
-    /// Who writes; see [`manager_name`].
+    /// Name of the manager that writes; see [`manager_name`].
     pub manager: &'a str,
-    /// The subresource written through, or empty.
+    /// Subresource of the write, or empty for the main resource.
     pub subresource: &'a str,
-    /// When, in RFC 3339 with whole seconds.
+    /// Time of the write, in RFC 3339 with whole seconds.
     pub now: &'a str,
 }
 
-/// Keeps owners for the objects of one kind.
+/// Maintains the field owners of objects of one kind.
 pub struct FieldManager {
     versions: Arc<dyn Versions + Send + Sync>,
     ignored: std::collections::BTreeMap<String, Ignored>,
     updates_max: usize,
-    /// What updates never own.
+    /// Fields that updates never own.
     never: Arc<Set>,
-    /// What was read lately, if lists are to be packed.
+    /// Cache of recently read sets, if lists are stored packed.
     packed: Option<Arc<ReadSets>>,
 }
 
@@ -80,7 +83,7 @@ impl std::fmt::Debug for FieldManager {
     }
 }
 
-/// The same object in every listed version.
+/// Versions whose objects have the same content in every version.
 struct Unconverted {
     versions: Vec<(String, Typing)>,
 }
@@ -97,7 +100,7 @@ impl Versions for Unconverted {
 }
 
 impl FieldManager {
-    /// A manager for a kind whose versions are converted as told.
+    /// A manager for a kind whose versions are converted by `versions`.
     pub fn new(versions: Arc<dyn Versions + Send + Sync>) -> Self {
         FieldManager {
             versions,
@@ -108,35 +111,37 @@ impl FieldManager {
         }
     }
 
-    /// A manager for a kind whose versions (apiVersion and types, see [`Types::from_schema`]) differ in name alone.
+    /// A manager for a kind whose versions (apiVersion and types, see [`Types::from_schema`])
+    /// differ only by name.
     pub fn unconverted(versions: impl IntoIterator<Item = (String, Arc<Types>)>) -> Self {
         let typing = |types: Arc<Types>| Typing { types, root: Types::root() };
         let versions = versions.into_iter().map(|(version, types)| (version, typing(types))).collect();
         FieldManager::new(Arc::new(Unconverted { versions }))
     }
 
-    /// Fields of a version that are never owned (`status` on the main resource, everything but it on `/status`).
+    /// Adds fields of a version that are never owned: `status` on the main resource, all other
+    /// fields on `/status`.
     #[must_use]
     pub fn ignoring(mut self, version: &str, ignored: Ignored) -> Self {
         self.ignored.insert(version.to_owned(), ignored);
         self
     }
 
-    /// Updates never own these either, made by [`never_owned`].
+    /// Adds fields, made by [`never_owned`], that updates never own.
     #[must_use]
     pub fn never_owning(mut self, never: Arc<Set>) -> Self {
         self.never = never;
         self
     }
 
-    /// Another cap on entries of updates than [`UPDATE_MANAGERS_MAX`].
+    /// Replaces the default cap on update entries, [`UPDATE_MANAGERS_MAX`].
     #[must_use]
     pub fn with_updates_max(mut self, max: usize) -> Self {
         self.updates_max = max;
         self
     }
 
-    /// Updates leave [packed] lists in the objects. `sets` is what all managers of a server share.
+    /// Makes updates store [packed] lists. `sets` is the cache shared by all managers of a server.
     #[must_use]
     pub fn packed(mut self, sets: Arc<ReadSets>) -> Self {
         self.packed = Some(sets);
@@ -147,11 +152,11 @@ impl FieldManager {
         Updater { versions: &*self.versions, ignored: &self.ignored, return_unchanged: false }
     }
 
-    /// Writes into `new`, which replaces `live` (or is created), who owns what from now on.
+    /// Updates the field owners in `new`, which replaces `live` (or is created).
     ///
-    /// Never fails: an object that does not have its type keeps its owners.
+    /// Never fails: an object that does not match its type keeps its owners.
     pub fn update(&self, live: Option<&Value>, new: &mut Value, write: Write<'_>) {
-        // A packed list was not sent: it is the stored one, carried along.
+        // A packed list was not sent by the client: it is the stored list, carried along.
         let sent = meta::take_managed_fields(new).filter(|sent| packed::text_of(sent).is_none());
         let stored = live.and_then(|live| live.pointer("/metadata/managedFields"));
         let entries = stored.and_then(packed::text_of).and_then(|text| EntryText::all(text).ok());
@@ -173,7 +178,8 @@ impl FieldManager {
             }
             return;
         }
-        // Whoever resets the list, or has an object from before there were owners, is left alone until the first apply.
+        // A reset list stays empty until the first apply; so does that of an object older than
+        // field ownership.
         if managed.managers.is_empty() && live.is_some() {
             return;
         }
@@ -199,7 +205,7 @@ impl FieldManager {
         };
         managed.cap_updates(self.updates_max);
         if self.packed.is_some() && !managed.managers.is_empty() {
-            // Texts of the stored list are good for what was read from it.
+            // The stored texts belong to the sets that were read from the stored list.
             let known = entries.filter(|_| is_stored).unwrap_or_default();
             let list = packed::of_text(managed.encode_packed(&before, &known));
             meta::metadata_mut(new).insert("managedFields".to_owned(), list);
@@ -208,8 +214,8 @@ impl FieldManager {
         }
     }
 
-    /// A stored list (`entries` if it is packed) in which one update owns `more` than it did `before`. What the others'
-    /// entries say is not touched.
+    /// A stored list (`entries` if it is packed) in which one update owns `more` than `before`. The
+    /// other managers' entries keep their text.
     fn with_more(
         &self,
         stored: &Value,
@@ -246,8 +252,8 @@ impl FieldManager {
         }
     }
 
-    /// What an update changes, if everybody is at home in the object's version; and what it sets, if all other managers
-    /// stay as they are: most updates of a controller are like that.
+    /// The changes of an update, if all managers use the object's version, and the fields that it
+    /// adds, if all other managers keep theirs. Most updates of a controller are of this kind.
     fn only_adds(
         &self,
         live: &Value,
@@ -302,8 +308,9 @@ impl FieldManager {
         Ok(Managed { managers, times })
     }
 
-    /// Applies a configuration: returns the object to store, owners included. It equals `live` if there is nothing to
-    /// store. `gvk` is what the request is about; the configuration must be of that kind and version.
+    /// Applies a configuration. Returns the object to store, with its owners; it equals `live` if
+    /// there is nothing to store. The configuration must have the kind and version of `gvk`, which
+    /// the request names.
     pub fn apply(
         &self,
         live: Option<&Value>,
@@ -334,7 +341,7 @@ impl FieldManager {
         let mut managed = Managed::decode(stored)
             .map_err(|error| Status::internal(format!("failed to decode managed fields: {error}")))?;
         if managed.managers.is_empty() {
-            // Everything that is there has been put there by somebody; without a name it would be lost to pruning.
+            // Existing fields need an owner: fields without one would be pruned.
             let before = Write { manager: BEFORE_FIRST_APPLY, subresource: "", now: "" };
             managed = self
                 .updated(&Value::Null, base, None, &managed, before)
@@ -359,11 +366,11 @@ impl FieldManager {
         Ok(object)
     }
 
-    /// Checks that a configuration has its type, whatever is to become of it: all that does not is named.
+    /// Checks that a configuration matches its type. The error names every mismatch.
     pub fn check(&self, applied: &Value, gvk: &GroupVersionKind) -> Result<(), Status> {
         let typing = match self.versions.typing(meta::api_version(applied)) {
             Ok(typing) => typing,
-            // Applying says so.
+            // The apply itself reports this error.
             Err(_) => return Ok(()),
         };
         validate(&typing.types, &typing.root, applied, false).map_err(|error| untyped(&error, applied, gvk))
@@ -401,7 +408,8 @@ impl FieldManager {
                 managers.remove(&key);
             }
         }
-        // The time is when the entry or the object last changed, not when the same was last said again.
+        // The time is that of the last change of the entry or the object; a repeated apply keeps
+        // it.
         if object.is_some() || before.map(|owned| &owned.set) != managers.get(&key).map(|owned| &owned.set) {
             times.insert(key, write.now.to_owned());
         }
@@ -409,8 +417,8 @@ impl FieldManager {
         Ok((object.unwrap_or_else(|| live.clone()), Managed { managers, times }))
     }
 
-    /// The conflicts that remain when fields that client-side apply last set, and that still have that value, count as
-    /// kubectl's own.
+    /// The conflicts that remain after kubectl is credited with the fields that its client-side
+    /// apply last set, if they still have that value.
     fn not_from_client_side_apply(&self, live: &Value, conflicts: Vec<Conflict>) -> Vec<Conflict> {
         let own = || -> Option<Set> {
             let last: Value = serde_json::from_str(meta::annotation(live, LAST_APPLIED)?).ok()?;
@@ -428,8 +436,9 @@ impl FieldManager {
     }
 }
 
-/// What updates of a kind never own: the identity of objects, and the containers at these paths, which are there from the
-/// start and so nobody's; what is in them is owned as usual. Upstream compares with an object that has them.
+/// Fields that updates of a kind never own: the identity of objects, and the containers at these
+/// paths. Such a container exists from creation and has no owner; its fields are owned as usual.
+/// Upstream compares with an object that has these containers.
 pub fn never_owned(always_there: &[Vec<String>]) -> Arc<Set> {
     if always_there.is_empty() {
         return NEVER_OWNED.clone();
@@ -442,7 +451,7 @@ pub fn never_owned(always_there: &[Vec<String>]) -> Arc<Set> {
     Arc::new(set)
 }
 
-/// Who an update of `object` is made by.
+/// Identity of the manager that updates `object`.
 fn update_identity(object: &Value, write: Write<'_>) -> Identity {
     Identity {
         manager: write.manager.to_owned(),
@@ -452,9 +461,10 @@ fn update_identity(object: &Value, write: Write<'_>) -> Identity {
     }
 }
 
-/// The list that counts: the stored one, unless the client sends a new one with the object itself.
+/// The list to use: the stored one, unless the client sends a new one with the main resource.
 fn current_managed(stored: Option<&Value>, sent: Option<&Value>, subresource: &str) -> Managed {
-    // What cannot be read is treated as absent: an update must not fail for what somebody else wrote.
+    // An unreadable list is treated as absent: another client's bad data must not make an update
+    // fail.
     let decode = |entries: Option<&Value>| Managed::decode(entries.unwrap_or(&Value::Null)).unwrap_or_default();
     if subresource.is_empty() {
         if is_reset(sent) {
@@ -468,12 +478,12 @@ fn current_managed(stored: Option<&Value>, sent: Option<&Value>, subresource: &s
     decode(stored)
 }
 
-/// A list of ours as a value.
+/// A list that this server packed, as a value.
 fn unpacked(text: &str) -> Value {
     serde_json::from_str(text).expect("entries are written as JSON")
 }
 
-/// Whether a list that was sent is the stored one, packed or not.
+/// True if the list that was sent equals the stored one, packed or not.
 fn is_same_list(sent: &Value, stored: &Value) -> bool {
     match packed::text_of(stored) {
         Some(text) => sent.to_string().as_str() == text,
@@ -489,7 +499,8 @@ fn store(object: &mut Value, managed: &Managed) {
     }
 }
 
-/// Keeps the annotation of client-side apply true, so that the object can be applied that way again.
+/// Updates the annotation of client-side apply, so that client-side apply keeps working on the
+/// object.
 fn remember_applied(object: &mut Value, applied: &Value) {
     let mut applied = applied.clone();
     meta::take_managed_fields(&mut applied);
@@ -503,7 +514,7 @@ fn remember_applied(object: &mut Value, applied: &Value) {
     }
 }
 
-/// What a configuration that does not have its type is refused with.
+/// The error for a configuration that does not match its type.
 fn untyped(error: &TypeError, applied: &Value, gvk: &GroupVersionKind) -> Status {
     let (namespace, name) = (meta::namespace(applied), meta::name(applied));
     Status::bad_request(format!("failed to create typed patch object ({namespace}/{name}; {gvk}): {error}"))
@@ -517,7 +528,8 @@ fn status_of(error: ApplyError, managed: &Managed, applied: &Value, gvk: &GroupV
     }
 }
 
-/// The fields of an object that one manager applied, with name and namespace: what it would apply again.
+/// The fields of an object that one manager applied, with name and namespace: a configuration it
+/// could apply again.
 pub fn extract_applied(
     types: &Types,
     root: &TypeRef,
@@ -537,7 +549,8 @@ pub fn extract_applied(
     Ok(Some(extract(types, root, object, &owned.set.leaves(), false)?))
 }
 
-/// The name of a manager: what the client calls itself, else the first word of its user agent, cut to what is allowed.
+/// The manager's name: the client's `fieldManager`, else the first word of its user agent, cut to
+/// the allowed length.
 pub fn manager_name(field_manager: &str, user_agent: &str) -> String {
     if !field_manager.is_empty() {
         return field_manager.to_owned();
@@ -546,7 +559,7 @@ pub fn manager_name(field_manager: &str, user_agent: &str) -> String {
     let mut end = 0;
     for (at, c) in name.char_indices() {
         let next = at + c.len_utf8();
-        // What cannot be printed ends the name.
+        // The first unprintable character ends the name.
         if next > FIELD_MANAGER_BYTES_MAX || c.is_control() {
             break;
         }
@@ -585,7 +598,7 @@ mod tests {
     }
 
     #[test]
-    fn an_apply_takes_back_only_what_nobody_else_wants() {
+    fn an_apply_removes_only_fields_without_other_owners() {
         let manager = manager();
         let first =
             manager.apply(None, &object(json!({"a": 1, "b": 1})), &gvk(), write("one"), false).expect("applies");
@@ -596,7 +609,7 @@ mod tests {
     }
 
     #[test]
-    fn a_different_value_of_somebody_elses_field_conflicts() {
+    fn a_different_value_of_another_managers_field_conflicts() {
         let manager = manager();
         let first = manager.apply(None, &object(json!({"a": 1})), &gvk(), write("one"), false).expect("applies");
         let refused =

@@ -1,7 +1,8 @@
 //! Merging an applied object over a live one.
 //!
-//! What is applied wins; what is not mentioned stays. Items that only live in the object keep their places relative to
-//! the items they stand before; applied items come in the order they were applied in.
+//! Applied values replace live ones; fields that the configuration omits stay. Items that only the
+//! live object has keep their position before the items that follow them. Applied items keep the
+//! order of the configuration.
 
 use std::collections::BTreeMap;
 
@@ -63,7 +64,7 @@ impl Merger<'_> {
         let empty = Map::new();
         let live_map = live.and_then(Value::as_object).unwrap_or(&empty);
         let applied_map = applied.and_then(Value::as_object).unwrap_or(&empty);
-        // Null and empty differ, and there is nothing to merge: the applied one counts.
+        // Null and empty maps differ and have nothing to merge: the applied value is used.
         if map.relationship == Relationship::Atomic || (live_map.is_empty() && applied_map.is_empty()) {
             return Ok(applied.or(live).cloned());
         }
@@ -104,7 +105,7 @@ impl Merger<'_> {
         let applied_elements = elements(self.types, list, applied_items, path)?;
         let mut live_at: BTreeMap<&PathElement, Option<&Value>> = BTreeMap::new();
         for (element, item) in live_elements.iter().zip(live_items) {
-            // Of a duplicated item no single copy can be merged with.
+            // A duplicated live item cannot be merged: the applied item does not identify one copy.
             live_at.entry(element).and_modify(|found| *found = None).or_insert(Some(item));
         }
         let mut applied_at: BTreeMap<&PathElement, usize> = BTreeMap::new();
@@ -114,7 +115,8 @@ impl Merger<'_> {
             }
         }
         let mut merged = Vec::with_capacity(live_items.len().max(applied_items.len()));
-        // The applied items that live too, in applied order: the next of them is how far the live list may be walked.
+        // Applied items that are also live, in applied order: the live list is copied up to the
+        // next of them.
         let mut shared = applied_elements.iter().filter(|element| live_at.contains_key(element)).peekable();
         let mut cursor = 0;
         let keep_live =

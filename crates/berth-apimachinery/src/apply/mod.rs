@@ -1,8 +1,9 @@
-//! Server-side apply: every field of an object has owners, and a change says whose field it takes.
+//! Server-side apply: managers own fields, and a write that changes another manager's field
+//! conflicts with it.
 //!
-//! From the bottom: paths and sets of fields, the types that say what a field is, walks over typed
-//! values (which fields it has, merging, comparing, removing), the updater that computes ownership, and the life of
-//! `metadata.managedFields` around it.
+//! The modules, from the bottom: paths and sets of fields; types, which define the fields of an
+//! object; walks over typed values (field sets, merging, comparing, removing); the updater, which
+//! computes ownership; and the maintenance of `metadata.managedFields`.
 //!
 //! Source: Kubernetes' documentation "Server-Side Apply" and KEP-555.
 

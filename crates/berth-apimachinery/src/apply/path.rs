@@ -6,7 +6,8 @@ use std::fmt;
 use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 use serde_json::{Map, Value};
 
-/// One step: a field or map key, a list item by its keys, a set item by its value, or a list item by its index.
+/// One step: a field or map key, a list item by its keys, a set item by its value, or a list item
+/// by its index.
 #[derive(Clone, Debug)]
 pub enum PathElement {
     /// `f:name`
@@ -37,7 +38,8 @@ impl PathElement {
         PathElement::Key(keys)
     }
 
-    /// Reads the text form. A kind this version does not know is `None`, so that newer data stays readable.
+    /// Reads the text form. Returns `None` for an unknown kind of step, so that newer data stays
+    /// readable.
     pub fn parse(text: &str) -> Result<Option<Self>, PathError> {
         let malformed = |why: &str| PathError(format!("{}: {why}", crate::field::quote(text)));
         let (kind, rest) = text
@@ -54,7 +56,7 @@ impl PathElement {
         }))
     }
 
-    /// The text form, as in `fieldsV1`.
+    /// The text form used in `fieldsV1`.
     pub fn to_text(&self) -> String {
         match self {
             PathElement::Field(name) => ["f:", name].concat(),
@@ -77,7 +79,7 @@ impl PathElement {
     }
 }
 
-/// The keys of a keyed step, as they are written.
+/// The keys of a keyed step, in their written form.
 struct Keys(Vec<(String, Value)>);
 
 impl<'de> Deserialize<'de> for Keys {
@@ -95,7 +97,7 @@ impl<'de> Visitor<'de> for Keys {
 
     fn visit_map<A: MapAccess<'de>>(mut self, mut map: A) -> Result<Keys, A::Error> {
         while let Some((key, value)) = map.next_entry::<String, Value>()? {
-            // Of a key that is there twice the last one counts.
+            // The last of duplicate keys is used.
             self.0.retain(|(other, _)| *other != key);
             self.0.push((key, value));
         }
@@ -134,7 +136,7 @@ impl PartialEq for PathElement {
 impl Eq for PathElement {}
 
 impl fmt::Display for PathElement {
-    /// The form of conflict messages: `.field`, `[key="value"]`, `[="value"]`, `[0]`.
+    /// The form used in conflict messages: `.field`, `[key="value"]`, `[="value"]`, `[0]`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             PathElement::Field(name) => write!(f, ".{name}"),
@@ -148,7 +150,8 @@ impl fmt::Display for PathElement {
     }
 }
 
-/// The total order of values: numbers (by size, whatever their spelling), texts, booleans, lists, maps, null.
+/// The total order of values: numbers (by size, whatever their spelling), strings, booleans, lists,
+/// maps, null.
 pub fn compare_values(a: &Value, b: &Value) -> Ordering {
     fn rank(value: &Value) -> u8 {
         match value {

@@ -1,7 +1,7 @@
-//! Old field sets under a new schema.
+//! Migrates stored field sets to a changed schema.
 //!
-//! When a container has become atomic without a change of version, whoever owned a part of it now owns all of it.
-//! The other way round nothing has to happen: a container path stays what it is.
+//! If a container became atomic within a version, every owner of one of its parts now owns the
+//! whole container. If it became granular, nothing changes: the container's path remains a member.
 
 use serde_json::Value;
 
@@ -10,7 +10,7 @@ use super::set::Set;
 use super::types::{DEDUCED, MapType, Relationship, TypeRef, Types};
 use super::walk::{Shape, TypeError, shapes};
 
-/// The set as it must be under this type, or `None` if it can stay, which is nearly always.
+/// The set rewritten for this type, or `None` if the set already fits, which is the usual case.
 pub fn reconcile(types: &Types, type_ref: &TypeRef, value: &Value, set: &Set) -> Result<Option<Set>, TypeError> {
     if !enters_atomic(types, type_ref, Some(value), set)? {
         return Ok(None);
@@ -19,7 +19,7 @@ pub fn reconcile(types: &Types, type_ref: &TypeRef, value: &Value, set: &Set) ->
     Ok((rewritten != *set).then_some(rewritten))
 }
 
-/// Whether the set names a part of something atomic.
+/// True if the set contains a part of an atomic value.
 fn enters_atomic(types: &Types, type_ref: &TypeRef, value: Option<&Value>, set: &Set) -> Result<bool, TypeError> {
     let atom = shapes(types, type_ref, &[])?;
     match atom.shape(value.unwrap_or(&Value::Null)) {
@@ -49,7 +49,7 @@ fn enters_atomic(types: &Types, type_ref: &TypeRef, value: Option<&Value>, set: 
     }
 }
 
-/// Whether the node itself must be owned, and what is to be owned below it.
+/// Whether the node itself must be owned, and the set to own below it.
 fn walk(types: &Types, type_ref: &TypeRef, value: Option<&Value>, set: &Set) -> Result<(bool, Set), TypeError> {
     let atom = shapes(types, type_ref, &[])?;
     match atom.shape(value.unwrap_or(&Value::Null)) {
@@ -70,8 +70,8 @@ fn walk(types: &Types, type_ref: &TypeRef, value: Option<&Value>, set: &Set) -> 
         }
         Shape::List(list) if list.relationship == Relationship::Atomic => Ok((!set.is_empty(), Set::new())),
         Shape::List(list) => {
-            // Which item a step means is not looked up: that would cost more than all the rest, and only items of any type
-            // could tell something new by their value.
+            // The item that a step identifies is not looked up: that would dominate the cost, and
+            // only items of untyped lists could change the result.
             let mut rewritten = Set::new();
             for (element, member, below) in set.entries() {
                 put(types, Some((&list.element, None)), element, member, below, &mut rewritten)?;
@@ -101,13 +101,13 @@ fn put(
     Ok(())
 }
 
-/// Maps that hold whatever comes have no granularity of their own to change.
+/// Maps without declared fields have no granularity that a schema change could alter.
 fn is_deduced(map: &MapType) -> bool {
     map.fields.is_empty() && map.element == Some(TypeRef::Named(DEDUCED.to_owned(), None))
 }
 
-/// The set with every named struct field that has members below it a member itself, so that taking the set out takes
-/// the emptied structs along.
+/// The set, extended by every named struct field that has members below it. Removing the set then
+/// also removes the emptied structs.
 pub(super) fn with_named_fields(types: &Types, type_ref: &TypeRef, set: &Set) -> Set {
     let Some(atom) = types.resolve(type_ref) else { return set.clone() };
     let mut result = Set::new();

@@ -1,4 +1,4 @@
-//! Taking fields out of an object, and taking an object down to given fields.
+//! Removes fields from an object, or reduces an object to given fields.
 
 use serde_json::{Map, Value};
 
@@ -7,12 +7,12 @@ use super::set::Set;
 use super::types::{Relationship, TypeRef, Types};
 use super::walk::{Shape, TypeError, shapes};
 
-/// The value without the fields of a set. A container that loses everything becomes null.
+/// The value without the fields of a set. A container that loses all its fields becomes null.
 pub fn remove(types: &Types, type_ref: &TypeRef, value: &Value, fields: &Set) -> Result<Value, TypeError> {
     Cutter { types, keep: false, with_keys: false }.value(type_ref, value, fields)
 }
 
-/// Only the fields of a set. Keys of list items are kept only if they are in the set, or if asked for.
+/// Only the fields of a set. Keys of list items are kept if they are in the set, or if requested.
 pub fn extract(
     types: &Types,
     type_ref: &TypeRef,
@@ -25,7 +25,7 @@ pub fn extract(
 
 struct Cutter<'a> {
     types: &'a Types,
-    /// Keep what is in the set, instead of what is not.
+    /// True to keep the fields of the set, false to remove them.
     keep: bool,
     with_keys: bool,
 }
@@ -71,7 +71,7 @@ impl Cutter<'_> {
         }
     }
 
-    /// What is left of an entry or item; `None` if nothing.
+    /// The remainder of an entry or item; `None` if nothing remains.
     fn part(
         &self,
         type_ref: &TypeRef,

@@ -1,8 +1,9 @@
 //! Sets of paths to fields, and their compact form `fieldsV1`.
 //!
-//! A set is a tree: each node says whether it is a member itself and what is below it. A node that is neither a member
-//! nor has members below does not exist, so two sets are equal exactly if their trees are. Trees share what they have in
-//! common: a copy costs nothing, and most of what a write does to a manager's set is to leave it alone.
+//! A set is a tree: each node says whether it is a member and which nodes are below it. A node that
+//! is no member and has no members below it does not exist, so two sets are equal exactly if their
+//! trees are. Sets share subtrees: a copy is cheap, and most writes leave most of a manager's set
+//! unchanged.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -22,8 +23,8 @@ pub struct Set {
     nodes: Nodes,
 }
 
-/// One level of the tree: steps in their order. Levels are short and mostly read, so they are one piece of memory each.
-/// Copied when it is written to while somebody else has it too.
+/// One level of the tree, ordered by step. Levels are short and mostly read, so each is one
+/// allocation, copied on write while it is shared.
 #[derive(Clone, Default)]
 struct Nodes(Option<Arc<Vec<(PathElement, Node)>>>);
 
@@ -50,10 +51,10 @@ impl Nodes {
         Some(&nodes[at].1)
     }
 
-    /// The node of a step, which is there after this.
+    /// The node of a step, created if it is missing.
     fn entry(&mut self, element: PathElement) -> &mut Node {
         let nodes = Arc::make_mut(self.0.get_or_insert_default());
-        // What is read comes in order.
+        // Sets are read in order, so the last node is the likely place.
         let at = match nodes.last() {
             Some((last, _)) if *last < element => Err(nodes.len()),
             _ => nodes.binary_search_by(|(other, _)| other.cmp(&element)),
@@ -65,7 +66,7 @@ impl Nodes {
         &mut nodes[at].1
     }
 
-    /// Of nodes in the order of their steps.
+    /// A level made of nodes that are ordered by step.
     fn of(nodes: Vec<(PathElement, Node)>) -> Self {
         Nodes((!nodes.is_empty()).then(|| Arc::new(nodes)))
     }
@@ -115,12 +116,12 @@ impl Set {
         Set::default()
     }
 
-    /// Whether there is no member.
+    /// True if the set has no members.
     pub fn is_empty(&self) -> bool {
         self.nodes.is_empty()
     }
 
-    /// Adds a path. The empty path stands for nothing.
+    /// Adds a path. The empty path is ignored.
     pub fn insert(&mut self, path: &[PathElement]) {
         let Some((first, rest)) = path.split_first() else { return };
         let node = self.nodes.entry(first.clone());
@@ -136,7 +137,7 @@ impl Set {
         self.nodes.entry(element).member = true;
     }
 
-    /// Adds everything of a set below one step.
+    /// Adds all members of a set below one step.
     pub(super) fn insert_below(&mut self, element: PathElement, below: Set) {
         if !below.is_empty() {
             let node = self.nodes.entry(element);
@@ -145,7 +146,7 @@ impl Set {
         }
     }
 
-    /// Adds a path and everything of a set below it.
+    /// Adds a path and all members of a set below it.
     pub(super) fn insert_whole(&mut self, path: &[PathElement], below: Set) {
         match path {
             [] => *self = std::mem::take(self).union(below),
@@ -158,7 +159,7 @@ impl Set {
         }
     }
 
-    /// Whether the path itself is a member.
+    /// True if the path itself is a member.
     pub fn has(&self, path: &[PathElement]) -> bool {
         match path {
             [] => false,
@@ -171,7 +172,7 @@ impl Set {
         self.nodes.get(element).is_some_and(|node| node.member)
     }
 
-    /// Whether some path is a member of both.
+    /// True if some path is a member of both sets.
     pub fn intersects(&self, other: &Set) -> bool {
         let (small, large) = if self.nodes.len() <= other.nodes.len() { (self, other) } else { (other, self) };
         small.nodes.iter().any(|(element, mine)| {
@@ -182,7 +183,7 @@ impl Set {
         })
     }
 
-    /// Whether every member of the other set is one of this set.
+    /// True if every member of the other set is a member of this set.
     pub fn has_all(&self, other: &Set) -> bool {
         other.nodes.iter().all(|(element, theirs)| {
             self.nodes
@@ -191,17 +192,17 @@ impl Set {
         })
     }
 
-    /// What is below one step, if anything.
+    /// The set below one step, if there is one.
     pub(super) fn below(&self, element: &PathElement) -> Option<&Set> {
         self.nodes.get(element).map(|node| &node.below).filter(|below| !below.is_empty())
     }
 
-    /// Step by step: the step, whether it is a member, and what is below.
+    /// The entries of the first level: the step, whether it is a member, and the set below it.
     pub(super) fn entries(&self) -> impl Iterator<Item = (&PathElement, bool, &Set)> {
         self.nodes.iter().map(|(element, node)| (element, node.member, &node.below))
     }
 
-    /// Every path: the members of a level, then what is below them.
+    /// All member paths: the members of a level, followed by those below them.
     pub fn paths(&self) -> Vec<Vec<PathElement>> {
         fn walk(set: &Set, prefix: &mut Vec<PathElement>, paths: &mut Vec<Vec<PathElement>>) {
             for (element, _) in set.nodes.iter().filter(|(_, node)| node.member) {
@@ -220,7 +221,7 @@ impl Set {
         paths
     }
 
-    /// Members of either.
+    /// Union of two sets.
     #[must_use]
     pub fn union(mut self, other: Set) -> Set {
         if self.is_empty() {
@@ -245,7 +246,7 @@ impl Set {
         self
     }
 
-    /// Members of both.
+    /// Intersection of two sets.
     #[must_use]
     pub fn intersection(&self, other: &Set) -> Set {
         let both = self.nodes.iter().filter_map(|(element, mine)| {
@@ -256,7 +257,7 @@ impl Set {
         Set { nodes: Nodes::of(both.collect()) }
     }
 
-    /// Members of this one alone.
+    /// Members of this set that are not members of the other.
     #[must_use]
     pub fn difference(&self, other: &Set) -> Set {
         if !self.intersects(other) {
@@ -274,7 +275,7 @@ impl Set {
         Set { nodes: Nodes::of(mine.collect()) }
     }
 
-    /// Members of this one that neither are members of the other nor lie below one.
+    /// Members of this set that neither are members of the other nor lie below one.
     #[must_use]
     pub fn recursive_difference(&self, other: &Set) -> Set {
         if other.is_empty() || self.is_empty() {
@@ -291,7 +292,7 @@ impl Set {
         Set { nodes: Nodes::of(mine.collect()) }
     }
 
-    /// Members without members below them.
+    /// Members that have no members below them.
     #[must_use]
     pub fn leaves(&self) -> Set {
         let leaves = self.nodes.iter().map(|(element, node)| {
@@ -301,7 +302,7 @@ impl Set {
         Set { nodes: Nodes::of(leaves.collect()) }
     }
 
-    /// The members a pattern keeps.
+    /// The members that the pattern keeps.
     #[must_use]
     pub fn filtered(&self, pattern: &Pattern) -> Set {
         if pattern.everything {
@@ -341,14 +342,15 @@ impl Set {
         Ok(set)
     }
 
-    /// Reads the text of the `fieldsV1` form; the same as reading the text's value, without making that.
+    /// Reads the text of the `fieldsV1` form directly, without parsing it to a JSON value first.
     pub fn from_fields_v1_text(text: &str) -> Result<Self, PathError> {
         let mut reader = serde_json::Deserializer::from_str(text);
         let read = Level.deserialize(&mut reader).and_then(|level| reader.end().map(|()| level));
         read.map(|level| level.set).map_err(|error| PathError(error.to_string()))
     }
 
-    /// The `fieldsV1` form as a value. Key order is that of the map type; see [`Set::to_fields_v1_text`] for the canonical one.
+    /// The `fieldsV1` form as a value. The map type determines key order;
+    /// [`Set::to_fields_v1_text`] has the canonical one.
     pub fn to_fields_v1(&self) -> Value {
         let mut map = Map::new();
         for (element, node) in self.nodes.iter() {
@@ -390,7 +392,7 @@ impl Set {
                 }
             }
         } else {
-            // Steps of other kinds are ordered by what they mean, not by their texts.
+            // Steps of other kinds are ordered by value, not by their text.
             let mut below: Vec<(String, &Node)> =
                 self.nodes.iter().map(|(element, node)| (element.to_text(), node)).collect();
             below.sort_by(|(a, _), (b, _)| a.cmp(b));
@@ -401,7 +403,7 @@ impl Set {
         out.push('}');
     }
 
-    /// The canonical `fieldsV1` text: fields, keys, values, indexes, each by value.
+    /// The canonical `fieldsV1` text: fields, keys, values, indexes, each ordered by value.
     pub fn to_fields_v1_text(&self) -> String {
         let mut text = String::new();
         self.write(false, &mut text);
@@ -427,8 +429,8 @@ impl Set {
         text.push('}');
     }
 
-    /// The fields of a value without a schema: list items that are maps with a scalar `key`, `id` or `name` are keyed by
-    /// those, other items by their index.
+    /// The fields of a value without a schema. List items that are maps with a scalar `key`, `id`
+    /// or `name` are keyed by those fields, other items by their index.
     pub fn of_schemaless(value: &Value) -> Set {
         fn walk(value: &Value, path: &mut Vec<PathElement>, set: &mut Set) {
             match value {
@@ -464,19 +466,19 @@ impl Set {
     }
 }
 
-/// Which paths to keep: a tree of steps, any of which may be a wildcard.
+/// The paths to keep: a tree of steps, any of which may be a wildcard.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Pattern {
     /// Keep everything below.
     pub everything: bool,
-    /// Steps and what to keep below them; `None` matches every step.
+    /// Steps and the pattern below each; a step of `None` matches every step.
     pub members: Vec<(Option<PathElement>, Pattern)>,
 }
 
 impl Pattern {
     fn below(&self, element: &PathElement) -> Option<Pattern> {
         let mut found: Option<Pattern> = None;
-        // A wildcard speaks for every step, also for those named beside it.
+        // A wildcard matches every step, also steps that are listed beside it.
         let wildcard = self.members.iter().any(|(member, _)| member.is_none());
         for (member, below) in &self.members {
             let matches = if wildcard { member.is_none() } else { member.as_ref() == Some(element) };
@@ -490,7 +492,7 @@ impl Pattern {
     }
 }
 
-/// Appends a JSON string of two parts, of which the first needs no escape.
+/// Appends a JSON string made of two parts. The first part needs no escaping.
 pub(super) fn put_text(out: &mut String, prefix: &str, text: &str) {
     out.push('"');
     out.push_str(prefix);
@@ -503,8 +505,8 @@ pub(super) fn put_text(out: &mut String, prefix: &str, text: &str) {
     out.push('"');
 }
 
-/// Sets by their `fieldsV1` texts, of those read lately. What a controller owns of its objects is mostly the same text for
-/// every object, and sets share their trees, so that most lists of owners are read without reading them.
+/// A cache of recently read sets by `fieldsV1` text. Most objects of a controller have the same
+/// text, and sets share their trees, so most ownership lists are served without parsing.
 #[derive(Debug, Default)]
 pub struct ReadSets(Mutex<Generations>);
 
@@ -514,9 +516,10 @@ struct Generations {
     old: HashMap<Box<str>, Set>,
 }
 
-/// Sets in a generation; a full one becomes the old one, and what is not asked for again goes with that.
+/// Sets per generation. A full generation becomes the old one; sets that are not read again are
+/// dropped with it.
 const GENERATION_MAX: usize = 512;
-/// Longer texts are those of single objects.
+/// Longer texts are not cached: they belong to single objects.
 const REMEMBERED_BYTES_MAX: usize = 8 * 1024;
 
 impl ReadSets {
@@ -543,7 +546,7 @@ impl ReadSets {
 /// Reads one level of a `fieldsV1` text.
 struct Level;
 
-/// What a level says: the members below, and whether the step to it is a member itself.
+/// The parsed content of a level: the members below it, and whether the step to it is a member.
 struct Read {
     set: Set,
     itself: bool,
@@ -607,7 +610,7 @@ mod tests {
     }
 
     #[test]
-    fn texts_are_read_and_written_as_values_are() {
+    fn field_sets_read_and_write_the_same_as_text_and_as_values() {
         for fields in [
             json!({}),
             json!({"f:a": {".": {}, "k:{\"name\":\"x\"}": {"f:b": {}}}, "f:c": {}}),
@@ -627,7 +630,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_read_lately_is_shared_and_the_rest_forgotten() {
+    fn recently_read_sets_are_shared_and_old_ones_dropped() {
         let sets = ReadSets::default();
         let text = |i: usize| format!("{{\"f:{i}\":{{}}}}");
         let first = sets.read(&text(0)).expect("parses");

@@ -1,7 +1,8 @@
-//! The types apply works by: what is one leaf, what is a struct, a map, a set, a keyed list.
+//! The type model of server-side apply: scalars, structs, maps, sets and keyed lists.
 //!
-//! A [`Types`] is made once per kind and version, from a [`Schema`], or read from the structured-merge-diff form. A type may
-//! allow several shapes at once (anything goes where a schema preserves unknown fields); the value decides.
+//! A [`Types`] is made once per kind and version, from a [`Schema`] or from the
+//! structured-merge-diff form. A type may allow several shapes (any shape where a schema preserves
+//! unknown fields); the value then decides.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,58 +13,58 @@ use super::path::PathElement;
 use crate::builtin;
 use crate::schema::{AdditionalProperties, ListType as SchemaListType, Schema, Type};
 
-/// What a scalar may be.
+/// The kinds of scalar.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scalar {
-    /// Text.
+    /// A string.
     String,
     /// Any number.
     Numeric,
-    /// True or false.
+    /// A boolean.
     Boolean,
-    /// Anything.
+    /// Any scalar.
     Untyped,
 }
 
-/// Whether a container is owned as a whole or part by part.
+/// Whether a container is owned as a whole or field by field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Relationship {
-    /// As a whole.
+    /// Owned as a whole.
     Atomic,
-    /// Field by field, or item by item.
+    /// Owned field by field, or item by item.
     Granular,
 }
 
-/// The shapes a value may have.
+/// The shapes that a value of a type may have.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Atom {
-    /// As a scalar.
+    /// The scalar shape, if allowed.
     pub scalar: Option<Scalar>,
-    /// As a list.
+    /// The list shape, if allowed.
     pub list: Option<Arc<List>>,
-    /// As a map.
+    /// The map shape, if allowed.
     pub map: Option<Arc<MapType>>,
 }
 
-/// A list.
+/// A list type.
 #[derive(Clone, Debug, PartialEq)]
 pub struct List {
-    /// Items.
+    /// Type of the items.
     pub element: TypeRef,
-    /// Atomic, or told apart by value or keys.
+    /// Atomic, or granular with items identified by value or by keys.
     pub relationship: Relationship,
     /// The key fields of items; empty for sets.
     pub keys: Vec<String>,
 }
 
-/// A struct, a map, or both.
+/// A map type: a struct, a free map, or both.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MapType {
-    /// Declared fields.
+    /// Declared fields of a struct.
     pub fields: BTreeMap<String, Field>,
-    /// Entries beyond the declared fields; `None` where there may be none.
+    /// Type of entries beyond the declared fields; `None` if none are allowed.
     pub element: Option<TypeRef>,
-    /// Atomic, or field by field.
+    /// Atomic, or granular by field.
     pub relationship: Relationship,
 }
 
@@ -72,31 +73,31 @@ pub struct MapType {
 pub struct Field {
     /// Its type.
     pub type_ref: TypeRef,
-    /// Its default, for list keys that are not sent.
+    /// Its default, used for list keys that the client omits.
     pub default: Option<Value>,
 }
 
-/// A type by name or in place.
+/// A type, referenced by name or given inline.
 #[derive(Clone, Debug, PartialEq)]
 pub enum TypeRef {
-    /// By name, perhaps with another relationship than the named type says.
+    /// By name, with an optional relationship that overrides the named type's.
     Named(String, Option<Relationship>),
-    /// In place.
+    /// Inline.
     Inline(Atom),
 }
 
-/// Type names and what they stand for.
+/// The named types.
 #[derive(Clone, Debug, Default)]
 pub struct Types {
     named: BTreeMap<String, Atom>,
 }
 
-/// The type of values without a schema: maps field by field, lists and scalars as a whole.
+/// The type of values without a schema: maps are granular, lists and scalars atomic.
 pub const DEDUCED: &str = "__untyped_deduced_";
 const UNTYPED_ATOMIC: &str = "__untyped_atomic_";
 
-/// Fills in the defaults of a built-in definition's fields: a port without a protocol is the one with TCP, for who owns it
-/// too.
+/// Adds the defaults of a built-in definition's fields. For ownership too, a port without a
+/// protocol is a TCP port.
 fn state_defaults(definition: &str, atom: &mut Atom) {
     let Some(map) = &mut atom.map else { return };
     for (name, field) in &mut Arc::make_mut(map).fields {
@@ -134,7 +135,8 @@ impl Types {
         self.named.insert(DEDUCED.to_owned(), deduced);
     }
 
-    /// What a reference stands for; `None` for an unknown name, or a relationship laid over something that is no container.
+    /// The type behind a reference; `None` for an unknown name, or if the relationship overrides
+    /// that of a scalar.
     pub fn resolve<'a>(&'a self, type_ref: &'a TypeRef) -> Option<std::borrow::Cow<'a, Atom>> {
         use std::borrow::Cow;
         match type_ref {
@@ -149,7 +151,8 @@ impl Types {
         }
     }
 
-    /// Reads the structured-merge-diff form: `{"types": [{"name": ..., "map"|"list"|"scalar": ...}]}`.
+    /// Reads the structured-merge-diff form: `{"types": [{"name": ..., "map"|"list"|"scalar":
+    /// ...}]}`.
     pub fn from_definition(definition: &Value) -> Self {
         let mut types = Types::default();
         for entry in definition.get("types").and_then(Value::as_array).into_iter().flatten() {
@@ -169,7 +172,7 @@ impl Types {
             && !schema.preserve_unknown_fields
             && schema.additional_properties.is_none()
         {
-            // Every whole object has declared fields.
+            // Whole objects allow only declared fields.
             Arc::make_mut(map).element = None;
         }
         if let TypeRef::Inline(atom) = root {
@@ -189,7 +192,7 @@ impl Types {
         if let Some(reference) = &schema.reference {
             let name = reference.name.clone();
             if !self.named.contains_key(&name) {
-                // Announced before it is complete, so that a definition may mention itself.
+                // Registered before it is complete, because a definition may refer to itself.
                 self.named.insert(name.clone(), Atom::default());
                 let mut atom = match self.convert(schema.target_or_empty()) {
                     TypeRef::Inline(atom) => atom,
@@ -201,7 +204,7 @@ impl Types {
             return TypeRef::Named(name, schema.atomic_map.then_some(Relationship::Atomic));
         }
         let scalar = |scalar: Scalar| TypeRef::Inline(Atom { scalar: Some(scalar), ..Atom::default() });
-        // Times are texts on the wire but types of their own to apply, like quantities.
+        // Times are strings on the wire but untyped scalars here, as are quantities.
         if schema.int_or_string || schema.quantity || schema.format == "date-time" {
             return scalar(Scalar::Untyped);
         }
@@ -219,7 +222,8 @@ impl Types {
                     Some(SchemaListType::Set) => (Relationship::Granular, Vec::new()),
                     Some(SchemaListType::Map) => (Relationship::Granular, schema.list_map_keys.clone()),
                     Some(SchemaListType::Atomic) => (Relationship::Atomic, Vec::new()),
-                    // Built-in fields without a list type are told apart as strategic merge patch does it.
+                    // Items of built-in lists without a list type are identified by the strategic
+                    // merge patch key.
                     None if merges => (Relationship::Granular, schema.patch_merge_key.iter().cloned().collect()),
                     None => (Relationship::Atomic, Vec::new()),
                 };
@@ -241,14 +245,16 @@ impl Types {
                         let type_ref = scalar(Scalar::String);
                         fields.entry(name.to_owned()).or_insert(Field { type_ref, default: None });
                     }
-                    // What a schema says of metadata are rules for its values; its fields are those of every object.
+                    // A schema's rules for metadata concern its values; the fields of metadata are
+                    // those of every object.
                     fields.insert("metadata".to_owned(), Field { type_ref: object_meta(), default: None });
                 }
                 let element = match &schema.additional_properties {
                     Some(AdditionalProperties::Schema(entry)) => Some(self.convert(entry)),
                     _ if schema.preserve_unknown_fields => Some(TypeRef::Named(DEDUCED.to_owned(), None)),
                     Some(AdditionalProperties::Allowed(true)) => Some(TypeRef::Named(DEDUCED.to_owned(), None)),
-                    // What an object without declared fields may hold is not apply's to say: pruning takes it away.
+                    // Apply accepts any content in an object without declared fields; pruning
+                    // removes unknown fields.
                     _ if fields.is_empty() => Some(TypeRef::Named(DEDUCED.to_owned(), None)),
                     _ => None,
                 };
@@ -261,7 +267,7 @@ impl Types {
         }
     }
 
-    /// Lays the types every whole object has over the root: apiVersion, kind, and metadata with its lists.
+    /// Adds the types that every whole object has: apiVersion, kind, and metadata with its lists.
     pub fn with_object_meta(mut self) -> Self {
         let field = |type_ref: TypeRef| Field { type_ref, default: None };
         let text = || TypeRef::Inline(Atom { scalar: Some(Scalar::String), ..Atom::default() });
@@ -277,7 +283,7 @@ impl Types {
 
 const ROOT: &str = "__root_";
 
-/// The type of metadata: that of an object, and of what is embedded in one.
+/// The type of metadata, for objects and embedded objects.
 fn object_meta() -> TypeRef {
     let scalar = |scalar: Scalar| TypeRef::Inline(Atom { scalar: Some(scalar), ..Atom::default() });
     let list = |element: TypeRef, keys: &[&str], relationship: Relationship| {
@@ -322,7 +328,7 @@ fn object_meta() -> TypeRef {
 }
 
 impl MapType {
-    /// The type of an entry; `None` where it may not be.
+    /// The type of an entry; `None` if the entry is not allowed.
     pub(super) fn entry(&self, name: &str) -> Option<&TypeRef> {
         self.fields.get(name).map(|field| &field.type_ref).or(self.element.as_ref())
     }
@@ -429,7 +435,7 @@ pub fn read_ref(value: &Value) -> TypeRef {
     }
 }
 
-/// Lays another relationship over a container; `false` if it is none.
+/// Overrides the relationship of a container; `false` if the type is not a container.
 fn overlay(atom: &mut Atom, relationship: Relationship) -> bool {
     match (&mut atom.map, &mut atom.list) {
         (Some(map), _) => Arc::make_mut(map).relationship = relationship,

@@ -1,8 +1,8 @@
-//! Who owns what after an update or an apply: the core of server-side apply.
+//! The core of server-side apply: computes field owners after an update or an apply.
 //!
-//! Managers are named by opaque texts here; what a name is made of and how sets are kept in an object is the business of
-//! [`super::managed`]. Sets are in the version the manager wrote in, so the updater converts between versions where
-//! the caller knows how.
+//! Managers have opaque names here; [`super::managed`] defines the names and how sets are stored in
+//! an object. A manager's set uses the version that the manager wrote in, so the updater converts
+//! between versions through the caller's [`Versions`].
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -20,27 +20,28 @@ use super::set::{Pattern, Set};
 use super::types::{TypeRef, Types};
 use super::walk::{TypeError, to_set, validate};
 
-/// What one manager owns.
+/// The fields that one manager owns.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Owned {
     /// The fields.
     pub set: Set,
-    /// The version the fields are named in.
+    /// The version whose field names the set uses.
     pub version: String,
-    /// Whether the manager applied (and not updated).
+    /// True if the manager applied, false if it updated.
     pub applied: bool,
 }
 
 /// All managers of an object.
 pub type Managers = BTreeMap<String, Owned>;
 
-/// What changed between two states: per manager the fields that only one of them has, in the later version.
+/// The difference of two states: per manager, the fields that only one state has, in the later
+/// version.
 pub fn managers_difference(before: &Managers, after: &Managers) -> Managers {
     let mut changed = Managers::new();
     for (name, old) in before {
         let new = match after.get(name) {
             None => old.clone(),
-            // Sets of different versions cannot be compared.
+            // Sets in different versions cannot be compared.
             Some(new) if new.version != old.version => new.clone(),
             Some(new) => Owned { set: new.set.difference(&old.set).union(old.set.difference(&new.set)), ..new.clone() },
         };
@@ -54,16 +55,16 @@ pub fn managers_difference(before: &Managers, after: &Managers) -> Managers {
     changed
 }
 
-/// One field two managers want.
+/// A field that two managers want to set.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Conflict {
-    /// Who owns it.
+    /// The manager that owns the field.
     pub manager: String,
     /// The field.
     pub path: Vec<PathElement>,
 }
 
-/// The text of conflicts: by manager, then field by field.
+/// The message of a list of conflicts, ordered by manager and field.
 pub fn conflict_text(conflicts: &[Conflict]) -> String {
     let mut by_manager: BTreeMap<&str, Vec<String>> = BTreeMap::new();
     for conflict in conflicts {
@@ -79,13 +80,13 @@ pub fn conflict_text(conflicts: &[Conflict]) -> String {
     lines.join("\n")
 }
 
-/// Why an update or apply was refused.
+/// Why an update or apply was rejected.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ApplyError {
-    /// Others own the fields.
+    /// Other managers own the fields.
     #[error("{}", conflict_text(.0))]
     Conflicts(Vec<Conflict>),
-    /// An object does not have its type.
+    /// An object does not match its type.
     #[error(transparent)]
     Type(#[from] TypeError),
     /// An object cannot be converted between versions.
@@ -96,36 +97,36 @@ pub enum ApplyError {
 /// Why a conversion failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ConversionError {
-    /// The version is not served any more; managers of that version are forgotten.
+    /// The version is no longer served; managers of that version are dropped.
     NoSuchVersion,
-    /// Anything else; the request fails.
+    /// Any other failure; the request fails.
     Failed(String),
 }
 
-/// The types of a version, and its outermost one.
+/// The types of a version and the reference to its root type.
 #[derive(Clone, Debug)]
 pub struct Typing {
     /// The types.
     pub types: Arc<Types>,
-    /// The outermost one.
+    /// The root type.
     pub root: TypeRef,
 }
 
-/// What the updater asks of its surroundings.
+/// Access to types and conversion, which the caller provides.
 pub trait Versions {
     /// The types of a version.
     fn typing(&self, version: &str) -> Result<Typing, ConversionError>;
 
-    /// The object in another version.
+    /// Converts the object to another version.
     fn convert(&self, object: &Value, from: &str, to: &str) -> Result<Value, ConversionError>;
 }
 
 /// Fields that are never owned, per version.
 #[derive(Clone, Debug)]
 pub enum Ignored {
-    /// These and everything below them.
+    /// These fields and everything below them.
     Fields(Set),
-    /// Everything a pattern does not keep.
+    /// Every field that the pattern does not keep.
     AllBut(Pattern),
 }
 
@@ -145,17 +146,17 @@ impl Ignored {
     }
 }
 
-/// Computes ownership.
+/// Computes field ownership.
 pub struct Updater<'a> {
     /// Types and conversion.
     pub versions: &'a dyn Versions,
     /// Fields that are never owned, per version.
     pub ignored: &'a BTreeMap<String, Ignored>,
-    /// Whether an apply that changes nothing answers with the unchanged object instead of nothing.
+    /// True if an apply that changes nothing returns the unchanged object instead of `None`.
     pub return_unchanged: bool,
 }
 
-/// An object in a version.
+/// An object and the version it is in.
 #[derive(Clone, Copy, Debug)]
 pub struct Versioned<'a> {
     /// The object.
@@ -169,7 +170,8 @@ impl Updater<'_> {
         self.versions.typing(version).map_err(|error| failed(error, version))
     }
 
-    /// `None` if the version is gone. Nothing is copied for the version the object is in.
+    /// Returns `None` if the version is no longer served. Does not copy an object that already has
+    /// the version.
     fn convert<'v>(&self, object: Versioned<'v>, to: &str) -> Result<Option<Cow<'v, Value>>, ApplyError> {
         if object.version == to {
             return Ok(Some(Cow::Borrowed(object.object)));
@@ -181,7 +183,7 @@ impl Updater<'_> {
         }
     }
 
-    /// The object in a version that must be there.
+    /// Converts the object to a version that must be served.
     fn converted(&self, object: Value, from: &str, to: &str) -> Result<Value, ApplyError> {
         if from == to {
             return Ok(object);
@@ -199,7 +201,8 @@ impl Updater<'_> {
         })
     }
 
-    /// Rewrites sets that do not fit the schema any more, and forgets managers of versions that are gone.
+    /// Rewrites sets that no longer fit the schema, and drops managers of versions that are no
+    /// longer served.
     fn reconciled(&self, live: Versioned<'_>, managers: &Managers) -> Result<Managers, ApplyError> {
         let mut result = Managers::new();
         for (name, owned) in managers {
@@ -218,7 +221,8 @@ impl Updater<'_> {
         Ok(result)
     }
 
-    /// Compares old and new in every manager's version (`own` is the comparison in the new object's); takes from the others what changed, or reports them.
+    /// Compares old and new in every manager's version (`own` is the comparison in the new object's
+    /// version). Removes changed fields from other managers, or reports them as conflicts.
     fn take(
         &self,
         old: Versioned<'_>,
@@ -228,7 +232,7 @@ impl Updater<'_> {
         manager: &str,
         force: bool,
     ) -> Result<(Managers, Comparison), ApplyError> {
-        // Per version: what changed, and what went.
+        // Per version: the changed fields and the removed fields.
         let mut comparisons: BTreeMap<String, Option<(Set, Set)>> = BTreeMap::new();
         let parts = |comparison: &Comparison| {
             (comparison.modified.clone().union(comparison.added.clone()), comparison.removed.clone())
@@ -287,8 +291,9 @@ impl Updater<'_> {
         }
     }
 
-    /// What an update within one version changes, and what of it it sets (`never` aside) if nothing goes and nobody but
-    /// its manager owns any of it: then all other owners stay as they are.
+    /// The changes of an update within one version, and the fields it sets (without `never`), if it
+    /// removes no field and no other manager owns a field it sets. All other owners then stay as
+    /// they are.
     pub(super) fn only_adds(
         &self,
         live: &Value,
@@ -307,7 +312,7 @@ impl Updater<'_> {
         let typing = self.typing(version)?;
         for (name, owned) in managers {
             let takes = name != manager && owned.set.intersects(&changed);
-            // A set that does not fit the schema any more is rewritten.
+            // A set that no longer fits the schema must be rewritten.
             if takes || reconcile(&typing.types, &typing.root, live, &owned.set)?.is_some() {
                 return Ok((comparison, None));
             }
@@ -315,7 +320,7 @@ impl Updater<'_> {
         Ok((comparison, Some(changed)))
     }
 
-    /// What the creation of an object sets, `never` aside, as `fieldsV1` text.
+    /// The fields that the creation of an object sets, without `never`, as `fieldsV1` text.
     pub(super) fn created(&self, new: &Value, never: &Set) -> Result<String, ApplyError> {
         let version = crate::meta::api_version(new);
         let typing = self.typing(version)?;
@@ -333,7 +338,8 @@ impl Updater<'_> {
         })
     }
 
-    /// An update replaces the object: the manager takes over what changed, and only that.
+    /// Records an update, which replaces the object: the manager takes over the changed fields
+    /// only.
     pub fn update(
         &self,
         live: Versioned<'_>,
@@ -344,7 +350,7 @@ impl Updater<'_> {
         self.update_compared(live, new, None, managers, manager)
     }
 
-    /// The same when it is known what changed between two objects of one version.
+    /// Records an update whose comparison, within one version, is already known.
     pub(super) fn update_compared(
         &self,
         live: Versioned<'_>,
@@ -370,8 +376,9 @@ impl Updater<'_> {
         Ok(managers)
     }
 
-    /// An apply says everything its manager wants: it owns what it sends, and what it no longer sends goes away
-    /// unless others own it. The object is `None` if nothing changes.
+    /// Applies a configuration, which names all fields the manager wants. The manager owns the
+    /// fields it sends; a field it no longer sends is removed unless another manager owns it. The
+    /// object is `None` if nothing changes.
     pub fn apply(
         &self,
         live: Versioned<'_>,
@@ -396,12 +403,13 @@ impl Updater<'_> {
         let compared = self.comparison_between(live, new, version)?.unwrap_or_default();
         let (mut managers, _) = self.take(live, new, compared, managers, manager, force)?;
         managers.retain(|_, owned| !owned.set.is_empty());
-        // Order counts here, though nobody owns it.
+        // The order of list items counts, though no manager owns it.
         let unchanged = equal_values(&live_here, &pruned);
         Ok(((!unchanged || self.return_unchanged).then_some(pruned), managers))
     }
 
-    /// Removes what the last apply owned and this one does not, unless somebody else owns it.
+    /// Removes fields that the last apply owned and this one omits, unless another manager owns
+    /// them.
     fn prune(
         &self,
         merged: Value,
@@ -425,8 +433,8 @@ impl Updater<'_> {
         self.converted(pruned, &last.version, version)
     }
 
-    /// Puts back what somebody owns. The version of the pruned object comes first, so that fields that other versions
-    /// need to be converted are there again.
+    /// Restores fields that have an owner. The version of the pruned object comes first, so that
+    /// fields that conversion to other versions needs exist again.
     fn add_back_owned(
         &self,
         merged: &Value,
@@ -462,7 +470,7 @@ impl Updater<'_> {
         self.converted(pruned, &at, version)
     }
 
-    /// What a manager's set names of the live object, for extract-and-apply.
+    /// The live fields of a manager's set, for extract-and-apply.
     pub fn extracted(&self, live: Versioned<'_>, owned: &Owned, with_keys: bool) -> Result<Value, ApplyError> {
         let typing = self.typing(&owned.version)?;
         let object = self
@@ -472,7 +480,8 @@ impl Updater<'_> {
     }
 }
 
-/// Puts back what nobody owned below something that was removed: the manager never said it wanted that gone.
+/// Restores fields without an owner that lie below a removed field: the manager never asked to
+/// remove them.
 fn add_back_dangling(typing: &Typing, merged: &Value, pruned: &Value, last: &Set) -> Result<Value, ApplyError> {
     let named = |set: &Set| with_named_fields(&typing.types, &typing.root, set);
     let all = named(&to_set(&typing.types, &typing.root, merged)?);

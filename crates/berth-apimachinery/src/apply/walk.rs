@@ -1,4 +1,4 @@
-//! Checking a value against its type, and the set of fields it has.
+//! Validates a value against its type, and computes the set of fields it has.
 
 use std::borrow::Cow;
 
@@ -8,15 +8,15 @@ use super::path::{PathElement, path_text};
 use super::set::Set;
 use super::types::{Atom, List, MapType, Relationship, Scalar, TypeRef, Types};
 
-/// A value does not have its type.
+/// A value does not match its type.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{}", told(.faults))]
+#[error("{}", fault_text(.faults))]
 pub struct TypeError {
-    /// Each thing that is wrong, with its place in front. One at least.
+    /// The faults, each prefixed with its path. At least one.
     faults: Vec<String>,
 }
 
-/// Most faults of a value that are named.
+/// Maximum number of faults that an error names.
 const FAULTS_MAX: usize = 1000;
 
 impl TypeError {
@@ -25,7 +25,7 @@ impl TypeError {
     }
 }
 
-fn told(faults: &[String]) -> String {
+fn fault_text(faults: &[String]) -> String {
     match faults {
         [fault] => fault.clone(),
         faults => faults.iter().fold("errors:".to_owned(), |text, fault| format!("{text}\n  {fault}")),
@@ -41,7 +41,7 @@ pub(super) fn shapes<'a>(
     types.resolve(type_ref).ok_or_else(|| TypeError::new(path, "schema error: no type found"))
 }
 
-/// The shape a value takes.
+/// The shape of a value.
 #[derive(Clone, Copy)]
 pub(super) enum Shape<'a> {
     Map(&'a MapType),
@@ -51,8 +51,8 @@ pub(super) enum Shape<'a> {
 }
 
 impl Atom {
-    /// The shape of a value: its own, if the type allows that; else (and for null) map before scalar before list, as far as
-    /// the type allows.
+    /// The shape of a value: its own, if the type allows it. Otherwise (and for null) the first
+    /// that the type allows of map, scalar and list.
     pub(super) fn shape(&self, value: &Value) -> Shape<'_> {
         match (value, &self.map, self.scalar, &self.list) {
             (Value::Array(_), _, _, Some(list)) => Shape::List(list),
@@ -65,7 +65,7 @@ impl Atom {
         }
     }
 
-    /// Which shapes a value leaves possible: its own, or all the type has.
+    /// The shapes that a value allows: its own, or, for null, all shapes of the type.
     pub(super) fn possible(&self, value: &Value) -> (bool, bool, bool) {
         let (map, scalar, list) = (self.map.is_some(), self.scalar.is_some(), self.list.is_some());
         match value {
@@ -77,8 +77,8 @@ impl Atom {
     }
 }
 
-/// Checks a value, all of it: the error names everything that is wrong. Duplicate items of keyed lists and sets are refused
-/// unless they are old.
+/// Validates a whole value: the error names every fault. Duplicate items of keyed lists and sets
+/// are rejected unless `allow_duplicates`.
 pub fn validate(types: &Types, type_ref: &TypeRef, value: &Value, allow_duplicates: bool) -> Result<(), TypeError> {
     let mut validator = Validator { types, allow_duplicates, faults: Vec::new() };
     validator.value(type_ref, value, &mut Vec::new());
@@ -144,7 +144,7 @@ impl Validator<'_> {
             };
             let element = match element {
                 Ok(element) => element,
-                // Without a name for it nothing in it can be named.
+                // An item without an identifying step has no path for faults inside it.
                 Err(problem) => {
                     self.note(TypeError::new(path, format!("element {i}: {problem}")));
                     continue;
@@ -177,14 +177,15 @@ pub(super) fn check_scalar(scalar: Scalar, value: &Value, path: &[PathElement]) 
     }
 }
 
-/// The set of fields a value has. Scalars and atomic containers are one field; of granular containers the parts count,
-/// and the container itself only where it is a free map key or list item, or empty.
+/// The set of fields of a value. Scalars and atomic containers are one field. The parts of granular
+/// containers are fields; the container itself is one only if it is a map entry or list item, or
+/// empty.
 pub fn to_set(types: &Types, type_ref: &TypeRef, value: &Value) -> Result<Set, TypeError> {
     let mut path = Vec::new();
     Ok(collect(types, type_ref, value, &mut path)?.below)
 }
 
-/// Whether a node is a member itself, and what is below it.
+/// Whether a node is a member itself, and the set below it.
 #[derive(Default)]
 struct Fields {
     itself: bool,
@@ -223,7 +224,8 @@ fn collect(types: &Types, type_ref: &TypeRef, value: &Value, path: &mut Vec<Path
             let items: &[Value] = value.as_array().map(Vec::as_slice).unwrap_or_default();
             let elements = elements(types, list, items, path)?;
             for (item, element) in items.iter().zip(&elements) {
-                // Of an item that occurs twice only the item as a whole is owned: nobody can say which one is meant.
+                // A duplicated item is owned only as a whole, because its step does not identify
+                // one copy.
                 let duplicated = elements.iter().filter(|other| *other == element).count() > 1;
                 if !duplicated {
                     path.push(element.clone());
@@ -282,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_that_is_wrong_is_named() {
+    fn every_fault_is_reported() {
         let object = json!({"apiVersion": "x.dev/v1", "kind": "X", "metadata": {"name": "x", "odd": 1}, "odd": 1, "odder": 2,
             "spec": {"foo": 1, "bare": {"x": 1}, "list": [{"a": "x", "b": "y"}, {"c": "z"}, {"a": 2}], "set": ["a", {}, "a"],
                      "template": {"metadata": {"name": "n", "labels": {"a": "b"}, "odd": 1}, "odd": 1}}});
@@ -309,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flood_of_faults_is_cut_off() {
+    fn the_number_of_reported_faults_is_limited() {
         let object: serde_json::Map<String, Value> =
             (0..FAULTS_MAX + 10).map(|i| (format!("f{i}"), json!(1))).collect();
         assert_eq!(faults(&Value::Object(object)).lines().count(), FAULTS_MAX + 1);

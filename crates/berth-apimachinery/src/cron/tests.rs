@@ -14,7 +14,7 @@ fn at(text: &str) -> Timestamp {
     text.parse().unwrap()
 }
 
-/// Schedules, and what robfig/cron v3.0.1 answered about them: an error, or the next times.
+/// Schedules and the results of robfig/cron v3.0.1: an error, or the next times.
 #[test]
 fn recorded_schedules_have_the_recorded_times_and_errors() {
     let cases: Vec<Value> =
@@ -93,7 +93,7 @@ fn a_field(low: u8, high: u8) -> impl Strategy<Value = String> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
 
-    /// The oracle walks minute by minute, and knows only which minutes match.
+    /// The oracle steps minute by minute and tests only whether a minute matches.
     #[test]
     fn the_next_time_is_the_first_matching_minute(
         minute in a_field(0, 59), hour in a_field(0, 23), day in a_field(1, 31), weekday in a_field(0, 6),
@@ -112,7 +112,7 @@ proptest! {
         });
         let limit = first + SignedDuration::from_mins(days * 24 * 60);
         prop_assert_eq!(schedule.next(after, &zone).filter(|time| *time < limit), expected);
-        // The last time before a moment is the one whose next is after that moment.
+        // The last time before a moment is the one whose successor is after that moment.
         if let Some(last) = schedule.latest(after, limit, &zone) {
             prop_assert!(last > after && last <= limit);
             prop_assert!(schedule.next(last, &zone).is_none_or(|next| next > limit));

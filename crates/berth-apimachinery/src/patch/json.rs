@@ -1,29 +1,29 @@
 //! JSON patch (RFC 6902) as the Kubernetes API serves it.
 //!
-//! Two liberties against the RFC, on which clients rely: a negative array index counts from the end, and `replace` of
-//! a missing map member adds it.
+//! Two deviations from the RFC, on which clients rely: a negative array index counts from the end,
+//! and `replace` of a missing map member adds it.
 
 use serde_json::Value;
 
 use super::{JSON_PATCH_OPERATIONS_MAX, PatchError};
 
-/// Most bytes all copies of one patch may add: as much as a request may bring.
+/// Maximum number of bytes that all copies of one patch may add: the size limit of a request body.
 const COPIED_BYTES_MAX: usize = 3 * 1024 * 1024;
 
 /// One step of a patch.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Operation {
-    /// Puts a value in.
+    /// Adds a value.
     Add(String, Value),
-    /// Takes a value out.
+    /// Removes a value.
     Remove(String),
-    /// Exchanges a value.
+    /// Replaces a value.
     Replace(String, Value),
-    /// Takes a value out and puts it in elsewhere.
+    /// Moves a value to another path.
     Move(String, String),
-    /// Puts a copy of a value in elsewhere.
+    /// Copies a value to another path.
     Copy(String, String),
-    /// Requires a value.
+    /// Requires a value at a path.
     Test(String, Value),
 }
 
@@ -71,7 +71,7 @@ pub fn apply_json(target: &Value, patch: &Value) -> Result<Value, PatchError> {
     let mut copied = 0;
     for operation in operations {
         if let Operation::Copy(from, _) | Operation::Move(from, _) = &operation {
-            // A handful of copies of copies would fill the memory otherwise.
+            // Repeated copies of copies could otherwise exhaust memory.
             copied += get(&document, from).map_or(0, |value| value.to_string().len());
             if copied > COPIED_BYTES_MAX {
                 return Err(PatchError::Unprocessable(format!(
@@ -118,11 +118,11 @@ fn apply(document: &mut Value, operation: Operation) -> Result<(), PatchError> {
     }
 }
 
-/// Levels an object may have after a patch: texts of more than 127 are not read again.
+/// Maximum nesting depth of an object after a patch: the JSON parser rejects more than 127 levels.
 const DEPTH_MAX: usize = 120;
 
-/// Refuses a value that would be nested too deep where it is put. No document gets deeper than bodies may be, so that looking
-/// at a value, which takes the stack its depth needs, is safe.
+/// Rejects a value that would be nested too deep at its path. No document exceeds the depth limit
+/// of request bodies, so recursive walks cannot overflow the stack.
 fn check_depth(path: &str, value: &Value) -> Result<(), PatchError> {
     fn depth(value: &Value) -> usize {
         match value {
@@ -156,7 +156,8 @@ fn steps(path: &str) -> Option<Vec<String>> {
     Some(path.strip_prefix('/')?.split('/').map(unescape).collect())
 }
 
-/// The position an index text means in a list of this length; negative counts from the end.
+/// The position that an index refers to in a list of this length; negative indexes count from the
+/// end.
 fn position(step: &str, length: usize) -> Option<usize> {
     match step.strip_prefix('-') {
         Some(back) => length.checked_sub(back.parse::<usize>().ok().filter(|back| *back > 0)?),
@@ -199,7 +200,7 @@ fn add(document: &mut Value, path: &str, value: Value, operation: &str) -> Resul
         (Value::Array(list), last) => {
             let at = match last.as_str() {
                 "-" => Some(list.len()),
-                // Adding at -1 means behind the last item.
+                // An `add` at index -1 appends to the list.
                 step if step.starts_with('-') => position(step, list.len() + 1),
                 step => step.parse().ok(),
             };
@@ -254,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn operations_do_what_the_rfc_says() {
+    fn operations_follow_rfc_6902() {
         let patch = json!([
             {"op": "add", "path": "/a/-", "value": 3}, {"op": "remove", "path": "/a/0"}, {"op": "copy", "from": "/a", "path": "/b"},
             {"op": "move", "from": "/c~1d", "path": "/e"}, {"op": "test", "path": "/e", "value": null}
@@ -277,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failing_test_is_unprocessable_and_nonsense_is_malformed() {
+    fn a_failing_test_is_unprocessable_and_an_unknown_operation_malformed() {
         let failing = check(json!({}), json!([{"op": "test", "path": "/x", "value": 1}]));
         assert!(matches!(failing, Err(PatchError::Unprocessable(_))));
         assert!(matches!(check(json!({}), json!({})), Err(PatchError::Malformed(_))));
@@ -285,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn copies_of_copies_make_nothing_that_cannot_be_read_again() {
+    fn copies_of_copies_cannot_exceed_the_nesting_limit() {
         let nested = |levels: usize| (0..levels).fold(json!(1), |value, _| json!([value]));
         let document = json!({"data": {"x": nested(100)}});
         let deeper = "/data/x".to_owned() + &"/0".repeat(99);

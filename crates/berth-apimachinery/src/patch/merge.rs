@@ -1,4 +1,4 @@
-//! JSON merge patch (RFC 7396): applying, computing, three-way, and comparing patches.
+//! JSON merge patch (RFC 7396): applying, computing (two-way and three-way), and comparing patches.
 
 use serde_json::{Map, Value};
 
@@ -20,7 +20,7 @@ pub fn apply_merge(target: &mut Value, patch: &Value) {
     }
 }
 
-/// The merge patch that leads from one map to another.
+/// The merge patch that turns one map into another.
 pub fn merge_diff(from: &Value, to: &Value) -> Value {
     let (Value::Object(from), Value::Object(to)) = (from, to) else { return to.clone() };
     let mut patch = Map::new();
@@ -44,8 +44,8 @@ pub fn merge_diff(from: &Value, to: &Value) -> Value {
     Value::Object(patch)
 }
 
-/// Splits a patch in two: only its nulls, and everything else. Maps that are empty in a half vanish from it, except
-/// maps that were empty to begin with, which belong to the second half.
+/// Splits a patch into its nulls and all other changes. Maps that are empty in one half are dropped
+/// from it; maps that were empty in the patch belong to the second half.
 pub fn split_nulls(patch: &Value) -> (Value, Value) {
     let (mut nulls, mut others) = (Map::new(), Map::new());
     for (key, value) in patch.as_object().into_iter().flatten() {
@@ -69,8 +69,9 @@ pub fn split_nulls(patch: &Value) -> (Value, Value) {
     (Value::Object(nulls), Value::Object(others))
 }
 
-/// The merge patch a client sends that last wrote `original`, now wants `modified`, and finds `current`: additions
-/// and changes come from current to modified, deletions from original to modified.
+/// The merge patch of a client that last wrote `original`, now wants `modified`, and finds
+/// `current`. Additions and changes lead from current to modified, deletions from original to
+/// modified.
 pub fn three_way_merge(original: &Value, modified: &Value, current: &Value) -> Value {
     let empty = Value::Object(Map::new());
     let or_empty = |value: &Value| if value.is_null() { empty.clone() } else { value.clone() };
@@ -79,7 +80,7 @@ pub fn three_way_merge(original: &Value, modified: &Value, current: &Value) -> V
     combine(deletions, changes)
 }
 
-/// Lays one patch over another; nulls are kept, for they are what a patch says.
+/// Merges one patch into another. Nulls are kept, because they are deletions.
 fn combine(mut under: Value, over: Value) -> Value {
     match (under.as_object_mut(), over) {
         (Some(under_map), Value::Object(over_map)) => {
@@ -93,7 +94,8 @@ fn combine(mut under: Value, over: Value) -> Value {
     }
 }
 
-/// Whether two patches want the same place to be different. Types count: `0` and `0.0` conflict.
+/// True if two patches set the same path to different values. JSON types count: `0` and `0.0`
+/// conflict.
 pub fn has_conflicts(a: &Value, b: &Value) -> Result<bool, PatchError> {
     Ok(match (a, b) {
         (Value::Object(a), Value::Object(b)) => {
@@ -134,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_added_survives_a_three_way_patch() {
+    fn fields_added_by_other_clients_survive_a_three_way_patch() {
         let patch = three_way_merge(&json!({"a": 1, "b": 1}), &json!({"a": 2}), &json!({"a": 1, "b": 1, "theirs": 1}));
         assert_eq!(patch, json!({"a": 2, "b": null}));
     }

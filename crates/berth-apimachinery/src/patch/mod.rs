@@ -1,7 +1,7 @@
 //! Patches: JSON patch, JSON merge patch, strategic merge patch, and how clients compute them.
 //!
-//! Applying happens in the server; computing (two-way and three-way) is what `kubectl apply` and `edit` do, kept here
-//! for the command line and because the two directions explain each other.
+//! The server applies patches. `kubectl apply` and `edit` compute them (two-way and three-way);
+//! Berth's command line uses that half, and the two directions define each other.
 
 mod json;
 mod merge;
@@ -15,7 +15,7 @@ pub use merge::{apply_merge, has_conflicts, merge_diff, split_nulls, three_way_m
 pub use strategic::{apply_strategic, sort_merge_lists};
 pub use strategic_diff::{three_way_strategic, two_way_strategic};
 
-/// Most operations a JSON patch may have, as in Kubernetes' server.
+/// Maximum number of operations of a JSON patch, as in kube-apiserver.
 pub const JSON_PATCH_OPERATIONS_MAX: usize = 10_000;
 
 /// Why a patch cannot be applied or computed.
@@ -30,15 +30,15 @@ pub enum PatchError {
     /// The JSON patch has too many operations: 413 Request Entity Too Large.
     #[error("The allowed maximum operations in a JSON patch is {JSON_PATCH_OPERATIONS_MAX}, got {0}")]
     TooManyOperations(usize),
-    /// Two sides changed the same thing differently. Both changes are given as patches.
+    /// Two sides changed the same path differently. Both changes are given as patches.
     #[error("patch:\n{patch}\nconflicts with changes made from original to current:\n{changed}")]
     Conflict {
-        /// What the caller wants to change.
+        /// The change that the caller wants.
         patch: String,
-        /// What somebody else changed meanwhile.
+        /// The change that another client made meanwhile.
         changed: String,
     },
-    /// A field is not known, and how to merge it therefore neither.
+    /// A field is unknown, so its merge strategy is unknown as well.
     #[error("unable to find api field \"{0}\"")]
     UnknownField(String),
 }
@@ -55,7 +55,7 @@ impl From<PatchError> for crate::status::Status {
     }
 }
 
-/// Whether two values have the same JSON type; lists and maps are only merged with their like.
+/// True if two values have the same JSON type; lists and maps merge only with values of their type.
 fn same_type(a: &Value, b: &Value) -> bool {
     match (a, b) {
         (Value::Number(a), Value::Number(b)) => a.is_f64() == b.is_f64(),

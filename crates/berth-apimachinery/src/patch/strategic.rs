@@ -1,9 +1,11 @@
-//! Strategic merge patch: a merge patch that knows which lists merge, and by which key.
+//! Strategic merge patch: a merge patch that merges lists by key where the schema says so.
 //!
-//! The schema says it per field (`x-kubernetes-patch-strategy`, `x-kubernetes-patch-merge-key`); directives inside the
-//! patch (`$patch`, `$retainKeys`, `$setElementOrder/...`, `$deleteFromPrimitiveList/...`) refine it.
+//! The schema defines the strategy per field (`x-kubernetes-patch-strategy`,
+//! `x-kubernetes-patch-merge-key`); directives in the patch (`$patch`, `$retainKeys`,
+//! `$setElementOrder/...`, `$deleteFromPrimitiveList/...`) refine it.
 //!
-//! Source: Kubernetes' API conventions and the design document "preserve-order-in-strategic-merge-patch".
+//! Source: Kubernetes' API conventions and the design document
+//! "preserve-order-in-strategic-merge-patch".
 
 use serde_json::{Map, Value};
 
@@ -25,22 +27,23 @@ pub fn apply_strategic(target: &Value, patch: &Value, schema: &Schema) -> Result
     Ok(Value::Object(merged))
 }
 
-/// How a field merges.
+/// The merge strategy of a field.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Strategy<'a> {
-    /// The schema of the field (of the items, for a list).
+    /// The schema of the field (for a list, of its items).
     pub schema: Option<&'a Schema>,
-    /// Replaced as a whole.
+    /// The field is replaced as a whole.
     pub replace: bool,
-    /// A list that merges.
+    /// The field is a list that merges.
     pub merge: bool,
-    /// Maps list the keys they keep.
+    /// The field is a map whose patches list the keys to retain.
     pub retain_keys: bool,
-    /// The field that tells items of a merging list apart; empty for scalars.
+    /// The field that identifies items of a merging list; empty for lists of scalars.
     pub merge_key: &'a str,
 }
 
-/// Looks a map field up. Without a schema nothing is special; in a schema with fields an unknown one is an error.
+/// The strategy of a map field. Without a schema it is the default; an unknown field of a schema
+/// with fields is an error.
 pub(super) fn strategy<'a>(schema: Option<&'a Schema>, name: &str) -> Result<Strategy<'a>, PatchError> {
     let Some(schema) = schema.map(Schema::target) else { return Ok(Strategy::default()) };
     let (property, declared) = match (schema.properties.get(name), &schema.additional_properties) {
@@ -63,8 +66,8 @@ pub(super) fn strategy<'a>(schema: Option<&'a Schema>, name: &str) -> Result<Str
 
 /// Merges one map into another: a patch into an object, or a patch into a patch.
 pub(super) struct Merger {
-    /// Whether the result is an object: directives are carried out and vanish, nulls that match nothing too. Otherwise
-    /// the result is again a patch and keeps them.
+    /// True if the result is an object: directives are executed and removed, as are nulls that
+    /// match no field. Otherwise the result is a patch and keeps them.
     pub to_object: bool,
 }
 
@@ -137,8 +140,8 @@ impl Merger {
         Ok(original)
     }
 
-    /// A value that takes a place as it is: in an object without directives and without nulls in maps, in a patch
-    /// without deletions of items that cannot be there.
+    /// A value that is inserted unchanged. An object loses directives and nulls in maps; a patch
+    /// loses deletions of items that cannot exist.
     fn taken(&self, mut value: Value) -> Value {
         if self.to_object {
             drop_directives(&mut value);
@@ -148,7 +151,7 @@ impl Merger {
         value
     }
 
-    /// Brings the lists of a combined patch into the order it asks for, deletions last.
+    /// Sorts the lists of a combined patch in the order it requests, deletions last.
     fn sort_combined(&self, patch: &mut Map<String, Value>, schema: Option<&Schema>) -> Result<(), PatchError> {
         let directives: Vec<String> = patch.keys().filter(|key| key.starts_with(SET_ELEMENT_ORDER)).cloned().collect();
         for directive in directives {
@@ -192,7 +195,7 @@ impl Merger {
         Ok(())
     }
 
-    /// Carries out `$setElementOrder/x` together with the patch of list `x`.
+    /// Executes `$setElementOrder/x` together with the patch of list `x`.
     fn ordered_lists(
         &self,
         original: &mut Map<String, Value>,
@@ -211,7 +214,7 @@ impl Merger {
                     Some(Value::Array(changes)) => Some(changes),
                     _ => None,
                 },
-                // A null deletes the list, whatever the order would have been.
+                // A null deletes the list, whatever order is requested.
                 Some(_) => continue,
                 None => None,
             };
@@ -336,7 +339,8 @@ fn is_directive(key: &str) -> bool {
         || key.starts_with(DELETE_FROM_PRIMITIVE_LIST)
 }
 
-/// Removes directives, items that are only there to be deleted, and nulls in maps. Nulls among scalars of a list are data.
+/// Removes directives, items that exist only to be deleted, and nulls in maps. Nulls in lists of
+/// scalars are data.
 fn drop_directives(value: &mut Value) {
     match value {
         Value::Object(map) => {
@@ -351,7 +355,7 @@ fn drop_directives(value: &mut Value) {
     }
 }
 
-/// Whether two list items are the same one.
+/// True if two list items have the same identity.
 pub(super) fn same_item(a: &Value, b: &Value, merge_key: &str) -> bool {
     if merge_key.is_empty() { a == b } else { a.get(merge_key).is_some() && a.get(merge_key) == b.get(merge_key) }
 }
@@ -360,13 +364,13 @@ fn index_in(list: &[Value], item: &Value, merge_key: &str) -> Option<usize> {
     list.iter().position(|other| same_item(other, item, merge_key))
 }
 
-/// Sorts by the place in `order`; items that are not there keep behind.
+/// Sorts by position in `order`; items that `order` omits keep their relative order at the end.
 pub(super) fn sort_by_order(items: &mut [Value], order: &[Value], merge_key: &str) {
     items.sort_by_key(|item| index_in(order, item, merge_key).unwrap_or(usize::MAX));
 }
 
-/// The old order with new items in the places that deletions left free at its end: so many of them, in a list of maps, count
-/// as having been there.
+/// The old order, with new items in the positions that deletions freed at its end. That many new
+/// items of a list of maps count as existing ones.
 fn succeed(mut server_order: Vec<Value>, merged: &[Value], merge_key: &str) -> Vec<Value> {
     if merge_key.is_empty() {
         return server_order;
@@ -380,8 +384,8 @@ fn succeed(mut server_order: Vec<Value>, merged: &[Value], merge_key: &str) -> V
     server_order
 }
 
-/// Items named in `order` in that order, and the others between them as near as possible to where they were in
-/// `server_order`.
+/// Items that `order` names, in that order, with the other items between them as close as possible
+/// to their position in `server_order`.
 fn in_order(merged: Vec<Value>, order: &[Value], server_order: &[Value], merge_key: &str) -> Vec<Value> {
     let (mut ordered, mut others): (Vec<Value>, Vec<Value>) =
         merged.into_iter().partition(|item| index_in(order, item, merge_key).is_some());
@@ -401,7 +405,7 @@ fn in_order(merged: Vec<Value>, order: &[Value], server_order: &[Value], merge_k
     result
 }
 
-/// The items of a list patch must come in the order the patch asks for.
+/// Checks that the items of a list patch come in the order that the patch requests.
 fn check_order(changes: &[Value], order: &[Value], merge_key: &str) -> Result<(), PatchError> {
     let mut from = 0;
     for change in changes.iter().filter(|change| change.get(PATCH).and_then(Value::as_str).is_none()) {
@@ -413,15 +417,15 @@ fn check_order(changes: &[Value], order: &[Value], merge_key: &str) -> Result<()
                     "The order in patch list:\n{changes}\n doesn't match $setElementOrder list:\n{order}\n"
                 )));
             }
-            // Reported by the merge, which names the key.
+            // The merge reports this error, with the key.
             None => {}
         }
     }
     Ok(())
 }
 
-/// Sorts every merging list, at every depth: by merge key, or by value for scalars. For comparing objects whose
-/// order does not matter.
+/// Sorts every merging list at every depth: by merge key, or by value for scalars. Used to compare
+/// objects whose list order does not matter.
 pub fn sort_merge_lists(value: &Value, schema: &Schema) -> Result<Value, PatchError> {
     sorted(value, Some(schema))
 }
@@ -492,12 +496,12 @@ mod tests {
     #[test]
     fn scalars_are_deleted_by_a_parallel_list() {
         let patch = json!({"$deleteFromPrimitiveList/finalizers": ["a"], "finalizers": ["c"]});
-        // Without a wanted order what the patch names comes first.
+        // Without a requested order, the items of the patch come first.
         assert_eq!(check(json!({"finalizers": ["a", "b"]}), patch), json!({"finalizers": ["c", "b"]}));
     }
 
     #[test]
-    fn the_wanted_order_keeps_foreign_items_in_place() {
+    fn the_requested_order_keeps_other_items_in_place() {
         let target = json!({"containers": [{"name": "a"}, {"name": "theirs"}, {"name": "b"}]});
         let patch = json!({"$setElementOrder/containers": [{"name": "b"}, {"name": "a"}], "containers": []});
         assert_eq!(check(target, patch), json!({"containers": [{"name": "theirs"}, {"name": "b"}, {"name": "a"}]}));

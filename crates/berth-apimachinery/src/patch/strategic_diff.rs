@@ -1,4 +1,5 @@
-//! Computing strategic merge patches: what changed between two objects, and the three-way patch of `kubectl apply`.
+//! Computes strategic merge patches: the two-way patch between two objects, and the three-way patch
+//! of `kubectl apply`.
 
 use serde_json::{Map, Value};
 
@@ -10,14 +11,14 @@ use super::strategic::{
 use super::{PatchError, same_type};
 use crate::schema::Schema;
 
-/// The strategic merge patch that leads from one object to another.
+/// The strategic merge patch that turns one object into another.
 pub fn two_way_strategic(original: &Value, modified: &Value, schema: &Schema) -> Result<Value, PatchError> {
     let options = Options { changes: true, deletions: true, order: true, retain_keys: false };
     Ok(Value::Object(diff_maps(&map(original), &map(modified), Some(schema), options)?))
 }
 
-/// The patch a client sends that last wrote `original`, now wants `modified`, and finds `current`. Without
-/// `overwrite` it is an error if somebody else changed the same thing differently.
+/// The patch of a client that last wrote `original`, now wants `modified`, and finds `current`.
+/// Without `overwrite`, a different change of the same field by another client is an error.
 pub fn three_way_strategic(
     original: &Value,
     modified: &Value,
@@ -244,7 +245,8 @@ fn diff_scalars(original: &[Value], modified: &[Value], options: Options) -> (Ve
     (added, gone)
 }
 
-/// Whether two patches want the same place to be different, items of merging lists being told apart by their key.
+/// True if two patches set the same path to different values. Items of merging lists are identified
+/// by their key.
 fn strategic_conflicts(a: &Value, b: &Value, schema: Option<&Schema>) -> Result<bool, PatchError> {
     let (Value::Object(a), Value::Object(b)) = (a, b) else { return has_conflicts(a, b) };
     let directive = |map: &Map<String, Value>| map.get(PATCH).cloned();
@@ -254,7 +256,7 @@ fn strategic_conflicts(a: &Value, b: &Value, schema: Option<&Schema>) -> Result<
     for (key, mine) in a {
         let Some(theirs) = b.get(key) else { continue };
         let conflict = match (mine, theirs) {
-            // Orders, deletions of scalars and kept keys are not changes of values.
+            // Orders, deletions of scalars and retained keys do not change values.
             _ if key == PATCH
                 || key == RETAIN_KEYS
                 || key.starts_with(SET_ELEMENT_ORDER)
@@ -298,7 +300,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn a_three_way_patch_leaves_foreign_items_alone() {
+    fn a_three_way_patch_keeps_items_of_other_clients() {
         let schema = Schema::parse_crd(&json!({"type": "object", "properties": {
             "env": {"type": "array", "x-kubernetes-patch-strategy": "merge", "x-kubernetes-patch-merge-key": "name",
                 "items": {"type": "object", "properties": {"name": {"type": "string"}, "value": {"type": "string"}}}}}}))

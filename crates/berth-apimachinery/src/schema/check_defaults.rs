@@ -1,4 +1,5 @@
-//! Whether the defaults in a schema are valid values: known fields only, of the right type, and where an object is
+//! Validates the defaults in a schema: only known fields, the right type, and valid metadata in
+//! embedded objects.
 //! embedded, good metadata.
 
 use serde_json::{Map, Value};
@@ -7,11 +8,11 @@ use super::{AdditionalProperties, CoerceOptions, Root, Schema, coerce_metadata};
 use crate::field::{Error, Path};
 
 impl Schema {
-    /// The errors of all defaults below this node. CEL rules are not evaluated. With `pruned`, defaults may not bring
-    /// fields the schema does not know.
+    /// The errors of all defaults at and below this node. CEL rules are not evaluated. With
+    /// `pruned`, unknown fields in a default are errors.
     pub fn validate_defaults(&self, root: Root, pruned: bool, path: &Path<'_>) -> Vec<Error> {
         let mut checker = Checker { pruned, errors: Vec::new() };
-        // The outermost metadata is never defaulted; below it nothing is checked here.
+        // The metadata of the root is never defaulted, so nothing below it is checked here.
         let resource = (root == Root::Resource).then(Vec::new);
         checker.node(self, resource, path);
         checker.errors
@@ -24,7 +25,8 @@ struct Checker {
 }
 
 impl Checker {
-    /// `resource` is the way from the innermost enclosing resource to this node, while it leads through its type and metadata.
+    /// `resource` is the path from the innermost enclosing resource to this node, while it stays
+    /// within type and metadata.
     fn node(&mut self, node: &Schema, resource: Option<Vec<&str>>, path: &Path<'_>) {
         if let Some(default) = &node.default {
             let at = path.child("default");
@@ -69,7 +71,8 @@ impl Checker {
         }
     }
 
-    /// A default inside the type or metadata of a resource is judged by the resource it makes.
+    /// Validates a default inside the type or metadata of a resource by the resource that it would
+    /// create.
     fn meta_default(&mut self, node: &Schema, default: &Value, way: &[&str], at: &Path<'_>) {
         let mut object = way.iter().rev().fold(default.clone(), |value, name| {
             let mut map = Map::new();
@@ -79,7 +82,7 @@ impl Checker {
         let resource = Schema { embedded_resource: true, preserve_unknown_fields: true, ..Schema::default() };
         let problem = match coerce_metadata(Some(&resource), &mut object, CoerceOptions::default()) {
             Err(error) => Some(error),
-            // What the default alone leaves out is not its fault.
+            // Fields that the default alone omits are not errors of the default.
             Ok(_) => resource
                 .validate_embedded(&object, Root::Value, &Path::root())
                 .into_iter()

@@ -1,7 +1,8 @@
-//! Reading `metadata` strictly as ObjectMeta, wherever a schema says an object stands.
+//! Strict decoding of `metadata` as ObjectMeta, wherever a schema declares a whole object.
 //!
-//! Custom resources and resources embedded in them bring free JSON in `metadata`. What does not fit ObjectMeta is an
-//! error or, in stored data, dropped, so that everything behind can rely on names being texts and labels being maps of texts.
+//! Custom resources and resources embedded in them carry free-form JSON in `metadata`. A field that
+//! does not fit ObjectMeta is an error or, in stored data, dropped. Later code can then rely on
+//! strings for names and on string maps for labels.
 
 use serde_json::{Map, Value};
 
@@ -9,17 +10,17 @@ use super::{AdditionalProperties, Schema};
 use crate::field::{self, Path};
 use crate::trail::Trail;
 
-/// How lenient decoding is.
+/// Options of the decoding.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CoerceOptions {
-    /// Whether the object itself (not only what is embedded in it) is a resource.
+    /// True if the root object, not only objects embedded in it, is a resource.
     pub is_resource_root: bool,
-    /// Whether a field that cannot be decoded is dropped instead of refused.
+    /// True to drop a field that cannot be decoded instead of rejecting the object.
     pub drop_invalid_fields: bool,
 }
 
-/// Decodes `metadata` of the object and of everything embedded in it, in place. Returns the paths of fields
-/// ObjectMeta does not have (they are gone from the value).
+/// Decodes `metadata` of the object and of all objects embedded in it, in place. Returns the paths
+/// of fields that ObjectMeta does not have; these are removed from the value.
 pub fn coerce_metadata(
     schema: Option<&Schema>,
     value: &mut Value,
@@ -110,7 +111,7 @@ impl Walk {
     }
 }
 
-/// What a field of ObjectMeta holds.
+/// The content type of a field of ObjectMeta.
 #[derive(Clone, Copy)]
 enum Shape {
     Text,
@@ -123,7 +124,7 @@ enum Shape {
     StructList(&'static [(&'static str, Shape, bool)]),
 }
 
-/// Name, shape, and whether an empty value is written nevertheless.
+/// Name, shape, and whether an empty value is written.
 const META: &[(&str, Shape, bool)] = &[
     ("name", Shape::Text, false),
     ("generateName", Shape::Text, false),
@@ -165,9 +166,11 @@ const META: &[(&str, Shape, bool)] = &[
     ),
 ];
 
-/// Decodes metadata; returns what is left and the paths (relative to metadata) of unknown fields.
+/// Decodes metadata. Returns the decoded metadata and the paths (relative to metadata) of unknown
+/// fields.
 ///
-/// With `drop_malformed`, a field that cannot be decoded is dropped as a whole; otherwise it is the error.
+/// With `drop_malformed`, a field that cannot be decoded is dropped as a whole; otherwise it is an
+/// error.
 pub fn decode_metadata(
     fields: Map<String, Value>,
     drop_malformed: bool,

@@ -1,14 +1,15 @@
-//! Filling in defaults, and dropping nulls that stand for "absent".
+//! Sets defaults, and drops nulls that mean "absent".
 //!
-//! Source: the Kubernetes documentation of CustomResourceDefinitions, "Defaulting and Nullable": a default replaces a missing
-//! value, and a null unless the field is nullable; a null without a default in a field that is not nullable is dropped.
+//! Source: the Kubernetes documentation of CustomResourceDefinitions, "Defaulting and Nullable": a
+//! default replaces a missing value, and a null unless the field is nullable; a null without a
+//! default in a field that is not nullable is dropped.
 
 use serde_json::Value;
 
 use super::{AdditionalProperties, Schema, is_unwanted_null};
 
 impl Schema {
-    /// Puts defaults in, at every depth. Values that are there, even empty ones, stay.
+    /// Sets defaults at every depth. Existing values, even empty ones, stay.
     pub fn apply_defaults(&self, value: &mut Value) {
         let node = self.target();
         if !node.has_defaults && self.reference.is_none() {
@@ -45,7 +46,8 @@ impl Schema {
         }
     }
 
-    /// A list item or map entry: a null takes the default, anything is walked.
+    /// Defaults a list item or map entry: a null is replaced by the default, then the walk
+    /// continues into the value.
     fn default_entry(&self, value: &mut Value) {
         if let Some(default) = &self.default
             && is_unwanted_null(value, self)
@@ -55,7 +57,8 @@ impl Schema {
         self.apply_defaults(value);
     }
 
-    /// Drops null fields that are not nullable and have no default. Runs before [`Schema::apply_defaults`].
+    /// Drops null fields that are not nullable and have no default. Runs before
+    /// [`Schema::apply_defaults`].
     pub fn drop_nulls(&self, value: &mut Value) {
         let node = self.target();
         match value {
@@ -89,7 +92,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn defaults_fill_what_is_missing_and_leave_what_is_empty() {
+    fn defaults_replace_missing_values_and_keep_empty_ones() {
         let schema = Schema::parse_crd(&json!({"type": "object", "properties": {
             "a": {"type": "string", "default": "x"},
             "list": {"type": "array", "items": {"type": "object", "properties": {"b": {"type": "integer", "default": 1}}}}

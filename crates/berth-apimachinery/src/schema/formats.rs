@@ -1,14 +1,14 @@
-//! The string formats a CustomResourceDefinition may ask for. Unknown formats are not checked.
+//! The string formats of a CustomResourceDefinition. Unknown formats are not checked.
 
 use crate::names;
 
-/// Whether a string format is one that is checked (or that allows everything by intent).
+/// True if the string format is known: it is checked, or accepts every string by definition.
 pub fn is_known_format(format: &str) -> bool {
     let dashed = matches!(format.replace('-', "").as_str(), "datetime" | "password");
     dashed || check(format, "").is_some()
 }
 
-/// Whether the text has the format; `None` when the format is not one that is checked.
+/// True if the string has the format; `None` if the format is not checked.
 pub(super) fn check(format: &str, text: &str) -> Option<bool> {
     let digits = |text: &str| text.chars().filter(char::is_ascii_digit).count();
     Some(match format {
@@ -81,7 +81,7 @@ pub(super) fn check(format: &str, text: &str) -> Option<bool> {
 }
 
 fn date_time(text: &str) -> bool {
-    // A time needs its zone; a date alone is not one.
+    // A time needs its zone; a date alone is not a time.
     text.parse::<jiff::Timestamp>().is_ok()
 }
 

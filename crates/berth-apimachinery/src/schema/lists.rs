@@ -1,4 +1,5 @@
-//! Lists whose items must differ (`x-kubernetes-list-type` set and map), and resources embedded in other resources.
+//! Validates unique list items (`x-kubernetes-list-type` set and map), and resources embedded in
+//! other resources.
 
 use std::collections::HashSet;
 
@@ -10,7 +11,7 @@ use crate::validation;
 use crate::{field, names};
 
 impl Schema {
-    /// Reports items that occur twice in sets and in lists keyed by fields.
+    /// Reports duplicate items of sets and of keyed lists.
     pub fn validate_lists(&self, value: &Value, path: &Path<'_>) -> Vec<Error> {
         let mut errors = Vec::new();
         self.lists(value, path, &mut errors);
@@ -40,7 +41,7 @@ impl Schema {
                         }
                         distinct(list, path, errors, |item| match item {
                             Value::Object(item) => Some(keys_of(item, node)),
-                            // An explicit null has no keys, as has an item without any of them.
+                            // A null item has no keys, like an item that sets none of them.
                             Value::Null => Some(Value::Object(Map::new())),
                             _ => None,
                         });
@@ -63,7 +64,8 @@ impl Schema {
         }
     }
 
-    /// Checks apiVersion, kind and metadata of the object (when it is a resource) and of what is embedded in it.
+    /// Validates apiVersion, kind and metadata of the object (if it is a resource) and of embedded
+    /// objects.
     pub fn validate_embedded(&self, value: &Value, root: Root, path: &Path<'_>) -> Vec<Error> {
         let mut errors = Vec::new();
         self.embedded(value, root == Root::Resource, path, &mut errors);
@@ -102,7 +104,7 @@ impl Schema {
     }
 }
 
-/// The key fields an item has, with defaults for those it has not.
+/// The key fields of an item, with defaults for those it omits.
 fn keys_of(item: &Map<String, Value>, list: &Schema) -> Value {
     let mut keys = Map::new();
     for key in &list.list_map_keys {
@@ -116,7 +118,7 @@ fn keys_of(item: &Map<String, Value>, list: &Schema) -> Value {
     Value::Object(keys)
 }
 
-/// Reports each identity that occurs again, once per repetition of a different identity: a third copy is not reported.
+/// Reports each repeated identity once per change to it: a third copy in a row is not reported.
 fn distinct(list: &[Value], path: &Path<'_>, errors: &mut Vec<Error>, identity: impl Fn(&Value) -> Option<Value>) {
     if list.len() < 2 {
         return;
@@ -132,7 +134,7 @@ fn distinct(list: &[Value], path: &Path<'_>, errors: &mut Vec<Error>, identity: 
     }
 }
 
-/// One text per value: integers and whole floats of the same size are the same value.
+/// A canonical text of a value: an integer and the float of the same value are equal.
 fn canonical(value: &Value) -> String {
     match value {
         Value::Number(number) => match number.as_f64() {
@@ -175,7 +177,7 @@ fn embedded_resource(map: &Map<String, Value>, path: &Path<'_>, errors: &mut Vec
     let Some(metadata) = map.get("metadata") else { return };
     let path = path.child("metadata");
     let named = |name: &str| metadata.get(name).and_then(Value::as_str).unwrap_or_default();
-    // An embedded object may be a template without a name, so only what is there is checked.
+    // An embedded object may be a template without a name, so only present fields are checked.
     for (name, check) in [
         ("name", names::is_path_segment_name as fn(&str) -> Vec<String>),
         ("generateName", names::is_path_segment_prefix),

@@ -1,10 +1,11 @@
-//! Schemas of objects, and what a server does with them: default, prune, validate.
+//! Schemas of objects, and the operations of a server on them: default, prune, validate.
 //!
-//! One type serves both worlds. The schema of a custom resource is parsed from its CustomResourceDefinition
-//! ([`Schema::parse_crd`]); the schema of a built-in kind from the published OpenAPI document
-//! ([`crate::openapi::Document`]), whose `$ref`s are linked lazily. A schema is parsed once and shared; the walkers
-//! ([`Schema::apply_defaults`], [`Schema::prune`], [`Schema::validate`], ...) borrow it and allocate only for what they change
-//! or report. Validation rules in CEL are carried ([`Schema::rules`]) but not evaluated here.
+//! One type serves custom resources and built-in kinds. [`Schema::parse_crd`] parses the schema of
+//! a custom resource from its CustomResourceDefinition. [`crate::openapi::Document`] parses the
+//! schemas of built-in kinds from the published OpenAPI document and links their `$ref`s lazily. A
+//! schema is parsed once and shared. The walkers ([`Schema::apply_defaults`], [`Schema::prune`],
+//! [`Schema::validate`], ...) borrow it and allocate only for changes and errors. CEL validation
+//! rules are kept ([`Schema::rules`]) but not evaluated here.
 
 mod check_defaults;
 mod coerce;
@@ -27,20 +28,20 @@ pub use coerce::{CoerceOptions, coerce_metadata, decode_metadata};
 pub use formats::is_known_format;
 pub use parse::SchemaError;
 
-/// A JSON type a schema can ask for.
+/// A JSON type that a schema can require.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Type {
     /// A map.
     Object,
     /// A list.
     Array,
-    /// Text.
+    /// A string.
     String,
-    /// A whole number.
+    /// An integer.
     Integer,
     /// Any number.
     Number,
-    /// True or false.
+    /// A boolean.
     Boolean,
 }
 
@@ -58,23 +59,23 @@ impl Type {
     }
 }
 
-/// What entries of a map may be beyond the declared properties.
+/// The entries that a map may have beyond its declared properties.
 #[derive(Clone, Debug)]
 pub enum AdditionalProperties {
-    /// Anything, or nothing.
+    /// Any entries, or none.
     Allowed(bool),
     /// Values of this schema.
     Schema(Arc<Schema>),
 }
 
-/// How items of a list belong together (`x-kubernetes-list-type`).
+/// Semantics of a list (`x-kubernetes-list-type`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ListType {
     /// Replaced as a whole.
     Atomic,
-    /// Distinct scalars.
+    /// Unique scalars.
     Set,
-    /// Items told apart by key fields.
+    /// Items identified by key fields.
     Map,
 }
 
@@ -83,28 +84,28 @@ pub enum ListType {
 pub struct Rule {
     /// The CEL expression.
     pub rule: String,
-    /// What to say when it is false.
+    /// The message of the error if the rule is false.
     pub message: Option<String>,
-    /// A CEL expression for what to say.
+    /// A CEL expression that computes the message.
     pub message_expression: Option<String>,
     /// The reason of the error.
     pub reason: Option<String>,
-    /// Where to report it, relative to the rule's node.
+    /// Path of the field to report, relative to the rule's node.
     pub field_path: Option<String>,
-    /// Whether a transition rule also runs when there is no old value.
+    /// True if a transition rule also runs when there is no old value.
     pub optional_old_self: Option<bool>,
 }
 
-/// A number that bounds values.
+/// A lower or upper bound for numbers.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Bound {
     /// The bound.
     pub value: serde_json::Number,
-    /// Whether the bound itself is excluded.
+    /// True if the bound itself is excluded.
     pub exclusive: bool,
 }
 
-/// A regular expression, compiled when first needed.
+/// A regular expression, compiled at first use.
 #[derive(Debug)]
 pub struct Pattern {
     /// The expression as written.
@@ -117,7 +118,7 @@ impl Pattern {
         Pattern { text: text.to_owned(), compiled: OnceLock::new() }
     }
 
-    /// Whether the text matches, or why the expression cannot be compiled.
+    /// True if the text matches. Returns an error if the expression cannot be compiled.
     pub fn matches(&self, text: &str) -> Result<bool, &str> {
         let compiled = self.compiled.get_or_init(|| crate::regexp::compile(&self.text));
         compiled.as_ref().map(|regex| regex.is_match(text)).map_err(String::as_str)
@@ -131,49 +132,52 @@ pub struct Reference {
     pub(crate) target: OnceLock<Arc<Schema>>,
 }
 
-/// The name: definitions refer to themselves, and what is behind a name would have no end.
+/// Prints the name only: definitions may refer to themselves, so printing the target might not end.
 impl std::fmt::Debug for Reference {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         formatter.debug_tuple("Reference").field(&self.name).finish()
     }
 }
 
-/// What Kubernetes' own type of a definition reads, where the published schema says nothing of it.
+/// How the Go type of a definition decodes its value, where that differs from the published schema.
 #[derive(Debug)]
 pub enum Reads {
     /// A struct without fields.
     NoFields,
-    /// A JSON schema (a reference to its definition), or what else the type takes.
+    /// A JSON schema (by a reference to its definition), or an alternative that the Go type
+    /// accepts.
     SchemaOr(Arc<Schema>, Otherwise),
 }
 
-/// What may stand where a JSON schema is expected.
+/// The alternatives to a JSON schema.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Otherwise {
-    /// True or false.
+    /// A boolean.
     Flag,
     /// A list of schemas.
     Schemas,
-    /// A list of texts.
+    /// A list of strings.
     Texts,
 }
 
 /// One node of a schema.
 #[derive(Debug, Default)]
 pub struct Schema {
-    /// The declared type. `None` where the schema leaves it open (or `x-kubernetes-int-or-string` decides).
+    /// The declared type. `None` if the schema declares none (or uses
+    /// `x-kubernetes-int-or-string`).
     pub schema_type: Option<Type>,
     /// `format`, or empty.
     pub format: String,
     /// The declared fields.
     pub properties: BTreeMap<String, Arc<Schema>>,
-    /// What else a map may contain. `None` means the schema does not say, and unknown fields are pruned.
+    /// Schema of undeclared map entries. `None` means the schema has no rule, and unknown fields
+    /// are pruned.
     pub additional_properties: Option<AdditionalProperties>,
     /// The schema of list items.
     pub items: Option<Arc<Schema>>,
-    /// Properties that must be there.
+    /// Required properties.
     pub required: Vec<String>,
-    /// The value to put in when there is none.
+    /// The default value.
     pub default: Option<Value>,
     /// The allowed values.
     pub enumeration: Option<Vec<Value>>,
@@ -187,19 +191,19 @@ pub struct Schema {
     pub min_length: Option<u64>,
     /// Most characters.
     pub max_length: Option<u64>,
-    /// What texts must look like.
+    /// Pattern that strings must match.
     pub pattern: Option<Pattern>,
     /// Fewest items.
     pub min_items: Option<u64>,
     /// Most items.
     pub max_items: Option<u64>,
-    /// Whether items must differ.
+    /// True if items must be unique.
     pub unique_items: bool,
     /// Fewest map entries.
     pub min_properties: Option<u64>,
     /// Most map entries.
     pub max_properties: Option<u64>,
-    /// Whether null is a value.
+    /// True if null is allowed.
     pub nullable: bool,
     /// All of these must hold.
     pub all_of: Vec<Arc<Schema>>,
@@ -209,18 +213,18 @@ pub struct Schema {
     pub one_of: Vec<Arc<Schema>>,
     /// This must not hold.
     pub not: Option<Arc<Schema>>,
-    /// `x-kubernetes-preserve-unknown-fields`, or an object of a built-in kind without declared fields.
+    /// `x-kubernetes-preserve-unknown-fields`, or a built-in object without declared fields.
     pub preserve_unknown_fields: bool,
     /// `x-kubernetes-embedded-resource`: apiVersion, kind and metadata are known fields.
     pub embedded_resource: bool,
     /// `x-kubernetes-int-or-string`.
     pub int_or_string: bool,
-    /// The definition is `resource.Quantity`: numbers are accepted and texts are made canonical.
+    /// The definition is `resource.Quantity`: numbers are accepted and strings are made canonical.
     pub quantity: bool,
-    /// The field of a built-in kind is left out when its value is false, zero, or empty: Go has it as a plain value, which is
-    /// not written then.
+    /// True if a field of a built-in kind is omitted when its value is false, zero or empty,
+    /// because its Go type is a plain value with `omitempty`.
     pub omit_empty: bool,
-    /// The definition is of a type that reads less than its schema allows.
+    /// Set if the Go type of the definition accepts less than its schema allows.
     pub reads: Option<Reads>,
     /// `x-kubernetes-list-type`.
     pub list_type: Option<ListType>,
@@ -228,21 +232,21 @@ pub struct Schema {
     pub list_map_keys: Vec<String>,
     /// `x-kubernetes-map-type: atomic`.
     pub atomic_map: bool,
-    /// `x-kubernetes-patch-strategy`, cut at commas.
+    /// `x-kubernetes-patch-strategy`, split at commas.
     pub patch_strategy: Vec<String>,
     /// `x-kubernetes-patch-merge-key`.
     pub patch_merge_key: Option<String>,
     /// `x-kubernetes-validations`.
     pub rules: Vec<Rule>,
-    /// Whether there are rules here or below (not through references).
+    /// True if this node or a node below it (references excluded) has rules.
     pub has_rules: bool,
-    /// Whether there are (or, behind references, may be) defaults below.
+    /// True if a node below has defaults, or may have them behind a reference.
     pub has_defaults: bool,
-    /// Whether there are (or, behind references, may be) embedded resources here or below.
+    /// True if this node or one below is an embedded resource, or may be one behind a reference.
     pub has_embedded: bool,
-    /// Whether there are (or, behind references, may be) sets or keyed lists here or below.
+    /// True if this node or one below is a set or keyed list, or may be one behind a reference.
     pub has_distinct: bool,
-    /// `$ref`; the other fields then hold only what stands beside it.
+    /// `$ref`; the other fields then hold only the keywords beside it.
     pub reference: Option<Reference>,
 }
 
@@ -252,10 +256,12 @@ impl Schema {
         parse::parse(schema, parse::Dialect::Crd).map(Arc::new)
     }
 
-    /// The node itself, or what it refers to. An unlinked reference reads as a schema that says nothing.
+    /// The node itself, or the target of its reference. An unlinked reference acts as an empty
+    /// schema.
     pub fn target(&self) -> &Schema {
         let mut node = self;
-        // A chain of references is never longer than a few links; the bound guards against a definition that names itself.
+        // A chain of references has few links; the bound guards against a definition that refers to
+        // itself.
         for _ in 0..16 {
             match &node.reference {
                 Some(reference) => match reference.target.get() {
@@ -268,7 +274,7 @@ impl Schema {
         node
     }
 
-    /// The schema of a property: declared, or that of additional entries.
+    /// The schema of a property: the declared one, or that of additional properties.
     pub fn property(&self, name: &str) -> Option<&Schema> {
         let node = self.target();
         match (node.properties.get(name), &node.additional_properties) {
@@ -278,33 +284,34 @@ impl Schema {
         }
     }
 
-    /// The schema at a path of declared names, e.g. `["spec", "replicas"]`.
+    /// The schema at a path of declared names, such as `["spec", "replicas"]`.
     pub fn at(&self, path: &[&str]) -> Option<&Schema> {
         path.iter().try_fold(self, |node, name| node.property(name)).map(Schema::target)
     }
 }
 
-/// Parses one definition of the OpenAPI document of built-in kinds; its references are not linked yet.
+/// Parses one definition of the OpenAPI document of built-in kinds; its references are not linked
+/// yet.
 pub(crate) fn parse_built_in(definition: &Value) -> Result<Schema, SchemaError> {
     parse::parse(definition, parse::Dialect::BuiltIn)
 }
 
-/// Where the outermost value stands.
+/// Role of the outermost value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Root {
-    /// It is a whole object: apiVersion, kind and metadata are known without being declared.
+    /// A whole object: apiVersion, kind and metadata are known without being declared.
     Resource,
-    /// It is a part of one.
+    /// A part of an object.
     Value,
 }
 
-/// Whether a null stands where the schema wants something else.
+/// True if the value is null and the schema does not allow null.
 fn is_unwanted_null(value: &Value, schema: &Schema) -> bool {
     value.is_null() && !schema.nullable
 }
 
 impl Schema {
-    /// What a reference leads to one step further, or a schema that says nothing.
+    /// The next target of a reference, or an empty schema.
     pub(crate) fn target_or_empty(&self) -> &Schema {
         static EMPTY: std::sync::LazyLock<Schema> = std::sync::LazyLock::new(Schema::default);
         match &self.reference {

@@ -1,4 +1,4 @@
-//! From OpenAPI JSON to [`Schema`].
+//! Parses OpenAPI JSON into a [`Schema`].
 
 use std::sync::{Arc, OnceLock};
 
@@ -6,20 +6,20 @@ use serde_json::{Map, Value};
 
 use super::{AdditionalProperties, Bound, ListType, Pattern, Reference, Rule, Schema, Type};
 
-/// Deepest nesting of a schema that is accepted; published ones stay below 30.
+/// Maximum nesting depth of a schema. Published schemas stay below 30.
 const DEPTH_MAX: usize = 200;
 
-/// Why a schema could not be read.
+/// Why a schema could not be parsed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("schema: {at}: {problem}")]
 pub struct SchemaError {
-    /// Where in the schema.
+    /// Path in the schema.
     pub at: String,
-    /// What is wrong.
+    /// The problem at that path.
     pub problem: String,
 }
 
-/// Which spelling the schema has.
+/// The dialect of a schema.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Dialect {
     /// `openAPIV3Schema` of a CustomResourceDefinition.
@@ -148,7 +148,7 @@ impl Parser {
             schema.properties.values().chain(&schema.items).chain(additional)
         };
         let has_rules = children().any(|child| child.has_rules);
-        // What a reference leads to is not known yet; assume the worst.
+        // The target of a reference is not known yet: assume that it has them all.
         let has_defaults =
             children().any(|child| child.has_defaults || child.default.is_some() || child.reference.is_some());
         let is_reference = schema.reference.is_some();
@@ -167,7 +167,7 @@ impl Parser {
     }
 }
 
-/// What the published document leaves unsaid about Go types.
+/// Adds properties of Go types that the published document omits.
 fn built_in(schema: &mut Schema) {
     // An object without declared fields is raw JSON (RawExtension, FieldsV1, JSON).
     if schema.properties.is_empty()
@@ -182,8 +182,8 @@ fn built_in(schema: &mut Schema) {
         schema.schema_type = None;
         schema.format.clear();
     }
-    // Null reads as absent in every built-in type; and the document writes `default: {}` beside every reference to a
-    // struct, which says nothing but would make empty structs appear.
+    // Null reads as absent in every built-in type. The document has `default: {}` beside every
+    // reference to a struct; that default is ignored because it would create empty structs.
     schema.nullable = true;
     if schema.default.as_ref().is_some_and(|default| default.as_object().is_some_and(Map::is_empty)) {
         schema.default = None;

@@ -1,7 +1,8 @@
-//! Removing fields the schema does not know, and naming them.
+//! Removes fields that the schema does not declare, and reports their paths.
 //!
-//! The paths are those of field-validation warnings: `spec.containers[0].foo`. In an embedded resource apiVersion, kind
-//! and metadata are always known; what is inside metadata is the business of metadata coercion.
+//! The paths have the form of field-validation warnings: `spec.containers[0].foo`. In an embedded
+//! resource apiVersion, kind and metadata are always known; the content of metadata is handled by
+//! metadata coercion.
 
 use std::fmt::Write;
 
@@ -9,7 +10,7 @@ use serde_json::Value;
 
 use super::{AdditionalProperties, Root, Schema};
 
-/// Most unknown fields that are named; a hostile object could have millions.
+/// Maximum number of unknown fields to report; a hostile object could have millions.
 const REPORTED_MAX: usize = 1000;
 
 impl Schema {
@@ -20,9 +21,10 @@ impl Schema {
         pruner.unknown
     }
 
-    /// The paths of unknown fields; nothing is removed from the value that is kept by the caller.
+    /// The paths of unknown fields. The value is not changed.
     pub fn unknown_fields(&self, value: &Value, root: Root) -> Vec<String> {
-        // Pruning is a mutable walk; strict validation of a valid object is rare enough to pay for a copy.
+        // Pruning changes the value; strict validation of a valid object is rare enough to pay for
+        // a copy.
         self.prune(&mut value.clone(), root)
     }
 }
@@ -53,7 +55,7 @@ impl Pruner {
                     }
                 }
                 for name in dropped {
-                    // The outermost apiVersion, kind and metadata are never news to anybody.
+                    // apiVersion, kind and metadata of the root object are always known.
                     if !(self.path.is_empty() && is_meta_field(&name)) {
                         self.below_name(&name, Pruner::report);
                     }
@@ -70,7 +72,7 @@ impl Pruner {
         }
     }
 
-    /// Inside a part that preserves unknown fields only what is declared is looked at.
+    /// Walks a part that preserves unknown fields: only its declared fields are pruned inside.
     fn known_parts(&mut self, value: &mut Value, node: Option<&Schema>, is_resource: bool) {
         match value {
             Value::Object(map) => {
@@ -107,7 +109,7 @@ impl Pruner {
 
     fn below_index(&mut self, index: usize, walk: impl FnOnce(&mut Self)) {
         let length = self.path.len();
-        // Writing to a text cannot fail.
+        // Writing to a string cannot fail.
         let _ = write!(self.path, "[{index}]");
         walk(self);
         self.path.truncate(length);
@@ -120,7 +122,7 @@ impl Pruner {
     }
 }
 
-/// `None`: unknown. `Some(None)`: known, but nothing is known about it.
+/// `None` for an unknown entry; `Some(None)` for a known entry without a schema.
 fn known_entry<'a>(node: &'a Schema, name: &str) -> Option<Option<&'a Schema>> {
     match (node.properties.get(name), &node.additional_properties) {
         (Some(property), _) => Some(Some(property)),

@@ -1,10 +1,11 @@
-//! Whether the schema of a CustomResourceDefinition is one a server can work with.
+//! Checks that the schema of a CustomResourceDefinition is structural.
 //!
-//! A structural schema says the type of everything it mentions, and keeps what only restricts values (`allOf` and
-//! friends) apart from what describes their structure. Without that, pruning and defaulting would have no answer. The
-//! schema is checked as written (JSON), before it is parsed.
+//! A structural schema declares the type of every field it mentions. It separates value validations
+//! (`allOf` and the like) from structure. Pruning and defaulting rely on that. The schema is
+//! checked as JSON, before it is parsed.
 //!
-//! Source: Kubernetes documentation, "Custom Resources: Specifying a structural schema"; CEL rules are not looked into.
+//! Source: Kubernetes documentation, "Custom Resources: Specifying a structural schema". CEL rules
+//! are not checked here.
 
 use serde_json::{Map, Value};
 
@@ -13,7 +14,8 @@ use crate::regexp;
 
 const TYPES: [&str; 6] = ["array", "boolean", "integer", "number", "object", "string"];
 
-/// What is asked beyond the basic shape. New definitions must satisfy everything; stored ones may be older than a check.
+/// The checks beyond the basic shape. New definitions must pass all; a stored one may predate a
+/// check.
 #[derive(Clone, Copy, Debug)]
 pub struct StructuralOptions {
     /// The schema must be structural.
@@ -33,7 +35,7 @@ pub struct StructuralOptions {
 }
 
 impl StructuralOptions {
-    /// What a new definition of apiextensions.k8s.io/v1 must satisfy.
+    /// The checks for a new definition of apiextensions.k8s.io/v1.
     pub const V1: StructuralOptions = StructuralOptions {
         structural: true,
         valid_types: true,
@@ -45,7 +47,7 @@ impl StructuralOptions {
     };
 }
 
-/// Exceptions the structural check may make.
+/// Exceptions that the structural check allows.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Exceptions {
     /// Inside value validations properties may be completed by additional entries of the structure.
@@ -72,7 +74,7 @@ pub fn check(schema: &Value, options: StructuralOptions, path: &Path<'_>) -> Vec
         root_with_status(schema, path, &mut errors);
     }
     keywords(schema, options, Place::default(), true, path, &mut errors);
-    // A schema that cannot be taken in at all has no structure to check.
+    // A schema that cannot be parsed has no structure to check.
     if options.structural && !refuses_to_preserve(schema) {
         errors.extend(check_structural(schema, Exceptions::default(), path));
     }
@@ -119,7 +121,7 @@ fn below(schema: &Value, path: &Path<'_>, visit: &mut dyn FnMut(&Value, &Path<'_
     }
 }
 
-/// What a schema with a status subresource may say at its root.
+/// Keywords allowed at the root of a schema with a status subresource.
 const ROOT_KEYWORDS: [(&str, &str); 21] = [
     ("description", "Description"),
     ("type", "Type"),
@@ -163,23 +165,23 @@ fn root_with_status(schema: &Value, path: &Path<'_>, errors: &mut Vec<Error>) {
     }
 }
 
-/// Whether `x-kubernetes-preserve-unknown-fields: false` is said somewhere.
+/// True if the schema sets `x-kubernetes-preserve-unknown-fields: false` anywhere.
 fn refuses_to_preserve(schema: &Value) -> bool {
     let mut found = schema.get("x-kubernetes-preserve-unknown-fields") == Some(&Value::Bool(false));
     below(schema, &Path::root(), &mut |child, _| found = found || refuses_to_preserve(child));
     found
 }
 
-/// Where in a resource a schema stands, as far as that forbids something.
+/// Position of a schema in a resource, as far as it restricts the schema.
 #[derive(Clone, Copy, Default)]
 struct Place {
-    /// In apiVersion, kind or metadata.
+    /// True inside apiVersion, kind or metadata.
     inside_meta: bool,
-    /// Why there may be no default here.
+    /// Why a default is not allowed at this position.
     no_default: Option<&'static str>,
 }
 
-/// Checks keywords one by one: known types, list and map types, keys, what has no place here.
+/// Checks each keyword: known types, list and map types, keys, and keywords that are not allowed.
 fn keywords(
     schema: &Value,
     options: StructuralOptions,
@@ -435,7 +437,7 @@ impl Checker {
         if let Some(items) = schema.get("items").filter(|items| items.is_object()) {
             self.structure(items, Level::Item, &path.child("items"));
         }
-        // Value validations of this node, against the structure of this node.
+        // Validates the value validations of this node against its structure.
         if ["allOf", "anyOf", "oneOf", "not"].iter().any(|key| schema.get(key).is_some()) {
             let int_or_string = flag(schema, "x-kubernetes-int-or-string");
             self.value_validations(schema, schema, &path.to_string(), "", int_or_string, path);
@@ -471,7 +473,8 @@ impl Checker {
         }
     }
 
-    /// apiVersion, kind and metadata are given by the API; a schema may only narrow names.
+    /// Checks apiVersion, kind and metadata, which the API defines; a schema may only restrict
+    /// names.
     fn meta_fields(&mut self, schema: &Value, level: Level, path: &Path<'_>) {
         let property = |name: &str| schema.get("properties").and_then(|properties| properties.get(name));
         let properties_path = path.child("properties");
@@ -502,8 +505,8 @@ impl Checker {
         }
     }
 
-    /// Inside `allOf` and friends nothing structural may be said, and nothing may be mentioned that the structure does
-    /// not have. `inner` is where in them we are, for the texts.
+    /// Checks `allOf` and the like: they may not declare structure, nor mention fields that the
+    /// structure does not have. `inner` is the path within them, for messages.
     fn value_validations(
         &mut self,
         schema: &Value,
@@ -520,7 +523,8 @@ impl Checker {
         };
         for key in ["allOf", "anyOf", "oneOf"] {
             for (i, branch) in list(schema, key).enumerate() {
-                // Spelling out what x-kubernetes-int-or-string means is allowed, here or as the first of allOf.
+                // `x-kubernetes-int-or-string` may be spelled out at this node or as the first item
+                // of allOf.
                 let spelled = int_or_string
                     && match key {
                         "anyOf" => schema.get(key).is_some_and(int_or_string_pattern),
@@ -639,7 +643,7 @@ mod tests {
     }
 
     #[test]
-    fn what_restricts_values_mentions_only_declared_fields() {
+    fn value_validations_mention_only_declared_fields() {
         let schema = json!({"type": "object", "properties": {"a": {"type": "string"}},
             "anyOf": [{"required": ["a"]}, {"properties": {"b": {"minLength": 1}}}]});
         assert_eq!(

@@ -1,11 +1,13 @@
-//! Reading a built-in object as Kubernetes' own types read it.
+//! Decodes a built-in object as Kubernetes' Go types decode it.
 //!
-//! The reference server decodes built-in kinds into Go structs. What that does to a document is done here in one walk: a value
-//! of another type ends the reading, an unknown field is forgotten and named, a null is as good as nothing, and so is what Go
-//! does not write: zeros and empty lists of fields that are no pointers. Amounts and times take the form they are written in.
-//! The texts of mismatches are those of Go's decoder, because people search for them.
+//! kube-apiserver decodes built-in kinds into Go structs. This walk has the same effect on a
+//! document. A value of the wrong type is an error. An unknown field is dropped and reported. Nulls
+//! are dropped, and so are values that Go omits: zeros and empty lists of fields that are not
+//! pointers. Quantities and times are written in canonical form. Messages of type mismatches are
+//! those of Go's decoder, because users search for them.
 //!
-//! Source: the documentation of Go's encoding/json, and of `resource.Quantity`, `metav1.Time` and `metav1.MicroTime`.
+//! Source: the documentation of Go's encoding/json, and of `resource.Quantity`, `metav1.Time` and
+//! `metav1.MicroTime`.
 
 use serde_json::{Number, Value, json};
 
@@ -13,17 +15,17 @@ use super::{AdditionalProperties, Otherwise, Reads, Schema, Type, formats, json_
 use crate::quantity::Quantity;
 use crate::trail::Trail;
 
-/// Most unknown fields that are named; a hostile object could have millions.
+/// Maximum number of unknown fields to report; a hostile object could have millions.
 const REPORTED_MAX: usize = 1000;
 const TIME: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.Time";
 const MICRO_TIME: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.MicroTime";
 
 impl Schema {
-    /// Reads an object of the built-in kind `kind`, whose definition this is, in place. Returns the paths of the unknown
-    /// fields, which are gone.
+    /// Decodes an object of the built-in kind `kind`, whose definition this schema is, in place.
+    /// Returns the paths of the unknown fields, which are removed.
     ///
     /// # Errors
-    /// The first value that its field cannot hold.
+    /// The first value that does not fit its field.
     pub fn read_typed(&self, kind: &str, value: &mut Value) -> Result<Vec<String>, String> {
         let mut reader = Reader { unknown: Vec::new() };
         let start = Trail::start();
@@ -36,14 +38,14 @@ struct Reader {
     unknown: Vec<String>,
 }
 
-/// Where the walk is.
+/// Position of the walk.
 #[derive(Clone, Copy)]
 struct Place<'a> {
-    /// With list indices and keys of maps, as unknown fields are named.
+    /// Path with list indices and map keys, for reports of unknown fields.
     at: &'a Trail<'a>,
-    /// Fields alone, as Go's decoder names what it cannot read.
+    /// Path of field names alone, as Go's decoder reports mismatches.
     fields: &'a Trail<'a>,
-    /// The struct whose field this is.
+    /// The struct that declares the field.
     holder: &'a str,
 }
 
@@ -101,7 +103,8 @@ impl Reader {
         }
     }
 
-    /// A schema, or what else may stand there. Such types read what is below by themselves, and say nothing of unknown fields.
+    /// Decodes a schema or one of its alternatives. Such types have their own decoder, which
+    /// ignores unknown fields.
     fn schema_or(
         &mut self,
         schema: &Schema,
@@ -176,7 +179,7 @@ impl Reader {
     }
 }
 
-/// An amount: a text or a number, written as an amount is written.
+/// Decodes a quantity, given as a string or number, and writes it in canonical form.
 fn quantity(value: &mut Value, place: Place<'_>) -> Result<(), String> {
     let read = match &*value {
         Value::String(text) => Quantity::parse(text),
@@ -199,7 +202,7 @@ fn int_or_string(value: &Value) -> Result<(), String> {
     }
 }
 
-/// A text of a form of its own: a time, or bytes.
+/// Decodes a string with a format: a time, or bytes.
 fn text(schema: &Schema, node: &Schema, text: &mut String, place: Place<'_>) -> Result<(), String> {
     match node.format.as_str() {
         "date-time" => {
@@ -208,7 +211,7 @@ fn text(schema: &Schema, node: &Schema, text: &mut String, place: Place<'_>) -> 
                 true => ("2006-01-02T15:04:05.000000Z07:00", "%Y-%m-%dT%H:%M:%S.%6fZ"),
                 false => ("2006-01-02T15:04:05Z07:00", "%Y-%m-%dT%H:%M:%SZ"),
             };
-            // Six digits behind the seconds where microseconds are written, and any number of them elsewhere.
+            // MicroTime requires six fraction digits; other times accept any number of them.
             let digits = text.get(20..).map_or(0, |rest| rest.bytes().take_while(u8::is_ascii_digit).count());
             let is_micros = text.as_bytes().get(19) == Some(&b'.') && digits == 6;
             let shaped = text.as_bytes().get(10) == Some(&b'T') && text.len() >= 20 && (is_micros || !is_micro);
@@ -234,20 +237,20 @@ fn fits(number: &Number, format: &str) -> bool {
     }
 }
 
-/// Whether Go leaves out a field with this value, if it may.
+/// True if Go omits a field with this value, provided that it is `omitempty`.
 fn is_empty(schema: &Schema, value: &Value) -> bool {
     match value {
         Value::Bool(flag) => !flag,
         Value::Number(number) => number.as_f64() == Some(0.0),
         Value::String(text) => text.is_empty(),
         Value::Array(list) => list.is_empty(),
-        // A struct is written, a map is not.
+        // Go writes an empty struct and omits an empty map.
         Value::Object(map) => map.is_empty() && !schema.preserve_unknown_fields && schema.properties.is_empty(),
         Value::Null => true,
     }
 }
 
-/// What a null is where something must be: the zero value of its type.
+/// The value that a null is replaced with where a value is required: the zero value of its type.
 fn zero(schema: &Schema) -> Value {
     let node = schema.target();
     match node.schema_type {
@@ -263,7 +266,8 @@ fn zero(schema: &Schema) -> Value {
     }
 }
 
-/// The type as Go writes it, as far as the published definitions tell: texts of a type of their own are texts here.
+/// The Go type, as far as the published definitions show it: string types with a name are `string`
+/// here.
 fn go_type(schema: &Schema) -> String {
     let node = schema.target();
     match (node.schema_type, &schema.reference) {
@@ -288,7 +292,7 @@ fn go_type(schema: &Schema) -> String {
     }
 }
 
-/// The struct's own name in that of a definition.
+/// The name of the struct within a definition's name.
 fn last(definition: &str) -> &str {
     definition.rsplit('.').next().unwrap_or_default()
 }
@@ -307,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_fields_are_named_wherever_they_are() {
+    fn unknown_fields_are_reported_at_any_depth() {
         let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p", "colour": 1,
             "ownerReferences": [{"name": "o", "size": 2}], "labels": {"any": "thing"}},
             "spec": {"containers": [{"name": "c", "shape": "round"}]}, "extra": {}});
@@ -325,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn nulls_are_nothing_or_zero() {
+    fn nulls_read_as_absent_or_zero() {
         let pod = json!({"metadata": {"name": "p", "creationTimestamp": null, "labels": {"a": null}, "finalizers": null},
             "status": null, "spec": {"hostNetwork": null, "nodeSelector": null, "containers": [
                 {"name": "c", "args": ["x", null], "resources": {"limits": {"cpu": null}}}, null]}});
@@ -339,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_told_as_go_tells_it() {
+    fn mismatches_are_reported_in_the_words_of_gos_decoder() {
         let says = |value: Value| read("Pod", value).expect_err("does not fit");
         assert_eq!(
             says(json!({"metadata": {"labels": {"a": 1}}})),
@@ -382,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn schemas_or_something_else_are_read_as_they_are() {
+    fn schemas_and_their_alternatives_are_kept() {
         let whole = json!({"type": "object",
             "properties": {"list": {"items": {"type": "string", "minLength": 0}}, "open": {"additionalItems": false}},
             "additionalProperties": {"items": [{"type": "object"}, {"enum": [null, 1, "x"], "default": {"any": 1}}]},
@@ -395,12 +399,12 @@ mod tests {
         assert_eq!(
             unknown,
             ["spec.versions[0].subresources.status.x"],
-            "below a schema in another's place none is told"
+            "unknown fields below an alternative to a schema are not reported"
         );
     }
 
     #[test]
-    fn what_is_neither_a_schema_nor_what_else_it_may_be_is_refused() {
+    fn a_value_that_is_no_schema_and_no_alternative_is_rejected() {
         let says = |schema: Value| read_definition(definition(schema, json!({}))).expect_err("does not fit");
         let at = "spec.versions[0].schema.openAPIV3Schema";
         assert_eq!(says(json!({"items": "x"})), format!("{at}.items: JSON schema or list of JSON schemas expected"));
@@ -433,7 +437,7 @@ mod tests {
     }
 
     #[test]
-    fn zeros_are_kept_where_they_differ_from_nothing() {
+    fn zeros_are_kept_where_they_differ_from_absent_values() {
         let pod = json!({"metadata": {"name": "", "labels": {}, "ownerReferences": []}, "spec": {
             "hostNetwork": false, "priority": 0, "enableServiceLinks": false, "nodeSelector": {}, "tolerations": [],
             "securityContext": {}, "containers": [{"name": "", "image": "", "args": [], "env": [{"name": "A", "value": ""}],
@@ -447,7 +451,7 @@ mod tests {
     }
 
     #[test]
-    fn amounts_and_times_are_written_as_they_are_written() {
+    fn quantities_and_times_are_written_in_canonical_form() {
         let quota = json!({"spec": {"hard": {"cpu": 1.5, "memory": "1024Mi", "pods": 4}}});
         let (quota, _) = read("ResourceQuota", quota).expect("reads");
         assert_eq!(quota["spec"]["hard"], json!({"cpu": "1500m", "memory": "1Gi", "pods": "4"}));

@@ -1,8 +1,8 @@
-//! Checking a value against its schema.
+//! Validates a value against its schema.
 //!
-//! The texts and the split into errors are those of the reference API server, because people search for them and
-//! clients show them: combinations (`anyOf` and friends) are reported for the whole object, with the errors of the branch
-//! that came closest.
+//! The messages and their split into errors are those of kube-apiserver, because users search for
+//! them and clients show them. Combinations (`anyOf` and the like) are reported for the whole
+//! object, with the errors of the branch that came closest.
 
 use std::fmt::Display;
 
@@ -18,8 +18,8 @@ impl Schema {
         Validation { base: path }.node(self, value, None, &Trail::start()).errors
     }
 
-    /// The errors of a value that replaces an older one. What did not change is not held against the new value: a
-    /// rule that was added later must not stop an unrelated update.
+    /// The errors of a value that replaces an older one. An unchanged part is not an error: a rule
+    /// that was added later must not block an unrelated update.
     pub fn validate_update(&self, value: &Value, old: &Value, path: &Path<'_>) -> Vec<Error> {
         Validation { base: path }.node(self, value, Some(old), &Trail::start()).errors
     }
@@ -29,7 +29,7 @@ struct Validation<'a> {
     base: &'a Path<'a>,
 }
 
-/// Errors, and how many checks were run: the measure of how close a branch of a combination came.
+/// Errors and the number of checks run, which measures how close a branch of a combination came.
 #[derive(Default)]
 struct Outcome {
     errors: Vec<Error>,
@@ -48,7 +48,7 @@ impl Validation<'_> {
         error(&self.base.child(&at.to_string()))
     }
 
-    /// An error that is not about one field.
+    /// An error that does not concern a single field.
     fn overall(&self, detail: String) -> Error {
         Error::invalid(self.base, "", detail)
     }
@@ -109,7 +109,8 @@ impl Validation<'_> {
         if fits {
             return;
         }
-        // A declared format takes the place of the type in the text, except where the format is about texts.
+        // The message names the declared format in place of the type, unless the format is one of
+        // strings.
         let (wanted, actual) = if !node.format.is_empty() && !matches!(value, Value::String(_) | Value::Array(_)) {
             (node.format.as_str(), if format.is_empty() { actual } else { format })
         } else {
@@ -329,8 +330,8 @@ impl Validation<'_> {
     }
 }
 
-/// The old item a new one replaces: in a keyed list the one with the same keys. Items of other lists are not
-/// correlated, they are only compared as a whole list.
+/// The old item that a new one replaces: in a keyed list, the item with the same keys. Items of
+/// other lists are not correlated; these lists are compared as a whole.
 fn correlated<'a>(node: &Schema, old: &'a [Value], item: &Value) -> Option<&'a Value> {
     if node.list_type != Some(super::ListType::Map) || node.list_map_keys.is_empty() {
         return None;
@@ -431,7 +432,7 @@ mod tests {
     }
 
     #[test]
-    fn what_did_not_change_is_not_held_against_an_update() {
+    fn unchanged_invalid_fields_do_not_fail_an_update() {
         let schema = Schema::parse_crd(
             &json!({"type": "object", "properties": {"a": {"type": "string", "enum": ["x"]}, "b": {"type": "string"}}}),
         )

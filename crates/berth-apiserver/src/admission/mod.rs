@@ -6,12 +6,16 @@
 //! never write. The [`webhooks`] come after the plugins in both phases.
 
 mod certificates;
+mod claim_resize;
+mod default_classes;
 mod lifecycle;
 mod limit_ranger;
+pub mod pod_security;
 pub mod policies;
 mod priority;
 pub(crate) mod quota;
 pub(crate) mod quota_hook;
+mod runtime_class;
 mod service_account;
 mod storage_protection;
 mod tolerations;
@@ -139,10 +143,19 @@ pub trait AdmissionPlugin: Send + Sync {
     fn validate(&self, _request: &AdmissionRequest<'_>) -> Result<(), Status> {
         Ok(())
     }
+
+    /// Warnings about an object that every plugin accepted.
+    fn warn(&self, _request: &AdmissionRequest<'_>) -> Vec<String> {
+        Vec::new()
+    }
 }
 
 /// The built-in plugins, in their order. `seed` determines the names they generate.
-pub(crate) fn builtin(seed: u64, has_tokens: bool) -> Vec<Arc<dyn AdmissionPlugin>> {
+pub(crate) fn builtin(
+    seed: u64,
+    has_tokens: bool,
+    pod_security: pod_security::PodSecurity,
+) -> Vec<Arc<dyn AdmissionPlugin>> {
     vec![
         Arc::<lifecycle::NamespaceLifecycle>::default(),
         Arc::new(limit_ranger::LimitRanger),
@@ -150,8 +163,13 @@ pub(crate) fn builtin(seed: u64, has_tokens: bool) -> Vec<Arc<dyn AdmissionPlugi
         Arc::new(priority::Priority),
         Arc::new(tolerations::DefaultTolerationSeconds),
         Arc::new(tolerations::ExtendedResourceToleration),
+        Arc::new(pod_security::Plugin::new(pod_security)),
+        Arc::new(default_classes::DefaultStorageClass),
         Arc::new(storage_protection::StorageProtection),
+        Arc::new(claim_resize::ClaimResize),
+        Arc::new(runtime_class::RuntimeClass),
         Arc::new(certificates::Certificates),
+        Arc::new(default_classes::DefaultIngressClass),
         Arc::new(crate::auth::escalation::EscalationCheck),
     ]
 }
@@ -197,6 +215,10 @@ impl Admission {
     /// a webhook rejects the request.
     pub(crate) async fn validate(&self, request: &mut AdmissionRequest<'_>) -> Result<(), Status> {
         self.plugins.iter().try_for_each(|plugin| plugin.validate(request))?;
+        for plugin in &self.plugins {
+            let warnings = plugin.warn(request);
+            request.warnings.extend(warnings);
+        }
         policies::validate(&self.state, &self.policies, request)?;
         webhooks::validate(&self.state, &self.webhooks, request).await
     }

@@ -1,4 +1,4 @@
-//! The same question is asked once per request.
+//! Caches authorization checks, so that a request makes each check once.
 
 use std::cell::RefCell;
 
@@ -6,14 +6,14 @@ use berth_apimachinery::selector::{FieldSelector, LabelSelector};
 
 use crate::library::{Attributes, Authorizer, Verdict};
 
-/// An authorizer that remembers answers, for as long as one request is judged.
+/// An authorizer that caches verdicts for the duration of one request.
 pub struct CachingAuthorizer<'a> {
     authorizer: &'a dyn Authorizer,
     known: RefCell<Vec<(Attributes, Verdict)>>,
 }
 
 impl<'a> CachingAuthorizer<'a> {
-    /// Puts a memory before an authorizer.
+    /// Adds a cache to an authorizer.
     pub fn new(authorizer: &'a dyn Authorizer) -> Self {
         CachingAuthorizer { authorizer, known: RefCell::new(Vec::new()) }
     }
@@ -31,7 +31,8 @@ impl Authorizer for CachingAuthorizer<'_> {
     }
 }
 
-/// The question in a form in which the same questions are equal: groups in order, selectors that say nothing left out.
+/// The cache key of a check: groups are sorted and empty selectors are dropped, so that equal
+/// checks have equal keys.
 fn key(attributes: &Attributes) -> Attributes {
     let mut key = attributes.clone();
     if let Some(user) = &mut key.user {

@@ -1,4 +1,4 @@
-//! Which expressions of a policy do not compile, so that whoever writes the policy is told.
+//! Finds the expressions of a policy that do not compile, for its status and warnings.
 
 use std::collections::BTreeMap;
 
@@ -12,19 +12,19 @@ use crate::program::Program;
 use crate::types::Type;
 use crate::variables::Variables;
 
-/// An expression that cannot be used.
+/// An expression that does not compile.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
-    /// Where it stands: `spec.validations[0].expression`.
+    /// Path of the expression: `spec.validations[0].expression`.
     pub field: String,
     /// The expression.
     pub expression: String,
-    /// What is wrong.
+    /// The compile error.
     pub error: String,
 }
 
-/// The expressions of the `spec` of a ValidatingAdmissionPolicy or MutatingAdmissionPolicy that do not compile. Those that
-/// are missing are not among them.
+/// The expressions in the `spec` of a ValidatingAdmissionPolicy or MutatingAdmissionPolicy that do
+/// not compile. Missing expressions are skipped.
 pub fn problems(spec: &Json, base: &Env) -> Vec<Problem> {
     let list = |field: &str| spec.get(field).and_then(Json::as_array).into_iter().flatten().enumerate();
     let text = |value: &Json, field: &str| value.get(field).and_then(Json::as_str).unwrap_or_default().to_owned();
@@ -89,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_broken_expression_is_named_and_good_ones_are_not() {
+    fn exactly_the_expressions_that_do_not_compile_are_reported() {
         let spec = json!({
             "paramKind": {"apiVersion": "v1", "kind": "ConfigMap"},
             "matchConditions": [{"name": "a", "expression": "object.metadata.name == 'x'"}, {"name": "b", "expression": "1"}],

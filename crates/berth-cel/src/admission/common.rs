@@ -1,4 +1,5 @@
-//! What validating and mutating policies have in common: what errors mean, whom they concern, their variables.
+//! The common parts of validating and mutating policies: failure policy, match conditions,
+//! variables.
 
 use std::collections::BTreeMap;
 
@@ -20,7 +21,8 @@ pub(super) struct Common {
 }
 
 impl Common {
-    /// Compiles it from a policy's `spec`. Also says what the policy's other expressions may refer to.
+    /// Compiles the common part of a policy's `spec`. Also returns the declarations for the
+    /// policy's other expressions.
     pub(super) fn compile(spec: &Json, base: &Env) -> (Common, Declared) {
         let mut declared = Declared {
             params: spec.get("paramKind").is_some_and(|kind| !kind.is_null()),
@@ -28,14 +30,14 @@ impl Common {
             ..Declared::default()
         };
         let failure_policy = FailurePolicy::parse(spec.get("failurePolicy").and_then(Json::as_str));
-        // Conditions are asked first and see no variables.
+        // Match conditions are evaluated first and see no variables.
         let conditions = spec.get("matchConditions").unwrap_or(&Json::Null);
         let env = environment(base.clone(), &declared);
         let conditions = MatchConditions::compile_with(conditions, failure_policy, &env);
         let mut variables: BTreeMap<String, Program> = BTreeMap::new();
         for variable in list(spec, "variables") {
             declared.variables = Some(Variables::type_of(&variables));
-            // One that does not compile is not there for those that use it.
+            // A variable that does not compile is undefined for the expressions that use it.
             if let Ok(program) = environment(base.clone(), &declared).compile(text(variable, "expression")) {
                 variables.insert(text(variable, "name").to_owned(), program);
             }
@@ -45,12 +47,12 @@ impl Common {
     }
 }
 
-/// A text field, empty when absent.
+/// A string field; empty if absent.
 pub(super) fn text<'a>(value: &'a Json, field: &str) -> &'a str {
     value.get(field).and_then(Json::as_str).unwrap_or_default()
 }
 
-/// The items of a list, none when absent.
+/// The items of a list; none if absent.
 pub(super) fn list<'a>(value: &'a Json, field: &str) -> impl Iterator<Item = &'a Json> + use<'a> {
     value.get(field).and_then(Json::as_array).into_iter().flatten()
 }

@@ -1,4 +1,4 @@
-//! Match conditions: whether a webhook or policy concerns a request at all.
+//! Match conditions: whether a webhook or policy applies to a request.
 
 use serde_json::Value as Json;
 
@@ -8,7 +8,7 @@ use crate::env::Env;
 use crate::types::Type;
 use crate::value::Value;
 
-/// Most all conditions of one webhook or policy may cost together.
+/// Maximum total cost of all conditions of a webhook or policy.
 pub const CONDITIONS_COST_MAX: u64 = 2_500_000;
 
 /// The conditions of a webhook or policy, compiled.
@@ -18,14 +18,14 @@ pub struct MatchConditions {
     failure_policy: FailurePolicy,
 }
 
-/// What the conditions answered.
+/// The result of the conditions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Matched {
-    /// All hold.
+    /// All conditions are true.
     Yes,
-    /// This one does not hold, or errors are ignored (then there is no name).
+    /// The named condition is false, or an error was ignored (then without a name).
     No(Option<String>),
-    /// None is false but some could not be evaluated, and errors count as failures.
+    /// No condition is false, some failed to evaluate, and the failure policy is `Fail`.
     Failed(String),
 }
 
@@ -36,7 +36,7 @@ impl MatchConditions {
         MatchConditions::compile_with(conditions, failure_policy, &environment(base, &declared))
     }
 
-    /// Compiles them in an environment of one's own.
+    /// Compiles the conditions in the given environment.
     pub fn compile_with(conditions: &Json, failure_policy: FailurePolicy, env: &Env) -> MatchConditions {
         let compile = |condition: &Json| {
             let text = |field: &str| condition.get(field).and_then(Json::as_str).unwrap_or_default();
@@ -46,7 +46,7 @@ impl MatchConditions {
         MatchConditions { conditions, failure_policy }
     }
 
-    /// Whether there are none.
+    /// True if there are no conditions.
     pub fn is_empty(&self) -> bool {
         self.conditions.is_empty()
     }
@@ -73,7 +73,7 @@ impl MatchConditions {
     }
 }
 
-/// What the results of conditions mean; `broken` is an error of the evaluation as a whole.
+/// The result of evaluated conditions; `broken` is an error of the evaluation as a whole.
 pub fn decide(
     results: &[(String, Result<bool, String>)],
     broken: Option<String>,

@@ -1,18 +1,18 @@
-//! Expressions about requests: validating and mutating policies, match conditions of webhooks.
+//! Expressions about requests: validating and mutating policies, and match conditions of webhooks.
 //!
-//! | what | where |
+//! | purpose | module |
 //! |---|---|
-//! | what expressions see | here |
+//! | inputs of expressions | this module |
 //! | policies: variables, validations, messages, audit annotations, decisions | [`policy`] |
-//! | whether a webhook or policy concerns a request | [`conditions`] |
-//! | warnings about expressions that cannot work for a kind | [`typecheck`] |
-//! | what policies of both kinds have in common | `common` |
-//! | which expressions of a policy do not compile | [`check`] |
-//! | mutating policies: whom they concern, their mutations | [`mutating`] |
-//! | what one mutation answers | [`mutation`] |
+//! | whether a webhook or policy applies to a request | [`conditions`] |
+//! | warnings about expressions that fail for a matched kind | [`typecheck`] |
+//! | common parts of validating and mutating policies | `common` |
+//! | expressions of a policy that do not compile | [`check`] |
+//! | mutating policies: matching and mutations | [`mutating`] |
+//! | result of a mutation | [`mutation`] |
 //!
-//! Source: Kubernetes documentation, "Validating Admission Policy", "Mutating Admission Policy", "Dynamic Admission
-//! Control: matchConditions".
+//! Source: Kubernetes documentation, "Validating Admission Policy", "Mutating Admission Policy",
+//! "Dynamic Admission Control: matchConditions".
 
 mod caching;
 pub mod check;
@@ -36,20 +36,21 @@ use crate::library::{Attributes, Authorizer, Check};
 use crate::types::Type;
 use crate::value::{Value, untyped, view};
 
-/// What expressions of one kind may refer to.
+/// The declarations that an expression may refer to.
 #[derive(Clone, Debug, Default)]
 pub struct Declared {
     /// `params`.
     pub params: bool,
     /// `authorizer`.
     pub authorizer: bool,
-    /// The type of `object` and `oldObject`, where it is known.
+    /// The type of `object` and `oldObject`, if known.
     pub object: Option<Type>,
-    /// The type of `variables`, where there are some.
+    /// The type of `variables`, if there are any.
     pub variables: Option<Type>,
 }
 
-/// Places of the variables; undeclared ones keep their place under a name nobody can write.
+/// Slots of the variables. An undeclared variable keeps its slot under a name that no expression
+/// can contain.
 pub(crate) const PLACES: [&str; 8] = [
     "object",
     "oldObject",
@@ -66,7 +67,7 @@ fn schema_of(value: Json, name: &str) -> Arc<Decl> {
     Decl::of_schema(&schema, false, name).expect("it has a type")
 }
 
-/// An AdmissionRequest as expressions see it.
+/// The type of `request`.
 static REQUEST: LazyLock<Arc<Decl>> = LazyLock::new(|| {
     let text = json!({"type": "string"});
     let object = |names: &[&str]| {
@@ -88,7 +89,7 @@ static REQUEST: LazyLock<Arc<Decl>> = LazyLock::new(|| {
     )
 });
 
-/// A namespace as expressions see it.
+/// The type of `namespaceObject`.
 static NAMESPACE: LazyLock<Arc<Decl>> = LazyLock::new(|| {
     let text = json!({"type": "string"});
     let texts = json!({"type": "array", "items": text});
@@ -113,7 +114,7 @@ static NAMESPACE: LazyLock<Arc<Decl>> = LazyLock::new(|| {
 pub fn environment(base: Env, declared: &Declared) -> Env {
     let object = declared.object.clone().unwrap_or(Type::Dyn);
     let check = |name| Type::Opaque(name);
-    // `options` may be of any kind.
+    // `options` may have any type.
     let request = match REQUEST.type_() {
         Type::Object(request) => {
             let mut fields = request.fields.clone().unwrap_or_default();
@@ -138,20 +139,20 @@ pub fn environment(base: Env, declared: &Declared) -> Env {
     })
 }
 
-/// What a request brings for expressions to look at. JSON null (or [`Json::Null`]) stands for what is not there.
+/// The inputs of expressions about a request. [`Json::Null`] marks an absent input.
 #[derive(Clone, Copy)]
 pub struct Inputs<'a> {
-    /// The object; null on delete.
+    /// The new object; null on delete.
     pub object: &'a Json,
-    /// The object as it was; null on create.
+    /// The old object; null on create.
     pub old_object: &'a Json,
-    /// The request, in the form of an AdmissionReview's.
+    /// The request, in the form of an AdmissionReview request.
     pub request: &'a Json,
     /// The parameter object, or null.
     pub params: &'a Json,
     /// The request's namespace, or null.
     pub namespace: &'a Json,
-    /// Who answers authorization questions.
+    /// The authorizer behind `authorizer`.
     pub authorizer: Option<&'a dyn Authorizer>,
 }
 

@@ -1,5 +1,5 @@
-//! Mutating policies, compiled: whom they concern, and their mutations one by one, because each sees what the one before it
-//! has made of the object.
+//! Compiled mutating policies. Mutations run one by one, because each sees the object as the
+//! previous one left it.
 
 use serde_json::Value as Json;
 
@@ -11,7 +11,7 @@ use super::policy::FailurePolicy;
 use crate::env::Env;
 use crate::variables::Variables;
 
-/// A policy, compiled.
+/// A compiled policy.
 #[derive(Debug)]
 pub struct MutatingPolicy {
     common: Common,
@@ -33,35 +33,35 @@ impl MutatingPolicy {
         MutatingPolicy { common, mutations, reinvoked: text(spec, "reinvocationPolicy") == "IfNeeded" }
     }
 
-    /// What errors mean to this policy.
+    /// The policy's handling of errors.
     pub fn failure_policy(&self) -> FailurePolicy {
         self.common.failure_policy
     }
 
-    /// Whether it is asked again when others changed the object after it.
+    /// True if the policy runs again after other plugins changed the object.
     pub fn is_reinvoked(&self) -> bool {
         self.reinvoked
     }
 
-    /// Whether the policy concerns a request.
+    /// Whether the policy applies to a request.
     pub fn matches(&self, inputs: &Inputs<'_>) -> Matched {
         self.common.conditions.evaluate(inputs)
     }
 
-    /// How many mutations there are.
+    /// The number of mutations.
     pub fn len(&self) -> usize {
         self.mutations.len()
     }
 
-    /// Whether there are none.
+    /// True if there are no mutations.
     pub fn is_empty(&self) -> bool {
         self.mutations.is_empty()
     }
 
-    /// What the mutation at `index` says to do. `budget` is what all of them together may still cost.
+    /// Evaluates the mutation at `index`. `budget` is the remaining cost budget of all mutations.
     ///
     /// # Errors
-    /// It did not compile, could not be evaluated, or costs too much.
+    /// The mutation does not compile, fails to evaluate, or exceeds its cost limit.
     pub fn mutation(&self, index: usize, inputs: &Inputs<'_>, budget: &mut u64) -> Result<Mutation, String> {
         let mutator = self.mutations.get(index).ok_or("no such mutation")?.as_ref().map_err(String::clone)?;
         let variables = Variables::new(&self.common.variables, inputs.values());

@@ -1,4 +1,4 @@
-//! What mutating policies answer: a list of JSON patch operations, or an object to apply.
+//! Results of mutations: a list of JSON patch operations, or an object to apply.
 
 use berth_apimachinery::apply::{Types, merge};
 use berth_apimachinery::patch;
@@ -14,7 +14,7 @@ use crate::types::Type;
 use crate::value::{List, Map, Value};
 use crate::variables::Variables;
 
-/// What a mutation says to do.
+/// The result of a mutation.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Mutation {
     /// JSON patch operations.
@@ -23,7 +23,7 @@ pub enum Mutation {
     Apply(Json),
 }
 
-/// Which kind of answer an expression gives.
+/// The result type of a mutation's expression.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PatchType {
     /// A list of `JSONPatch{...}`.
@@ -33,7 +33,7 @@ pub enum PatchType {
 }
 
 impl PatchType {
-    /// The type of an entry of `mutations`, and the field its expression is in.
+    /// The type of an entry of `mutations`, and the field that holds its expression.
     pub fn of(mutation: &Json) -> Option<(PatchType, &'static str)> {
         match mutation.get("patchType").and_then(Json::as_str) {
             Some("JSONPatch") => Some((PatchType::JsonPatch, "jsonPatch")),
@@ -43,7 +43,7 @@ impl PatchType {
     }
 }
 
-/// A mutation, compiled.
+/// A compiled mutation.
 #[derive(Debug)]
 pub struct Mutator {
     program: Program,
@@ -76,7 +76,8 @@ impl Mutator {
         Ok(Mutator { program, patch_type })
     }
 
-    /// What to do with the object of a request. `budget` is what all mutations together may still cost.
+    /// Evaluates the mutation for a request. `budget` is the remaining cost budget of all
+    /// mutations.
     pub fn evaluate(&self, inputs: &Inputs<'_>, budget: &mut u64) -> Result<Mutation, String> {
         self.evaluate_with(inputs, None, budget)
     }
@@ -140,7 +141,7 @@ fn operations(list: &List<'_>) -> Result<Json, String> {
     Ok(Json::Array(operations))
 }
 
-/// Objects inside must be named after the path they stand at: `Object.spec` in the field `spec`.
+/// Checks that nested objects have the type name of their path: `Object.spec` in the field `spec`.
 fn check_names(value: &Value<'_>, path: &str) -> Result<(), String> {
     match value {
         Value::Struct(object) => {
@@ -166,15 +167,15 @@ fn json_of(value: &Value<'_>) -> Result<Json, String> {
     value.to_json().ok_or_else(|| format!("a value of type {} cannot be part of an object", value.type_name()))
 }
 
-/// Carries a mutation out on an object. Where its schema is known, fields must be declared, and what is applied may not
-/// reach into lists and maps that are replaced as a whole. The types are those that say which fields who owns: they know what
-/// metadata has whatever a definition says of it.
+/// Applies a mutation to an object. If the schema is known, fields must be declared, and an apply
+/// configuration may not set parts of atomic lists and maps. `Types` are those of field ownership:
+/// they define metadata for every kind, whatever the schema says.
 pub fn apply(mutation: &Mutation, object: &Json, known: Option<(&Schema, &Types)>) -> Result<Json, String> {
     match mutation {
         Mutation::Patch(operations) => {
             let patched = match patch::apply_json(object, operations) {
                 Ok(patched) => patched,
-                // A test that does not hold means that there is nothing to do.
+                // A failed `test` operation means that the patch does nothing.
                 Err(_) if has_failing_test(object, operations) => return Ok(object.clone()),
                 Err(error) => return Err(format!("error applying patch: {error}")),
             };
@@ -204,7 +205,7 @@ pub fn apply(mutation: &Mutation, object: &Json, known: Option<(&Schema, &Types)
     }
 }
 
-/// Whether the patch stops at one of its own tests: it works as far as it got, and without the test it would go on.
+/// True if the patch fails at one of its own `test` operations and would succeed without it.
 fn has_failing_test(object: &Json, operations: &Json) -> bool {
     let Some(list) = operations.as_array() else { return false };
     list.iter().enumerate().filter(|(_, operation)| operation["op"] == "test").any(|(index, _)| {
@@ -223,12 +224,13 @@ fn check_applied(applied: &Json, schema: &Schema, path: &str) -> Result<(), Stri
         Json::Object(fields) => fields.iter().try_for_each(|(name, value)| {
             let at = format!("{path}.{name}");
             match schema.property(name) {
-                // What a definition says of its objects' metadata restricts it; what metadata has is the same for all kinds.
+                // A schema's rules for metadata restrict its values; the fields of metadata are the
+                // same for all kinds.
                 Some(below) if path.is_empty() && name == "metadata" && below.target().property("labels").is_none() => {
                     Ok(())
                 }
                 Some(below) => check_applied(value, below, &at),
-                // What is declared as an object without fields (metadata) is checked elsewhere.
+                // The fields of an object declared without fields (metadata) are checked elsewhere.
                 None if schema.preserve_unknown_fields || schema.properties.is_empty() => Ok(()),
                 None => {
                     Err(format!("failed to convert patch object to typed object: {at}: field not declared in schema"))

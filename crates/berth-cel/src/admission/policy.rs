@@ -1,4 +1,4 @@
-//! Validating policies: what their expressions say about a request, and what follows from that.
+//! Validating policies: evaluates their expressions for a request and derives the decisions.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -16,18 +16,18 @@ use crate::types::Type;
 use crate::value::Value;
 use crate::variables::Variables;
 
-/// Most all expressions of one policy may cost for one request and parameter.
+/// Maximum total cost of all expressions of a policy, for one request and one parameter object.
 pub const POLICY_COST_MAX: u64 = 10_000_000;
-/// Longest message an expression may produce, in bytes.
+/// Maximum length of a message from an expression, in bytes.
 const MESSAGE_BYTES_MAX: usize = 5 * 1024;
 
-/// What an error means.
+/// Handling of errors (`failurePolicy`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum FailurePolicy {
-    /// The request is refused.
+    /// An error rejects the request.
     #[default]
     Fail,
-    /// The request is let through.
+    /// An error is ignored.
     Ignore,
 }
 
@@ -38,7 +38,7 @@ impl FailurePolicy {
     }
 }
 
-/// The expressions cost more than all of them may.
+/// The expressions exceed the total cost limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OutOfBudget;
 
@@ -48,7 +48,7 @@ impl fmt::Display for OutOfBudget {
     }
 }
 
-/// An expression, compiled or not.
+/// An expression, compiled or with its compile error.
 #[derive(Clone, Debug)]
 pub struct Expression {
     text: String,
@@ -56,7 +56,8 @@ pub struct Expression {
 }
 
 impl Expression {
-    /// Compiles an expression that must have one of these types (any, if none is given).
+    /// Compiles an expression whose result must have one of these types (any type, if none is
+    /// given).
     pub fn compile(env: &Env, text: &str, wanted: &[Type]) -> Expression {
         let program = env.compile(text).map_err(|issues| format!("compilation failed: {issues}")).and_then(|program| {
             let found = program.result_type();
@@ -75,18 +76,18 @@ impl Expression {
         Expression { text: text.to_owned(), program }
     }
 
-    /// Why it cannot be used.
+    /// The compile error, if any.
     pub fn error(&self) -> Option<&str> {
         self.program.as_ref().err().map(String::as_str)
     }
 
-    /// The type of its value, if it compiled.
+    /// The type of the result, if the expression compiled.
     pub fn result_type(&self) -> Option<&Type> {
         self.program.as_ref().ok().map(Program::result_type)
     }
 
-    /// Evaluates it on a request. `call_limit` is what it may cost (the usual limit if it is not given), `budget` what all
-    /// expressions together may still cost.
+    /// Evaluates the expression for a request. `call_limit` is its cost limit (the usual limit if
+    /// absent), `budget` the remaining cost budget of all expressions.
     pub fn evaluate_on<'a>(
         &self,
         inputs: &Inputs<'a>,
@@ -115,7 +116,7 @@ impl Expression {
     }
 }
 
-/// Evaluates an expression that uses variables. The value is given as JSON, where it has such a form.
+/// Evaluates an expression that uses variables. The result is converted to JSON if possible.
 pub fn evaluate_composed(
     expression: &Expression,
     variables: &BTreeMap<String, Program>,
@@ -133,13 +134,13 @@ pub fn evaluate_composed(
 pub struct Validation {
     /// The expression as written.
     pub expression: String,
-    /// What to say when it is false.
+    /// The message if the expression is false.
     pub message: String,
-    /// The reason of the refusal.
+    /// The status reason of a rejection.
     pub reason: Option<String>,
 }
 
-/// A policy, compiled.
+/// A compiled policy.
 #[derive(Debug)]
 pub struct Policy {
     common: Common,
@@ -147,16 +148,16 @@ pub struct Policy {
     annotations: Vec<(String, Expression)>,
 }
 
-/// What one validation leads to.
+/// The decision of one validation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Decision {
-    /// Whether the request may go on.
+    /// True if the request is admitted.
     pub admitted: bool,
-    /// Whether it was an error that decided.
+    /// True if an error led to the decision.
     pub is_error: bool,
-    /// Why it may not.
+    /// Message of a rejection.
     pub message: String,
-    /// The reason for the answer's status; empty where nothing was refused.
+    /// Reason in the response's status; empty if the request is admitted.
     pub reason: String,
 }
 
@@ -170,21 +171,21 @@ impl Decision {
     }
 }
 
-/// What an audit annotation became.
+/// The result of an audit annotation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Annotation {
-    /// It is recorded.
+    /// The annotation is recorded with this value.
     Publish(String),
-    /// It is left out.
+    /// The annotation is omitted.
     Exclude,
-    /// It could not be evaluated.
+    /// The annotation failed to evaluate.
     Error(String),
 }
 
-/// What a policy says about a request.
+/// The outcome of a policy for a request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Outcome {
-    /// One per validation, or a single one when something failed as a whole.
+    /// One decision per validation, or a single decision if the evaluation failed as a whole.
     pub decisions: Vec<Decision>,
     /// Audit annotations by key.
     pub annotations: Vec<(String, Annotation)>,
@@ -218,12 +219,12 @@ impl Policy {
         Policy { common, validations, annotations }
     }
 
-    /// What errors mean to this policy.
+    /// The policy's handling of errors.
     pub fn failure_policy(&self) -> FailurePolicy {
         self.common.failure_policy
     }
 
-    /// Judges a request.
+    /// Evaluates the policy for a request.
     pub fn evaluate(&self, inputs: &Inputs<'_>) -> Outcome {
         match self.common.conditions.evaluate(inputs) {
             Matched::Yes => {}
@@ -260,7 +261,7 @@ impl Policy {
             }
         }
         for ((validation, _, message), result) in self.validations.iter().zip(results) {
-            // A message is only worth its cost when there is something to say.
+            // The message expression is evaluated only if the validation fails.
             let is_refused = matches!(&result, Ok(value) if !matches!(value, Value::Bool(true)));
             let message = match message.as_ref().filter(|_| is_refused).map(&mut run) {
                 Some(Err(error)) => {
@@ -283,7 +284,8 @@ impl Policy {
     }
 }
 
-/// What the result of one validation leads to; `message` is that of its message expression, if it has one.
+/// The decision of one validation; `message` is the result of its message expression, if it has
+/// one.
 pub fn decide(
     result: Result<Value<'_>, String>,
     message: Option<Result<Value<'_>, String>>,
@@ -310,7 +312,7 @@ pub fn decide(
     }
 }
 
-/// What the result of an audit annotation's expression leads to.
+/// The audit annotation that results from its expression.
 pub fn annotate(result: Result<Value<'_>, String>, expression: &str) -> Annotation {
     match result {
         Err(error) => Annotation::Error(error),

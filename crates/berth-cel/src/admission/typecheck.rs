@@ -1,4 +1,4 @@
-//! Warnings about policies: expressions that cannot work for a kind the policy is about.
+//! Type checking of policies: warnings about expressions that fail for a matched kind.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,24 +11,24 @@ use crate::env::Env;
 use crate::program::Program;
 use crate::types::{ObjectType, Type};
 
-/// A kind the policy is about, with the declaration of its objects where there is one.
+/// A matched kind, with the declaration of its objects if known.
 pub struct Kind {
-    /// As messages call it: `apps/v1, Kind=Deployment`.
+    /// Name of the kind in messages: `apps/v1, Kind=Deployment`.
     pub name: String,
-    /// What its objects are.
+    /// The declaration of its objects.
     pub decl: Option<Arc<Decl>>,
 }
 
 /// One warning, as in `status.typeChecking.expressionWarnings`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Warning {
-    /// The expression.
+    /// Path of the expression.
     pub field_ref: String,
-    /// What is wrong, kind by kind.
+    /// The type errors, kind by kind.
     pub warning: String,
 }
 
-/// Checks the expressions of a ValidatingAdmissionPolicy's `spec` against the kinds it is about.
+/// Type-checks the expressions of a ValidatingAdmissionPolicy's `spec` against the matched kinds.
 pub fn check(spec: &Json, kinds: &[Kind], base: &Env) -> Vec<Warning> {
     let list = |field: &str| spec.get(field).and_then(Json::as_array).into_iter().flatten();
     let text = |value: &Json, field: &str| value.get(field).and_then(Json::as_str).unwrap_or_default().to_owned();
@@ -67,7 +67,8 @@ fn environment_for(spec: &Json, kind: &Kind, base: &Env) -> Env {
     for variable in spec.get("variables").and_then(Json::as_array).into_iter().flatten() {
         declared.variables = Some(variables_type(&types));
         let env = environment(base.clone(), &declared);
-        // Mistakes in variables are not reported here; what uses them is taken to be right.
+        // Errors in variables are not reported here; an expression that uses a broken variable is
+        // not checked further.
         let type_ = env
             .compile(&text(variable, "expression"))
             .as_ref()

@@ -1,4 +1,4 @@
-//! Authorization questions: built step by step, asked with `check`.
+//! Authorization checks, built step by step and performed by `check`.
 
 use std::sync::Arc;
 
@@ -6,14 +6,14 @@ use super::{Implementation, no_overload};
 use crate::eval::EvalError;
 use crate::value::Value;
 
-/// What is asked of an authorizer.
+/// The attributes of an authorization check.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Attributes {
-    /// Whom to ask for instead of the user of the request.
+    /// The user to check instead of the user of the request.
     pub user: Option<User>,
     /// The verb.
     pub verb: String,
-    /// The path, for questions that are not about a resource.
+    /// The path, for checks of non-resource URLs.
     pub path: Option<String>,
     /// Group of the resource; the version is always `*`.
     pub group: String,
@@ -31,7 +31,7 @@ pub struct Attributes {
     pub label_selector: Option<String>,
 }
 
-/// Somebody who may or may not do something.
+/// A user, with UID and groups.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct User {
     /// The name.
@@ -42,27 +42,27 @@ pub struct User {
     pub groups: Vec<String>,
 }
 
-/// An authorizer's answer.
+/// An authorizer's verdict.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Verdict {
-    /// Whether it is allowed.
+    /// True if the attributes are allowed.
     pub allowed: bool,
-    /// Why.
+    /// The reason of the verdict.
     pub reason: String,
-    /// What went wrong while finding out.
+    /// The error that occurred during the check, if any.
     pub error: Option<String>,
 }
 
-/// Answers authorization questions.
+/// Performs authorization checks.
 pub trait Authorizer {
-    /// Whether the attributes are allowed.
+    /// Returns whether the attributes are allowed.
     fn authorize(&self, attributes: &Attributes) -> Verdict;
 }
 
-/// The answer to a question, as a value.
+/// A verdict as a CEL value.
 pub type Decision = Verdict;
 
-/// A question in the making.
+/// An incomplete authorization check.
 #[derive(Clone, Debug)]
 pub struct Check {
     kind: Kind,

@@ -41,7 +41,7 @@ pub(super) fn implementation(name: &str) -> Option<Implementation> {
                     [Value::Int(from)] => *from,
                     _ => return no_overload(),
                 };
-                // Nothing is found wherever one looks for it.
+                // An empty part is found at every position.
                 if part.is_empty() {
                     return Ok(Value::Int(from));
                 }
@@ -182,7 +182,7 @@ fn out_of_range(at: i64) -> EvalError {
     EvalError::message(format!("index out of range: {at}"))
 }
 
-/// Longest list `lists.range` makes.
+/// Maximum length of a list from `lists.range`.
 const RANGE_MAX: i64 = 1_000_000;
 
 fn copy_entries<'a>(from: &Map<'a>, into: &mut OwnedMap<'a>) -> Result<(), EvalError> {
@@ -226,7 +226,7 @@ where
     Ok(Value::Int(-1))
 }
 
-/// The sum of a list; `zero` if there is nothing in it.
+/// The sum of a list; `zero` if the list is empty.
 pub(crate) fn sum<'a>(args: &[Value<'a>], zero: Value<'a>) -> Result<Value<'a>, EvalError> {
     let [list] = args else { return no_overload() };
     let mut total: Option<Value<'a>> = None;

@@ -1,4 +1,4 @@
-//! From one type to another.
+//! Conversions between types.
 
 use std::sync::Arc;
 
@@ -100,12 +100,12 @@ fn overflow(what: &str) -> EvalError {
     EvalError::message(format!("{what} overflow"))
 }
 
-/// A text does not say what it is to be converted to.
+/// A string cannot be converted to the target type.
 fn conversion(to: &str) -> EvalError {
     EvalError::message(format!("type conversion error from 'string' to '{to}'"))
 }
 
-/// A float in the shortest form that reads back.
+/// The shortest form of a float that parses to the same value.
 pub(crate) fn text_of_double(value: f64) -> String {
     if value.is_nan() {
         "NaN".to_owned()
@@ -116,12 +116,12 @@ pub(crate) fn text_of_double(value: f64) -> String {
     }
 }
 
-/// What base64 text stands for.
+/// Decodes base64.
 pub(crate) fn bytes_of(text: &str) -> Option<Arc<[u8]>> {
     STANDARD.decode(text).ok().map(Into::into)
 }
 
-/// Octets as JSON shows them.
+/// Encodes octets as JSON represents them.
 pub(crate) fn text_of_bytes(bytes: &[u8]) -> String {
     STANDARD.encode(bytes)
 }

@@ -1,10 +1,10 @@
-//! `'%s is %d'.format([...])`.
+//! String formatting: `'%s is %d'.format([...])`.
 
 use super::{format_duration, format_timestamp, no_overload, text_of_double};
 use crate::eval::{EvalError, Machine};
 use crate::value::{Map, Value};
 
-/// Most digits after the point.
+/// Maximum number of digits after the point.
 const PRECISION_MAX: usize = 1000;
 
 pub(super) fn format<'a>(_: &mut Machine<'a>, args: &[Value<'a>]) -> Result<Value<'a>, EvalError> {

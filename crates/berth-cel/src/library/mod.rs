@@ -1,6 +1,7 @@
-//! The functions expressions may call: what types they take (read by the checker) and what they do.
+//! The functions that expressions can call: their signatures (for the checker) and implementations.
 //!
-//! Source: Kubernetes documentation, "Common Expression Language in Kubernetes"; the language definition of CEL.
+//! Source: Kubernetes documentation, "Common Expression Language in Kubernetes"; the language
+//! definition of CEL.
 
 mod authorizer;
 mod collections;
@@ -27,7 +28,8 @@ pub use url::Url;
 use crate::eval::{EvalError, Machine};
 use crate::value::Value;
 
-/// What a function does. Arguments are checked by type at run time: dynamic values may be anything.
+/// Implements a function. Arguments are checked at run time, because dynamic values may have any
+/// type.
 pub(crate) type Implementation = for<'a> fn(&mut Machine<'a>, &[Value<'a>]) -> Result<Value<'a>, EvalError>;
 
 /// The implementation of a function that is not an operator of the evaluator itself.
@@ -45,7 +47,7 @@ pub(crate) fn implementation(name: &str) -> Option<Implementation> {
         .or_else(|| authorizer::implementation(name))
 }
 
-/// No function of this name takes values of these types.
+/// The error for arguments that no overload accepts.
 pub(crate) fn no_overload<'a>() -> Result<Value<'a>, EvalError> {
     Err(EvalError::NoOverload)
 }
@@ -375,5 +377,5 @@ pub(crate) const SIGNATURES: &[(u32, &str)] = &[
     ),
 ];
 
-/// Types that have an order; every pair of numbers has one across types.
+/// Types with an order; numbers are also ordered across types.
 pub(crate) const ORDERED: [&str; 8] = ["bool", "int", "uint", "double", "string", "bytes", "timestamp", "duration"];

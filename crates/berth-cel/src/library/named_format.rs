@@ -1,16 +1,17 @@
-//! `format.named("dns1123Label")` and its like: what Kubernetes asks of names and values, with its words.
+//! `format.named("dns1123Label")` and the like: Kubernetes' validation of names and values, with
+//! its messages.
 
 use berth_apimachinery::names;
 
 use super::{Implementation, bytes_of, no_overload, parse_timestamp};
 use crate::value::Value;
 
-/// A format texts can be checked against.
+/// A named format.
 pub struct NamedFormat {
     name: &'static str,
     check: fn(&str) -> Vec<String>,
-    /// Length of the longest regular expression behind it upstream, which its cost is reckoned from; of one that would
-    /// do the same where there is none.
+    /// Length of the longest regular expression of the format upstream, which determines its cost.
+    /// For formats without one, the length of an equivalent expression.
     regex: u64,
 }
 
@@ -50,7 +51,7 @@ fn unless(good: bool, message: &str) -> Vec<String> {
     if good { Vec::new() } else { vec![message.to_owned()] }
 }
 
-/// The prefix of a generated name may end in a dash, because something follows.
+/// The prefix of a generated name may end in a dash, because a suffix follows.
 fn masked(text: &str) -> std::borrow::Cow<'_, str> {
     match text.strip_suffix('-') {
         Some(rest) if !rest.is_empty() => format!("{rest}a").into(),

@@ -1,4 +1,5 @@
-//! IP addresses and networks, as strict as Kubernetes is: no zones, no IPv4 inside IPv6, no leading zeros.
+//! IP addresses and networks with Kubernetes' strictness: no zones, no IPv4-mapped IPv6, no leading
+//! zeros.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -7,7 +8,7 @@ use super::{Implementation, no_overload};
 use crate::eval::EvalError;
 use crate::value::Value;
 
-/// A network: an address and how many of its bits count.
+/// A network: an address and its prefix length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cidr {
     pub(crate) ip: IpAddr,
@@ -21,7 +22,7 @@ impl fmt::Display for Cidr {
 }
 
 impl Cidr {
-    /// How many octets of the address its prefix takes.
+    /// Number of octets that the prefix covers.
     pub(crate) fn octets(&self) -> usize {
         usize::from(self.bits).div_ceil(8)
     }
@@ -133,7 +134,7 @@ fn is_global_unicast(ip: &IpAddr) -> bool {
     !(ip.is_unspecified() || ip.is_loopback() || ip.is_multicast() || broadcast || is_link_local_unicast(ip))
 }
 
-/// An address.
+/// Parses an address.
 pub(crate) fn parse_ip(text: &str) -> Result<IpAddr, EvalError> {
     let fail = |why: String| {
         EvalError::message(format!("IP Address \"{text}\" parse error during conversion from string: {why}"))
@@ -150,7 +151,7 @@ pub(crate) fn parse_ip(text: &str) -> Result<IpAddr, EvalError> {
     Err(fail(format!("ParseAddr(\"{text}\"): {}", why_not_ip(text))))
 }
 
-/// What is wrong with an address.
+/// Why a text is not an address.
 fn why_not_ip(text: &str) -> String {
     if !text.contains(':') {
         if !text.contains('.') {
@@ -192,7 +193,7 @@ fn why_not_ip(text: &str) -> String {
     if text.split(':').count() > 8 { "trailing garbage after address" } else { "address string too short" }.to_owned()
 }
 
-/// A network.
+/// Parses a network.
 pub(crate) fn parse_cidr(text: &str) -> Result<Cidr, EvalError> {
     let fail = |why: &str| {
         EvalError::message(format!(

@@ -47,7 +47,7 @@ pub(super) fn implementation(name: &str) -> Option<Implementation> {
     })
 }
 
-/// A quantity; beyond what can be counted it is as large as can be, which no integer equals.
+/// Parses a quantity. One that is too large saturates at a value that no integer equals.
 fn parse(text: &str) -> Result<Quantity, QuantityError> {
     match Quantity::parse(text) {
         Err(QuantityError::TooLarge) => {
@@ -68,7 +68,7 @@ fn combine<'a>(args: &[Value<'a>], apply: fn(&mut Quantity, Quantity)) -> Result
     Ok(Value::Quantity(quantity))
 }
 
-/// The order of two quantities, or of two versions.
+/// The order of two quantities, or of two semantic versions.
 fn order<'a>(args: &[Value<'a>], answer: fn(Ordering) -> Value<'static>) -> Result<Value<'a>, EvalError> {
     match args {
         [Value::Quantity(a), Value::Quantity(b)] => Ok(answer(a.cmp(b))),

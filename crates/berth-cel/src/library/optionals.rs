@@ -1,4 +1,4 @@
-//! Values that may be missing.
+//! Optional values.
 
 use std::sync::Arc;
 
@@ -26,7 +26,8 @@ pub(super) fn implementation(name: &str) -> Option<Implementation> {
             [Value::Optional(value)] => Ok(Value::Bool(value.is_some())),
             _ => no_overload(),
         },
-        // With both sides at hand; usually the evaluator looks at the second only if it has to.
+        // Both operands are evaluated here; the evaluator usually skips the second one if the first
+        // has a value.
         "or" => |_, args| match args {
             [Value::Optional(None), other] => Ok(other.clone()),
             [some, _] => Ok(some.clone()),

@@ -31,7 +31,7 @@ impl fmt::Display for Semver {
 }
 
 impl Semver {
-    /// The order of versions; builds do not count.
+    /// The order of versions; build metadata is ignored.
     pub(crate) fn compare(&self, other: &Semver) -> Ordering {
         let by_numbers = self.numbers.cmp(&other.numbers);
         if by_numbers != Ordering::Equal {
@@ -49,7 +49,7 @@ impl Semver {
         }
     }
 
-    /// Reads a version; `normalize` forgives a leading `v`, missing parts and leading zeros.
+    /// Parses a version; `normalize` accepts a leading `v`, missing parts and leading zeros.
     pub(crate) fn parse(text: &str, normalize: bool) -> Result<Semver, String> {
         let normal;
         let mut text = text;

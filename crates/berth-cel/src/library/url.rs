@@ -8,7 +8,7 @@ use super::{Implementation, no_overload};
 use crate::eval::EvalError;
 use crate::value::{Map, OwnedMap, Value};
 
-/// A URL in its parts.
+/// A URL, split into its parts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Url {
     text: String,
@@ -25,7 +25,7 @@ impl std::fmt::Display for Url {
 }
 
 impl Url {
-    /// Reads an absolute URI or an absolute path.
+    /// Parses an absolute URI or an absolute path.
     pub(crate) fn parse(text: &str) -> Result<Url, String> {
         let fail = |why: &str| Err(format!("parse {}: {why}", berth_apimachinery::field::quote(text)));
         if text.bytes().any(|b| b < 0x20 || b == 0x7f) {
@@ -44,7 +44,7 @@ impl Url {
         if scheme.is_empty() && !rest.starts_with('/') {
             return fail("invalid URI for request");
         }
-        // What follows a scheme without a slash is not looked into.
+        // The part after a scheme without a slash is opaque.
         let rest = if !scheme.is_empty() && !rest.starts_with('/') { "" } else { rest };
         let (host, path) = match rest.strip_prefix("//") {
             Some(after) if !scheme.is_empty() || !rest.starts_with("///") => {

@@ -1,24 +1,25 @@
-//! Which old value belongs to a new one.
+//! Correlation of new values with the old values they replace.
 //!
-//! Fields and map entries correspond by name, items of lists with keys by their keys; other items do not correspond.
+//! Fields and map entries correspond by name, items of keyed lists by their keys. Other list items
+//! do not correspond.
 
 use std::sync::{Arc, OnceLock};
 
 use berth_apimachinery::schema::{AdditionalProperties, ListType, Schema};
 use serde_json::Value as Json;
 
-/// A value with the old one it belongs to.
+/// A value with its corresponding old value.
 #[derive(Clone, Debug)]
 pub struct Correlated<'a> {
     new: &'a Json,
     old: &'a Json,
     schema: Option<&'a Schema>,
-    /// Comparing large values is done once.
+    /// Caches the comparison, which is expensive for large values.
     unchanged: Arc<OnceLock<bool>>,
 }
 
 impl<'a> Correlated<'a> {
-    /// Two states of one value.
+    /// A new and an old value of one schema node.
     pub fn new(new: &'a Json, old: &'a Json, schema: &'a Schema) -> Self {
         Correlated { new, old, schema: Some(schema), unchanged: Arc::new(OnceLock::new()) }
     }
@@ -40,7 +41,7 @@ impl<'a> Correlated<'a> {
         Some(Correlated { new, old, schema: below, unchanged: Arc::new(OnceLock::new()) })
     }
 
-    /// The item in this place of the new list.
+    /// The item at this index of the new list.
     pub fn index(&self, index: usize) -> Option<Correlated<'a>> {
         let schema = self.schema?;
         let new = self.new.as_array()?.get(index)?;
@@ -48,7 +49,7 @@ impl<'a> Correlated<'a> {
         Some(Correlated { new, old, schema: schema.items.as_deref(), unchanged: Arc::new(OnceLock::new()) })
     }
 
-    /// Whether old and new say the same: lists with keys and sets in any order.
+    /// True if old and new are equal; keyed lists and sets are compared in any order.
     pub fn is_unchanged(&self) -> bool {
         *self.unchanged.get_or_init(|| same(self.new, self.old, self.schema))
     }
@@ -83,7 +84,7 @@ fn same(new: &Json, old: &Json, schema: Option<&Schema>) -> bool {
     }
 }
 
-/// A list whose items are told apart by keys.
+/// A list whose items are identified by keys.
 #[derive(Debug)]
 pub struct MapList<'a> {
     items: &'a [Json],
@@ -91,19 +92,19 @@ pub struct MapList<'a> {
 }
 
 impl<'a> MapList<'a> {
-    /// `None` unless the schema is that of a list with keys.
+    /// `None` unless the schema is that of a keyed list.
     pub fn new(schema: &'a Schema, items: &'a [Json]) -> Option<Self> {
         let is_map = schema.list_type == Some(ListType::Map) && !schema.list_map_keys.is_empty();
         is_map.then_some(MapList { items, schema })
     }
 
-    /// The first item with the same keys.
+    /// The first item with the same keys as `wanted`.
     pub fn get(&self, wanted: &Json) -> Option<&'a Json> {
         let wanted = self.keys(wanted)?;
         self.items.iter().find(|item| self.keys(item).is_some_and(|keys| keys == wanted))
     }
 
-    /// Values of the key fields; a field that is absent has its default. `None` if they are not scalars.
+    /// Values of the key fields; an absent field has its default. `None` if they are not scalars.
     fn keys<'i>(&'i self, item: &'i Json) -> Option<Vec<Option<&'i Json>>> {
         let item = item.as_object()?;
         self.schema

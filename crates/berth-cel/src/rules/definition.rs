@@ -1,8 +1,8 @@
-//! Whether the rules of a CustomResourceDefinition may be there: they compile, they are affordable, and what compares
-//! with old values stands where there are old values.
+//! Validates the rules of a CustomResourceDefinition: they compile, their estimated cost is within
+//! limits, and transition rules are only used where old values exist.
 //!
-//! Costs are estimated by multiplying what one evaluation may cost with how often it can happen, which the limits of the
-//! lists and maps around it bound.
+//! The estimated cost of a rule is the maximum cost of one evaluation times the number of
+//! evaluations, which the limits of the enclosing lists and maps bound.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -14,30 +14,30 @@ use serde_json::Value as Json;
 use super::{CALL_COST_MAX, Request, Rules, Stored, compile, field_path};
 use crate::env::Env;
 
-/// Most one expression may cost by estimate, all its evaluations together.
+/// Maximum estimated cost of one expression over all its evaluations.
 const EXPRESSION_COST_MAX: u64 = 10_000_000;
-/// Most all expressions of a schema may cost by estimate.
+/// Maximum estimated cost of all expressions of a schema.
 const SCHEMA_COST_MAX: u64 = 100_000_000;
-/// How many of the expensive expressions are named.
+/// Maximum number of expensive expressions to report.
 const CULPRITS_MAX: usize = 4;
-/// Expressions that cost less are never the reason.
+/// Minimum cost of an expression to be reported as expensive.
 const CULPRIT_COST_MIN: u64 = SCHEMA_COST_MAX / 100;
 
 const REASONS: [&str; 4] = ["FieldValueDuplicate", "FieldValueForbidden", "FieldValueInvalid", "FieldValueRequired"];
 
-/// How a definition's rules are judged.
+/// Options of the validation.
 pub struct Options<'a> {
-    /// What new expressions may use.
+    /// Environment of new expressions.
     pub env: Env,
-    /// What stored ones may use.
+    /// Environment of stored expressions.
     pub env_stored: Env,
-    /// Expressions that were stored before.
+    /// The expressions that are already stored.
     pub stored: &'a dyn Stored,
-    /// Whether single expressions may be as expensive as they are, because the schema is not new.
+    /// True to skip the cost limit of single expressions, because the schema is already stored.
     pub suppress_expression_cost: bool,
 }
 
-/// The expressions of schemas that were stored before.
+/// The expressions of stored schemas.
 #[derive(Debug, Default)]
 pub struct StoredExpressions {
     rules: BTreeSet<String>,
@@ -45,7 +45,7 @@ pub struct StoredExpressions {
 }
 
 impl StoredExpressions {
-    /// Takes in the expressions of a schema as written.
+    /// Adds the expressions of a schema as written.
     pub fn add(&mut self, schema: &Json) {
         match schema {
             Json::Object(map) => {
@@ -72,7 +72,7 @@ impl Stored for StoredExpressions {
     }
 }
 
-/// Nothing was stored before.
+/// No expressions are stored.
 pub struct NothingStored;
 
 impl Stored for NothingStored {
@@ -85,8 +85,9 @@ impl Stored for NothingStored {
     }
 }
 
-/// Judges the rules of a schema as written (the `openAPIV3Schema` of a version). `parsed` is what
-/// [`Schema::parse_crd`] makes of it, `None` if that refuses: then rules are judged whose own part can be parsed.
+/// Validates the rules of a schema as written (the `openAPIV3Schema` of a version). `parsed` is the
+/// result of [`Schema::parse_crd`], or `None` if it failed: then rules are validated whose own
+/// subtree can be parsed.
 pub fn check_definition(
     schema: &Json,
     parsed: Option<&Arc<Schema>>,
@@ -107,13 +108,13 @@ pub fn check_definition(
     checker.errors
 }
 
-/// Where in the schema a node stands.
+/// Position of a node in the schema.
 #[derive(Clone)]
 struct Place {
     is_root: bool,
-    /// How many values of the node an object can have; `None` if nothing bounds it.
+    /// Maximum number of values of the node in an object; `None` if unbounded.
     cardinality: Option<u64>,
-    /// The list or map around it whose values have no old ones.
+    /// The enclosing list or map whose values have no corresponding old values.
     uncorrelatable: Option<String>,
 }
 
@@ -166,7 +167,8 @@ impl Checker<'_> {
             return;
         }
         let rules = path.child("x-kubernetes-validations");
-        // A schema without structure has no types to check against; that is reported by who checks structure.
+        // A schema that is not structural has no types to check against; the structural check
+        // reports it.
         let parsed = parsed.cloned().or_else(|| Schema::parse_crd(schema).ok()).filter(|_| is_structured(schema));
         for (index, rule) in written.iter().enumerate() {
             self.as_written(rule, parsed.as_deref(), &rules.index(index));
@@ -216,7 +218,7 @@ impl Checker<'_> {
         }
     }
 
-    /// What can be said about a rule without compiling it.
+    /// Checks of a rule that need no compilation.
     fn as_written(&mut self, rule: &Json, schema: Option<&Schema>, at: &Path<'_>) {
         let text = |key: &str| rule.get(key).and_then(Json::as_str).unwrap_or_default();
         let has_line_break = |text: &str| text.contains(['\n', '\r']);
@@ -260,7 +262,7 @@ impl Checker<'_> {
     }
 }
 
-/// Whether the node and everything below it has the structure types are made from.
+/// True if the node and all nodes below it are structural enough for types.
 fn is_structured(schema: &Json) -> bool {
     let properties = schema.get("properties").and_then(Json::as_object);
     let additional = schema.get("additionalProperties").filter(|values| !values.is_null());
@@ -286,8 +288,8 @@ fn too_expensive(what: &str, cost: u64, limit: u64) -> String {
     )
 }
 
-/// Whether the defaults of a schema keep its rules, both as new values and as unchanged ones. `budget` is what all
-/// evaluations may cost; what is left of it stands there afterwards.
+/// Checks that the defaults of a schema satisfy its rules, both as new and as unchanged values.
+/// `budget` is the cost budget; it is reduced by the actual cost.
 pub fn check_defaults(schema: &Arc<Schema>, path: &Path<'_>, budget: &mut Option<u64>, env: &Env) -> Vec<Error> {
     let mut errors = Vec::new();
     default_of(schema, path, budget, env, &mut errors);
@@ -303,8 +305,9 @@ fn default_of(schema: &Arc<Schema>, path: &Path<'_>, budget: &mut Option<u64>, e
         && let Some(rules) = Rules::of_schema(schema, resource, env.clone())
     {
         let at = path.child("default");
-        // A default stays as it is or is new: both may cost what is left, and the dearer of them is what is charged. As a new
-        // value it is looked at only if it may stay.
+        // A default is either new or unchanged. Both evaluations may use the whole remaining
+        // budget, and the more expensive one is charged. The evaluation as a new value runs only if
+        // the default is valid as an unchanged one.
         let mut cost = 0;
         for old in [Some(default), None] {
             let request = Request { old, budget: *budget, call_limit: Some(CALL_COST_MAX), ..Request::default() };

@@ -2,7 +2,7 @@
 
 use berth_apimachinery::schema::{AdditionalProperties, Schema};
 
-/// One step of a path, already unquoted.
+/// One step of a path, unquoted.
 enum Step {
     Field(String),
     Key(String),
@@ -10,16 +10,17 @@ enum Step {
 
 const NO_FIELD: &str = "does not refer to a valid field";
 
-/// Whether a field path may name a step in brackets (`.labels['a.b']`).
+/// Whether a field path may contain steps in brackets (`.labels['a.b']`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ArrayNotation {
-    /// As in the `fieldPath` of a rule.
+    /// Brackets are allowed, as in the `fieldPath` of a rule.
     Allowed,
-    /// As in the `jsonPath` of a selectable field.
+    /// Brackets are rejected, as in the `jsonPath` of a selectable field.
     Refused,
 }
 
-/// The normalised path (`spec.name`, `labels[a]`) and the schema a field path leads to, or what is wrong with it.
+/// The normalized path (`spec.name`, `labels[a]`) and the schema at a field path, or an error
+/// message.
 pub fn valid_field_path<'s>(
     path: &str,
     schema: &'s Schema,
@@ -72,7 +73,7 @@ pub fn valid_field_path<'s>(
     }
 }
 
-/// The normalised path alone.
+/// The normalized path of a field path.
 pub(super) fn steps(path: &str, schema: &Schema) -> Result<String, String> {
     valid_field_path(path, schema, ArrayNotation::Allowed).map(|(path, _)| path)
 }

@@ -1,6 +1,8 @@
-//! `x-kubernetes-validations`: the rules of a schema, compiled when first needed, run on every write.
+//! `x-kubernetes-validations`: compiles the rules of a schema on first use and evaluates them on
+//! every write.
 //!
-//! Only branches of a schema that hold rules are walked, and objects are borrowed: a rule sees a view on the JSON.
+//! Only branches of a schema that have rules are walked. Objects are borrowed: a rule sees a view
+//! of the JSON.
 
 mod correlate;
 mod definition;
@@ -26,11 +28,11 @@ use crate::program::{Program, Run};
 use crate::types::Type;
 use crate::value::{Value, view};
 
-/// Most one evaluation of a rule may cost.
+/// Maximum cost of one evaluation of a rule.
 pub const CALL_COST_MAX: u64 = 1_000_000;
-/// Most all rules of one object may cost together.
+/// Maximum total cost of the rules of one object.
 pub const OBJECT_COST_MAX: u64 = 10_000_000;
-/// Longest message an expression may produce, in bytes.
+/// Maximum length of a message from an expression, in bytes.
 const MESSAGE_BYTES_MAX: usize = 5 * 1024;
 
 const OUT_OF_BUDGET: &str =
@@ -38,37 +40,36 @@ const OUT_OF_BUDGET: &str =
 const MESSAGE_OUT_OF_BUDGET: &str =
     "messageExpression evaluation failed due to running out of cost budget, no further validation rules will be run";
 
-/// A rule, compiled.
+/// A compiled rule.
 #[derive(Debug)]
 pub struct Compiled {
     /// The rule as written.
     pub rule: Rule,
-    /// The expression, or why there is none. `None` for a rule of nothing but white space.
+    /// The compiled expression or its error. `None` for a blank rule.
     pub program: Option<Result<Program, String>>,
-    /// The expression for the message, or why there is none.
+    /// The compiled message expression or its error.
     pub message: Option<Result<Program, String>>,
-    /// Whether the rule compares with the old value.
+    /// True for a transition rule, which uses the old value.
     pub uses_old_self: bool,
-    /// Most one evaluation may cost.
+    /// Maximum estimated cost of one evaluation.
     pub max_cost: u64,
-    /// Most one evaluation of the message expression may cost.
+    /// Maximum estimated cost of one evaluation of the message expression.
     pub message_max_cost: u64,
-    /// How often the rule can run on one object, judging by the size of the value alone.
+    /// Maximum number of evaluations per object, estimated from the size of the value alone.
     pub max_cardinality: u64,
-    /// Where the error is reported, below the value's own path.
+    /// Path of the reported field, relative to the value.
     field_path: String,
 }
 
-/// Which expressions may use everything this server knows, because they were stored before.
+/// Looks up stored expressions, which may use all functions that this server supports.
 pub trait Stored {
-    /// Whether a rule is stored as it is.
+    /// True if a rule with this expression is stored.
     fn has_rule(&self, rule: &str) -> bool;
-    /// Whether the expression of a message is.
+    /// True if this message expression is stored.
     fn has_message(&self, expression: &str) -> bool;
 }
 
-/// Compiles the rules of one node of a schema: what `stored` knows with the functions of `env_stored`, the rest with
-/// those of `env`.
+/// Compiles the rules of a schema node: stored expressions in `env_stored`, new ones in `env`.
 pub fn compile(schema: &Schema, resource: bool, env: &Env, env_stored: &Env, stored: &dyn Stored) -> Vec<Compiled> {
     let decl = Decl::of_schema(schema, resource, "selfType");
     let choose = |is_stored: bool| if is_stored { env_stored } else { env };
@@ -127,7 +128,7 @@ fn compile_rule(rule: &Rule, schema: &Schema, decl: Option<&Arc<Decl>>, env: &En
     compiled
 }
 
-/// Places of the variables.
+/// Slots of the variables.
 const OLD_SELF: usize = 1;
 
 fn compile_expression(env: &Env, text: &str, wanted: &Type, what: &str, wrong: &str) -> Result<Program, String> {
@@ -141,29 +142,30 @@ fn compile_expression(env: &Env, text: &str, wanted: &Type, what: &str, wrong: &
     }
 }
 
-/// Sizes of `self` and `oldSelf`, from the schema.
+/// Maximum sizes of `self` and `oldSelf`, from the schema.
 struct SelfSizes<'a>(&'a Decl);
 
 impl Sizes for SelfSizes<'_> {
     fn max_size(&self, path: &[&str], _: &Type) -> Option<u64> {
         let [_, rest @ ..] = path else { return None };
-        // What has no length of its own counts nothing, as upstream.
+        // A value without a length has size zero, as upstream.
         self.0.at(rest).map(|decl| decl.max_elements().unwrap_or(0))
     }
 }
 
-/// The rules of a schema and everything below it.
+/// The rules of a schema and of all schemas below it.
 #[derive(Debug)]
 pub struct Rules {
     root: Node,
     env: Env,
 }
 
-/// A node of the schema with rules at it or below.
+/// A schema node that has rules, or has nodes with rules below it.
 #[derive(Debug)]
 struct Node {
     schema: Arc<Schema>,
-    /// The structure rules look at: the node itself, or the one that an `allOf` stands at.
+    /// The structure that rules refer to: the node itself or, inside an `allOf`, the node that has
+    /// the `allOf`.
     structure: Arc<Schema>,
     resource: bool,
     ready: OnceLock<Ready>,
@@ -179,43 +181,43 @@ struct Ready {
     rules: Vec<Compiled>,
 }
 
-/// One object to validate.
+/// Options for validating one object.
 #[derive(Clone, Copy, Default)]
 pub struct Request<'a> {
-    /// What it replaces; `None` on create.
+    /// The old object; `None` on create.
     pub old: Option<&'a Json>,
-    /// Most all rules may cost; `None` is no limit.
+    /// Maximum total cost of the rules; `None` for no limit.
     pub budget: Option<u64>,
-    /// Most one evaluation may cost; `None` is no limit.
+    /// Maximum cost of one evaluation; `None` for no limit.
     pub call_limit: Option<u64>,
-    /// Whether errors about unchanged values become warnings.
+    /// True if errors about unchanged values become warnings.
     pub ratcheting: bool,
-    /// Set when nobody waits for the answer any more.
+    /// Set to true to cancel the validation.
     pub interrupt: Option<&'a AtomicBool>,
 }
 
-/// What the rules found.
+/// The result of the rules.
 #[derive(Debug, Default)]
 pub struct Findings {
-    /// What must not be.
+    /// Violations that reject the object.
     pub errors: Vec<Error>,
-    /// What is wrong but was before.
+    /// Violations that the old object had too.
     pub warnings: Vec<Error>,
-    /// What it cost.
+    /// The actual cost.
     pub cost: u64,
-    /// Whether a limit ended the validation early.
+    /// True if a limit ended the validation early.
     pub exhausted: bool,
 }
 
 impl Rules {
-    /// The rules of a schema, to be compiled with the functions of `env`; `None` when there are none.
-    /// `resource` says that the schema is that of a whole object.
+    /// The rules of a schema, to be compiled in `env`; `None` if there are none. `resource` is true
+    /// for the schema of a whole object.
     pub fn of_schema(schema: &Arc<Schema>, resource: bool, env: Env) -> Option<Rules> {
         let root = Node::new(schema, schema, resource)?;
         Some(Rules { root, env })
     }
 
-    /// Runs the rules on an object.
+    /// Evaluates the rules for an object.
     pub fn validate(&self, object: &Json, path: &Path<'_>, request: Request<'_>) -> Findings {
         let mut run = Validation { env: &self.env, request, findings: Findings::default() };
         let ratchet = match request.old {
@@ -282,12 +284,12 @@ impl Node {
     }
 }
 
-/// Whether an error at a place may be forgiven because nothing there has changed.
+/// State of ratcheting: whether an error is tolerated because its value has not changed.
 #[derive(Clone, Default)]
 struct Ratchet<'a> {
-    /// The value with its old one, or the nearest above that has one.
+    /// The value with its old value, or the nearest ancestor that has an old value.
     nearest: Option<Correlated<'a>>,
-    /// Whether the value itself has an old one.
+    /// True if the value itself has an old value.
     is_current: bool,
 }
 
@@ -329,7 +331,7 @@ impl<'a> Validation<'a> {
         ratchet: &Ratchet<'_>,
         is_root: bool,
     ) {
-        // Rules are about values; null and absence are checked from the parent.
+        // Rules apply to values; the parent checks null and absent ones.
         if value.is_null() {
             return;
         }
@@ -389,7 +391,7 @@ impl<'a> Validation<'a> {
         self.request.budget.map_or(u64::MAX, |budget| budget.saturating_sub(self.findings.cost))
     }
 
-    /// An error that names the type instead of showing the value.
+    /// An error that shows the type instead of the value.
     fn typed(&self, node: &Node, path: &Path<'_>, detail: impl Into<String>) -> Error {
         let name = node.structure.schema_type.map_or("", SchemaType::name);
         let name = if node.resource && name.is_empty() { "object" } else { name };
@@ -475,7 +477,7 @@ impl<'a> Validation<'a> {
         self.typed(node, path, detail)
     }
 
-    /// Reports a rule that answered false.
+    /// Reports a violated rule.
     fn refuse(
         &mut self,
         node: &Node,
@@ -537,7 +539,7 @@ fn bind<'v>(
 ) -> Result<[Value<'v>; 2], EvalError> {
     let new = view(value, decl)?;
     let old = match old {
-        // Converted only when the rule looks at it.
+        // The old value is converted only if the rule uses it.
         Some(old) if uses_old => Some(view(old, decl)?),
         _ => None,
     };
@@ -549,7 +551,7 @@ fn bind<'v>(
     Ok([new, old])
 }
 
-/// The error of a rule that answered false. Objects and lists are not shown.
+/// The error of a violated rule. Objects and lists are not shown.
 fn failed_rule(path: &Path<'_>, value: &Json, detail: String, reason: Option<&str>) -> Error {
     let kind = match reason {
         Some("FieldValueForbidden") => ErrorKind::Forbidden,

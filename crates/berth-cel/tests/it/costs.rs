@@ -1,10 +1,10 @@
-//! What expressions may cost and do cost. The figures follow from the published model; recorded ones are compared by
-//! `cargo xtask conformance`.
+//! Estimated and actual costs of expressions. The expected costs follow from the published model;
+//! `cargo xtask conformance` compares recorded ones.
 
 use berth_cel::estimate::Unknown;
 use berth_cel::{Env, EvalError, Run};
 
-/// The most an expression may cost, and what it does.
+/// The maximum estimated cost of an expression, and its actual cost.
 fn costs(text: &str) -> (u64, u64) {
     costs_in(&Env::default(), text)
 }
@@ -15,11 +15,11 @@ fn costs_in(env: &Env, text: &str) -> (u64, u64) {
 }
 
 #[test]
-fn constants_are_computed_before_anything_runs() {
+fn constants_are_folded_before_evaluation() {
     assert_eq!(costs("[1, 2] == [1, 2]"), (21, 1));
     assert_eq!(costs("1 in [1, 2]"), (12, 0));
     assert_eq!(costs("{'a': 1} in [{'a': 1}]"), (71, 1), "only simple values are found for nothing");
-    // A list of one constant is none to be made for every element.
+    // A list of one constant is not created anew for every element.
     assert_eq!(costs("[1, 2, 3].map(x, 1).size()").1, 8);
     assert_eq!(costs("[1, 2, 3].map(x, x).size()").1, 41);
     let plain = Env::default().fold_constants(false);
@@ -29,25 +29,26 @@ fn constants_are_computed_before_anything_runs() {
 }
 
 #[test]
-fn what_is_not_there_costs_nothing() {
+fn absent_optional_values_cost_nothing() {
     assert_eq!(costs("{'a': {'b': 1}}.?x.?y == optional.none()").1, 3);
     assert_eq!(costs("{'a': {'b': 1}}.?a.?b == optional.none()").1, 5);
-    // Neither does a name nobody looks at.
+    // A bound name that is not used costs nothing either.
     assert_eq!(costs("optional.of([1]).optMap(v, 1).hasValue()").1, 4);
     assert_eq!(costs("optional.of([1]).optMap(v, v).hasValue()").1, 7);
 }
 
 #[test]
-fn what_fails_is_paid_for() {
+fn failed_operations_are_charged() {
     assert_eq!(costs("1 / 0 > 0 || true").1, 2);
     assert_eq!(costs("[1 / 0] == [1] || true").1, 12);
-    // A call of three ends with the first that fails, and is paid for if that is the last.
+    // A call with three operands ends with the first failed one, and is charged if that is the
+    // last.
     assert_eq!(costs("'a'.replace('a', ['b'][1]) == 'b' || true").1, 4);
     assert_eq!(costs("'a'.replace(['a'][1], ['b'][0]) == 'b' || true").1, 3);
 }
 
 #[test]
-fn functions_cost_what_their_arguments_are_worth() {
+fn function_costs_depend_on_argument_sizes() {
     let text = format!("'{}'", "a".repeat(70));
     assert_eq!(costs(&format!("{text}.startsWith('a')")).1, 7);
     assert_eq!(costs(&format!("{text}.indexOf('b')")).1, 7);
@@ -63,14 +64,14 @@ fn functions_cost_what_their_arguments_are_worth() {
 }
 
 #[test]
-fn overloads_that_could_be_meant_are_all_estimated() {
+fn the_estimate_covers_every_possible_overload() {
     let numbers = costs("dyn([3, 1]).sort()");
     assert_eq!(numbers.0, 11 + 11 + 9, "as texts, which cost more to compare");
     assert_eq!(numbers.1, 1, "but none of them is charged");
 }
 
 #[test]
-fn a_limit_ends_what_costs_more() {
+fn an_expression_over_its_cost_limit_is_stopped() {
     let program = Env::default().compile("lists.range(100).distinct().size() > 0").expect("compiles");
     let ran = program.run(&[], Run { limit: Some(1_000), ..Run::default() });
     assert_eq!(ran.result.err(), Some(EvalError::CostLimit));

@@ -1,4 +1,4 @@
-//! Nothing a user can write crashes, hangs or grows without bound.
+//! No expression that a user can write crashes, hangs or grows without bound.
 
 use berth_cel::types::Type;
 use berth_cel::value::untyped;
@@ -11,7 +11,7 @@ fn env() -> Env {
 
 #[test]
 fn the_deepest_expressions_that_parse_also_run() {
-    // On a thread with the stack of a worker.
+    // Runs on a thread with the stack size of a worker.
     let deepest = || {
         let x = json!({});
         let texts = [
@@ -32,8 +32,8 @@ fn the_deepest_expressions_that_parse_also_run() {
     thread.join().expect("no overflow");
 }
 
-/// Finding an item among constants is free, so it must not take longer the more there are: one after the other these would be some
-/// 6 * 10^9 comparisons, minutes.
+/// A lookup among constants is free, so it must not take longer for more constants: a linear search
+/// would make about 6 * 10^9 comparisons here and take minutes.
 #[test]
 fn an_item_is_looked_up_among_constants() {
     let x = json!(vec![2; 100_000]);
@@ -50,7 +50,7 @@ fn an_item_is_looked_up_among_constants() {
 }
 
 #[test]
-fn work_stops_at_the_limit() {
+fn evaluation_stops_at_the_cost_limit() {
     for text in [
         "[1,2,3,4,5,6,7,8,9].all(a, [1,2,3,4,5,6,7,8,9].all(b, [1,2,3,4,5,6,7,8,9].all(c, [1,2,3,4,5,6,7,8,9].all(d, \
          [1,2,3,4,5,6,7,8,9].all(e, [1,2,3,4,5,6,7,8,9].all(f, a + b + c + d + e + f > 0))))))",
@@ -71,8 +71,9 @@ fn work_stops_at_the_limit() {
 }
 
 #[test]
-fn garbage_is_refused_politely() {
-    // Pieces of real expressions in random order: a small generator, so that every run is the same.
+fn random_text_is_rejected_without_a_crash() {
+    // Random sequences of pieces of real expressions. The generator is deterministic, so that every
+    // run is the same.
     let pieces = [
         "x",
         ".",

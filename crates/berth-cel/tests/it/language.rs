@@ -1,4 +1,4 @@
-//! What expressions mean.
+//! Results of expressions.
 
 use berth_cel::types::Type;
 use berth_cel::value::untyped;
@@ -52,7 +52,7 @@ fn expressions_have_the_values_of_the_language() {
 }
 
 #[test]
-fn an_error_does_not_hide_what_the_other_side_decides() {
+fn a_deciding_operand_overrides_an_error_of_the_other() {
     let x = json!({});
     for (text, wanted) in [
         ("x.missing || true", Ok(json!(true))),
@@ -71,7 +71,7 @@ fn an_error_does_not_hide_what_the_other_side_decides() {
 }
 
 #[test]
-fn what_cannot_work_is_refused_before_it_runs() {
+fn ill_typed_expressions_are_rejected_before_evaluation() {
     let messages = |text: &str| -> Vec<String> {
         match Env::default().compile(text) {
             Ok(_) => Vec::new(),
@@ -88,7 +88,7 @@ fn what_cannot_work_is_refused_before_it_runs() {
 }
 
 #[test]
-fn libraries_arrive_with_their_version() {
+fn functions_are_available_from_their_version_on() {
     for (text, since) in [("isQuantity('1')", 28), ("isIP('::1')", 30), ("isSemver('1.0.0')", 33), ("[1].sort()", 34)] {
         assert!(Env::new(since - 1).compile(text).is_err(), "{text}");
         assert!(Env::new(since).compile(text).is_ok(), "{text}");
@@ -136,7 +136,7 @@ fn an_item_is_among_constants_exactly_if_it_equals_one() {
             assert_eq!(both[0], both[1], "{text}");
         }
     }
-    // An item that is read from an object is one like any other.
+    // An item from an object is equal to the same item of a literal.
     for (item, found) in [(json!(2.0), true), (json!(2.5), false), (json!("b"), true), (json!(null), false)] {
         assert_eq!(eval("x in [dyn(1), dyn('b'), dyn(2u)]", &item), Ok(json!(found)), "{item}");
     }

@@ -28,21 +28,21 @@ fn replicas() -> Arc<Schema> {
 }
 
 #[test]
-fn a_rule_reports_with_its_message_where_it_says() {
+fn a_violated_rule_reports_its_message_at_its_field_path() {
     let errors = check(&replicas(), json!({"spec": {"replicas": 5, "max": 3}}), None);
     assert_eq!(errors, ["spec.replicas: Invalid value: at most 3"]);
     assert!(check(&replicas(), json!({"spec": {"replicas": 3, "max": 3}}), None).is_empty());
 }
 
 #[test]
-fn transition_rules_wait_for_an_old_value() {
+fn transition_rules_run_only_with_an_old_value() {
     let old = json!({"spec": {"replicas": 1, "max": 4}});
     let errors = check(&replicas(), json!({"spec": {"replicas": 1, "max": 3}}), Some(old));
     assert_eq!(errors, ["spec: Invalid value: max cannot shrink"]);
 }
 
 #[test]
-fn what_was_wrong_before_may_stay() {
+fn unchanged_violations_are_tolerated() {
     let wrong = json!({"metadata": {"name": "a"}, "spec": {"replicas": 5, "max": 3}});
     assert!(check(&replicas(), wrong.clone(), Some(wrong.clone())).is_empty());
     let mut worse = wrong.clone();
@@ -63,7 +63,7 @@ fn the_object_has_one_budget() {
 }
 
 #[test]
-fn a_default_costs_what_the_dearer_of_staying_and_being_new_costs() {
+fn a_default_is_charged_the_more_expensive_of_its_two_evaluations() {
     let left = |rule: &str, errors: usize| {
         let rules = json!([{"rule": rule, "optionalOldSelf": true}]);
         let field = json!({"type": "string", "default": "d", "x-kubernetes-validations": rules});
@@ -73,7 +73,7 @@ fn a_default_costs_what_the_dearer_of_staying_and_being_new_costs() {
         assert_eq!(found.len(), errors, "{found:?}");
         budget
     };
-    // 3 where there is an old value and 4 where there is none, of each field.
+    // 3 for each field with an old value and 4 for each without one.
     assert_eq!(left("oldSelf.orValue(self) == self", 0), Some(12));
     assert_eq!(left("oldSelf.hasValue()", 2), Some(16));
     assert_eq!(left("!oldSelf.hasValue()", 2), Some(14), "what may not stay is not looked at as a new value");

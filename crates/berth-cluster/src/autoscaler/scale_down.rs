@@ -58,7 +58,7 @@ pub fn plan_scale_down(
     let mut drains = DRAINED_AT_ONCE;
     let mut remaining_cluster = view.cluster().clone();
     for (name, pool) in &view.pools {
-        if pool.spec.is_static {
+        if pool.spec.is_fixed() {
             continue;
         }
         let none = Vec::new();

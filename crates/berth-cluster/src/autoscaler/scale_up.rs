@@ -202,8 +202,7 @@ fn take_placed(left: &mut Vec<Arc<PodInfo>>, packed: &Packed) -> Vec<ObjectKey> 
 /// A new node of a pool, with the pods that DaemonSets will create on it.
 fn new_node(pool: &NodePool, view: &View, number: usize) -> NodeState {
     let zone = zones(pool, &view.site).swap_remove(0);
-    let name = format!("{}-new-{number}", pool.name_any());
-    view.with_daemons(template(pool, &view.site.region, &zone, &name, &view.site.version))
+    view.with_daemons(template(pool, &view.site, &zone, &format!("{}-new-{number}", pool.name_any())))
 }
 
 /// The message why no pool grows for a pod, in the words of the Kubernetes autoscaler. `machines`

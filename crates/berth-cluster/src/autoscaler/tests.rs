@@ -22,7 +22,7 @@ fn configuration(more: Value) -> ClusterConfiguration {
 }
 
 fn site() -> Site {
-    Site { cluster: "c".into(), region: "us-central1".into(), version: "v1".into(), seed: 1 }
+    Site { cluster: "c".into(), region: "us-central1".into(), version: "v1".into(), seed: 1, ..Site::default() }
 }
 
 fn pool(name: &str, machine: &str, nodes: i32, max: i32, more: Value) -> Arc<NodePool> {
@@ -37,7 +37,7 @@ fn pool(name: &str, machine: &str, nodes: i32, max: i32, more: Value) -> Arc<Nod
 fn nodes(pool: &NodePool) -> Vec<Arc<Node>> {
     let count = pool.spec.nodes.unwrap_or(0);
     (0..count)
-        .map(|i| Arc::new(template(pool, "us-central1", "us-central1-a", &format!("{}-{i}", pool.name_any()), "v1")))
+        .map(|i| Arc::new(template(pool, &site(), "us-central1-a", &format!("{}-{i}", pool.name_any()))))
         .collect()
 }
 
@@ -226,7 +226,7 @@ fn booked_nodes_are_kept_and_recent_growth_delays_removal() {
         10,
         json!({ "provisioning": "queued", "resizeRequests": [{ "name": "r", "nodes": 1 }] }),
     );
-    let mut node = template(&queued, "us-central1", "us-central1-a", "p-0", "v1");
+    let mut node = template(&queued, &site(), "us-central1-a", "p-0");
     crate::pools::label_for_request(&mut node, "r");
     let idle = tainted(&node, CANDIDATE_TAINT, at(0));
     let view = View::new(vec![queued], vec![idle], Vec::new(), Vec::new(), site());

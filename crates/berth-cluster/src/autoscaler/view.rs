@@ -92,7 +92,10 @@ impl View {
         for (pool_name, nodes) in &self.nodes {
             for node in nodes {
                 match self.pools.get(pool_name) {
-                    Some(pool) if !has_taint(node, REMOVAL_TAINT) && !is_complete(pool, node) => {
+                    // A machine that is not ready does not become so by waiting.
+                    Some(pool)
+                        if !pool.spec.is_process() && !has_taint(node, REMOVAL_TAINT) && !is_complete(pool, node) =>
+                    {
                         let state = self.with_daemons(completed(pool, node, &self.site));
                         cluster.set_node(state.node.clone());
                         // Daemon pods that are there already count as themselves.
@@ -109,7 +112,7 @@ impl View {
             let standing = self.nodes.get(&pool.name_any()).map_or(0, Vec::len);
             let wanted = usize::try_from(pool.spec.nodes_wanted()).unwrap_or(0);
             for instance in creating {
-                let mut node = template(pool, &self.site.region, &instance.zone, &instance.name, &self.site.version);
+                let mut node = template(pool, &self.site, &instance.zone, &instance.name);
                 if let Some(request) = &instance.resize_request {
                     node.labels_mut().insert(berth_api::berth::RESIZE_REQUEST_LABEL.into(), request.clone());
                 }
@@ -118,8 +121,7 @@ impl View {
             for i in standing + creating.len()..wanted {
                 let zone = zones(pool, &self.site).swap_remove(0);
                 let name = format!("{}-to-come-{i}", pool.name_any());
-                let node = template(pool, &self.site.region, &zone, &name, &self.site.version);
-                cluster.add_node(&self.with_daemons(node));
+                cluster.add_node(&self.with_daemons(template(pool, &self.site, &zone, &name)));
             }
         }
         for pod in &self.pods {
@@ -140,7 +142,7 @@ impl View {
 
     /// Pools that the autoscaler may grow for pods without a ProvisioningRequest.
     pub fn growable(&self) -> impl Iterator<Item = &Arc<NodePool>> {
-        self.pools.values().filter(|pool| !pool.spec.is_static && pool.spec.provisioning != Provisioning::Queued)
+        self.pools.values().filter(|pool| !pool.spec.is_fixed() && pool.spec.provisioning != Provisioning::Queued)
     }
 
     /// Total capacity of existing and ordered nodes, by `cpu` (milli), `memory` (bytes) and
@@ -191,7 +193,7 @@ pub fn is_complete(pool: &NodePool, node: &Node) -> bool {
 /// The ready state of a node that is still starting.
 fn completed(pool: &NodePool, node: &Node, site: &Site) -> Node {
     let zone = node.labels().get("topology.kubernetes.io/zone").cloned().unwrap_or_default();
-    let mut completed_node = template(pool, &site.region, &zone, &node.name_any(), &site.version);
+    let mut completed_node = template(pool, site, &zone, &node.name_any());
     if let Some(request) = request_of(node) {
         completed_node.labels_mut().insert(berth_api::berth::RESIZE_REQUEST_LABEL.into(), request.to_owned());
     }

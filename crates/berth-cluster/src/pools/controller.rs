@@ -7,7 +7,7 @@ use berth_api::berth::{NodePool, NodePoolStatus};
 use berth_runtime::{
     Action, Cache, Clock, Error, Index, Manager, ObjectKey, Reconciler, is_already_exists, is_not_found,
 };
-use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::api::core::v1::{Node, Pod, Taint};
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client, ResourceExt};
 use serde_json::json;
@@ -105,13 +105,12 @@ impl PoolReconciler {
             // Others' taints (a removal, a cordon) stay.
             let others = known.and_then(|node| node.spec.as_ref()?.taints.clone()).unwrap_or_default();
             let kept: Vec<_> = others.into_iter().filter(|taint| taint.key != "node.kubernetes.io/not-ready").collect();
-            let kept = if kept.is_empty() { taints(pool, true) } else { kept };
-            let patch = json!({ "spec": { "taints": kept } });
-            match berth_runtime::write::patch(&api, name, &PatchParams::default(), &Patch::Merge(&patch)).await {
-                Ok(node) => self.nodes.observe(node),
-                Err(error) if is_not_found(&error) => {}
-                Err(error) => return Err(error.into()),
-            }
+            let kept = if kept.is_empty() { taints(pool, &self.site, true) } else { kept };
+            self.patch_taints(name, None, &kept).await?;
+        }
+        for (name, taints) in &plan.retaint {
+            let version = nodes.iter().find(|node| node.name_any() == *name).and_then(|node| node.resource_version());
+            self.patch_taints(name, version, taints).await?;
         }
         if !plan.show_accelerators.is_empty() {
             let (capacity, allocatable) = resources_with_accelerators(pool);
@@ -145,6 +144,18 @@ impl PoolReconciler {
     async fn patch_status(&self, name: &str, patch: serde_json::Value) -> Result<(), Error> {
         let api: Api<Node> = Api::all(self.client.clone());
         match berth_runtime::write::patch_status(&api, name, &PatchParams::default(), &Patch::Merge(&patch)).await {
+            Ok(node) => self.nodes.observe(node),
+            Err(error) if is_not_found(&error) => {}
+            Err(error) => return Err(error.into()),
+        }
+        Ok(())
+    }
+
+    /// Sets all taints of a node; at this version only, if one is given.
+    async fn patch_taints(&self, name: &str, version: Option<String>, taints: &[Taint]) -> Result<(), Error> {
+        let api: Api<Node> = Api::all(self.client.clone());
+        let patch = json!({ "metadata": { "resourceVersion": version }, "spec": { "taints": taints } });
+        match berth_runtime::write::patch(&api, name, &PatchParams::default(), &Patch::Merge(&patch)).await {
             Ok(node) => self.nodes.observe(node),
             Err(error) if is_not_found(&error) => {}
             Err(error) => return Err(error.into()),

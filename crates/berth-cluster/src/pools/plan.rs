@@ -13,10 +13,12 @@ use berth_api::berth::{
     RESIZE_REQUEST_LABEL,
 };
 use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::core::v1::{Node, Taint};
 use kube::ResourceExt;
 
-use super::template::{NodeTimes, label_for_request, node, resources_with_accelerators};
+use super::template::{
+    NodeTimes, SIMULATED_TAINT, label_for_request, node, resources_with_accelerators, simulated_taint,
+};
 use crate::Site;
 use crate::random::{hash, suffix};
 use crate::time::stamp;
@@ -39,6 +41,8 @@ pub struct PoolPlan {
     pub become_ready: Vec<(String, Timestamp)>,
     /// Nodes whose accelerators show up, by name.
     pub show_accelerators: Vec<String>,
+    /// Nodes whose taint of simulated nodes appears or disappears, by name, with all their taints.
+    pub retaint: Vec<(String, Vec<Taint>)>,
     /// Nodes whose machine goes.
     pub remove: Vec<String>,
     /// The status the pool has then.
@@ -66,6 +70,11 @@ pub fn plan(
     let ready = delay(pool.spec.ready_delay, READY_DEFAULT);
     let accelerators = delay(pool.spec.accelerator_ready_delay, ACCELERATORS_DEFAULT);
     let mut plan = PoolPlan::default();
+    if pool.spec.is_process() {
+        // The machine registers its node itself.
+        plan.status = of_machine(pool, nodes, status);
+        return plan;
+    }
 
     let mut alive: Vec<&Arc<Node>> = nodes.iter().filter(|node| node.metadata.deletion_timestamp.is_none()).collect();
     let registered: BTreeSet<String> = alive.iter().map(|node| node.name_any()).collect();
@@ -104,15 +113,7 @@ pub fn plan(
                 if is_new && group.is_none() && position < initial {
                     // A pool's first machines were there before anybody looked.
                     let times = NodeTimes { registered: now, ready: now, accelerators: now };
-                    plan.register.push(node(
-                        pool,
-                        &site.region,
-                        &instance.zone,
-                        &instance.name,
-                        &site.version,
-                        times,
-                        now,
-                    ));
+                    plan.register.push(node(pool, site, &instance.zone, &instance.name, times, now));
                 } else {
                     status.creating.push(instance);
                 }
@@ -148,7 +149,7 @@ pub fn plan(
         }
         let ready = later(registers, ready);
         let times = NodeTimes { registered: registers, ready, accelerators: later(ready, accelerators) };
-        let mut new = node(pool, &site.region, &instance.zone, &instance.name, &site.version, times, now);
+        let mut new = node(pool, site, &instance.zone, &instance.name, times, now);
         if let Some(request) = &instance.resize_request {
             label_for_request(&mut new, request);
         }
@@ -164,6 +165,9 @@ pub fn plan(
     };
     let mut ready_nodes = 0;
     for existing in &alive {
+        if let Some(taints) = retainted(existing, site) {
+            plan.retaint.push((existing.name_any(), taints));
+        }
         let ready_at = annotated_time(existing, READY_AT_ANNOTATION);
         let complete_at = annotated_time(existing, ACCELERATORS_AT_ANNOTATION);
         if has_taint(existing, NOT_READY_TAINT) && is_starting(existing) {
@@ -194,6 +198,31 @@ pub fn plan(
     plan.status = status;
     plan.due = due.into_iter().filter(|at| *at > now).min();
     plan
+}
+
+/// The status of the pool of this machine.
+fn of_machine(pool: &NodePool, nodes: &[Arc<Node>], status: NodePoolStatus) -> NodePoolStatus {
+    let count = |number: usize| i32::try_from(number).unwrap_or(i32::MAX);
+    NodePoolStatus {
+        nodes: count(nodes.len()),
+        ready_nodes: count(nodes.iter().filter(|node| is_ready(node)).count()),
+        observed_generation: pool.metadata.generation,
+        ..status
+    }
+}
+
+/// The taints of a node after the taint of simulated nodes has come or gone, as a cluster got or lost a
+/// real node. `None` if they stay.
+fn retainted(node: &Node, site: &Site) -> Option<Vec<Taint>> {
+    if has_taint(node, SIMULATED_TAINT) == site.taints_simulated {
+        return None;
+    }
+    let known = node.spec.as_ref().and_then(|spec| spec.taints.clone()).unwrap_or_default();
+    let mut taints: Vec<Taint> = known.into_iter().filter(|taint| taint.key != SIMULATED_TAINT).collect();
+    if site.taints_simulated {
+        taints.push(simulated_taint());
+    }
+    Some(taints)
 }
 
 const NOT_READY_TAINT: &str = "node.kubernetes.io/not-ready";
@@ -280,7 +309,13 @@ mod tests {
     use super::*;
 
     fn site() -> Site {
-        Site { cluster: "batch-dev".into(), region: "us-central1".into(), version: "v1.35.2".into(), seed: 1 }
+        Site {
+            cluster: "batch-dev".into(),
+            region: "us-central1".into(),
+            version: "v1.35.2".into(),
+            seed: 1,
+            ..Site::default()
+        }
     }
 
     fn pool(spec: NodePoolSpec, is_new: bool) -> NodePool {
@@ -363,5 +398,44 @@ mod tests {
         pool.status = Some(registered.status);
         pool.spec.resize_requests.clear();
         assert_eq!(plan(&pool, &nodes, &BTreeMap::new(), &site(), at(61)).remove.len(), 2);
+    }
+
+    #[test]
+    fn simulated_nodes_beside_a_real_one_get_a_taint_and_lose_it_again() {
+        let pool = gpu_pool(1, true);
+        let alone = plan(&pool, &[], &BTreeMap::new(), &site(), at(0));
+        let nodes: Vec<_> = alone.register.into_iter().map(Arc::new).collect();
+        assert!(!has_taint(&nodes[0], SIMULATED_TAINT));
+        let mut known = pool.clone();
+        known.status = Some(alone.status);
+        let beside = Site { taints_simulated: true, ..site() };
+        let planned = plan(&known, &nodes, &BTreeMap::new(), &beside, at(1));
+        let [(name, taints)] = planned.retaint.as_slice() else { panic!("{:?}", planned.retaint) };
+        assert_eq!(*name, nodes[0].name_any());
+        let mut tainted = (*nodes[0]).clone();
+        let before = tainted.spec.as_ref().and_then(|spec| spec.taints.clone()).unwrap_or_default();
+        assert_eq!(taints.len(), before.len() + 1);
+        tainted.spec.as_mut().expect("a spec").taints = Some(taints.clone());
+        let tainted = [Arc::new(tainted)];
+        assert!(plan(&known, &tainted, &BTreeMap::new(), &beside, at(2)).retaint.is_empty());
+        let again = plan(&known, &tainted, &BTreeMap::new(), &site(), at(3));
+        assert_eq!(again.retaint, [(nodes[0].name_any(), before)]);
+        // New nodes, and those the autoscaler imagines, have it from the start.
+        let new = plan(&pool, &[], &BTreeMap::new(), &beside, at(0));
+        assert!(new.register.iter().all(|node| has_taint(node, SIMULATED_TAINT)));
+    }
+
+    #[test]
+    fn the_pool_of_this_machine_orders_and_removes_nothing() {
+        let spec: NodePoolSpec = serde_json::from_value(serde_json::json!({ "runtime": "process" })).expect("a spec");
+        assert_eq!(spec.problems("spec"), []);
+        let pool = NodePool::new("machine", spec);
+        let node = Arc::new(super::super::template(&pool, &site(), "z", "laptop"));
+        for nodes in [Vec::new(), vec![node]] {
+            let planned = plan(&pool, &nodes, &BTreeMap::new(), &Site { taints_simulated: true, ..site() }, at(0));
+            let count = i32::try_from(nodes.len()).expect("small");
+            assert_eq!((planned.status.nodes, planned.status.ready_nodes), (count, count));
+            assert_eq!(PoolPlan { status: NodePoolStatus::default(), ..planned }, PoolPlan::default());
+        }
     }
 }

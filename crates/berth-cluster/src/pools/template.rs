@@ -18,11 +18,14 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt;
 use kube::api::ObjectMeta;
 
+use crate::Site;
 use crate::scheduling::amount;
 use crate::time::stamp;
 
 /// Label with the pool's name.
 pub const POOL_LABEL: &str = "cloud.google.com/gke-nodepool";
+/// Taint of simulated nodes beside a real one: no job is "run" by a simulation unless it tolerates that.
+pub const SIMULATED_TAINT: &str = "berth.dev/simulated";
 const PODS_DEFAULT: i32 = 110;
 const STORAGE_BYTES_DEFAULT: i64 = 100 << 30;
 
@@ -38,25 +41,18 @@ pub struct NodeTimes {
 }
 
 /// The node a machine of this pool would be, ready and complete: what the autoscaler simulates with.
-pub fn template(pool: &NodePool, region: &str, zone: &str, name: &str, version: &str) -> Node {
+pub fn template(pool: &NodePool, site: &Site, zone: &str, name: &str) -> Node {
     let then = NodeTimes {
         registered: Timestamp::UNIX_EPOCH,
         ready: Timestamp::UNIX_EPOCH,
         accelerators: Timestamp::UNIX_EPOCH,
     };
-    node(pool, region, zone, name, version, then, Timestamp::UNIX_EPOCH)
+    node(pool, site, zone, name, then, Timestamp::UNIX_EPOCH)
 }
 
 /// The Node of a machine as it looks at `now`.
-pub fn node(
-    pool: &NodePool,
-    region: &str,
-    zone: &str,
-    name: &str,
-    version: &str,
-    times: NodeTimes,
-    now: Timestamp,
-) -> Node {
+pub fn node(pool: &NodePool, site: &Site, zone: &str, name: &str, times: NodeTimes, now: Timestamp) -> Node {
+    let (region, version) = (site.region.as_str(), site.version.as_str());
     let machine = Machine::of(pool);
     let mut annotations = BTreeMap::from([(READY_AT_ANNOTATION.to_owned(), times.ready.to_string())]);
     if !machine.devices.is_empty() {
@@ -72,7 +68,7 @@ pub fn node(
         },
         spec: Some(NodeSpec {
             provider_id: Some(format!("gce://berth/{zone}/{name}")),
-            taints: Some(taints(pool, is_ready)).filter(|taints| !taints.is_empty()),
+            taints: Some(taints(pool, site, is_ready)).filter(|taints| !taints.is_empty()),
             ..NodeSpec::default()
         }),
         status: Some(NodeStatus {
@@ -130,8 +126,9 @@ pub fn conditions(is_ready: bool, since: Timestamp, now: Timestamp) -> Vec<NodeC
     ]
 }
 
-/// The taints of the pool's nodes: its own, the accelerator's, that of queued pools, and the one of nodes not ready.
-pub fn taints(pool: &NodePool, is_ready: bool) -> Vec<Taint> {
+/// The taints of the pool's nodes: its own, the accelerator's, that of queued pools, the one of simulated nodes beside
+/// a real one, and the one of nodes not ready.
+pub fn taints(pool: &NodePool, site: &Site, is_ready: bool) -> Vec<Taint> {
     let taint = |key: &str, value: &str, effect: &str| Taint {
         key: key.into(),
         value: Some(value.to_owned()).filter(|value| !value.is_empty()),
@@ -150,10 +147,18 @@ pub fn taints(pool: &NodePool, is_ready: bool) -> Vec<Taint> {
     if pool.spec.provisioning == Provisioning::Queued {
         add("cloud.google.com/gke-queued", "true");
     }
+    if site.taints_simulated {
+        add(SIMULATED_TAINT, "true");
+    }
     if !is_ready {
         taints.push(taint("node.kubernetes.io/not-ready", "", "NoSchedule"));
     }
     taints
+}
+
+/// The taint of simulated nodes beside a real one.
+pub fn simulated_taint() -> Taint {
+    Taint { key: SIMULATED_TAINT.into(), value: Some("true".into()), effect: "NoSchedule".into(), time_added: None }
 }
 
 fn labels(pool: &NodePool, machine: &Machine, region: &str, zone: &str, name: &str) -> BTreeMap<String, String> {

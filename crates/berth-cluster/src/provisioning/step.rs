@@ -338,10 +338,8 @@ fn cheapest<'a>(
         let room = pool.spec.nodes_max().saturating_sub(pool.spec.nodes_wanted()).max(0);
         let zones = zones(pool, site);
         for zone in zones.iter().take(if each_zone { usize::MAX } else { 1 }) {
-            let make = |i: usize| {
-                let name = format!("{}-new-{i}", pool.name_any());
-                world.view.with_daemons(template(pool, &site.region, zone, &name, &site.version))
-            };
+            let make =
+                |i: usize| world.view.with_daemons(template(pool, site, zone, &format!("{}-new-{i}", pool.name_any())));
             let packed = pack(pods, &Cluster::default(), usize::try_from(room).unwrap_or(0), make);
             if packed.placed.len() < pods.len() {
                 continue;

@@ -43,9 +43,8 @@ fn view(nodes: i32, max: i32, provisioning: &str) -> View {
         json!({ "machineType": "g2-standard-48", "nodes": nodes, "maxNodes": max, "provisioning": provisioning });
     let mut pool = NodePool::new("pool", serde_json::from_value(spec).unwrap());
     pool.status = Some(NodePoolStatus { nodes, ..Default::default() });
-    let site = Site { cluster: "c".into(), region: "r".into(), version: "v1".into(), seed: 1 };
-    let nodes: Vec<Arc<Node>> =
-        (0..nodes).map(|i| Arc::new(template(&pool, "r", "r-a", &format!("n{i}"), "v1"))).collect();
+    let site = Site { cluster: "c".into(), region: "r".into(), version: "v1".into(), seed: 1, ..Site::default() };
+    let nodes: Vec<Arc<Node>> = (0..nodes).map(|i| Arc::new(template(&pool, &site, "r-a", &format!("n{i}")))).collect();
     View::new(vec![Arc::new(pool)], nodes, Vec::new(), Vec::new(), site)
 }
 

@@ -2,21 +2,24 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex};
 
 use berth_api::berth::ClusterConfiguration;
+use berth_apiserver::UserInfo;
 use berth_cluster::storage::{DiskFolders, FolderError, Folders, VolumeFolders, local};
 use berth_cluster::{garbage, scheduler, storage};
 use berth_runtime::Manager;
 use k8s_openapi::api::core::v1::{Event, Node, PersistentVolume, PersistentVolumeClaim, Pod};
 use k8s_openapi::api::storage::v1::StorageClass;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
-use kube::{Api, Resource, ResourceExt};
+use kube::{Api, Client, Resource, ResourceExt};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
+use tokio::sync::Notify;
 
-use crate::world::{World, eventually};
+use crate::world::{CutWire, Loss, World, eventually};
 
 /// Clients of the kinds that a test writes.
 struct Kinds {
@@ -473,4 +476,68 @@ async fn a_node_that_goes_before_the_volume_exists_is_chosen_again() {
         assert_eq!(kinds.phase("c").await, "Bound");
     };
     world.run(install(BTreeMap::from([("laptop".to_owned(), folders)])), until).await;
+}
+
+/// The controllers die at each of their writes in turn, with the request or only the answer lost, and come back: the
+/// claim gets one volume, its pod one node, and nothing is left behind.
+#[tokio::test(start_paused = true)]
+async fn controllers_that_die_at_any_write_bind_a_claim_once_and_leave_nothing() {
+    for loss in [Loss::Request, Loss::Answer] {
+        let mut writes = 0;
+        loop {
+            let world = World::new().await;
+            let kinds = Kinds::new(&world);
+            let disk = tempfile::tempdir().unwrap();
+            let root = disk.path().join("volumes");
+            let folders = || on_disk("laptop", root.clone());
+            kinds.standard().await;
+            kinds.node("laptop").await;
+            create(&kinds.claims, claim("c", None, ONCE)).await;
+            create(&kinds.pods, pod("p", "c")).await;
+            // All of a claim's life: it is bound, its pod goes, and it goes with its volume.
+            let life = async || {
+                let uses = async || kinds.pods.get_opt("p").await.unwrap();
+                if uses().await.is_some() {
+                    eventually("the pod has a node", async || kinds.node_of("p").await.is_some()).await;
+                    assert_eq!(kinds.phase("c").await, "Bound");
+                    assert_eq!(std::fs::read_dir(&root).unwrap().count(), 1);
+                    assert_eq!(kinds.volumes.list(&ListParams::default()).await.unwrap().items.len(), 1);
+                    kinds.pods.delete("p", &DeleteParams::default().grace_period(0)).await.unwrap();
+                }
+                if kinds.claims.get_opt("c").await.unwrap().is_some() {
+                    kinds.claims.delete("c", &DeleteParams::default()).await.unwrap();
+                }
+                eventually("nothing is left", async || {
+                    kinds.claims.get_opt("c").await.unwrap().is_none()
+                        && kinds.volumes.list(&ListParams::default()).await.unwrap().items.is_empty()
+                })
+                .await;
+            };
+            let dead = Arc::new(Notify::new());
+            let wire = CutWire {
+                inner: world.server.in_process(UserInfo::master("test")),
+                writes_left: Arc::new(AtomicUsize::new(writes)),
+                loss,
+                dead: dead.clone(),
+            };
+            let mut has_died = false;
+            let first = async {
+                tokio::select! {
+                    biased;
+                    () = dead.notified() => has_died = true,
+                    () = life() => {}
+                }
+            };
+            world.run_over(Client::new(wire, "default"), install(folders()), first).await;
+            if has_died {
+                world.run(install(folders()), life()).await;
+            }
+            assert_eq!(std::fs::read_dir(&root).map_or(0, Iterator::count), 0, "after {writes} writes");
+            if !has_died {
+                break;
+            }
+            writes += 1;
+        }
+        assert!(writes > 8, "{writes} writes");
+    }
 }

@@ -1,11 +1,12 @@
 //! A pod runtime in memory. The first word of a container's command scripts its run:
 //! `run SECONDS EXIT_CODE`, `forever`, `stubborn` (ignores its stop signal), `missing` (no such
-//! program).
+//! program). Other commands run as those of simulated pods.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use berth_cluster::kubelet::simulated::run::{RunPlan, plan_of_command};
 use berth_pod_runtime::{
     ContainerConfig, ContainerId, ContainerState, ContainerStats, ContainerStatus, Device, Devices, ExecOutput, Exit,
     ExitStatus, Image, ImageRequest, LogQuery, LogStream, PodRuntime, PodState, PodStats, PodUid, Result, RuntimeError,
@@ -15,6 +16,7 @@ use berth_runtime::Clock;
 use futures::StreamExt as _;
 use futures::future::BoxFuture;
 use futures::stream::BoxStream;
+use k8s_openapi::api::core::v1::Container;
 use parking_lot::Mutex;
 use tokio::sync::broadcast;
 
@@ -127,6 +129,9 @@ impl FakeRuntime {
             && word == "run"
         {
             self.end_after(config.id.clone(), seconds.parse().expect("seconds"), code.parse().expect("a code"));
+        } else if let Some(duration) = simulated(&config.command).duration {
+            // Commands that simulated pods understand run the same here.
+            self.end_after(config.id.clone(), duration.as_secs(), simulated(&config.command).exit_code);
         }
         let _ = self.0.changes.send(config.id.pod.clone());
         Ok(status)
@@ -285,6 +290,10 @@ impl PodRuntime for FakeRuntime {
         });
         Box::pin(std::future::ready(Some(stats)))
     }
+}
+
+fn simulated(command: &[String]) -> RunPlan {
+    plan_of_command(&Container { command: Some(command.to_vec()), ..Container::default() })
 }
 
 fn unsupported<T: Send + 'static>() -> BoxFuture<'static, Result<T>> {

@@ -627,3 +627,169 @@ async fn a_memory_kill_is_reported_and_a_full_volume_evicts() {
         })
         .await;
 }
+
+/// What both kinds of nodes must agree on: phase and reason; state, restarts and readiness of the
+/// containers; value and reason of the conditions.
+fn outcome(status: &PodStatus) -> Value {
+    let containers: Vec<Value> = status
+        .container_statuses
+        .iter()
+        .flatten()
+        .map(|it| {
+            let state = it.state.clone().unwrap_or_default();
+            let ended = state.terminated.map(|ended| (ended.exit_code, ended.reason));
+            let waiting = state.waiting.map(|waiting| (waiting.reason, waiting.message));
+            let last = it.last_state.clone().and_then(|state| state.terminated).map(|ended| ended.exit_code);
+            json!([it.name, it.restart_count, it.ready, it.started, waiting, ended, last])
+        })
+        .collect();
+    let conditions: Vec<Value> =
+        status.conditions.iter().flatten().map(|it| json!([it.type_, it.status, it.reason, it.message])).collect();
+    json!({"phase": status.phase, "reason": status.reason, "containers": containers, "conditions": conditions})
+}
+
+/// Runs a pod on a simulated node and on a node with a runtime until `done`, and compares.
+async fn check_both(what: &str, spec: Value, done: impl Fn(&PodStatus) -> bool) {
+    let mut outcomes = Vec::new();
+    for is_simulated in [true, false] {
+        let machine = Machine::new().await;
+        machine.pod(spec.clone()).await;
+        let until = machine.until(what, &done);
+        let status = match is_simulated {
+            true => machine.simulate(SimulatedPods::default(), until).await,
+            false => machine.run(until).await,
+        };
+        outcomes.push(outcome(&status));
+    }
+    // Only the IDs of pods differ in messages.
+    let shown = |outcome: &Value| {
+        let text = outcome.to_string();
+        text.split("p_ns(")
+            .map(|part| part.split_once(')').map_or(part, |(_, rest)| rest).to_owned())
+            .collect::<Vec<_>>()
+            .join("")
+    };
+    if shown(&outcomes[0]) != shown(&outcomes[1]) {
+        assert_eq!(outcomes[0], outcomes[1], "{what}");
+    }
+}
+
+fn has_phase(phase: &str) -> impl Fn(&PodStatus) -> bool {
+    move |status| status.phase.as_deref() == Some(phase)
+}
+
+#[tokio::test(start_paused = true)]
+async fn simulated_and_real_nodes_report_the_same_history() {
+    let one = |policy: &str, script: &str| json!({"restartPolicy": policy, "containers": [{"name": "c", "command": ["sh", "-c", script]}]});
+    check_both("a success", one("Never", "sleep 3"), has_phase("Succeeded")).await;
+    check_both("a failure", one("Never", "sleep 3; exit 4"), has_phase("Failed")).await;
+    check_both("running", one("Always", "sleep 300"), has_phase("Running")).await;
+    let in_back_off =
+        |status: &PodStatus| state(status) == "CrashLoopBackOff" && main_status(status).restart_count == 2;
+    check_both("back-off", one("OnFailure", "sleep 3; exit 4"), in_back_off).await;
+    check_both("back-off after a success", one("Always", "sleep 3"), in_back_off).await;
+    let two = json!({"restartPolicy": "Never", "containers": [
+        {"name": "a", "command": ["sleep", "3"]}, {"name": "b", "command": ["sh", "-c", "sleep 9; exit 2"]}]});
+    check_both("one has ended", two.clone(), |status| state(status) == "Completed 0").await;
+    check_both("one of two fails", two, has_phase("Failed")).await;
+    let sidecar = json!({"restartPolicy": "Never", "containers": [{"name": "c", "command": ["sleep", "3"]}],
+        "initContainers": [{"name": "i", "command": ["true"]},
+            {"name": "s", "restartPolicy": "Always", "command": ["sleep", "infinity"]}]});
+    check_both("a sidecar", sidecar.clone(), has_phase("Running")).await;
+    check_both("the end of a pod with a sidecar", sidecar, has_phase("Succeeded")).await;
+    // A simulated pod ends at its deadline like a program that ignores its stop signal.
+    let late = json!({"activeDeadlineSeconds": 20, "containers": [{"name": "c", "command": ["stubborn"]}]});
+    check_both("a deadline", late, |status| status.reason.as_deref() == Some("DeadlineExceeded")).await;
+    let gated = json!({"readinessGates": [{"conditionType": "example.com/x"}],
+        "containers": [{"name": "c", "command": ["sleep", "300"]}]});
+    check_both("a readiness gate", gated, has_phase("Running")).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_held_by_a_finalizer_keeps_its_end() {
+    for is_simulated in [true, false] {
+        let machine = Machine::new().await;
+        machine.pod(json!({"terminationGracePeriodSeconds": 5, "containers": [{"name": "c", "command": ["sleep", "infinity"]}]})).await;
+        let patch = Patch::Merge(json!({"metadata": {"finalizers": ["example.com/hold"]}}));
+        machine.api::<Pod>().patch("p", &PatchParams::default(), &patch).await.unwrap();
+        let test = async {
+            machine.until_phase("Running").await;
+            machine.api::<Pod>().delete("p", &DeleteParams::default()).await.unwrap();
+            let failed = machine.until_phase("Failed").await;
+            assert_eq!(state(&failed), "Error 143");
+            let release = Patch::Merge(json!({"metadata": {"finalizers": null}}));
+            machine.sleep(5).await;
+            machine.api::<Pod>().patch("p", &PatchParams::default(), &release).await.unwrap();
+            machine.until_gone().await;
+        };
+        match is_simulated {
+            true => machine.simulate(SimulatedPods::default(), test).await,
+            false => machine.run(test).await,
+        }
+        assert!(machine.runtime.with(|state| state.pods.is_empty()));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_post_start_hook_delays_the_next_container_and_readiness() {
+    let machine = Machine::new().await;
+    let hook = json!({"postStart": {"sleep": {"seconds": 20}}});
+    machine
+        .pod(json!({"containers": [{"name": "a", "command": ["forever"], "lifecycle": hook}, {"name": "b", "command": ["forever"]}]}))
+        .await;
+    machine
+        .run(async {
+            machine.until("the first container", |status| state(status) == "running").await;
+            machine.sleep(10).await;
+            let waiting = machine.status().await.unwrap();
+            assert_eq!(
+                (main_status(&waiting).started, condition(&waiting, "Ready").as_str()),
+                (Some(false), "False ContainersNotReady")
+            );
+            assert!(!machine.runtime.calls().contains(&"start p/b#0".to_owned()));
+            machine.until("ready", |status| condition(status, "Ready") == "True ").await;
+        })
+        .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_debug_container_starts_in_a_running_pod() {
+    let machine = Machine::new().await;
+    let pod = machine.pod(json!({"containers": [{"name": "c", "command": ["forever"]}]})).await;
+    machine
+        .run(async {
+            machine.until_phase("Running").await;
+            let debug =
+                json!({"name": "debug", "image": "busybox", "command": ["forever"], "targetContainerName": "c"});
+            let patch = Patch::Strategic(json!({"spec": {"ephemeralContainers": [debug]}}));
+            machine.api::<Pod>().patch_ephemeral_containers("p", &PatchParams::default(), &patch).await.unwrap();
+            machine
+                .until("the debug container", |status| {
+                    let known = status.ephemeral_container_statuses.iter().flatten().next();
+                    known.is_some_and(|it| it.state.as_ref().is_some_and(|state| state.running.is_some()))
+                })
+                .await;
+            let target = machine.runtime.with(|state| state.configs["p/debug#0"].target.clone());
+            assert_eq!(target.as_deref(), Some("c"));
+            machine.runtime.end(&machine.id(&pod, "debug", 0), 1, false);
+            machine.sleep(60).await;
+            assert_eq!(machine.status().await.unwrap().phase.as_deref(), Some("Running"));
+            assert!(!machine.runtime.calls().contains(&"start p/debug#1".to_owned()));
+        })
+        .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_resize_of_a_running_pod_is_infeasible() {
+    let machine = Machine::new().await;
+    let resources = json!({"requests": {"cpu": "1"}});
+    machine.pod(json!({"containers": [{"name": "c", "command": ["forever"], "resources": resources}]})).await;
+    machine
+        .run(async {
+            machine.until_phase("Running").await;
+            let patch = json!({"spec": {"containers": [{"name": "c", "resources": {"requests": {"cpu": "2"}}}]}});
+            machine.api::<Pod>().patch_resize("p", &PatchParams::default(), &Patch::Strategic(patch)).await.unwrap();
+            machine.until("a refusal", |status| condition(status, "PodResizePending") == "True Infeasible").await;
+        })
+        .await;
+}

@@ -10,6 +10,7 @@ mod fake_runtime;
 mod jobs;
 mod jobsets;
 mod kubelet;
+mod machine;
 mod metrics;
 mod resizes;
 mod roles;

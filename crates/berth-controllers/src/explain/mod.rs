@@ -266,6 +266,8 @@ fn kind_of_owner<'a>(workload: &'a Workload, name: &str) -> Option<&'a str> {
 
 #[cfg(test)]
 mod tests {
+    use berth_api::kueue::reasons;
+
     use super::*;
 
     #[test]
@@ -283,7 +285,7 @@ mod tests {
             object["status"]["conditions"] = json!(conditions);
             facts(&serde_json::from_value(object).expect("a workload"), &Stores::by_hand())
         };
-        let reserved = ("QuotaReserved", "True", "QuotaReserved", "");
+        let reserved = (conditions::QUOTA_RESERVED, "True", reasons::admission::QUOTA_RESERVED, "");
         let checks = json!({"admissionChecks": [
             {"name": "done", "state": "Ready", "lastTransitionTime": AT, "message": ""},
             {"name": "nodes", "state": "Pending", "lastTransitionTime": AT, "message": "ETA: 2h"}]});

@@ -144,6 +144,8 @@ impl Reconciler for Release {
 
 #[cfg(test)]
 mod tests {
+    use berth_api::kueue::conditions;
+
     use super::*;
 
     fn read<K: serde::de::DeserializeOwned>(value: Value) -> Arc<K> {
@@ -161,7 +163,7 @@ mod tests {
         if replaces.is_none() {
             let at = "2026-01-01T00:00:00Z";
             let condition = |type_: &str| json!({"type": type_, "status": "True", "reason": "r", "message": "", "lastTransitionTime": at});
-            value["status"] = json!({"conditions": [condition("QuotaReserved"), condition("Admitted")],
+            value["status"] = json!({"conditions": [condition(conditions::QUOTA_RESERVED), condition("Admitted")],
                 "admission": {"clusterQueue": "cq", "podSetAssignments": [{"name": "main", "count": count}]}});
         }
         read(value)

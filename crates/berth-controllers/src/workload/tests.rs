@@ -120,7 +120,7 @@ fn requeue_at(workload: &Workload) -> (Option<i32>, Option<jiff::Timestamp>) {
     (state.and_then(|state| state.count), state.and_then(|state| state.requeue_at.as_ref()).map(|at| at.0))
 }
 
-/// §20.3.
+/// Semantics §20.3: the backoff grows with each eviction for pods that are not ready in time.
 #[test]
 fn pods_not_ready_in_time_cause_evictions_with_growing_backoff() {
     let stores = stores("blue");
@@ -209,7 +209,7 @@ fn a_workload_at_its_maximum_execution_time_is_deactivated_step_by_step() {
     assert_eq!(text_of(&after, "DeactivationTarget"), None);
 }
 
-/// §21.3.
+/// Semantics §21.3: `Hold` keeps admitted workloads and releases quota that is only reserved.
 #[test]
 fn a_stopped_queue_keeps_admitted_workloads_on_hold_and_releases_reservations() {
     let mut reserved = admitted("00:59:00");
@@ -228,7 +228,7 @@ fn a_stopped_queue_keeps_admitted_workloads_on_hold_and_releases_reservations() 
     }
 }
 
-/// §19.3.
+/// Semantics §19.3: the cause of an eviction decides when the workload is requeued.
 #[test]
 fn an_evicted_workload_is_requeued_once_its_cause_is_gone() {
     let evicted_workload = |reason: &str, returns: Option<&str>| {

@@ -99,6 +99,7 @@ async fn two_queues(clock: &Clock) -> (Apiserver, Client) {
         seed: 1,
         storage: Storage::Memory,
         controllers: berth_controllers::Config::default(),
+        pod_security: Default::default(),
         token_key: None,
         audit: None,
         front_proxy: None,

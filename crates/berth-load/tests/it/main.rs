@@ -1,4 +1,4 @@
-//! Plans from generator files, their bounds, and drives of them.
+//! Tests plans from generator files, their bounds, and their drives.
 
 use std::time::Duration;
 
@@ -41,7 +41,7 @@ fn millis(ms: u64) -> Duration {
 }
 
 #[test]
-fn a_file_is_written_out_in_order_of_time() {
+fn a_plan_is_in_order_of_time() {
     let plan = plan(SMALL);
     assert_eq!(plan.queues.len(), 4);
     assert_eq!(&*plan.queues[1].name, "cq-0-1-cohort-0");
@@ -52,7 +52,7 @@ fn a_file_is_written_out_in_order_of_time() {
 }
 
 #[test]
-fn mistakes_name_the_field() {
+fn configuration_errors_name_the_field() {
     let wrong = |from: &str, to: &str| {
         let error = Config::parse(&SMALL.replace(from, to)).expect_err("a mistake");
         error.to_string()
@@ -65,10 +65,12 @@ fn mistakes_name_the_field() {
 }
 
 #[test]
-fn no_schedule_beats_the_lower_bound_and_preemption_makes_large_ones_wait_for_nobody() {
+fn no_schedule_beats_the_lower_bound_and_preemption_admits_large_workloads_at_once() {
     let plan = plan(SMALL);
-    // Per cohort 8 small of 1 cpu x 0.1 s and 2 large of 2 cpus x 0.2 s on 4 cpus; the large come at 50 ms.
-    // All of it arrives from 10 ms on: 1.6 cpu seconds; from 50 ms on only the large ones, 0.8.
+    // Per cohort, 8 small workloads of 1 CPU x 0.1 s and 2 large ones of 2 CPUs x 0.2 s share 4
+    // CPUs; the large ones are created at 50 ms.
+    // All work, 1.6 CPU seconds, arrives from 10 ms on; from 50 ms on only that of the large
+    // workloads, 0.8 CPU seconds.
     assert_eq!(lower_bound(&plan), millis(410));
     let outcome = drive(&plan, prompt(), &mut Untimed);
     assert_eq!(outcome.unfinished, 0);
@@ -80,7 +82,7 @@ fn no_schedule_beats_the_lower_bound_and_preemption_makes_large_ones_wait_for_no
 }
 
 #[test]
-fn the_published_bounds_are_ours() {
+fn the_published_bounds_are_reproduced() {
     let Some(folder) = berth_testing::shared("perf") else { return };
     for (name, seconds) in [("baseline", 66.8), ("large-scale", 4.47), ("tas", 66.4)] {
         let path = folder.join(format!("{name}.yaml"));
@@ -90,7 +92,7 @@ fn the_published_bounds_are_ours() {
     }
 }
 
-/// The books of `SMALL` with its first workload created and given quota.
+/// The record of `SMALL` after its first workload was created and reserved quota.
 fn books(plan: &Plan) -> Ledger<'_> {
     let mut ledger = Ledger::new(plan, millis(50));
     ledger.created(0, millis(10));
@@ -105,7 +107,7 @@ fn violations(ledger: Ledger<'_>) -> String {
 }
 
 #[test]
-fn the_books_of_a_clean_run_show_what_happened() {
+fn the_ledger_of_a_clean_run_has_its_figures_and_no_violations() {
     let plan = plan(SMALL);
     let mut ledger = books(&plan);
     ledger.evicted(0, millis(60));
@@ -137,7 +139,7 @@ fn the_books_of_a_clean_run_show_what_happened() {
 }
 
 #[test]
-fn the_books_tell_what_was_lost_doubled_or_given_twice() {
+fn the_ledger_reports_lost_and_repeated_events_and_quota_assigned_twice() {
     let plan = plan(SMALL);
     let mut ledger = books(&plan);
     ledger.reserved(0, millis(30));
@@ -156,7 +158,7 @@ fn the_books_tell_what_was_lost_doubled_or_given_twice() {
     ledger.reserved(0, millis(600));
     assert!(violations(ledger).contains("after it had finished"));
 
-    // The cohort has quota for four cpus: a fifth is one too many, whoever takes it.
+    // The cohort has quota for four CPUs, so the fifth is too many in any queue.
     let mut ledger = Ledger::new(&plan, millis(50));
     let cohort = &plan.queues[0].cohort;
     let of_cohort = |number: &usize| &plan.queues[plan.arrivals[*number].queue].cohort == cohort;

@@ -134,7 +134,7 @@ impl Links {
     pub(crate) async fn extend(&self, services: Ipv4Net) -> Result<Shortcomings, LinkError> {
         let used = routes(&self.handle, Some(self.bridge)).await?;
         let other = used.iter().find(|it| it.destination.prefix_len() > 0 && overlap(it.destination, services));
-        let services = match other {
+        let unserved = match other {
             Some(other) => Some(format!(
                 "this machine uses {} already (another cluster or network), which overlaps the service range {services}",
                 other.destination
@@ -144,14 +144,15 @@ impl Links {
                 added.err().map(|error| error.to_string())
             }
         };
-        Ok(Shortcomings { outside: self.open_outside().err(), services })
+        let own = unserved.is_none().then_some(services);
+        Ok(Shortcomings { outside: self.open_outside(own).err(), services: unserved })
     }
 
-    fn open_outside(&self) -> Result<(), String> {
+    fn open_outside(&self, services: Option<Ipv4Net>) -> Result<(), String> {
         const FORWARD: &str = "/proc/sys/net/ipv4/ip_forward";
         let is_on = std::fs::read_to_string(FORWARD).is_ok_and(|text| text.trim() == "1");
         // The rules come first: with forwarding, the machine would pass packets of others to pods.
-        nft::install(&self.identity.table(), &self.identity.bridge(), self.ranges.pods).map_err(|error| {
+        nft::install(&self.identity.table(), &self.identity.bridge(), self.ranges.pods, services).map_err(|error| {
             format!("the kernel's packet filter (nf_tables) refuses the rules of the pod network: {error}")
         })?;
         if !is_on {

@@ -1,7 +1,7 @@
 //! Rules of the kernel's packet filter (nf_tables), written over netlink, so that no program has to
 //! be installed.
 //!
-//! Only what a pod network needs is here: one table with two chains. The table is replaced as a
+//! Only what a pod network needs is here: one table with three chains. The table is replaced as a
 //! whole in one transaction, so repeating it has no effect.
 //!
 //! Source: the kernel's `include/uapi/linux/netfilter/nf_tables.h`; numbers in messages are big
@@ -33,6 +33,7 @@ const HEADER_LEN: usize = 16;
 /// An answer is a header, an error number and the header of the request.
 const ANSWER_MAX: usize = 4096;
 
+const NF_INET_LOCAL_IN: u32 = 1;
 const NF_INET_FORWARD: u32 = 2;
 const NF_INET_POST_ROUTING: u32 = 4;
 const PRIORITY_FILTER: u32 = 0;
@@ -58,8 +59,9 @@ enum Compare {
 }
 
 /// Lets the pods of `bridge` reach other networks with the machine's address, and drops packets of
-/// other networks to the pods, unless they answer a pod.
-pub(super) fn install(table: &str, bridge: &str, pods: Ipv4Net) -> io::Result<()> {
+/// other networks to the pods, unless they answer a pod, and to the machine's addresses in the ranges
+/// of pods and Services.
+pub(super) fn install(table: &str, bridge: &str, pods: Ipv4Net, services: Option<Ipv4Net>) -> io::Result<()> {
     let mut batch = Batch::begin();
     batch.table(NFT_MSG_NEWTABLE, table);
     batch.table(NFT_MSG_DELTABLE, table);
@@ -78,6 +80,15 @@ pub(super) fn install(table: &str, bridge: &str, pods: Ipv4Net) -> io::Result<()
     incoming.unknown_connection();
     incoming.drop();
     batch.rule(table, "incoming", incoming);
+    batch.chain(table, "local", "filter", NF_INET_LOCAL_IN, PRIORITY_FILTER);
+    for range in [Some(pods), services].into_iter().flatten() {
+        let mut local = Rule::default();
+        local.interface(NFT_META_IIFNAME, bridge, Compare::Different);
+        local.interface(NFT_META_IIFNAME, "lo", Compare::Different);
+        local.address(IPV4_DESTINATION, range.trunc(), Compare::Equal);
+        local.drop();
+        batch.rule(table, "local", local);
+    }
     batch.commit()
 }
 

@@ -3,4 +3,6 @@
 #[cfg(target_os = "linux")]
 mod pods;
 #[cfg(target_os = "linux")]
+mod services;
+#[cfg(target_os = "linux")]
 mod space;

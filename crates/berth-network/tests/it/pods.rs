@@ -9,13 +9,12 @@ use std::time::Duration;
 
 use berth_network::{Level, Network, Options, Report};
 use berth_pod_runtime::{PodUid, RuntimeError, SandboxNetwork};
-use berth_runtime::Clock;
 
 use crate::space::{Space, ip, isolated};
 
 const TIMEOUT: Duration = Duration::from_secs(20);
 
-fn options(folder: &Path) -> Options {
+pub(crate) fn options(folder: &Path) -> Options {
     Options {
         folder: folder.to_owned(),
         level: Level::Full,
@@ -23,7 +22,8 @@ fn options(folder: &Path) -> Options {
         cluster_domain: "cluster.local".to_owned(),
         service_range: "10.96.0.0/16".parse().unwrap(),
         api_server: "127.0.0.1:6443".parse().unwrap(),
-        clock: Clock::system(),
+        node_addresses: Vec::new(),
+        expose_node_ports: false,
     }
 }
 
@@ -33,7 +33,7 @@ async fn open(folder: &Path) -> (Arc<Network>, Report) {
     (network, report)
 }
 
-fn uid(name: &str) -> PodUid {
+pub(crate) fn uid(name: &str) -> PodUid {
     PodUid(name.to_owned())
 }
 
@@ -118,6 +118,13 @@ fn pods_reach_other_networks_and_are_not_reached_from_there() {
         let server = server_in(&pod, address).await;
         let refused = other.run(move || TcpStream::connect_timeout(&server, Duration::from_millis(300))).await;
         assert!(refused.is_err(), "another machine reached a pod");
+        other.run(|| drop(ip("route add 10.96.0.0/16 via 192.0.2.1"))).await;
+        for address in ["10.96.0.1".parse().unwrap(), report.pods.hosts().next().unwrap()] {
+            // Without the rule, the machine would refuse the connection at once.
+            let to = SocketAddr::new(IpAddr::V4(address), 443);
+            let outcome = other.run(move || TcpStream::connect_timeout(&to, Duration::from_millis(300))).await;
+            assert_eq!(outcome.unwrap_err().kind(), std::io::ErrorKind::TimedOut, "{to}");
+        }
     });
 }
 

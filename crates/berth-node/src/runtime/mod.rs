@@ -33,6 +33,12 @@ use changes::Changes;
 use pod::Pod;
 use supervisor::{Connection, is_alive};
 
+/// Attempts to take the lock of the node's folder.
+const LOCK_ATTEMPTS: u32 = 50;
+
+/// Pause between attempts.
+const LOCK_PAUSE: Duration = Duration::from_millis(20);
+
 /// Runs the pods of one node as processes of this machine.
 pub struct ProcessRuntime(Arc<Node>);
 
@@ -67,10 +73,7 @@ impl ProcessRuntime {
         }
         let _ = std::fs::set_permissions(&folder.0, std::os::unix::fs::PermissionsExt::from_mode(0o711));
         let lock = File::options().create(true).append(true).open(folder.lock()).map_err(failed)?;
-        rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive).map_err(|_| {
-            let message = format!("{}: another process runs the pods of this folder", folder.0.display());
-            RuntimeError::Internal(message)
-        })?;
+        take_lock(&lock, &folder).await?;
         let options = Options { folder: folder.0.clone(), ..options };
         let found = isolation::probe(&options).await?;
         let isolation = found.isolation.clone();
@@ -87,6 +90,19 @@ impl ProcessRuntime {
         node.adopt().await?;
         Ok((Self(node), isolation))
     }
+}
+
+/// Takes the lock of the node's folder. A child of the former process that has not executed its
+/// program yet may hold it for a moment.
+async fn take_lock(lock: &File, folder: &NodeFolder) -> Result<()> {
+    for _ in 0..LOCK_ATTEMPTS {
+        if rustix::fs::flock(lock, FlockOperation::NonBlockingLockExclusive).is_ok() {
+            return Ok(());
+        }
+        tokio::time::sleep(LOCK_PAUSE).await;
+    }
+    let message = format!("{}: another process runs the pods of this folder", folder.0.display());
+    Err(RuntimeError::Internal(message))
 }
 
 impl Node {

@@ -78,8 +78,9 @@ pub(crate) async fn spawn(helper: &Helper, folder: &PodFolder) -> Result<Child> 
     waiting.await.map_err(|error| RuntimeError::Internal(error.to_string()))?.map_err(failed)
 }
 
-/// True if a supervisor serves the folder: it holds the lock for as long as it lives.
+/// True if a supervisor serves the folder: it holds the lock for as long as it lives. The check takes
+/// a shared lock for a moment, so that checks do not see each other.
 pub(crate) fn is_alive(folder: &PodFolder) -> bool {
     let Ok(lock) = std::fs::File::options().append(true).open(folder.lock()) else { return false };
-    rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err()
+    rustix::fs::flock(&lock, FlockOperation::NonBlockingLockShared).is_err()
 }

@@ -40,6 +40,12 @@ pub(crate) const SOCKET: &str = "socket";
 /// is the reason for its failure.
 pub(crate) const READY: &str = "ready";
 
+/// Attempts to take the lock of the pod's folder.
+const LOCK_ATTEMPTS: u32 = 50;
+
+/// Pause between attempts.
+const LOCK_PAUSE: std::time::Duration = std::time::Duration::from_millis(10);
+
 /// Serves the pod of a folder until the pod is stopped.
 pub fn main(folder: &Path) -> ExitCode {
     match run(folder) {
@@ -64,8 +70,7 @@ fn run(folder: &Path) -> Result<(), String> {
     let launch: Launch = serde_json::from_slice(&launch).map_err(|error| failed("pod.json", &error))?;
     let lock = std::fs::File::options().create(true).append(true).open(folder.lock());
     let lock = lock.map_err(|error| failed("lock", &error))?;
-    rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive)
-        .map_err(|_| "another supervisor serves the pod".to_owned())?;
+    take_lock(&lock)?;
     let init = setup::prepare(&folder, &launch)?;
     let mut journal = Journal::open(&folder.journal()).map_err(|error| failed("journal", &error))?;
     let records = crate::journal::read(&folder.journal()).map_err(|error| failed("journal", &error))?;
@@ -80,6 +85,18 @@ fn run(folder: &Path) -> Result<(), String> {
     // Threads that wait for a process in an uninterruptible state must not keep this one.
     runtime.shutdown_background();
     result
+}
+
+/// Takes the lock of the pod's folder. A runtime that checks for a supervisor holds it for a moment.
+#[expect(clippy::disallowed_methods, reason = "the supervisor does nothing else yet, in the machine's time")]
+fn take_lock(lock: &std::fs::File) -> Result<(), String> {
+    for _ in 0..LOCK_ATTEMPTS {
+        if rustix::fs::flock(lock, FlockOperation::NonBlockingLockExclusive).is_ok() {
+            return Ok(());
+        }
+        std::thread::sleep(LOCK_PAUSE);
+    }
+    Err("another supervisor serves the pod".to_owned())
 }
 
 async fn serve(pod: Rc<pod::Pod>) -> Result<(), String> {

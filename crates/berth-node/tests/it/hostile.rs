@@ -11,14 +11,15 @@ use crate::harness::{LEVELS, Node, is_alive, processes_with, until};
 async fn a_fork_bomb_is_bounded_and_ends_with_its_pod() {
     let Some(node) = Node::open(Level::Full).await else { return };
     let pod = node.sandbox().await;
-    let script = "bomb() { bomb | bomb & }; (bomb; while :; do sleep 86392 & done) & echo up; exec sleep 86392";
+    // Each process stays, so that the limit is reached and the shell that forks fails.
+    let script = "(while :; do sleep 86392 & done) & echo up; exec sleep 86392";
     let id = node.start(&pod, script).await;
     node.wait_for_log(&id, "up").await;
-    until(|| processes_with(script).len() + processes_with("sleep\086392").len() > 30).await;
+    until(|| processes_with("sleep\086392").len() > 50).await;
     // The runtime goes on meanwhile.
     let (exit, log) = node.run("echo other pod").await;
     assert_eq!((exit.exit_code, log.as_str()), (0, "other pod\n"));
-    let count = processes_with(script).len() + processes_with("sleep\086392").len();
+    let count = processes_with("86392").len();
     assert!(count <= 64, "{count} processes");
     node.runtime.remove_sandbox(&pod).await.unwrap();
     assert_eq!(processes_with("sleep\086392"), Vec::<u32>::new());

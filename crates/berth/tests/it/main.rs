@@ -8,6 +8,7 @@ mod cluster;
 mod damage;
 mod disk;
 mod history;
+mod image;
 mod install;
 mod killed_leaders;
 mod kubectl;

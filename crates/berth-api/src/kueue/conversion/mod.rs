@@ -1,8 +1,10 @@
 //! Conversion of Kueue's objects between v1beta1 and v1beta2, as pure functions on JSON values.
 //!
-//! Values instead of types: what this crate does not know (annotations, fields of later versions) passes through untouched, and only what the versions
-//! spell differently is rewritten. Fields that only one version has are dropped on the way to the other, as upstream drops them; everything else survives a
-//! round trip. Defaults are not applied, that is the API server's business after conversion.
+//! Conversion works on JSON values instead of types: fields that this crate does not know
+//! (annotations, fields of later versions) are kept, and only fields that the versions spell
+//! differently are rewritten. Fields that only one version has are dropped, as upstream drops them;
+//! all other fields survive a round trip. Defaults are not applied; the API server applies them
+//! after conversion.
 
 mod topology;
 
@@ -13,7 +15,7 @@ use super::constants::{
     WORKLOAD_PRIORITY_CLASS_KIND, WORKLOAD_PRIORITY_CLASS_SOURCE,
 };
 
-/// The kinds [`convert`] knows, which are all of Kueue's.
+/// The kinds that [`convert`] supports, which are all of Kueue's.
 pub const KINDS: &[&str] = &[
     "AdmissionCheck",
     "ClusterQueue",
@@ -31,28 +33,28 @@ pub const KINDS: &[&str] = &[
 /// Why an object cannot be converted.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ConversionError {
-    /// The object is not of Kueue's group, or of a version that does not exist.
+    /// The object is not of Kueue's group, or its version does not exist.
     #[error(
         "apiVersion: {observed:?} cannot be converted to {wanted:?}, expected kueue.x-k8s.io/v1beta1 or kueue.x-k8s.io/v1beta2"
     )]
     Version {
         /// `apiVersion` of the object.
         observed: String,
-        /// Version asked for.
+        /// The requested version.
         wanted: String,
     },
-    /// The object is of no kind of Kueue's.
+    /// The kind is not one of Kueue's.
     #[error("kind: {observed:?} is not a kind of kueue.x-k8s.io")]
     Kind {
         /// `kind` of the object.
         observed: String,
     },
-    /// A field has no meaning in the other version.
+    /// The other version cannot represent a field's value.
     #[error("{field}: {detail}")]
     Field {
         /// Path of the field.
         field: String,
-        /// What was expected and what was seen.
+        /// The expected and the observed value.
         detail: String,
     },
 }
@@ -63,17 +65,18 @@ impl ConversionError {
     }
 }
 
-/// The two versions.
+/// The API versions.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum To {
     V1beta1,
     V1beta2,
 }
 
-/// The object in the version asked for: `v1beta1` or `v1beta2`, with or without the group before it.
+/// Converts the object to the requested version: `v1beta1` or `v1beta2`, with or without its group.
 ///
 /// # Errors
-/// When the object is none of Kueue's kinds, or when a topology assignment contradicts itself; the error names the field.
+/// Fails if the kind is not one of Kueue's, or if a topology assignment is inconsistent; the error
+/// names the field.
 pub fn convert(mut object: Value, to_version: &str) -> Result<Value, ConversionError> {
     let observed = object.get("apiVersion").and_then(Value::as_str).unwrap_or_default().to_owned();
     let to_version = to_version.strip_prefix(GROUP).and_then(|rest| rest.strip_prefix('/')).unwrap_or(to_version);
@@ -108,12 +111,12 @@ pub fn convert(mut object: Value, to_version: &str) -> Result<Value, ConversionE
     Ok(object)
 }
 
-/// The object at a path of keys, if everything on the way is an object.
+/// The object at a path of keys, if every step is an object.
 fn at<'a>(root: &'a mut Map<String, Value>, path: &[&str]) -> Option<&'a mut Map<String, Value>> {
     path.iter().try_fold(root, |object, key| object.get_mut(*key)?.as_object_mut())
 }
 
-/// Removes keys of the object at a path, when the condition holds.
+/// Removes keys of the object at a path if the condition holds.
 fn remove(root: &mut Map<String, Value>, path: &[&str], keys: &[&str], condition: bool) {
     if let (true, Some(object)) = (condition, at(root, path)) {
         for key in keys {
@@ -122,7 +125,7 @@ fn remove(root: &mut Map<String, Value>, path: &[&str], keys: &[&str], condition
     }
 }
 
-/// Gives a field another name.
+/// Renames a field.
 fn rename(object: &mut Map<String, Value>, from: &str, to: &str) {
     if let Some(value) = object.remove(from) {
         object.insert(to.to_owned(), value);
@@ -159,8 +162,8 @@ fn cluster_queue(root: &mut Map<String, Value>, to: To) {
     }
 }
 
-/// The plain list of checks becomes rules without flavors, which mean the same. A queue that has both, which validation forbids, keeps its rules and gets
-/// those of the list it lacks.
+/// Converts the plain list of checks to rules without flavors, which are equivalent. If a queue has
+/// both, which validation forbids, its rules are extended by the checks they lack.
 fn checks_to_strategy(spec: &mut Map<String, Value>) {
     let Some(Value::Array(checks)) = spec.remove("admissionChecks") else { return };
     if checks.is_empty() {
@@ -191,7 +194,8 @@ fn local_queue(root: &mut Map<String, Value>, to: To) {
 fn multikueue_cluster(root: &mut Map<String, Value>, to: To) {
     match to {
         To::V1beta1 => {
-            // The field is required in v1beta1, so a cluster reached otherwise has an empty one.
+            // v1beta1 requires the field, so a cluster that is not reached by a kubeconfig has an
+            // empty one.
             let spec = root.entry("spec").or_insert_with(|| json!({}));
             let Some(spec) = spec.as_object_mut() else { return };
             let source = spec.remove("clusterSource").unwrap_or_default();
@@ -259,7 +263,8 @@ fn workload(root: &mut Map<String, Value>, to: To) -> Result<(), ConversionError
     Ok(())
 }
 
-/// Name and source become one reference. A name without source is that of a PriorityClass, the only kind there was before sources.
+/// Converts name and source to one reference. A name without a source refers to a PriorityClass,
+/// the only kind before sources existed.
 fn priority_class_to_ref(spec: &mut Map<String, Value>) {
     let name = spec.remove("priorityClassName");
     let source = spec.remove("priorityClassSource");

@@ -1,17 +1,19 @@
-//! The two encodings of a topology assignment: domain by domain in v1beta1, in slices with factored-out prefixes in v1beta2.
+//! The two encodings of a topology assignment: domain by domain in v1beta1, in slices with shared
+//! prefixes in v1beta2.
 
 use serde_json::{Map, Value, json};
 
 use super::ConversionError;
 
-/// Domains one slice may have, by the schema of v1beta2.
+/// Maximum number of domains of a slice, from the schema of v1beta2.
 const SLICE_DOMAINS_MAX: usize = 100_000;
-/// Domains a flattened assignment may have: ten times the nodes of the largest clusters. A slice of universal values can claim two billion in a few bytes.
+/// Maximum number of domains of a flattened assignment: ten times the nodes of the largest
+/// clusters. A slice of universal values can claim two billion domains in a few bytes.
 const DOMAINS_MAX: usize = 1_000_000;
-/// Characters a prefix or suffix may have, by the schema of v1beta2.
+/// Maximum length of a prefix or suffix in characters, from the schema of v1beta2.
 const AFFIX_MAX: usize = 63;
 
-/// `{levels, domains}` to `{levels, slices}`.
+/// Converts `{levels, domains}` to `{levels, slices}`.
 pub(super) fn compress(assignment: &Value, field: &str) -> Result<Value, ConversionError> {
     let levels = list(assignment, "levels", field)?;
     let mut columns: Vec<Vec<&str>> = vec![Vec::new(); levels.len()];
@@ -39,7 +41,7 @@ pub(super) fn compress(assignment: &Value, field: &str) -> Result<Value, Convers
     Ok(json!({ "levels": levels, "slices": slices }))
 }
 
-/// One value for all, or what differs between the longest common prefix and suffix.
+/// One value for all domains, or the parts between the longest common prefix and suffix.
 fn level_values(values: &[&str]) -> Value {
     let first = values.first().copied().unwrap_or_default();
     if values.iter().all(|value| *value == first) {
@@ -61,7 +63,7 @@ fn level_values(values: &[&str]) -> Value {
     json!({ "individual": individual })
 }
 
-/// Longest common start of some texts, at most [`AFFIX_MAX`] characters.
+/// Longest common prefix of several texts, at most [`AFFIX_MAX`] characters.
 fn common<I: Iterator<Item = char>>(mut texts: impl Iterator<Item = I>) -> String {
     let Some(first) = texts.next() else { return String::new() };
     let mut common: Vec<char> = first.take(AFFIX_MAX).collect();
@@ -79,7 +81,7 @@ fn pod_counts(counts: &[i64]) -> Value {
     }
 }
 
-/// `{levels, slices}` to `{levels, domains}`.
+/// Converts `{levels, slices}` to `{levels, domains}`.
 pub(super) fn flatten(assignment: &Value, field: &str) -> Result<Value, ConversionError> {
     let levels = list(assignment, "levels", field)?;
     let mut domains = Vec::new();

@@ -16,7 +16,7 @@ use crate::schema;
 custom_resource! {
     /// A gate between quota reservation and admission. Cluster-scoped.
     AdmissionCheck: cluster "kueue.x-k8s.io" "v1beta1" "admissionchecks" {
-        /// Wanted state.
+        /// Desired state.
         #[schemars(extend("x-optional" = true))]
         spec: AdmissionCheckSpec,
         /// Observed state.
@@ -26,7 +26,7 @@ custom_resource! {
 }
 always_written!(AdmissionCheckSpec);
 
-/// Who operates an [`AdmissionCheck`] and with which parameters.
+/// Controller and parameters of an [`AdmissionCheck`].
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 #[schemars(!default)]
@@ -59,7 +59,7 @@ pub struct AdmissionCheckParametersReference {
     pub name: String,
 }
 
-/// An observed state of nothing but conditions.
+/// An observed state that consists of conditions.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 #[schemars(!default)]
@@ -71,9 +71,9 @@ pub struct StatusWithConditions {
 }
 
 custom_resource! {
-    /// How the check by provisioning requests makes them. Cluster-scoped.
+    /// Parameters of the provisioning requests that the check creates. Cluster-scoped.
     ProvisioningRequestConfig: cluster "kueue.x-k8s.io" "v1beta1" "provisioningrequestconfigs" {
-        /// Wanted state.
+        /// Desired state.
         #[schemars(extend("x-optional" = true))]
         spec: ProvisioningRequestConfigSpec,
     }
@@ -92,18 +92,18 @@ pub struct ProvisioningRequestConfigSpec {
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(schema_with = "schema::provisioning_parameters")]
     pub parameters: BTreeMap<String, String>,
-    /// Only pod sets that ask for one of these resources need a request. Empty: all do.
+    /// Only pod sets that request one of these resources need a provisioning request. Empty: all do.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 100), extend("x-list" = "set"))]
     pub managed_resources: Vec<String>,
-    /// What happens when a request fails.
+    /// Retries of a failed request.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("default" = { "backoffLimitCount": 3, "backoffBaseSeconds": 60, "backoffMaxSeconds": 1800 }))]
     pub retry_strategy: Option<ProvisioningRequestRetryStrategy>,
     /// Changes to the pods once the request is provisioned.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pod_set_updates: Option<ProvisioningRequestPodSetUpdates>,
-    /// Which pod sets of a workload become one pod set of the request. Absent: none.
+    /// Which pod sets of a workload are merged in the request. Absent: none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pod_set_merge_policy: Option<ProvisioningRequestConfigPodSetMergePolicy>,
 }
@@ -122,7 +122,7 @@ pub struct ProvisioningRequestPodSetUpdates {
 custom_resource! {
     /// A kind of capacity. Cluster-scoped.
     ResourceFlavor: cluster "kueue.x-k8s.io" "v1beta1" "resourceflavors" {
-        /// Wanted state.
+        /// Desired state.
         #[schemars(extend("x-optional" = true))]
         spec: ResourceFlavorSpec,
     }
@@ -131,7 +131,7 @@ custom_resource! {
 custom_resource! {
     /// A named priority of workloads. Cluster-scoped.
     WorkloadPriorityClass: cluster "kueue.x-k8s.io" "v1beta1" "workloadpriorityclasses" {
-        /// The priority; higher goes first.
+        /// The priority; a higher value is admitted first.
         value: i32,
         /// When to use the class.
         #[serde(skip_serializing_if = "String::is_empty")]
@@ -140,9 +140,9 @@ custom_resource! {
 }
 
 custom_resource! {
-    /// Levels at which nodes are near to each other. Cluster-scoped.
+    /// Levels of a node hierarchy such as blocks and racks. Cluster-scoped.
     Topology: cluster "kueue.x-k8s.io" "v1beta1" "topologies" {
-        /// Wanted state.
+        /// Desired state.
         #[schemars(extend("x-optional" = true))]
         spec: TopologySpec,
     }
@@ -172,7 +172,7 @@ pub struct TopologySpec {
 custom_resource! {
     /// A worker cluster. Cluster-scoped.
     MultiKueueCluster: cluster "kueue.x-k8s.io" "v1beta1" "multikueueclusters" {
-        /// Wanted state.
+        /// Desired state.
         #[schemars(extend("x-optional" = true))]
         spec: MultiKueueClusterSpec,
         /// Observed state.
@@ -194,14 +194,14 @@ pub struct MultiKueueClusterSpec {
     pub cluster_profile_ref: Option<ClusterProfileReference>,
 }
 
-/// Where a kubeconfig is.
+/// Location of a kubeconfig.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 #[schemars(!default)]
 pub struct KubeConfig {
     /// Name of the Secret or path of the file.
     pub location: String,
-    /// What `location` is. Default `Secret`.
+    /// Type of `location`. Default `Secret`.
     #[schemars(extend("default" = "Secret"))]
     pub location_type: LocationType,
 }
@@ -209,7 +209,7 @@ pub struct KubeConfig {
 custom_resource! {
     /// The worker clusters of an AdmissionCheck. Cluster-scoped.
     MultiKueueConfig: cluster "kueue.x-k8s.io" "v1beta1" "multikueueconfigs" {
-        /// Wanted state.
+        /// Desired state.
         #[schemars(extend("x-optional" = true))]
         spec: MultiKueueConfigSpec,
     }

@@ -16,7 +16,7 @@ use crate::schema;
 custom_resource! {
     /// A pool of quota. Cluster-scoped.
     ClusterQueue: cluster "kueue.x-k8s.io" "v1beta1" "clusterqueues" {
-        /// Wanted state.
+        /// Desired state.
         #[schemars(extend("x-optional" = true))]
         spec: ClusterQueueSpec,
         /// Observed state, written by Kueue.
@@ -54,7 +54,7 @@ pub struct ClusterQueueSpec {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("default" = {}))]
     pub flavor_fungibility: Option<FlavorFungibility>,
-    /// Whom a pending workload may preempt.
+    /// Workloads that a pending workload may preempt.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("default" = {}))]
     pub preemption: Option<ClusterQueuePreemption>,
@@ -65,14 +65,14 @@ pub struct ClusterQueueSpec {
     /// Checks per flavor.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub admission_checks_strategy: Option<AdmissionChecksStrategy>,
-    /// Stops new admissions, or also drains what runs. Default `None`.
+    /// Stops new admissions, and optionally evicts admitted workloads. Default `None`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("default" = "None"))]
     pub stop_policy: Option<StopPolicy>,
-    /// Weight of this queue when the cohort shares fairly.
+    /// Weight of this queue in fair sharing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fair_sharing: Option<FairSharing>,
-    /// Does usage of the local queues influence the order of admission?
+    /// Whether usage of the local queues influences the order of admission.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub admission_scope: Option<AdmissionScope>,
 }
@@ -93,7 +93,7 @@ pub struct ResourceGroup {
     pub flavors: Vec<FlavorQuotas>,
 }
 
-/// When a flavor that would need borrowing or preemption is passed over for the next one.
+/// When to try the next flavor if this one needs borrowing or preemption.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 #[schemars(!default, extend("x-rules" = [[
@@ -101,23 +101,23 @@ pub struct ResourceGroup {
     "preference can only be set when both whenCanBorrow and whenCanPreempt are TryNextFlavor"
 ]]))]
 pub struct FlavorFungibility {
-    /// The flavor fits by borrowing. Default `MayStopSearch`; `Borrow` means the same.
+    /// Policy if the flavor fits by borrowing. Default `MayStopSearch`, alias `Borrow`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("default" = "MayStopSearch"))]
     pub when_can_borrow: Option<WhenCanBorrow>,
-    /// The flavor fits after preemption. Default `TryNextFlavor`; `Preempt` means `MayStopSearch`.
+    /// Policy if the flavor fits after preemption. Default `TryNextFlavor`; `Preempt` means `MayStopSearch`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("default" = "TryNextFlavor"))]
     pub when_can_preempt: Option<WhenCanPreempt>,
-    /// Which of borrowing and preemption wins when every flavor was looked at.
+    /// Whether borrowing or preemption is preferred once every flavor was tried.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub preference: Option<FlavorFungibilityPreference>,
 }
 
 string_enum! {
-    /// Go on looking although borrowing would do?
+    /// Whether to try the next flavor if this one fits by borrowing.
     WhenCanBorrow {
-        /// This flavor is taken.
+        /// This flavor is assigned.
         MayStopSearch,
         /// The next flavor is tried first.
         TryNextFlavor,
@@ -127,9 +127,9 @@ string_enum! {
 }
 
 string_enum! {
-    /// Go on looking although preemption would do? The field's default is `TryNextFlavor`.
+    /// Whether to try the next flavor if this one fits after preemption. Default `TryNextFlavor`.
     WhenCanPreempt {
-        /// This flavor is taken.
+        /// This flavor is assigned.
         MayStopSearch,
         /// The next flavor is tried first.
         TryNextFlavor,
@@ -148,7 +148,7 @@ pub struct AdmissionChecksStrategy {
     pub admission_checks: Vec<AdmissionCheckStrategyRule>,
 }
 
-/// One check and where it applies.
+/// A check and the flavors it applies to.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 #[schemars(!default)]
@@ -200,12 +200,12 @@ pub struct ClusterQueueStatus {
     /// No longer written; dropped by v1beta2.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pending_workloads_status: Option<ClusterQueuePendingWorkloadsStatus>,
-    /// Share in the cohort, when it shares fairly.
+    /// Share in the cohort, with fair sharing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fair_sharing: Option<LocalQueueFairSharingStatus>,
 }
 
-/// First workloads of a queue.
+/// The first pending workloads of a queue.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 #[schemars(!default)]
@@ -231,7 +231,7 @@ impl Default for ClusterQueuePendingWorkloadsStatus {
 #[serde(rename_all = "camelCase", default)]
 #[schemars(!default)]
 pub struct ClusterQueuePendingWorkload {
-    /// Its name.
+    /// Name.
     pub name: String,
     /// Its namespace.
     pub namespace: String,
@@ -240,7 +240,7 @@ pub struct ClusterQueuePendingWorkload {
 custom_resource! {
     /// A group of cluster queues and cohorts that share quota. Cluster-scoped.
     Cohort: cluster "kueue.x-k8s.io" "v1beta1" "cohorts" {
-        /// Wanted state.
+        /// Desired state.
         #[schemars(extend("x-optional" = true))]
         spec: CohortSpec,
         /// Observed state, written by Kueue.
@@ -273,15 +273,15 @@ pub struct CohortSpec {
 #[serde(rename_all = "camelCase", default)]
 #[schemars(!default)]
 pub struct CohortStatus {
-    /// Share in the parent, when it shares fairly.
+    /// Share in the parent, with fair sharing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fair_sharing: Option<LocalQueueFairSharingStatus>,
 }
 
 custom_resource! {
-    /// The queue a job names; hands its workloads to one ClusterQueue. Namespaced.
+    /// The queue that a job names; submits workloads to one ClusterQueue. Namespaced.
     LocalQueue: namespaced "kueue.x-k8s.io" "v1beta1" "localqueues" {
-        /// Wanted state.
+        /// Desired state.
         #[schemars(extend("x-optional" = true))]
         spec: crate::kueue::v1beta2::LocalQueueSpec,
         /// Observed state, written by Kueue.
@@ -325,7 +325,7 @@ pub struct LocalQueueStatus {
     pub fair_sharing: Option<LocalQueueFairSharingStatus>,
 }
 
-/// A flavor as the users of a local queue see it.
+/// A flavor as shown to users of a local queue.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 #[schemars(!default)]
@@ -350,7 +350,7 @@ pub struct LocalQueueFlavorStatus {
     pub topology: Option<TopologyInfo>,
 }
 
-/// A topology as the users of a local queue see it.
+/// A topology as shown to users of a local queue.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 #[schemars(!default)]

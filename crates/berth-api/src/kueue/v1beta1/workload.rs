@@ -18,7 +18,7 @@ custom_resource! {
     /// A unit of admission: the pods of one job. Namespaced.
     #[schemars(extend("x-rules" = WORKLOAD_RULES))]
     Workload: namespaced "kueue.x-k8s.io" "v1beta1" "workloads" {
-        /// Wanted state.
+        /// Desired state.
         #[schemars(extend("x-optional" = true))]
         spec: WorkloadSpec,
         /// Observed state, written by Kueue.
@@ -64,14 +64,14 @@ pub struct WorkloadSpec {
     #[serde(skip_serializing_if = "String::is_empty")]
     #[schemars(schema_with = "schema::dns_subdomain")]
     pub priority_class_name: String,
-    /// Priority; higher goes first.
+    /// Priority; a higher value is admitted first.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub priority: Option<i32>,
     /// Kind of the class: `kueue.x-k8s.io/workloadpriorityclass`, `scheduling.k8s.io/priorityclass` or empty.
     #[serde(skip_serializing_if = "String::is_empty")]
     #[schemars(extend("default" = "", "enum" = ["kueue.x-k8s.io/workloadpriorityclass", "scheduling.k8s.io/priorityclass", ""]))]
     pub priority_class_source: String,
-    /// May the workload be admitted? Default true.
+    /// Whether the workload may be admitted. Default true.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("default" = true))]
     pub active: Option<bool>,
@@ -103,12 +103,12 @@ pub struct PodSet {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub min_count: Option<i32>,
-    /// How near to each other the pods must be.
+    /// Topology constraint of the pods.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub topology_request: Option<PodSetTopologyRequest>,
 }
 
-/// Topology wanted by a pod set.
+/// Topology request of a pod set.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 #[schemars(!default)]
@@ -119,7 +119,7 @@ pub struct PodSetTopologyRequest {
     /// Node label of the level within one domain of which the pods should be.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub preferred: Option<String>,
-    /// Any nodes will do, chosen by Kueue.
+    /// Any nodes are acceptable; Kueue chooses them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unconstrained: Option<bool>,
     /// Pod label with the index of the pod.
@@ -152,13 +152,13 @@ pub struct WorkloadStatus {
     #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "crate::resource::conditions")]
     #[schemars(schema_with = "schema::conditions")]
     pub conditions: Vec<Condition>,
-    /// Where and with which flavors the workload has quota.
+    /// ClusterQueue and flavors whose quota is assigned to the workload.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub admission: Option<Admission>,
-    /// When and how often the workload is put back after evictions.
+    /// When and how often the workload is requeued after evictions.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub requeue_state: Option<RequeueState>,
-    /// Pods whose quota may be used by others because they are done.
+    /// Finished pods, whose quota is released.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 18), extend("x-list" = "map:name"))]
     pub reclaimable_pods: Vec<ReclaimablePod>,
@@ -166,7 +166,7 @@ pub struct WorkloadStatus {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 8), extend("x-list" = "map:name"))]
     pub admission_checks: Vec<AdmissionCheckState>,
-    /// What the pod sets ask for, while the workload is not admitted.
+    /// Requests of the pod sets, while the workload is not admitted.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 18), extend("x-list" = "map:name"))]
     pub resource_requests: Vec<PodSetRequest>,
@@ -176,7 +176,7 @@ pub struct WorkloadStatus {
     /// Counts of evictions.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub scheduling_stats: Option<SchedulingStats>,
-    /// Worker clusters on which the workload is tried.
+    /// Worker clusters nominated for the workload.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 20), extend("x-list" = "atomic"))]
     pub nominated_cluster_names: Vec<String>,
@@ -188,7 +188,7 @@ pub struct WorkloadStatus {
     pub unhealthy_nodes: Vec<UnhealthyNode>,
 }
 
-/// Quota given to a workload.
+/// Quota assigned to a workload.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 #[schemars(!default)]
@@ -201,7 +201,7 @@ pub struct Admission {
     pub pod_set_assignments: Vec<PodSetAssignment>,
 }
 
-/// Flavors, amounts and places of one pod set.
+/// Flavors, amounts and topology of one pod set.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 #[schemars(!default)]
@@ -229,7 +229,7 @@ pub struct PodSetAssignment {
     pub delayed_topology_request: Option<String>,
 }
 
-/// Places of the pods of one pod set, domain by domain.
+/// Topology assignment of one pod set, domain by domain.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 #[schemars(!default)]
@@ -262,13 +262,13 @@ pub struct AdmissionCheckState {
     /// Name of the check.
     #[schemars(length(max = 316))]
     pub name: String,
-    /// Where the check stands.
+    /// State of the check.
     pub state: CheckState,
     /// When `state` changed last.
     #[serde(deserialize_with = "crate::resource::time_or_zero")]
     #[schemars(schema_with = "schema::time")]
     pub last_transition_time: Time,
-    /// What a person should know.
+    /// Message for users.
     #[schemars(length(max = 32768))]
     pub message: String,
     /// With state `Retry`: seconds before the workload is queued again.

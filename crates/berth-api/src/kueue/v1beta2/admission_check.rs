@@ -12,7 +12,7 @@ use crate::schema;
 custom_resource! {
     /// A gate between quota reservation and admission, operated by the named controller. Cluster-scoped.
     AdmissionCheck: cluster "kueue.x-k8s.io" "v1beta2" "admissionchecks" {
-        /// Wanted state.
+        /// Desired state.
         #[schemars(extend("x-optional" = true))]
         spec: AdmissionCheckSpec,
         /// Observed state.
@@ -22,7 +22,7 @@ custom_resource! {
 }
 always_written!(AdmissionCheckSpec);
 
-/// Who operates an [`AdmissionCheck`] and with which parameters.
+/// Controller and parameters of an [`AdmissionCheck`].
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 #[schemars(!default)]
@@ -63,9 +63,9 @@ pub struct AdmissionCheckStatus {
 }
 
 custom_resource! {
-    /// How the check `kueue.x-k8s.io/provisioning-request` makes its requests. Cluster-scoped.
+    /// Parameters of requests that the check `kueue.x-k8s.io/provisioning-request` creates. Cluster-scoped.
     ProvisioningRequestConfig: cluster "kueue.x-k8s.io" "v1beta2" "provisioningrequestconfigs" {
-        /// Wanted state.
+        /// Desired state.
         #[schemars(extend("x-optional" = true))]
         spec: ProvisioningRequestConfigSpec,
     }
@@ -84,28 +84,28 @@ pub struct ProvisioningRequestConfigSpec {
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(schema_with = "schema::provisioning_parameters")]
     pub parameters: BTreeMap<String, String>,
-    /// Only pod sets that ask for one of these resources need a request. Empty: all do.
+    /// Only pod sets that request one of these resources need a provisioning request. Empty: all do.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 100), extend("x-list" = "set"))]
     pub managed_resources: Vec<String>,
-    /// What happens when a request fails.
+    /// Retries of a failed request.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("default" = { "backoffLimitCount": 3, "backoffBaseSeconds": 60, "backoffMaxSeconds": 1800 }))]
     pub retry_strategy: Option<ProvisioningRequestRetryStrategy>,
     /// Changes to the pods once the request is provisioned.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pod_set_updates: Option<ProvisioningRequestPodSetUpdates>,
-    /// Which pod sets of a workload become one pod set of the request. Absent: none.
+    /// Which pod sets of a workload are merged in the request. Absent: none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pod_set_merge_policy: Option<ProvisioningRequestConfigPodSetMergePolicy>,
 }
 
 string_enum! {
-    /// When two pod sets are the same to a provisioning request.
+    /// When two pod sets are merged in a provisioning request.
     ProvisioningRequestConfigPodSetMergePolicy {
         /// The whole templates are equal.
         IdenticalPodTemplates,
-        /// Everything the scheduler looks at is equal.
+        /// All fields that affect scheduling are equal.
         IdenticalWorkloadSchedulingRequirements,
     }
 }
@@ -123,7 +123,7 @@ pub struct ProvisioningRequestRetryStrategy {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("default" = 60))]
     pub backoff_base_seconds: Option<i32>,
-    /// Longest delay in seconds. Default 1800.
+    /// Maximum delay in seconds. Default 1800.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("default" = 1800))]
     pub backoff_max_seconds: Option<i32>,

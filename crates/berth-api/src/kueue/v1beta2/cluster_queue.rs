@@ -14,7 +14,7 @@ use crate::schema;
 custom_resource! {
     /// A pool of quota from which the workloads of its local queues are admitted. Cluster-scoped.
     ClusterQueue: cluster "kueue.x-k8s.io" "v1beta2" "clusterqueues" {
-        /// Wanted state.
+        /// Desired state.
         #[schemars(extend("x-optional" = true))]
         spec: ClusterQueueSpec,
         /// Observed state, written by Kueue.
@@ -52,24 +52,24 @@ pub struct ClusterQueueSpec {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("default" = {}))]
     pub flavor_fungibility: Option<FlavorFungibility>,
-    /// Whom a pending workload may preempt.
+    /// Workloads that a pending workload may preempt.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("default" = {}))]
     pub preemption: Option<ClusterQueuePreemption>,
     /// Checks a workload must pass after its quota is reserved, per flavor.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub admission_checks_strategy: Option<AdmissionChecksStrategy>,
-    /// Stops new admissions, or also drains what runs. Default `None`.
+    /// Stops new admissions, and optionally evicts admitted workloads. Default `None`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("default" = "None"))]
     pub stop_policy: Option<StopPolicy>,
-    /// Weight of this queue when the cohort shares fairly.
+    /// Weight of this queue in fair sharing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fair_sharing: Option<FairSharing>,
-    /// Does usage of the local queues influence the order of admission?
+    /// Whether usage of the local queues influences the order of admission.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub admission_scope: Option<AdmissionScope>,
-    /// Lets a workload be tried in several flavors at once, and say whether it moves to a better one later.
+    /// Tries a workload in several flavors at once, and sets whether it migrates to a preferred one later.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub concurrent_admission_policy: Option<ConcurrentAdmissionPolicy>,
 }
@@ -85,13 +85,13 @@ string_enum! {
 }
 
 string_enum! {
-    /// Whether a queue admits.
+    /// Whether a queue admits workloads.
     StopPolicy {
-        /// Admits.
+        /// Workloads are admitted.
         None,
-        /// Nothing new is admitted, reservations are dropped, admitted workloads run on.
+        /// No workload is admitted, reservations are released, admitted workloads keep running.
         Hold,
-        /// As `Hold`, and admitted workloads are evicted.
+        /// Like `Hold`, and admitted workloads are evicted.
         HoldAndDrain,
     }
 }
@@ -132,21 +132,21 @@ pub struct FlavorQuotas {
 pub struct ResourceQuota {
     /// Resource name.
     pub name: String,
-    /// Amount that is this queue's own.
+    /// Amount that the queue owns.
     #[serde(serialize_with = "crate::resource::quantity")]
     #[schemars(schema_with = "schema::quantity")]
     pub nominal_quota: Quantity,
-    /// At most this much may be used above the nominal quota. Absent: no limit.
+    /// Maximum amount used above the nominal quota. Absent: no limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::quantity")]
     pub borrowing_limit: Option<Quantity>,
-    /// At most this much of the nominal quota may be lent while unused. Absent: all of it.
+    /// Maximum amount of unused nominal quota that is lent. Absent: all of it.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::quantity")]
     pub lending_limit: Option<Quantity>,
 }
 
-/// When a flavor that would need borrowing or preemption is passed over for the next one.
+/// When to try the next flavor if this one needs borrowing or preemption.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 #[schemars(!default, extend("x-rules" = [[
@@ -154,23 +154,23 @@ pub struct ResourceQuota {
     "preference can only be set when both whenCanBorrow and whenCanPreempt are TryNextFlavor"
 ]]))]
 pub struct FlavorFungibility {
-    /// The flavor fits by borrowing. Default `MayStopSearch`.
+    /// Policy if the flavor fits by borrowing. Default `MayStopSearch`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("default" = "MayStopSearch"))]
     pub when_can_borrow: Option<FlavorFungibilityPolicy>,
-    /// The flavor fits after preemption. Default `TryNextFlavor`.
+    /// Policy if the flavor fits after preemption. Default `TryNextFlavor`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("default" = "TryNextFlavor"))]
     pub when_can_preempt: Option<FlavorFungibilityPolicy>,
-    /// Which of borrowing and preemption wins when every flavor was looked at.
+    /// Whether borrowing or preemption is preferred once every flavor was tried.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub preference: Option<FlavorFungibilityPreference>,
 }
 
 string_enum! {
-    /// Go on looking for a better flavor? The default differs per field, see [`FlavorFungibility`].
+    /// Whether to try the next flavor. The default differs per field, see [`FlavorFungibility`].
     FlavorFungibilityPolicy {
-        /// This flavor is taken.
+        /// This flavor is assigned.
         MayStopSearch,
         /// The next flavor is tried first.
         TryNextFlavor,
@@ -178,7 +178,7 @@ string_enum! {
 }
 
 string_enum! {
-    /// Preference among flavors none of which fits at once.
+    /// Preference among flavors that all need borrowing or preemption.
     FlavorFungibilityPreference {
         /// A flavor that fits by borrowing is better than one that needs preemption.
         BorrowingOverPreemption,
@@ -187,7 +187,7 @@ string_enum! {
     }
 }
 
-/// Whom a pending workload of this queue may preempt.
+/// Workloads that a pending workload of this queue may preempt.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 #[schemars(!default, extend("x-rules" = [[
@@ -195,11 +195,11 @@ string_enum! {
     "reclaimWithinCohort=Never and borrowWithinCohort.Policy!=Never"
 ]]))]
 pub struct ClusterQueuePreemption {
-    /// Workloads of other queues that use more than their nominal quota, when the pending one fits within its own. Default `Never`.
+    /// Workloads of borrowing queues, if the pending workload fits within nominal quota. Default `Never`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("default" = "Never"))]
     pub reclaim_within_cohort: Option<ReclaimWithinCohort>,
-    /// Workloads of other queues when the pending one has to borrow.
+    /// Workloads of other queues, if the pending workload has to borrow.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("default" = {}))]
     pub borrow_within_cohort: Option<BorrowWithinCohort>,
@@ -210,7 +210,7 @@ pub struct ClusterQueuePreemption {
 }
 
 string_enum! {
-    /// Which borrowers a workload within its nominal quota may preempt.
+    /// Workloads of borrowing queues that a workload within nominal quota may preempt.
     ReclaimWithinCohort {
         /// None.
         Never,
@@ -222,7 +222,7 @@ string_enum! {
 }
 
 string_enum! {
-    /// Which workloads of its own queue a pending one may preempt.
+    /// Workloads of its own queue that a pending workload may preempt.
     WithinClusterQueue {
         /// None.
         Never,
@@ -248,7 +248,7 @@ pub struct BorrowWithinCohort {
 }
 
 string_enum! {
-    /// Which workloads of other queues a borrowing one may preempt.
+    /// Workloads of other queues that a borrowing workload may preempt.
     BorrowWithinCohortPolicy {
         /// None.
         Never,
@@ -267,7 +267,7 @@ pub struct AdmissionChecksStrategy {
     pub admission_checks: Vec<AdmissionCheckStrategyRule>,
 }
 
-/// One check and where it applies.
+/// A check and the flavors it applies to.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 #[schemars(!default)]
@@ -290,14 +290,14 @@ pub struct AdmissionCheckStrategyRule {
 #[serde(rename_all = "camelCase", default)]
 #[schemars(!default)]
 pub struct AdmissionScope {
-    /// How usage influences the order.
+    /// How usage influences the order of admission.
     pub admission_mode: AdmissionMode,
 }
 
 string_enum! {
     /// How past usage of local queues influences the order of admission.
     AdmissionMode {
-        /// Not at all.
+        /// Usage does not influence the order.
         NoAdmissionFairSharing,
         /// Local queues with less decayed usage come first.
         UsageBasedAdmissionFairSharing,
@@ -318,7 +318,7 @@ pub struct ConcurrentAdmissionPolicy {
 #[serde(rename_all = "camelCase", default)]
 #[schemars(!default)]
 pub struct ConcurrentAdmissionMigration {
-    /// Does the workload move on?
+    /// Whether the workload migrates.
     #[schemars(length(max = 253))]
     pub mode: ConcurrentAdmissionMode,
     /// Limits of the migration.
@@ -327,11 +327,11 @@ pub struct ConcurrentAdmissionMigration {
 }
 
 string_enum! {
-    /// What happens to the attempts in other flavors once one is admitted.
+    /// What happens to the variants in other flavors once one is admitted.
     ConcurrentAdmissionMode {
-        /// Attempts in preferred flavors go on; the workload moves when one is admitted.
+        /// Variants in preferred flavors stay pending; the workload migrates when one is admitted.
         TryPreferredFlavors,
-        /// The first admission stays.
+        /// The first admission is kept.
         RetainFirstAdmission,
     }
 }
@@ -341,7 +341,7 @@ string_enum! {
 #[serde(rename_all = "camelCase", default)]
 #[schemars(!default)]
 pub struct ConcurrentAdmissionConstraints {
-    /// Last flavor, in the order of the group, with which the workload is content.
+    /// Last flavor, in the order of the group, that is acceptable after migration.
     #[serde(skip_serializing_if = "String::is_empty")]
     #[schemars(schema_with = "schema::dns_subdomain")]
     pub last_acceptable_flavor_name: String,
@@ -373,7 +373,7 @@ pub struct ClusterQueueStatus {
     /// Workloads admitted and not finished.
     #[schemars(extend("x-optional" = true))]
     pub admitted_workloads: i32,
-    /// Share in the cohort, when it shares fairly.
+    /// Share in the cohort, with fair sharing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fair_sharing: Option<FairSharingStatus>,
 }
@@ -398,7 +398,7 @@ pub struct FlavorUsage {
 pub struct ResourceUsage {
     /// Resource name.
     pub name: String,
-    /// Amount used, borrowed included.
+    /// Amount used, including borrowed quota.
     #[serde(serialize_with = "crate::resource::quantity")]
     #[schemars(schema_with = "schema::quantity", extend("x-optional" = true))]
     pub total: Quantity,

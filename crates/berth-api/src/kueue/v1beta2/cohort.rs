@@ -8,9 +8,9 @@ use crate::resource::{always_written, custom_resource};
 use crate::schema;
 
 custom_resource! {
-    /// A group of cluster queues and cohorts that share quota; may own quota itself and have a parent. Cluster-scoped.
+    /// A group of cluster queues and cohorts that share quota; may own quota and have a parent. Cluster-scoped.
     Cohort: cluster "kueue.x-k8s.io" "v1beta2" "cohorts" {
-        /// Wanted state.
+        /// Desired state.
         #[schemars(extend("x-optional" = true))]
         spec: CohortSpec,
         /// Observed state, written by Kueue.
@@ -43,7 +43,7 @@ pub struct CohortSpec {
 #[serde(rename_all = "camelCase", default)]
 #[schemars(!default)]
 pub struct CohortStatus {
-    /// Share in the parent, when it shares fairly.
+    /// Share in the parent, with fair sharing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fair_sharing: Option<FairSharingStatus>,
 }

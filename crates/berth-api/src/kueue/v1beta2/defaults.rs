@@ -1,5 +1,6 @@
-//! What an absent field means. The API server fills most of these in from the definitions' defaults; objects that never went through one (made in tests,
-//! or read from files) do not have them, and code that reads a field through these functions need not care.
+//! The values of absent fields. The API server sets most of these defaults. Objects that were not
+//! read from it (made in tests, or read from files) lack them, so code reads such fields through
+//! these functions.
 
 use super::{
     ClusterQueuePreemption, ClusterQueueSpec, FlavorFungibility, FlavorFungibilityPolicy, LocalQueueSpec, PodSet,
@@ -28,12 +29,13 @@ impl LocalQueueSpec {
 }
 
 impl FlavorFungibility {
-    /// What to do when the flavor fits by borrowing; `MayStopSearch` when absent.
+    /// The policy if the flavor fits by borrowing; `MayStopSearch` when absent.
     pub fn when_can_borrow_or_default(&self) -> FlavorFungibilityPolicy {
         self.when_can_borrow.unwrap_or(FlavorFungibilityPolicy::MayStopSearch)
     }
 
-    /// What to do when the flavor fits after preemption; `TryNextFlavor` when absent, unlike for borrowing.
+    /// The policy if the flavor fits after preemption; `TryNextFlavor` when absent, unlike for
+    /// borrowing.
     pub fn when_can_preempt_or_default(&self) -> FlavorFungibilityPolicy {
         self.when_can_preempt.unwrap_or(FlavorFungibilityPolicy::TryNextFlavor)
     }
@@ -52,7 +54,7 @@ impl ClusterQueuePreemption {
 }
 
 impl WorkloadSpec {
-    /// May the workload be admitted? True when absent.
+    /// True if the workload may be admitted, which is the default.
     pub fn is_active(&self) -> bool {
         self.active.unwrap_or(true)
     }

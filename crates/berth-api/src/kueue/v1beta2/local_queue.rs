@@ -1,4 +1,4 @@
-//! LocalQueue: a namespace's door to a ClusterQueue.
+//! LocalQueue: the queue through which a namespace uses a ClusterQueue.
 
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
@@ -10,9 +10,9 @@ use crate::resource::{always_written, custom_resource, zero_time};
 use crate::schema;
 
 custom_resource! {
-    /// The queue a job names by the label `kueue.x-k8s.io/queue-name`; hands its workloads to one ClusterQueue. Namespaced.
+    /// The queue named by a job's label `kueue.x-k8s.io/queue-name`; submits to one ClusterQueue. Namespaced.
     LocalQueue: namespaced "kueue.x-k8s.io" "v1beta2" "localqueues" {
-        /// Wanted state.
+        /// Desired state.
         #[schemars(extend("x-optional" = true))]
         spec: LocalQueueSpec,
         /// Observed state, written by Kueue.
@@ -31,7 +31,7 @@ pub struct LocalQueueSpec {
     #[serde(skip_serializing_if = "String::is_empty")]
     #[schemars(schema_with = "schema::dns_subdomain", extend("x-rules" = [["self == oldSelf", "field is immutable"]]))]
     pub cluster_queue: String,
-    /// Stops new admissions, or also drains what runs. Default `None`.
+    /// Stops new admissions, and optionally evicts admitted workloads. Default `None`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("default" = "None"))]
     pub stop_policy: Option<StopPolicy>,

@@ -1,4 +1,5 @@
-//! `kueue.x-k8s.io/v1beta2`, the storage version of Kueue's API and the one Berth's controllers work with.
+//! `kueue.x-k8s.io/v1beta2`, the storage version of Kueue's API and the version that Berth's
+//! controllers use.
 
 mod admission_check;
 mod cluster_queue;
@@ -30,7 +31,7 @@ use crate::schema;
 #[serde(rename_all = "camelCase", default)]
 #[schemars(!default)]
 pub struct FairSharing {
-    /// Relative claim on what can be borrowed. Default 1; 0 makes every borrowing count as infinite share.
+    /// Relative weight in borrowing. Default 1; with 0, any borrowing has an infinite share.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::quantity", extend("default" = 1))]
     pub weight: Option<Quantity>,

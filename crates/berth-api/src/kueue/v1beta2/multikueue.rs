@@ -10,7 +10,7 @@ use crate::schema;
 custom_resource! {
     /// A worker cluster. Cluster-scoped.
     MultiKueueCluster: cluster "kueue.x-k8s.io" "v1beta2" "multikueueclusters" {
-        /// Wanted state.
+        /// Desired state.
         #[schemars(extend("x-optional" = true))]
         spec: MultiKueueClusterSpec,
         /// Observed state.
@@ -25,11 +25,11 @@ always_written!(MultiKueueClusterSpec);
 #[serde(rename_all = "camelCase", default)]
 #[schemars(!default)]
 pub struct MultiKueueClusterSpec {
-    /// How to reach the cluster.
+    /// How to connect to the cluster.
     pub cluster_source: ClusterSource,
 }
 
-/// Exactly one way to reach a cluster.
+/// Exactly one way to connect to a cluster.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 #[schemars(!default, extend("x-rules" = [[
@@ -45,7 +45,7 @@ pub struct ClusterSource {
     pub cluster_profile_ref: Option<ClusterProfileReference>,
 }
 
-/// Where a kubeconfig is.
+/// Location of a kubeconfig.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 #[schemars(!default)]
@@ -53,14 +53,14 @@ pub struct KubeConfig {
     /// Name of the Secret (in Kueue's namespace, key `kubeconfig`) or path of the file.
     #[schemars(length(min = 1, max = 256))]
     pub location: String,
-    /// What `location` is. Default `Secret`.
+    /// Type of `location`. Default `Secret`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("default" = "Secret"))]
     pub location_type: Option<LocationType>,
 }
 
 string_enum! {
-    /// Meaning of a kubeconfig's location.
+    /// Type of a kubeconfig's location.
     LocationType {
         /// A Secret's name.
         Secret,
@@ -93,7 +93,7 @@ pub struct MultiKueueClusterStatus {
 custom_resource! {
     /// The worker clusters of an AdmissionCheck. Cluster-scoped.
     MultiKueueConfig: cluster "kueue.x-k8s.io" "v1beta2" "multikueueconfigs" {
-        /// Wanted state.
+        /// Desired state.
         #[schemars(extend("x-optional" = true))]
         spec: MultiKueueConfigSpec,
     }
@@ -112,17 +112,17 @@ pub struct MultiKueueConfigSpec {
         extend("x-list" = "atomic", "x-rules" = [["size(self.filter(i, size(self.filter(j, j == i)) > 1)) == 0", "must be unique"]])
     )]
     pub clusters: Vec<String>,
-    /// Who sets the quota of the manager's cluster queue.
+    /// How the quota of the manager's cluster queue is set.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub quota_management: Option<QuotaManagement>,
 }
 
 string_enum! {
-    /// Who sets the quota of a manager's cluster queue.
+    /// How the quota of a manager's cluster queue is set.
     QuotaManagement {
-        /// The administrator.
+        /// An administrator sets it.
         Manual,
-        /// Kueue, from the quota of the worker clusters.
+        /// Kueue derives it from the quota of the worker clusters.
         Automated,
     }
 }

@@ -12,7 +12,7 @@ use crate::schema;
 custom_resource! {
     /// A kind of capacity, for example spot machines of one type. Cluster-scoped.
     ResourceFlavor: cluster "kueue.x-k8s.io" "v1beta2" "resourceflavors" {
-        /// Wanted state.
+        /// Desired state.
         #[schemars(extend("x-optional" = true))]
         spec: ResourceFlavorSpec,
     }
@@ -46,9 +46,9 @@ pub struct ResourceFlavorSpec {
 }
 
 custom_resource! {
-    /// A named priority of workloads that does not touch the priority of their pods. Cluster-scoped.
+    /// A named priority of workloads, independent of the priority of their pods. Cluster-scoped.
     WorkloadPriorityClass: cluster "kueue.x-k8s.io" "v1beta2" "workloadpriorityclasses" {
-        /// The priority; higher goes first.
+        /// The priority; a higher value is admitted first.
         value: i32,
         /// When to use the class.
         #[serde(skip_serializing_if = "String::is_empty")]

@@ -7,9 +7,9 @@ use crate::resource::{always_written, custom_resource};
 use crate::schema;
 
 custom_resource! {
-    /// Levels at which nodes are near to each other, widest first. Cluster-scoped.
+    /// Levels of a node hierarchy, for example blocks and racks. Cluster-scoped.
     Topology: cluster "kueue.x-k8s.io" "v1beta2" "topologies" {
-        /// Wanted state.
+        /// Desired state.
         #[schemars(extend("x-optional" = true))]
         spec: TopologySpec,
     }

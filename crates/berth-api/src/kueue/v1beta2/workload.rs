@@ -1,4 +1,5 @@
-//! Workload: what Kueue admits. One object per job, with its pod sets, its place in the queue, its admission and everything observed about it.
+//! Workload: the unit that Kueue admits. One object per job, with its pod sets, queue, admission
+//! and observed state.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +16,7 @@ custom_resource! {
     /// A unit of admission: the pods of one job, admitted together or not at all. Namespaced.
     #[schemars(extend("x-rules" = WORKLOAD_RULES))]
     Workload: namespaced "kueue.x-k8s.io" "v1beta2" "workloads" {
-        /// Wanted state.
+        /// Desired state.
         #[schemars(extend("x-optional" = true))]
         spec: WorkloadSpec,
         /// Observed state, written by Kueue.
@@ -50,13 +51,14 @@ const WORKLOAD_RULES: &[[&str; 2]] = &[
     MAX_EXECUTION_TIME_RULE,
 ];
 
-/// The queue of a workload stays while it holds quota. The same in both versions.
+/// Rule: the queue of a workload is immutable while it holds quota. The same in both versions.
 pub(crate) const QUEUE_NAME_RULE: [&str; 2] = [
     "((has(oldSelf.status) && has(oldSelf.status.conditions) && oldSelf.status.conditions.exists(c, c.type == 'QuotaReserved' && c.status == 'True')) && (has(self.status) && has(self.status.conditions) && self.status.conditions.exists(c, c.type == 'QuotaReserved' && c.status == 'True'))) ? ((has(oldSelf.spec.queueName) == has(self.spec.queueName)) && (!has(oldSelf.spec.queueName) || oldSelf.spec.queueName == self.spec.queueName)) : true",
     "queueName is immutable while workload quota reserved",
 ];
 
-/// The limit of the execution time stays while the workload is admitted. The same in both versions.
+/// Rule: the maximum execution time is immutable while the workload is admitted. The same in both
+/// versions.
 pub(crate) const MAX_EXECUTION_TIME_RULE: [&str; 2] = [
     "((has(oldSelf.status) && has(oldSelf.status.conditions) && oldSelf.status.conditions.exists(c, c.type == 'Admitted' && c.status == 'True')) && (has(self.status) && has(self.status.conditions) && self.status.conditions.exists(c, c.type == 'Admitted' && c.status == 'True')))?((has(oldSelf.spec.maximumExecutionTimeSeconds)?oldSelf.spec.maximumExecutionTimeSeconds:0) ==  (has(self.spec.maximumExecutionTimeSeconds)?self.spec.maximumExecutionTimeSeconds:0)):true",
     "maximumExecutionTimeSeconds is immutable while workload quota reserved",
@@ -81,10 +83,10 @@ pub struct WorkloadSpec {
     /// Class the priority came from.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub priority_class_ref: Option<PriorityClassRef>,
-    /// Priority; higher goes first. Absent counts as 0.
+    /// Priority; a higher value is admitted first. Absent: 0.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub priority: Option<i32>,
-    /// May the workload be admitted? Default true; false evicts it.
+    /// Whether the workload may be admitted. Default true; false evicts it.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("default" = true))]
     pub active: Option<bool>,
@@ -139,7 +141,7 @@ pub struct PodSet {
     #[serde(skip_serializing_if = "String::is_empty")]
     #[schemars(schema_with = "schema::dns_label", extend("default" = "main"))]
     pub name: String,
-    /// Template of the pods, of which resources and scheduling fields matter.
+    /// Template of the pods. Only resources and scheduling fields are used.
     #[schemars(schema_with = "schema::pod_template")]
     pub template: PodTemplateSpec,
     /// Number of pods. Default 1.
@@ -149,12 +151,12 @@ pub struct PodSet {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub min_count: Option<i32>,
-    /// How near to each other the pods must be.
+    /// Topology constraint of the pods.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub topology_request: Option<PodSetTopologyRequest>,
 }
 
-/// Topology wanted by a pod set.
+/// Topology request of a pod set.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 #[schemars(!default)]
@@ -167,7 +169,7 @@ pub struct PodSetTopologyRequest {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 63))]
     pub preferred: Option<String>,
-    /// Any nodes will do, chosen by Kueue.
+    /// Any nodes are acceptable; Kueue chooses them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unconstrained: Option<bool>,
     /// Pod label with the index of the pod.
@@ -222,13 +224,13 @@ pub struct WorkloadStatus {
     #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "crate::resource::conditions")]
     #[schemars(schema_with = "schema::conditions", length(max = 16))]
     pub conditions: Vec<Condition>,
-    /// Where and with which flavors the workload has quota.
+    /// ClusterQueue and flavors whose quota is assigned to the workload.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub admission: Option<Admission>,
-    /// When and how often the workload is put back after evictions by time-out or check.
+    /// When and how often the workload is requeued after evictions by timeout or admission check.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub requeue_state: Option<RequeueState>,
-    /// Pods whose quota may be used by others because they are done.
+    /// Finished pods, whose quota is released.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 18), extend("x-list" = "map:name"))]
     pub reclaimable_pods: Vec<ReclaimablePod>,
@@ -236,7 +238,7 @@ pub struct WorkloadStatus {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 8), extend("x-list" = "map:name"))]
     pub admission_checks: Vec<AdmissionCheckState>,
-    /// What the pod sets ask for, while the workload is not admitted.
+    /// Requests of the pod sets, while the workload is not admitted.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 18), extend("x-list" = "map:name"))]
     pub resource_requests: Vec<PodSetRequest>,
@@ -246,7 +248,7 @@ pub struct WorkloadStatus {
     /// Counts of evictions.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub scheduling_stats: Option<SchedulingStats>,
-    /// Worker clusters on which the workload is tried.
+    /// Worker clusters nominated for the workload.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 20), inner(length(max = 256)), extend("x-list" = "atomic"))]
     pub nominated_cluster_names: Vec<String>,
@@ -276,7 +278,7 @@ pub(crate) const STATUS_RULES: &[[&str; 2]] = &[
     ],
 ];
 
-/// Quota given to a workload.
+/// Quota assigned to a workload.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 #[schemars(!default)]
@@ -291,7 +293,7 @@ pub struct Admission {
     pub pod_set_assignments: Vec<PodSetAssignment>,
 }
 
-/// Flavors, amounts and places of one pod set.
+/// Flavors, amounts and topology of one pod set.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 #[schemars(!default)]
@@ -308,7 +310,7 @@ pub struct PodSetAssignment {
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(schema_with = "schema::quantity_map")]
     pub resource_usage: ResourceList,
-    /// Number of pods admitted; with partial admission less than asked for.
+    /// Number of pods admitted; with partial admission fewer than requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0))]
     pub count: Option<i32>,
@@ -324,14 +326,14 @@ pub struct PodSetAssignment {
 string_enum! {
     /// State of a delayed topology request.
     DelayedTopologyRequestState {
-        /// The topology is still to be chosen.
+        /// The topology is not chosen yet.
         Pending,
-        /// It was chosen.
+        /// The topology was chosen.
         Ready,
     }
 }
 
-/// Places of the pods of one pod set.
+/// Topology assignment of one pod set.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 #[schemars(!default, extend("x-rules" = [[
@@ -398,7 +400,7 @@ pub struct TopologyAssignmentSliceLevelIndividualValues {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 63))]
     pub suffix: Option<String>,
-    /// What is between them, per domain.
+    /// Value of each domain without prefix and suffix.
     #[schemars(length(min = 1, max = 100_000), inner(length(max = 63)), extend("x-list" = "atomic"))]
     pub roots: Vec<String>,
 }
@@ -421,7 +423,7 @@ pub struct TopologyAssignmentSlicePodCounts {
     pub individual: Vec<i32>,
 }
 
-/// When a workload goes back to its queue.
+/// When a workload is requeued.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 #[schemars(!default)]
@@ -430,13 +432,13 @@ pub struct RequeueState {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0))]
     pub count: Option<i32>,
-    /// Not before this time.
+    /// Earliest time of the next attempt.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::time")]
     pub requeue_at: Option<Time>,
 }
 
-/// Pods of a pod set that are done.
+/// Finished pods of a pod set.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 #[schemars(!default)]
@@ -457,13 +459,13 @@ pub struct AdmissionCheckState {
     /// Name of the check.
     #[schemars(length(min = 1, max = 316))]
     pub name: String,
-    /// Where the check stands.
+    /// State of the check.
     pub state: CheckState,
     /// When `state` changed last.
     #[serde(deserialize_with = "crate::resource::time_or_zero")]
     #[schemars(schema_with = "schema::time")]
     pub last_transition_time: Time,
-    /// What a person should know.
+    /// Message for users.
     #[schemars(length(max = 32768))]
     pub message: String,
     /// With state `Retry`: seconds after `last_transition_time` before the workload is queued again.
@@ -495,15 +497,15 @@ impl Default for AdmissionCheckState {
 }
 
 string_enum! {
-    /// Where an admission check stands.
+    /// State of an admission check.
     CheckState {
-        /// Undecided.
+        /// The check is not decided yet.
         Pending,
-        /// Passed.
+        /// The check passed.
         Ready,
-        /// Failed for now: the workload is evicted and tried again later.
+        /// The check failed temporarily: the workload is evicted and retried later.
         Retry,
-        /// Failed for good: the workload is deactivated.
+        /// The check failed permanently: the workload is deactivated.
         Rejected,
     }
 }
@@ -564,10 +566,10 @@ pub struct WorkloadSchedulingStatsEviction {
     /// Reason of the `Evicted` condition.
     #[schemars(length(max = 316))]
     pub reason: String,
-    /// What is behind the reason; may be empty.
+    /// Underlying cause; may be empty.
     #[schemars(length(max = 316))]
     pub underlying_cause: String,
-    /// How often.
+    /// Number of evictions.
     #[schemars(range(min = 0))]
     pub count: i32,
 }
@@ -607,9 +609,9 @@ impl Default for PreemptionGateState {
 string_enum! {
     /// Position of a preemption gate.
     GatePosition {
-        /// No preemption.
+        /// Preemption is not allowed.
         Closed,
-        /// Preemption allowed.
+        /// Preemption is allowed.
         Open,
     }
 }

@@ -12,6 +12,7 @@ use super::handlers::Target;
 use super::hooks::{run_hook, run_probe};
 use super::memory::{Hold, Hook, Stopping};
 use super::probes::{ContainerProbes, Kind};
+use super::runs::START_ERROR;
 use super::shown_id;
 use super::start::{StartOutcome, StartResult};
 use super::stop::StopJob;
@@ -282,7 +283,7 @@ impl Worker {
         let id = run_id(&self.uid, &name, attempt);
         let mut pod_status = pod.status.clone().unwrap_or_default();
         if let Some(state) = node.runtime.pod(&self.uid) {
-            super::start::set_addresses(&mut pod_status, &state.ips);
+            super::start::set_addresses(pod, &mut pod_status, &state.ips);
         }
         self.memory.hooks.insert(name.clone(), (attempt, Hook::Running));
         self.jobs.push(Box::pin(async move {
@@ -312,7 +313,7 @@ fn rejected(uid: &PodUid, start: &Start, exit_code: i32, message: String, now: T
             started: None,
             finished: now,
             exit_code,
-            reason: "StartError".to_owned(),
+            reason: START_ERROR.to_owned(),
             message: Some(message),
             signal: None,
         }),

@@ -2,6 +2,8 @@
 //! read from the API and the runtime again, or starts anew.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use berth_pod_runtime::Volume;
 use jiff::{SignedDuration, Timestamp};
@@ -131,8 +133,9 @@ pub struct Stopping {
 /// What a worker remembers.
 #[derive(Default)]
 pub struct Memory {
-    /// The container whose start is in progress.
-    pub starting: Option<String>,
+    /// True while the runtime creates the sandbox or starts a container; `None` if no start is in
+    /// progress.
+    pub starting: Option<Arc<AtomicBool>>,
     /// Stops in progress by container.
     pub stopping: BTreeMap<String, Stopping>,
     /// Delays of restarts by container.

@@ -9,6 +9,8 @@ use k8s_openapi::api::core::v1::{ContainerStatus as KnownStatus, Pod, PodStatus}
 use super::shown_id;
 use crate::kubelet::lifecycle::{End, Run, RunState, Runs, UNKNOWN_EXIT_CODE, UNKNOWN_REASON, members, runs_in_status};
 
+/// Reason of a start that the runtime rejected.
+pub const START_ERROR: &str = "StartError";
 /// Message of a run whose end was not recorded.
 const LOST: &str = "The container could not be located: its supervisor or sandbox ended before the container's exit \
                     code was recorded";
@@ -38,9 +40,9 @@ pub fn runs(
             list.retain(|other| other.attempt != run.attempt);
             list.push(run);
         }
-        if let Some(run) = failed.get(name)
-            && list.iter().all(|other| other.attempt != run.attempt)
-        {
+        if let Some(run) = failed.get(name) {
+            // The runtime may list a rejected start as a run.
+            list.retain(|other| other.attempt != run.attempt);
             list.push(run.clone());
         }
         list.sort_by_key(|run| run.attempt);
@@ -77,16 +79,19 @@ fn of_status(known: &KnownStatus, state: Option<&PodState>, now: Timestamp) -> V
 
 fn of_runtime(state: &PodState, container: &ContainerStatus, known: &[Run], now: Timestamp) -> Run {
     let attempt = i32::try_from(container.id.attempt).unwrap_or(i32::MAX);
+    let known = known.iter().find(|run| run.attempt == attempt);
     // The time of a loss is the time at which it was noticed first.
     let noticed = || {
-        let known = known.iter().find(|run| run.attempt == attempt).and_then(Run::end);
-        known.filter(|end| end.reason == UNKNOWN_REASON).map_or(now, |end| end.finished)
+        let end = known.and_then(Run::end).filter(|end| end.reason == UNKNOWN_REASON);
+        end.map_or(now, |end| end.finished)
     };
-    let run_state = match &container.state {
-        ContainerState::Running { started_at } if state.is_ready => RunState::Running { since: *started_at },
-        ContainerState::Running { started_at } => RunState::Ended(lost(Some(*started_at), noticed())),
-        ContainerState::Unknown { started_at } => RunState::Ended(lost(*started_at, noticed())),
-        ContainerState::Exited(exit) => RunState::Ended(End {
+    let run_state = match (&container.state, known.and_then(Run::end)) {
+        (ContainerState::Running { started_at }, _) if state.is_ready => RunState::Running { since: *started_at },
+        (ContainerState::Running { started_at }, _) => RunState::Ended(lost(Some(*started_at), noticed())),
+        (ContainerState::Unknown { started_at }, _) => RunState::Ended(lost(*started_at, noticed())),
+        // A rejected start was reported by this reason before.
+        (ContainerState::Exited(_), Some(end)) if end.reason == START_ERROR => RunState::Ended(end.clone()),
+        (ContainerState::Exited(exit), _) => RunState::Ended(End {
             started: Some(exit.started_at),
             finished: exit.finished_at,
             exit_code: exit.exit_code,

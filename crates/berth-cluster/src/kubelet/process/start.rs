@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use berth_pod_runtime::{ContainerStatus, Device, Image, PodState, PodUid, RuntimeError, SandboxConfig, Volume};
 use jiff::{SignedDuration, Timestamp};
@@ -36,6 +37,9 @@ pub struct StartJob {
     pub tokens: BTreeMap<TokenSource, Token>,
     /// Number of failed pulls of the container's image in a row.
     pub pull_failures: i32,
+    /// True while the runtime creates the sandbox or starts the container. Such a call is not
+    /// dropped, because its effect would be unknown.
+    pub is_in_runtime: Arc<AtomicBool>,
 }
 
 /// How a start ended.
@@ -87,7 +91,7 @@ impl StartJob {
         image: &mut Option<Image>,
     ) -> Result<ContainerStatus, StartOutcome> {
         let sandbox = self.sandbox(made).await?;
-        set_addresses(&mut self.status, &sandbox.ips);
+        set_addresses(&self.pod, &mut self.status, &sandbox.ips);
         let found = self.image().await.map_err(StartOutcome::Blocked)?;
         *image = Some(found.clone());
         let devices = self.devices().map_err(StartOutcome::Blocked)?;
@@ -96,7 +100,10 @@ impl StartJob {
             Context { pod: &self.pod, status: &self.status, objects: &self.node.objects, allocatable: &allocatable };
         let config = config(&context, &self.member, self.start.attempt, found, devices);
         let config = config.map_err(|error| StartOutcome::Blocked(Obstacle::Configuration(error)))?;
-        self.node.runtime.start_container(&config).await.map_err(|error| match error {
+        self.is_in_runtime.store(true, Ordering::Relaxed);
+        let result = self.node.runtime.start_container(&config).await;
+        self.is_in_runtime.store(false, Ordering::Relaxed);
+        result.map_err(|error| match error {
             RuntimeError::Start { exit_code, message } => StartOutcome::Rejected { exit_code, message },
             // The image may be replaced, so the start is tried again.
             RuntimeError::Config(message) => StartOutcome::Blocked(Obstacle::runtime(
@@ -113,6 +120,7 @@ impl StartJob {
     async fn sandbox(&mut self, made: &mut Option<BTreeMap<String, Volume>>) -> Result<Arc<PodState>, StartOutcome> {
         let uid = PodUid(self.pod.uid().unwrap_or_default());
         let runtime = self.node.runtime.clone();
+        // A sandbox whose creation failed is removed here too, so each attempt starts afresh.
         match runtime.pod(&uid) {
             Some(state) if state.is_ready => return Ok(state),
             Some(_) => {
@@ -123,7 +131,9 @@ impl StartJob {
             None => {}
         }
         let config = self.sandbox_config().await?;
+        self.is_in_runtime.store(true, Ordering::Relaxed);
         let state = runtime.run_sandbox(&config).await;
+        self.is_in_runtime.store(false, Ordering::Relaxed);
         let state =
             state.map_err(|error| held("FailedCreatePodSandBox", format!("Failed to create pod sandbox: {error}")))?;
         *made = Some(config.volumes);
@@ -187,8 +197,11 @@ fn held(reason: &'static str, message: String) -> StartOutcome {
     StartOutcome::Held(Notice::warning(reason, message))
 }
 
-/// Sets a pod's addresses in its status.
-pub fn set_addresses(status: &mut PodStatus, ips: &[String]) {
+/// Sets a pod's addresses in its status. A pod on the host's network has the host's.
+pub fn set_addresses(pod: &Pod, status: &mut PodStatus, ips: &[String]) {
+    let is_on_host = pod.spec.as_ref().and_then(|spec| spec.host_network).unwrap_or(false);
+    let host: Vec<String> = status.host_ip.clone().filter(|_| is_on_host).into_iter().collect();
+    let ips = if ips.is_empty() { &host } else { ips };
     if let Some(first) = ips.first() {
         status.pod_ip = Some(first.clone());
         status.pod_ips = Some(ips.iter().map(|ip| PodIP { ip: ip.clone() }).collect());

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use berth_pod_runtime::{ContainerKind, ContainerState, PodState, PodUid};
@@ -28,6 +29,8 @@ use crate::time::stamp;
 /// Delay before the first retry after an error; doubles up to [`RETRY_MAX`].
 const RETRY_BASE: Duration = Duration::from_millis(20);
 const RETRY_MAX: Duration = Duration::from_secs(10);
+/// Delay after a write to a pod that no longer exists.
+const GONE_RETRY: SignedDuration = SignedDuration::from_millis(100);
 /// Time to stop of a container whose pod no longer exists.
 const ORPHAN_GRACE: Duration = Duration::from_secs(1);
 /// After this long in addition to its grace period, an orphan is removed without waiting.
@@ -140,12 +143,23 @@ impl Worker {
 
     async fn step(&mut self) -> Result<Next, Error> {
         let state = self.node.runtime.pod(&self.uid);
-        let Some(pod) = self.pod() else { return self.clear(state).await };
-        let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
-        if matches!(phase, Some("Succeeded" | "Failed")) {
-            return self.finish(&pod, state).await;
+        let pod = self.pod();
+        let phase = pod.as_ref().and_then(|pod| pod.status.as_ref()?.phase.as_deref());
+        let has_ended = pod.is_none() || matches!(phase, Some("Succeeded" | "Failed"));
+        // The end of a start wakes the worker.
+        if has_ended && self.is_in_runtime() {
+            return Ok(Next::At(None));
         }
-        self.advance(&pod, state).await
+        match &pod {
+            None => self.clear(state).await,
+            Some(pod) if has_ended => self.finish(pod, state).await,
+            Some(pod) => self.advance(pod, state).await,
+        }
+    }
+
+    /// True while the runtime creates the sandbox or starts a container.
+    fn is_in_runtime(&self) -> bool {
+        self.memory.starting.as_ref().is_some_and(|starting| starting.load(Ordering::Relaxed))
     }
 
     /// Removes what is left of a pod that no longer exists.
@@ -223,9 +237,13 @@ impl Worker {
             never_restart: false,
             ending,
         });
+        if decision.is_finished && self.is_in_runtime() {
+            return Ok(Next::At(None));
+        }
         if pod.status.as_ref() != Some(&decision.status) {
             if !self.node.writer.status(pod, &decision.status).await? {
-                return Ok(Next::At(Some(now)));
+                // The pod no longer exists. The cache shows that in a moment.
+                return Ok(Next::At(now.checked_add(GONE_RETRY).ok()));
             }
             let events = blocked_events(pod, &base, &decision.status, |name| blocked.get(name));
             for event in decision.events.iter().chain(&events) {
@@ -253,7 +271,7 @@ impl Worker {
         base.start_time = Some(base.start_time.unwrap_or_else(|| stamp(now)));
         base.observed_generation = pod.metadata.generation;
         if let Some(state) = state {
-            set_addresses(&mut base, &state.ips);
+            set_addresses(pod, &mut base, &state.ips);
         }
         resize::refuse(pod, &mut base, now);
         base
@@ -341,6 +359,7 @@ impl Worker {
             Some(Obstacle::Image { failures, .. }) => *failures,
             _ => 0,
         };
+        let is_in_runtime = Arc::new(AtomicBool::new(false));
         let job = StartJob {
             node: self.node.clone(),
             pod: pod.clone(),
@@ -349,8 +368,9 @@ impl Worker {
             start: start.clone(),
             tokens: self.memory.tokens.clone(),
             pull_failures,
+            is_in_runtime: is_in_runtime.clone(),
         };
-        self.memory.starting = Some(start.name.clone());
+        self.memory.starting = Some(is_in_runtime);
         self.jobs.push(Box::pin(async move { Done::Start(Box::new(job.run().await)) }));
     }
 

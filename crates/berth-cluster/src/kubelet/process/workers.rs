@@ -89,9 +89,33 @@ struct Begin {
 struct Workers {
     nodes: BTreeMap<String, Arc<Node>>,
     pods: Cache<Pod>,
-    /// Workers by pod.
-    wakers: Mutex<BTreeMap<PodUid, (ObjectKey, Arc<Notify>)>>,
+    wakers: Mutex<Wakers>,
     start: mpsc::UnboundedSender<Begin>,
+}
+
+/// The workers' wakers.
+#[derive(Default)]
+struct Wakers {
+    by_pod: BTreeMap<PodUid, (ObjectKey, Arc<Notify>)>,
+    /// UIDs of the pods with workers by name. A deleted pod and its successor share a name.
+    by_name: BTreeMap<ObjectKey, BTreeSet<PodUid>>,
+}
+
+impl Wakers {
+    fn of_name(&self, key: &ObjectKey) -> Vec<Arc<Notify>> {
+        let uids = self.by_name.get(key).into_iter().flatten();
+        uids.filter_map(|uid| self.by_pod.get(uid)).map(|(_, wake)| wake.clone()).collect()
+    }
+
+    fn remove(&mut self, uid: &PodUid) {
+        let Some((key, _)) = self.by_pod.remove(uid) else { return };
+        if let Some(uids) = self.by_name.get_mut(&key) {
+            uids.remove(uid);
+            if uids.is_empty() {
+                self.by_name.remove(&key);
+            }
+        }
+    }
 }
 
 /// Wakes the workers of pods with changes.
@@ -101,9 +125,7 @@ impl Reconciler for Waking {
     async fn reconcile(&self, key: ObjectKey) -> Result<Action, Error> {
         let workers = &self.0;
         // Also a former pod of this name, which was deleted.
-        let known: Vec<Arc<Notify>> =
-            workers.wakers.lock().values().filter(|(of, _)| *of == key).map(|(_, wake)| wake.clone()).collect();
-        known.iter().for_each(|wake| wake.notify_one());
+        workers.wakers.lock().of_name(&key).iter().for_each(|wake| wake.notify_one());
         if let Some(pod) = workers.pods.get(&key)
             && let (Some(uid), Some(node)) = (pod.uid(), node_of(&pod).and_then(|name| workers.nodes.get(name)))
         {
@@ -117,11 +139,12 @@ impl Workers {
     /// Starts a pod's worker if there is none.
     fn begin(&self, node: &Arc<Node>, key: ObjectKey, uid: PodUid) {
         let mut wakers = self.wakers.lock();
-        if wakers.contains_key(&uid) {
+        if wakers.by_pod.contains_key(&uid) {
             return;
         }
         let wake = Arc::new(Notify::new());
-        wakers.insert(uid.clone(), (key.clone(), wake.clone()));
+        wakers.by_pod.insert(uid.clone(), (key.clone(), wake.clone()));
+        wakers.by_name.entry(key.clone()).or_default().insert(uid.clone());
         // The receiver exists as long as the task of the workers runs.
         let _ = self.start.send(Begin { node: node.clone(), key, uid, wake });
     }
@@ -140,7 +163,7 @@ impl Workers {
                     tasks.spawn(Worker::new(node, key, uid, wake).run());
                 }
                 Some(uid) = changes.next(), if !changes.is_empty() => {
-                    if let Some((_, wake)) = self.wakers.lock().get(&uid) {
+                    if let Some((_, wake)) = self.wakers.lock().by_pod.get(&uid) {
                         wake.notify_one();
                     }
                 }

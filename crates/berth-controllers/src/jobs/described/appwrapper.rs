@@ -2,6 +2,7 @@
 //! declared, or inferred for well-known kinds. What admission adds is written beside each
 //! component, and the AppWrapper operator applies it when it creates the component.
 
+use berth_api::kueue::conditions;
 use berth_apimachinery::field::{Error, Path};
 use serde_json::{Value, json};
 
@@ -28,7 +29,7 @@ pub const APP_WRAPPER: Description = Description {
         _ => None,
     },
     ready: |status| true_condition(status, "PodsReady").is_some(),
-    active: |status| true_condition(status, "QuotaReserved").is_some(),
+    active: |status| true_condition(status, conditions::QUOTA_RESERVED).is_some(),
     queued: |_| true,
     validate: |spec, _, path: &Path<'_>| match components(spec) {
         Ok(sets) if sets.iter().all(Vec::is_empty) => {

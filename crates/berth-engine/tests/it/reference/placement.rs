@@ -175,7 +175,7 @@ impl Book<'_> {
         domains
     }
 
-    /// §14.6.
+    /// The domains of one level that the gang is placed in, with their shares (semantics §14.6).
     fn choose(&self, level: usize) -> Option<Vec<Share>> {
         let needed = self.gang.count / self.slice_size;
         let with_leader = self.gang.leader.is_some();
@@ -212,7 +212,7 @@ impl Book<'_> {
         }
     }
 
-    /// §14.7.
+    /// Distributes the shares of one level over the levels below it (semantics §14.7).
     fn descend(&self, level: usize, shares: &[Share]) -> Vec<Share> {
         if level < self.slice_level {
             let below = shares.iter().flat_map(|it| self.children(&it.domain)).collect();

@@ -1,0 +1,127 @@
+//! The section `images` of a `ClusterConfiguration`: which files the images of process pods run on.
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use super::Problem;
+use super::problem::join;
+
+/// Which files images run on, by name. For pods that run as processes.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ImageConfiguration {
+    /// For images that no mapping matches and that are not imported.
+    pub otherwise: ImageFiles,
+    /// Tried in order; the first that matches decides.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub mappings: Vec<ImageMapping>,
+    /// Registries that are asked over plain HTTP: `registry.lan:5000`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub plain_http: Vec<String>,
+}
+
+/// The files of images whose names match a pattern, and what a container runs there by default.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ImageMapping {
+    /// Pattern of names, with `*` and `?`. It is compared with the name as written and in full, with
+    /// and without its tag.
+    pub image: String,
+    /// Where the files are.
+    pub files: ImageFiles,
+    /// Entrypoint, where the image does not declare one because its files are on the host.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub entrypoint: Vec<String>,
+    /// Default arguments.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub cmd: Vec<String>,
+    /// Environment, `NAME=value`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub env: Vec<String>,
+    /// User: `user[:group]`, by number or name.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub user: String,
+    /// Working directory.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub working_dir: String,
+}
+
+/// Where the files of an image are: `host`, `pull`, `strict`, or the absolute path of a folder.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum ImageFiles {
+    /// The host's own files.
+    #[default]
+    Host,
+    /// The imported or pulled image; pulled if it is neither.
+    Pull,
+    /// The imported or pulled image; an error if it is neither.
+    Strict,
+    /// A folder of the host.
+    Folder(PathBuf),
+}
+
+impl std::str::FromStr for ImageFiles {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "host" => Ok(Self::Host),
+            "pull" => Ok(Self::Pull),
+            "strict" => Ok(Self::Strict),
+            path if path.starts_with('/') => Ok(Self::Folder(path.into())),
+            other => Err(format!("{other:?} is not host, pull, strict or the absolute path of a folder")),
+        }
+    }
+}
+
+impl Serialize for ImageFiles {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Host => serializer.serialize_str("host"),
+            Self::Pull => serializer.serialize_str("pull"),
+            Self::Strict => serializer.serialize_str("strict"),
+            Self::Folder(path) => serializer.collect_str(&path.display()),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for ImageFiles {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+impl ImageConfiguration {
+    /// Everything wrong with the section; `path` is its place in the document.
+    pub(super) fn problems(&self, path: &str) -> Vec<Problem> {
+        let mut problems = Vec::new();
+        let mut problem = |field: String, message: String| problems.push(Problem::new(join(path, &field), message));
+        for (i, mapping) in self.mappings.iter().enumerate() {
+            let at = |field: &str| format!("mappings[{i}].{field}");
+            if mapping.image.is_empty() {
+                problem(at("image"), "required: a pattern of image names, such as \"pytorch/*\"".into());
+            }
+            let is_stored = matches!(mapping.files, ImageFiles::Pull | ImageFiles::Strict);
+            let declares = [
+                ("entrypoint", !mapping.entrypoint.is_empty()),
+                ("cmd", !mapping.cmd.is_empty()),
+                ("env", !mapping.env.is_empty()),
+                ("user", !mapping.user.is_empty()),
+                ("workingDir", !mapping.working_dir.is_empty()),
+            ];
+            for (field, _) in declares.iter().filter(|(_, given)| *given && is_stored) {
+                problem(at(field), "only for files on the host: an image declares its own".into());
+            }
+            for (j, variable) in mapping.env.iter().enumerate() {
+                if variable.split_once('=').is_none_or(|(name, _)| name.is_empty()) {
+                    problem(at(&format!("env[{j}]")), format!("{variable:?} is not NAME=value"));
+                }
+            }
+            if !mapping.working_dir.is_empty() && !mapping.working_dir.starts_with('/') {
+                problem(at("workingDir"), format!("{:?} is not an absolute path", mapping.working_dir));
+            }
+        }
+        problems
+    }
+}

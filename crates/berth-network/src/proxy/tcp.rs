@@ -1,0 +1,102 @@
+//! TCP connections to Services.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use socket2::{Domain, SockRef, Socket, TcpKeepalive, Type};
+use tokio::io::copy_bidirectional_with_sizes;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+
+use super::{rotation::Rotation, serves};
+
+/// Connections that the kernel accepts before this process does.
+const BACKLOG: i32 = 1024;
+/// Time for an endpoint to accept a connection. Endpoints are on this machine.
+const CONNECT: Duration = Duration::from_secs(5);
+/// Bytes read at once in each direction.
+const BUFFER: usize = 64 * 1024;
+/// Idle time after which the kernel checks whether the other end still exists.
+const KEEP_ALIVE: Duration = Duration::from_secs(60);
+/// Pause after a failure to accept, such as too many open files.
+const PAUSE: Duration = Duration::from_millis(50);
+
+pub(super) fn bind(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
+    // Connections of a listener that was closed may linger.
+    socket.set_reuse_address(true)?;
+    socket.set_nonblocking(true)?;
+    socket.bind(&address.into())?;
+    socket.listen(BACKLOG)?;
+    TcpListener::from_std(socket.into())
+}
+
+pub(super) async fn serve(
+    listener: TcpListener,
+    rotation: Arc<Rotation>,
+    connections: Arc<Semaphore>,
+    pods: Option<ipnet::Ipv4Net>,
+) {
+    loop {
+        let (stream, client) = match listener.accept().await {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                tracing::debug!(%error, "a connection to a Service could not be accepted");
+                tokio::time::sleep(PAUSE).await;
+                continue;
+            }
+        };
+        let local = stream.local_addr().ok().map(|address| address.ip());
+        let permit = connections.clone().try_acquire_owned();
+        let Ok(permit) =
+            permit.map_err(drop).and_then(|it| if serves(client.ip(), local, pods) { Ok(it) } else { Err(()) })
+        else {
+            reset(&stream);
+            continue;
+        };
+        let rotation = rotation.clone();
+        tokio::spawn(async move {
+            let _permit = permit;
+            pass_on(stream, client, &rotation).await;
+        });
+    }
+}
+
+async fn pass_on(mut client: TcpStream, address: SocketAddr, rotation: &Rotation) {
+    for endpoint in rotation.choose(address.ip()) {
+        let connected = tokio::time::timeout(CONNECT, TcpStream::connect(endpoint)).await;
+        let mut server = match connected {
+            Ok(Ok(server)) => server,
+            Ok(Err(error)) => {
+                tracing::debug!(%endpoint, %error, "an endpoint of a Service does not accept connections");
+                continue;
+            }
+            Err(_) => continue,
+        };
+        rotation.chosen(address.ip(), endpoint);
+        for stream in [&client, &server] {
+            prepare(stream);
+        }
+        let copied = copy_bidirectional_with_sizes(&mut client, &mut server, BUFFER, BUFFER).await;
+        if copied.is_err() {
+            // The other end learns that the connection broke, as without a proxy.
+            reset(&client);
+            reset(&server);
+        }
+        return;
+    }
+    reset(&client);
+}
+
+/// Sets options without which a connection works, only slower or longer.
+fn prepare(stream: &TcpStream) {
+    let _ = stream.set_nodelay(true);
+    let _ = SockRef::from(stream).set_tcp_keepalive(&TcpKeepalive::new().with_time(KEEP_ALIVE));
+}
+
+/// Lets the kernel reset the connection once the stream is dropped.
+fn reset(stream: &TcpStream) {
+    let _ = SockRef::from(stream).set_linger(Some(Duration::ZERO));
+}

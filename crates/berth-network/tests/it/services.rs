@@ -1,0 +1,354 @@
+//! Services are found by name and reached at all their addresses.
+
+use std::io::{Read, Write};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::path::Path;
+use std::process::Command;
+use std::str::FromStr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use berth_apiserver::{ApiServer, Config, UserInfo};
+use berth_network::{Network, Options};
+use berth_pod_runtime::SandboxNetwork;
+use berth_runtime::{Clock, Manager};
+use berth_store::MemoryStore;
+use hickory_proto::op::{Message, Query, ResponseCode};
+use hickory_proto::rr::rdata::A;
+use hickory_proto::rr::{Name, RData, Record, RecordType};
+use k8s_openapi::api::core::v1::{Pod, Service};
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
+use kube::{Api, Client};
+use serde_json::{Value, json};
+
+use crate::pods::{options, uid};
+use crate::space::{Space, isolated};
+
+const TIMEOUT: Duration = Duration::from_secs(20);
+
+struct World {
+    network: Arc<Network>,
+    gateway: Ipv4Addr,
+    client: Client,
+}
+
+impl World {
+    /// An API server and the controllers; they run until the test's runtime ends.
+    async fn new(options: Options) -> Self {
+        let clock = Clock::system();
+        let of_server = clock.clone();
+        let server = ApiServer::new(Config::new(Arc::new(MemoryStore::new()), Arc::new(move || of_server.now())));
+        server.ready().await.unwrap();
+        let client = Client::new(server.in_process(UserInfo::master("test")), "default");
+        let (network, report) = Network::open(options).await.unwrap();
+        let mut manager = Manager::new(client.clone(), clock);
+        berth_cluster::endpoints::install(&mut manager);
+        berth_network::install(&mut manager, network.clone());
+        tokio::spawn(manager.run(std::future::pending()));
+        Self { network, gateway: report.pods.hosts().next().unwrap(), client }
+    }
+
+    /// A pod that runs, with its object.
+    async fn pod(&self, name: &str, app: &str) -> (Space, IpAddr) {
+        let space = Space::new();
+        let address = self.network.allocate(&uid(name)).await.unwrap();
+        self.network.connect(&uid(name), space.pid()).await.unwrap();
+        self.object(name, app, address).await;
+        (space, address)
+    }
+
+    async fn object(&self, name: &str, app: &str, address: IpAddr) {
+        let api: Api<Pod> = Api::namespaced(self.client.clone(), "default");
+        let containers = json!([{"name": "c", "image": "i", "ports": [{"name": "main", "containerPort": 8080}]}]);
+        let spec = json!({"nodeName": "n", "hostname": name, "subdomain": "peers", "containers": containers});
+        let pod = json!({"metadata": {"name": name, "labels": {"app": app}}, "spec": spec});
+        api.create(&PostParams::default(), &serde_json::from_value(pod).unwrap()).await.unwrap();
+        self.ready(name, Some(address), true).await;
+    }
+
+    async fn ready(&self, name: &str, address: Option<IpAddr>, ready: bool) {
+        let api: Api<Pod> = Api::namespaced(self.client.clone(), "default");
+        let conditions = json!([{"type": "Ready", "status": if ready { "True" } else { "False" }}]);
+        let mut status = json!({"phase": "Running", "conditions": conditions});
+        if let Some(address) = address {
+            status["podIP"] = json!(address.to_string());
+        }
+        let patch = Patch::Merge(json!({"status": status}));
+        api.patch_status(name, &PatchParams::default(), &patch).await.unwrap();
+    }
+
+    async fn service(&self, name: &str, spec: Value) -> Service {
+        let api: Api<Service> = Api::namespaced(self.client.clone(), "default");
+        let service = json!({"metadata": {"name": name}, "spec": spec});
+        api.create(&PostParams::default(), &serde_json::from_value(service).unwrap()).await.unwrap()
+    }
+}
+
+/// Repeats a call until it returns a value.
+async fn eventually<T>(what: &str, mut call: impl AsyncFnMut() -> Option<T>) -> T {
+    #[expect(clippy::disallowed_methods, reason = "a deadline of the test")]
+    let start = Instant::now();
+    loop {
+        if let Some(value) = call().await {
+            return value;
+        }
+        assert!(start.elapsed() < TIMEOUT, "never: {what}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+/// Answers every connection and datagram at port 8080 with `text`.
+fn serve(address: IpAddr, text: &'static str) {
+    let tcp = TcpListener::bind((address, 8080)).unwrap();
+    let udp = UdpSocket::bind((address, 8080)).unwrap();
+    std::thread::spawn(move || {
+        for mut stream in tcp.incoming().map_while(Result::ok) {
+            let _ = stream.write_all(text.as_bytes());
+        }
+    });
+    std::thread::spawn(move || {
+        let mut buffer = [0; 100];
+        while let Ok((_, client)) = udp.recv_from(&mut buffer) {
+            let _ = udp.send_to(text.as_bytes(), client);
+        }
+    });
+}
+
+fn ask(address: (IpAddr, u16)) -> std::io::Result<String> {
+    let mut stream = TcpStream::connect_timeout(&SocketAddr::from(address), TIMEOUT)?;
+    stream.set_read_timeout(Some(TIMEOUT))?;
+    let mut text = String::new();
+    stream.read_to_string(&mut text)?;
+    Ok(text)
+}
+
+fn ask_by_udp(address: (IpAddr, u16)) -> Option<String> {
+    let socket = UdpSocket::bind(("0.0.0.0", 0)).ok()?;
+    socket.set_read_timeout(Some(Duration::from_millis(500))).ok()?;
+    socket.connect(address).ok()?;
+    socket.send(b"hello").ok()?;
+    let mut buffer = [0; 100];
+    let length = socket.recv(&mut buffer).ok()?;
+    Some(String::from_utf8_lossy(&buffer[..length]).into_owned())
+}
+
+fn question(name: &str, kind: RecordType) -> Message {
+    let mut message = Message::query();
+    message.metadata.recursion_desired = true;
+    message.add_query(Query::query(Name::from_str(name).unwrap(), kind));
+    message
+}
+
+/// Asks a name server. Returns the code and the data of the answers.
+fn resolve(server: Ipv4Addr, name: &str) -> Option<(ResponseCode, Vec<String>)> {
+    let socket = UdpSocket::bind(("0.0.0.0", 0)).ok()?;
+    socket.set_read_timeout(Some(TIMEOUT)).ok()?;
+    socket.connect((server, 53)).ok()?;
+    socket.send(&question(name, RecordType::A).to_vec().ok()?).ok()?;
+    let mut buffer = [0; 512];
+    let length = socket.recv(&mut buffer).ok()?;
+    let answer = Message::from_vec(&buffer[..length]).ok()?;
+    Some((answer.metadata.response_code, answer.answers.iter().map(|it| it.data.to_string()).collect()))
+}
+
+async fn on_machine<T: Send + 'static>(job: impl FnOnce() -> T + Send + 'static) -> T {
+    tokio::task::spawn_blocking(job).await.unwrap()
+}
+
+#[test]
+fn services_are_reached_by_name_from_pods_and_from_the_machine() {
+    isolated("services::services_are_reached_by_name_from_pods_and_from_the_machine", async {
+        let folder = tempfile::tempdir().unwrap();
+        let world = World::new(options(folder.path())).await;
+        let gateway = world.gateway;
+        let (client, _) = world.pod("client", "client").await;
+        let (server, address) = world.pod("server", "web").await;
+        server.run(move || serve(address, "from server")).await;
+        let ports = json!([
+            {"name": "main", "port": 80, "targetPort": "main"},
+            {"name": "udp", "port": 90, "targetPort": 8080, "protocol": "UDP"},
+        ]);
+        let spec = json!({"type": "LoadBalancer", "selector": {"app": "web"}, "ports": ports});
+        let made = world.service("web", spec).await.spec.unwrap();
+        world.service("peers", json!({"clusterIP": "None", "selector": {"app": "web"}})).await;
+        let node_port = u16::try_from(made.ports.unwrap()[0].node_port.unwrap()).unwrap();
+        let cluster_ip: IpAddr = made.cluster_ip.unwrap().parse().unwrap();
+        let api: Api<Service> = Api::namespaced(world.client.clone(), "default");
+        let external: IpAddr = eventually("an address of the load balancer", async || {
+            let balancer = api.get("web").await.unwrap().status?.load_balancer?;
+            balancer.ingress?.first()?.ip.as_ref()?.parse().ok()
+        })
+        .await;
+        let name = "web.default.svc.cluster.local.";
+        let found = (ResponseCode::NoError, vec![cluster_ip.to_string()]);
+        eventually("the name", async || client.run(move || resolve(gateway, name)).await.filter(|it| *it == found))
+            .await;
+        for target in [(cluster_ip, 80), (external, 80), (gateway.into(), node_port)] {
+            eventually("an answer to the pod", async || client.run(move || ask(target)).await.ok()).await;
+            assert_eq!(on_machine(move || ask(target)).await.unwrap(), "from server", "{target:?}");
+        }
+        assert_eq!(on_machine(move || ask((Ipv4Addr::LOCALHOST.into(), node_port))).await.unwrap(), "from server");
+        let by_udp = eventually("a datagram", async || client.run(move || ask_by_udp((cluster_ip, 90))).await).await;
+        assert_eq!(by_udp, "from server");
+        let peer = client.run(move || resolve(gateway, "server.peers.default.svc.cluster.local.")).await.unwrap();
+        assert_eq!(peer, (ResponseCode::NoError, vec![address.to_string()]));
+
+        world.ready("server", None, false).await;
+        eventually("no endpoint", async || {
+            let refused = client.run(move || ask((cluster_ip, 80))).await.err()?;
+            (refused.kind() == std::io::ErrorKind::ConnectionRefused).then_some(())
+        })
+        .await;
+        let gone = (ResponseCode::NXDomain, Vec::new());
+        eventually("no name", async || {
+            let name = "server.peers.default.svc.cluster.local.";
+            client.run(move || resolve(gateway, name)).await.filter(|it| *it == gone)
+        })
+        .await;
+        api.delete("web", &DeleteParams::default()).await.unwrap();
+        eventually("the Service is gone", async || {
+            client.run(move || resolve(gateway, name)).await.filter(|it| *it == gone)
+        })
+        .await;
+    });
+}
+
+#[test]
+fn endpoints_are_used_in_turn_and_simulated_ones_refuse() {
+    isolated("services::endpoints_are_used_in_turn_and_simulated_ones_refuse", async {
+        let folder = tempfile::tempdir().unwrap();
+        let world = World::new(options(folder.path())).await;
+        let (one, first) = world.pod("one", "web").await;
+        let (two, second) = world.pod("two", "web").await;
+        one.run(move || serve(first, "one")).await;
+        two.run(move || serve(second, "two")).await;
+        world.object("simulated", "web", "10.3.0.9".parse().unwrap()).await;
+        world.object("alone", "alone", "10.3.0.10".parse().unwrap()).await;
+        let port = json!([{"port": 80, "targetPort": 8080}]);
+        let address = async |name: &str, spec: Value| {
+            let made = world.service(name, spec).await.spec.unwrap();
+            made.cluster_ip.unwrap().parse::<IpAddr>().unwrap()
+        };
+        let web = address("web", json!({"selector": {"app": "web"}, "ports": port})).await;
+        let spec = json!({"selector": {"app": "web"}, "ports": port, "sessionAffinity": "ClientIP"});
+        let sticky = address("sticky", spec).await;
+        let alone = address("alone", json!({"selector": {"app": "alone"}, "ports": port})).await;
+        let answers = async |address: IpAddr| {
+            let mut all: Vec<String> = Vec::new();
+            for _ in 0..4 {
+                all.extend(on_machine(move || ask((address, 80))).await.ok());
+            }
+            all
+        };
+        eventually("both in turn", async || {
+            let mut all = answers(web).await;
+            all.sort();
+            (all == ["one", "one", "two", "two"]).then_some(())
+        })
+        .await;
+        eventually("always the same", async || {
+            let all = answers(sticky).await;
+            (all.len() == 4 && all.iter().all(|it| *it == all[0])).then_some(())
+        })
+        .await;
+        let refused = on_machine(move || ask((alone, 80))).await.unwrap_err();
+        assert_eq!(refused.kind(), std::io::ErrorKind::ConnectionRefused);
+    });
+}
+
+#[test]
+fn pods_reach_the_api_server_by_its_service() {
+    isolated("services::pods_reach_the_api_server_by_its_service", async {
+        let folder = tempfile::tempdir().unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let api_server = listener.local_addr().unwrap();
+        std::thread::spawn(move || {
+            for mut stream in listener.incoming().map_while(Result::ok) {
+                let _ = stream.write_all(b"the API server");
+            }
+        });
+        let world = World::new(Options { api_server, ..options(folder.path()) }).await;
+        let (pod, _) = world.pod("a", "a").await;
+        let ports = json!([{"name": "https", "port": 443, "targetPort": 6443}]);
+        world.service("kubernetes", json!({"clusterIP": "10.96.0.1", "ports": ports})).await;
+        let target = world.network.api_server_for_pods(Ipv4Addr::new(10, 96, 0, 1));
+        let answer =
+            eventually("an answer", async || pod.run(move || ask((target.ip(), target.port()))).await.ok()).await;
+        assert_eq!(answer, "the API server");
+        let config = world.network.dns_config("team").unwrap();
+        assert_eq!(config.nameservers, [world.gateway.to_string()]);
+        assert_eq!(config.searches, ["team.svc.cluster.local", "svc.cluster.local", "cluster.local"]);
+    });
+}
+
+#[test]
+fn long_answers_come_over_tcp() {
+    isolated("services::long_answers_come_over_tcp", async {
+        let folder = tempfile::tempdir().unwrap();
+        let world = World::new(options(folder.path())).await;
+        let gateway = world.gateway;
+        world.service("many", json!({"clusterIP": "None", "selector": {"app": "many"}})).await;
+        for number in 0..60 {
+            world.object(&format!("p{number}"), "many", IpAddr::from([10, 3, 1, number])).await;
+        }
+        let name = "many.default.svc.cluster.local.";
+        let over_tcp = move || {
+            let mut stream = TcpStream::connect((gateway, 53)).ok()?;
+            let bytes = question(name, RecordType::A).to_vec().ok()?;
+            stream.write_all(&[&(bytes.len() as u16).to_be_bytes()[..], &bytes].concat()).ok()?;
+            let mut length = [0; 2];
+            stream.read_exact(&mut length).ok()?;
+            let mut answer = vec![0; usize::from(u16::from_be_bytes(length))];
+            stream.read_exact(&mut answer).ok()?;
+            Message::from_vec(&answer).ok()
+        };
+        eventually("all addresses", async || {
+            let answer = on_machine(over_tcp).await?;
+            (answer.answers.len() == 60 && !answer.metadata.truncation).then_some(())
+        })
+        .await;
+        let (_, some) = on_machine(move || resolve(gateway, name)).await.unwrap();
+        assert!((10..60).contains(&some.len()), "{} records in a small datagram", some.len());
+    });
+}
+
+/// Answers every question with the address 192.0.2.80, as the host's name server would.
+fn serve_names(address: &str) {
+    let socket = UdpSocket::bind((address, 53)).unwrap();
+    std::thread::spawn(move || {
+        let mut buffer = [0; 512];
+        while let Ok((length, client)) = socket.recv_from(&mut buffer) {
+            let mut message = Message::from_vec(&buffer[..length]).unwrap().into_response();
+            let name = message.queries[0].name().clone();
+            message.add_answer(Record::from_rdata(name, 60, RData::A(A(Ipv4Addr::new(192, 0, 2, 80)))));
+            let _ = socket.send_to(&message.to_vec().unwrap(), client);
+        }
+    });
+}
+
+#[test]
+fn other_names_and_external_names_are_answered_by_the_name_servers_of_the_host() {
+    isolated("services::other_names_and_external_names_are_answered_by_the_name_servers_of_the_host", async {
+        let folder = tempfile::tempdir().unwrap();
+        let resolvers = folder.path().join("resolv.conf");
+        std::fs::write(&resolvers, "nameserver 127.0.0.99\n").unwrap();
+        let mounted = Command::new("mount").arg("--bind").args([&resolvers, Path::new("/etc/resolv.conf")]).status();
+        assert!(mounted.unwrap().success(), "the mount namespace is the test's own");
+        serve_names("127.0.0.99");
+        let world = World::new(options(folder.path())).await;
+        let gateway = world.gateway;
+        let (pod, _) = world.pod("a", "a").await;
+        world.service("db", json!({"type": "ExternalName", "externalName": "db.example.com"})).await;
+        let answer = pod.run(move || resolve(gateway, "example.com.")).await.unwrap();
+        assert_eq!(answer, (ResponseCode::NoError, vec!["192.0.2.80".to_owned()]));
+        let want = ["db.example.com.", "192.0.2.80"].map(str::to_owned).to_vec();
+        eventually("the alias and its address", async || {
+            let found = pod.run(move || resolve(gateway, "db.default.svc.cluster.local.")).await?;
+            (found == (ResponseCode::NoError, want.clone())).then_some(())
+        })
+        .await;
+        std::fs::write(&resolvers, "").unwrap();
+        let answer = pod.run(move || resolve(gateway, "example.com.")).await.unwrap();
+        assert_eq!(answer.0, ResponseCode::ServFail);
+    });
+}
