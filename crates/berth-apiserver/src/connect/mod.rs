@@ -20,7 +20,7 @@ mod websocket;
 pub(crate) use containers::selected as selected_container;
 pub(crate) use session::{Carrier, Sessions, Unread};
 pub use streams::{Command, Container, Forward, PodStreams};
-pub(crate) use upgrade::{Link, StreamedBody};
+pub(crate) use upgrade::{Link, StreamedBody, Wire};
 
 use std::sync::Arc;
 
@@ -34,15 +34,6 @@ use crate::auth::{self, Attributes};
 use crate::registry::ResourceInfo;
 use crate::rest::Call;
 use crate::{ApiServer, Body, RequestInfo, UserInfo};
-
-/// The parts of a request that a connection needs besides its path.
-pub(crate) struct Wire<'a> {
-    pub(crate) method: &'a Method,
-    pub(crate) headers: &'a HeaderMap,
-    /// Raw query string.
-    pub(crate) query: &'a str,
-    pub(crate) link: Link,
-}
 
 /// Whether a request is for a subresource of this module.
 pub(crate) fn is_connection(info: &RequestInfo) -> bool {

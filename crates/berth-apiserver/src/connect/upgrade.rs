@@ -11,13 +11,22 @@ use hyper::upgrade::{OnUpgrade, Upgraded};
 use hyper_util::rt::TokioIo;
 use parking_lot::Mutex;
 
-use super::{Carrier, Wire};
+use super::session::Carrier;
 use crate::Body;
 
 /// Header of SPDY clients with the protocols they speak, the preferred one first.
 const STREAM_PROTOCOL: HeaderName = HeaderName::from_static("x-stream-protocol-version");
 /// Header of an error with the protocols that the server speaks.
 const ACCEPTED_PROTOCOLS: HeaderName = HeaderName::from_static("x-accepted-stream-protocol-versions");
+
+/// The parts of a request that a connection needs besides its path.
+pub(crate) struct Wire<'a> {
+    pub(crate) method: &'a Method,
+    pub(crate) headers: &'a HeaderMap,
+    /// Raw query string.
+    pub(crate) query: &'a str,
+    pub(crate) link: Link,
+}
 
 /// What the listener knows about the connection of a request. Requests of clients in this process
 /// have none of it.

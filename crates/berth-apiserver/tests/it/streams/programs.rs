@@ -18,7 +18,6 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 
 /// Every command runs on this machine. `attach` and port 7 send everything back, port 80 is a web
 /// server, and no other port has a program.
-#[derive(Default)]
 pub struct Programs;
 
 /// Copies until either side ends.
@@ -49,7 +48,7 @@ async fn run(words: Vec<String>, mut io: StreamIo) -> Result<ExitStatus, Runtime
             let _ = tokio::io::copy(&mut from, to).await;
         }
     });
-    let (_, (), ()) = tokio::join!(async {}, copy(stdout, io.stdout), copy(stderr, io.stderr));
+    tokio::join!(copy(stdout, io.stdout), copy(stderr, io.stderr));
     let status = child.wait().await.map_err(|error| RuntimeError::Internal(error.to_string()))?;
     feeding.abort();
     Ok(ExitStatus { code: status.code().unwrap_or(137) })
