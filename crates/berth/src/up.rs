@@ -80,11 +80,10 @@ async fn up(options: &Options) -> anyhow::Result<ExitCode> {
 
     say!("Kubernetes API  {url}");
     say!("kubeconfig      {}", kubeconfig.display());
-    say!("Next            export KUBECONFIG={} && kubectl get nodes", kubeconfig.display());
-
     for line in report {
         say!("Node            {line}");
     }
+    say!("Next            export KUBECONFIG={} && kubectl get nodes", kubeconfig.display());
 
     let signal = process::signal().await?;
     eprintln!("berth: {signal}, stopping");

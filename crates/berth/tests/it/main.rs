@@ -19,3 +19,4 @@ mod refarch;
 mod restart;
 mod rights;
 mod scenarios;
+mod training;
