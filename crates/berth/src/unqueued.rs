@@ -108,7 +108,7 @@ mod tests {
         assert_eq!(
             of_pod(&read(&pod), Some(("g", Some(1))), &said),
             "There is no Workload of pod team/a.\n  It is held back by scheduling gate kueue.x-k8s.io/admission.\n  \
-             It is in pod group g: 1 of 3 pods are there.\n  \
+             It is in pod group g: 1 of 3 pods exist.\n  \
              ErrWorkloadCompose: group has fewer runnable pods than expected: 1 of 3"
         );
         pod["metadata"]["labels"] = json!({});
