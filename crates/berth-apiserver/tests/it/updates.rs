@@ -77,6 +77,8 @@ async fn finalizers_added_by_an_update_must_be_qualified() {
 async fn the_specification_of_a_claim_is_immutable_until_it_is_bound() {
     let server = server();
     let claims = "/api/v1/namespaces/default/persistentvolumeclaims";
+    let class = json!({"metadata": {"name": "fast"}, "provisioner": "x.io/disks", "allowVolumeExpansion": true});
+    server.post("/apis/storage.k8s.io/v1/storageclasses", class).await.expect(201);
     let claim = json!({"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "2Gi"}}});
     server.post(claims, json!({"metadata": {"name": "c"}, "spec": claim})).await.expect(201);
     let path = format!("{claims}/c");
