@@ -107,8 +107,8 @@ fn a_leader_that_loses_its_lease_goes_on_serving_and_leads_again_when_it_can() {
     // Another holder has taken the Lease, and never renews it.
     let taken = json!({"spec": {"holderIdentity": "other", "leaseDurationSeconds": 8}}).to_string();
     cluster.run(&["patch", "lease", "berth-controller", "-n", "berth-system", "--type=merge", "-p", &taken]);
-    replica.wait_logged("this replica does not lead any more");
-    let line = replica.line("this replica does not lead any more").unwrap_or_default();
+    replica.wait_logged("this replica no longer leads");
+    let line = replica.line("this replica no longer leads").unwrap_or_default();
     assert!(line.starts_with("20") && line.contains("is held by other"), "when and why: {line}");
     assert_eq!(replica.get("/healthz").0, 200);
     assert_eq!(replica.get("/readyz"), (200, "ok".to_owned()), "it stands by with full caches");
