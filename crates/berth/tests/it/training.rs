@@ -7,15 +7,18 @@ use berth_testing::{has_kubectl, skip};
 
 use crate::cluster::{Cluster, file};
 
-/// Runs the example on nodes of an isolation level, and checks what both pods print.
-fn train(level: &str) {
+#[test]
+fn two_pods_in_namespaces_of_their_own_train_a_model() {
+    if !rustix::process::geteuid().is_root() {
+        return skip("full isolation needs root");
+    }
     if !has_kubectl() {
         return;
     }
     if !Command::new("python3").arg("--version").output().is_ok_and(|output| output.status.success()) {
         return skip("python3 is not installed");
     }
-    let cluster = Cluster::ephemeral(&["--runtime", "process", "--isolation", level]);
+    let cluster = Cluster::ephemeral(&["--runtime", "process", "--isolation", "full"]);
     cluster.run(&["apply", "-f", &file("examples/training/queues.yaml")]);
     cluster.run(&["apply", "-f", &file("examples/training/job.yaml")]);
     cluster.wait_until("the training to complete", 120, |cluster| {
@@ -34,17 +37,4 @@ fn train(level: &str) {
         assert!(conditions.iter().any(|it| it["type"] == condition), "{conditions:?}");
     }
     cluster.interrupt();
-}
-
-#[test]
-fn two_pods_in_namespaces_of_their_own_train_a_model() {
-    if !rustix::process::geteuid().is_root() {
-        return skip("full isolation needs root");
-    }
-    train("full");
-}
-
-#[test]
-fn two_pods_without_namespaces_train_a_model() {
-    train("plain");
 }
