@@ -131,7 +131,7 @@ impl Store {
                 |record: &Record| record.digest == digest || record.index_digest.as_deref() == Some(digest);
             of_repository.map(|(_, record)| record).find(|record| has_digest(record))
         });
-        // Somebody may have emptied the folder by hand.
+        // The folder may have been emptied by hand.
         Ok(found.filter(|record| record.layers.iter().all(|layer| self.layer(layer).is_dir())).cloned())
     }
 
