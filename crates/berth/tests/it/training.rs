@@ -2,6 +2,7 @@
 //! Berth, find each other and train a model.
 
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use berth_testing::{has_kubectl, skip};
 
@@ -21,9 +22,12 @@ fn two_pods_in_namespaces_of_their_own_train_a_model() {
     let cluster = Cluster::ephemeral(&["--runtime", "process", "--isolation", "full"]);
     cluster.run(&["apply", "-f", &file("examples/training/queues.yaml")]);
     cluster.run(&["apply", "-f", &file("examples/training/job.yaml")]);
-    cluster.wait_until("the training to complete", 120, |cluster| {
-        cluster.get(&["job", "train"])["status"]["succeeded"] == 2
-    });
+    // Less than the time that the programs wait for each other, so that a failure shows them.
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while cluster.get(&["job", "train"])["status"]["succeeded"] != 2 {
+        assert!(Instant::now() < deadline, "the training did not complete in 60 s\n{}", report(&cluster));
+        std::thread::sleep(Duration::from_millis(250));
+    }
     for index in ["0", "1"] {
         let selector = format!("batch.kubernetes.io/job-completion-index={index}");
         let log = cluster.run(&["logs", "-l", &selector, "--tail", "-1"]);
@@ -37,4 +41,26 @@ fn two_pods_in_namespaces_of_their_own_train_a_model() {
         assert!(conditions.iter().any(|it| it["type"] == condition), "{conditions:?}");
     }
     cluster.interrupt();
+}
+
+/// What is known of the pods of a training that did not complete.
+fn report(cluster: &Cluster) -> String {
+    let mut report = cluster.run(&["get", "pods,services,endpointslices,events", "-o", "wide"]);
+    report += &cluster.run(&["get", "endpointslices", "-o", "yaml"]);
+    let state = "cat /etc/resolv.conf /proc/net/tcp /proc/net/arp /proc/net/route; getent hosts train-0.train; \
+                 env | grep -e TRAIN_ -e POD_IP";
+    for arguments in [
+        &["logs", "-l", "job-name=train", "--prefix", "--tail", "-1"][..],
+        &["get", "pods", "-l", "job-name=train", "-o", "name"],
+    ] {
+        let output = cluster.kubectl(arguments);
+        report += &String::from_utf8_lossy(&output.stdout);
+        report += &String::from_utf8_lossy(&output.stderr);
+    }
+    for pod in cluster.run(&["get", "pods", "-l", "job-name=train", "-o", "name"]).lines() {
+        let output = cluster.kubectl(&["exec", pod, "--", "sh", "-c", state]);
+        report +=
+            &format!("{pod}:\n{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    }
+    report
 }
