@@ -356,7 +356,7 @@ impl NodePoolSpec {
             Some(name) if machine_type(name).is_none() && self.machine.is_none() => problem(
                 "machineType",
                 format!(
-                    "{name:?} is not a machine type known here: name one of {}, or give machine.cpu and machine.memory",
+                    "{name:?} is not a known machine type: name one of {}, or give machine.cpu and machine.memory",
                     known_families()
                 ),
             ),

@@ -34,7 +34,8 @@ always_written!(ClusterQueueSpec);
     "borrowingLimit must be nil when cohort is empty"
 ]]))]
 pub struct ClusterQueueSpec {
-    /// Groups of resources with the flavors that provide them. A resource belongs to one group only.
+    /// Groups of resources with the flavors that provide them. A resource belongs to one group
+    /// only.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16), extend("x-list" = "atomic"))]
     pub resource_groups: Vec<ResourceGroup>,
@@ -58,7 +59,7 @@ pub struct ClusterQueueSpec {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("default" = {}))]
     pub preemption: Option<ClusterQueuePreemption>,
-    /// Checks of all flavors. v1beta2 has only the strategy.
+    /// Admission checks of all flavors. v1beta2 has only `admissionChecksStrategy`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(inner(length(max = 316)))]
     pub admission_checks: Vec<String>,
@@ -105,7 +106,8 @@ pub struct FlavorFungibility {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("default" = "MayStopSearch"))]
     pub when_can_borrow: Option<WhenCanBorrow>,
-    /// Policy if the flavor fits after preemption. Default `TryNextFlavor`; `Preempt` means `MayStopSearch`.
+    /// Policy if the flavor fits after preemption. Default `TryNextFlavor`; `Preempt` means
+    /// `MayStopSearch`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("default" = "TryNextFlavor"))]
     pub when_can_preempt: Option<WhenCanPreempt>,
@@ -176,7 +178,7 @@ pub struct AdmissionScope {
 #[serde(rename_all = "camelCase", default)]
 #[schemars(!default)]
 pub struct ClusterQueueStatus {
-    /// `Active` and others.
+    /// Conditions of the queue, such as `Active`.
     #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "crate::resource::conditions")]
     #[schemars(schema_with = "schema::conditions")]
     pub conditions: Vec<Condition>,
@@ -295,7 +297,7 @@ custom_resource! {
 #[serde(rename_all = "camelCase", default)]
 #[schemars(!default)]
 pub struct LocalQueueStatus {
-    /// `Active` and others.
+    /// Conditions of the queue, such as `Active`.
     #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "crate::resource::conditions")]
     #[schemars(schema_with = "schema::conditions")]
     pub conditions: Vec<Condition>,

@@ -426,7 +426,7 @@ fn patched(
     read(state, &mut changed, &seen, target).map_err(|why| {
         let (kind, name) = (&target.kind.kind, quote(meta::name(object)));
         Status::internal(format!(
-            "{kind} {name} as admission webhook \"{}\" has changed it cannot be read: {why}",
+            "{kind} {name}, as changed by admission webhook \"{}\", cannot be decoded: {why}",
             hook.name
         ))
     })?;

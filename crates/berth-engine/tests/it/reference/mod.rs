@@ -1,7 +1,6 @@
-//! A slow, obvious model of the engine: quota computed from its definitions at every question, and
-//! a whole scheduling cycle written step by step as the semantics state it. It shares no code with
-//! the engine, keeps no state between questions except what workloads hold, and tries changes on
-//! copies.
+//! A slow, obvious model of the engine. It computes quota from its definition at every call, and
+//! runs a scheduling cycle step by step as the semantics state it. It shares no code with the
+//! engine, keeps no state between calls except what workloads hold, and tries changes on copies.
 //!
 //! Placement in topologies is separate from quota, in [`placement`]. Left out: second passes,
 //! usage-based fairness, elastic slices, concurrent admission.
@@ -25,15 +24,15 @@ pub type Amounts = BTreeMap<Fr, i64>;
 /// What is in use per queue, flavor and resource.
 pub type Use = BTreeMap<(usize, Fr), i64>;
 
-/// Everything the model knows.
+/// State of the model.
 #[derive(Debug, Clone)]
 pub struct Model {
     pub plan: Plan,
-    /// Workloads by name, in order of arrival; those that finished are gone.
+    /// Unfinished workloads by name. The names sort in order of arrival.
     pub jobs: BTreeMap<String, Entry>,
     pending_queues: Vec<PendingQueue>,
-    /// Trees whose inadmissible workloads return to the heap before the next cycle, by any queue
-    /// of theirs.
+    /// Cohort trees whose inadmissible workloads return to the heap before the next cycle. Each is
+    /// named by one of its queues.
     flushes: BTreeSet<usize>,
     cycle: u64,
     time: i64,
@@ -71,17 +70,17 @@ pub struct Held {
 /// How far a search through the flavors got.
 #[derive(Debug, Clone)]
 struct Scan {
-    /// Last flavor tried per pod set that got one; nothing when it was the last there is.
+    /// Last flavor tried, per pod set; `None` if no flavor was found or no later one is left.
     tried: Vec<Option<usize>>,
-    /// Where the searches before it ended, since one began at the first flavors.
+    /// `tried` of the earlier searches, since the last search that began at the first flavors.
     ends: Vec<Vec<Option<usize>>>,
     generation: u64,
     cycle: u64,
 }
 
 impl Scan {
-    /// Flavors are left that were not tried, and the searches do not go round (§4.4, §8.12): this
-    /// one has not ended where the last did whose number is a power of two.
+    /// True if untried flavors are left and the searches do not repeat (§4.4, §8.12). They repeat
+    /// if this search ended where an earlier one did: the latest whose number is a power of two.
     fn has_more(&self) -> bool {
         let left = |end: &[Option<usize>]| {
             let left = end.iter().enumerate().filter_map(|(set, last)| Some((set, (*last)?)));
@@ -95,12 +94,12 @@ impl Scan {
     }
 }
 
-/// What a queue remembers.
+/// State of a queue between cycles.
 #[derive(Debug, Clone, Default)]
 struct PendingQueue {
     no_fit: Vec<Class>,
     preemptor: Option<String>,
-    /// Counts workloads that left.
+    /// Number of workloads that released their quota (§7.8).
     generation: u64,
 }
 
@@ -112,7 +111,7 @@ impl Entry {
         (self.job.priority, self.job.sets.clone(), self.job.selects, self.job.tolerates)
     }
 
-    /// What it holds, if it does.
+    /// Quota that the workload holds, if any.
     pub fn held(&self) -> Option<&Held> {
         match &self.place {
             Place::Holding(held) => Some(held),
@@ -122,7 +121,7 @@ impl Entry {
 }
 
 impl Model {
-    /// A model of a plan's platform.
+    /// A model of a plan's queues, without workloads.
     pub fn new(plan: &Plan) -> Self {
         let pending_queues = plan.queues.iter().map(|_| PendingQueue::default()).collect();
         Model { plan: plan.clone(), jobs: BTreeMap::new(), pending_queues, flushes: BTreeSet::new(), cycle: 0, time: 0 }
@@ -164,14 +163,14 @@ impl Model {
         let pending_queue = &self.pending_queues[entry.job.queue];
         let hopeless = self.is_best_effort(entry.job.queue) && pending_queue.no_fit.contains(&entry.class());
         let place = if hopeless { Place::Inadmissible } else { Place::Active };
-        self.jobs.get_mut(name).expect("asked about above").place = place;
+        self.jobs.get_mut(name).expect("the workload was read above").place = place;
     }
 
     fn is_best_effort(&self, queue: usize) -> bool {
         self.plan.queues[queue].strategy == berth_engine::model::QueueingStrategy::BestEffortFifo
     }
 
-    /// What is in use: everything held, except by those imagined away.
+    /// Quota in use by all workloads except those in `gone`.
     pub fn in_use(&self, gone: &BTreeSet<String>) -> Use {
         let mut usage = Use::new();
         for (name, entry) in &self.jobs {
