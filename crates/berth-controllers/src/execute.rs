@@ -232,8 +232,8 @@ where
     fn report_unsettled(&self, object: &J, error: &kube::Error) {
         if is_refusal(error) {
             let message = format!(
-                "Held because it was created while the controllers were unavailable; releasing it was rejected: {}; delete it \
-                 and create it again",
+                "Held because it was created while the controllers were unavailable. The API server rejected the write that \
+                 releases it: {}. Delete it and create it again",
                 berth_runtime::message(error)
             );
             self.recorder.event(object, EventType::Warning, events::STAYS_HELD, &truncate(&message, EVENT_MESSAGE_MAX));

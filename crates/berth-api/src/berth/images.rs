@@ -111,7 +111,11 @@ impl ImageConfiguration {
                 ("workingDir", !mapping.working_dir.is_empty()),
             ];
             for (field, _) in declares.iter().filter(|(_, given)| *given && is_stored) {
-                problem(at(field), "only for files on the host: an image declares its own".into());
+                problem(
+                    at(field),
+                    "may be set only if files is host or a folder, because a stored image declares its own value"
+                        .into(),
+                );
             }
             for (j, variable) in mapping.env.iter().enumerate() {
                 if variable.split_once('=').is_none_or(|(name, _)| name.is_empty()) {

@@ -50,7 +50,7 @@ pub struct JobSetSpec {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("x-rules" = IMMUTABLE))]
     pub failure_policy: Option<FailurePolicy>,
-    /// In which order jobs start.
+    /// Order in which the jobs start.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("x-rules" = IMMUTABLE))]
     pub startup_policy: Option<StartupPolicy>,

@@ -35,7 +35,7 @@ const SUFFIX: &str = ".jsonl";
 #[derive(Debug, thiserror::Error)]
 pub enum JournalError {
     /// Another process writes to the folder.
-    #[error("decision journal {}: another berth writes to this folder; name another folder", .0.display())]
+    #[error("decision journal {}: another berth process writes to this folder; choose another folder", .0.display())]
     InUse(PathBuf),
     /// The folder or a file of it cannot be read or written.
     #[error("decision journal {}: {source}", path.display())]

@@ -41,7 +41,7 @@ pub fn summary(record: &DecisionRecord) -> String {
     match record.outcome {
         DecisionOutcome::Waiting => format!("kept waiting: {}", record.reason),
         DecisionOutcome::Preempting => "preempted other workloads".to_owned(),
-        DecisionOutcome::QuotaReserved => format!("given quota of ClusterQueue {}", record.cluster_queue),
+        DecisionOutcome::QuotaReserved => format!("reserved quota of ClusterQueue {}", record.cluster_queue),
         DecisionOutcome::Admitted => format!("admitted by ClusterQueue {}", record.cluster_queue),
         DecisionOutcome::Preempted => format!("preempted{}: {}", by(record), record.reason),
         DecisionOutcome::Evicted => format!("evicted: {}", record.reason),
@@ -119,7 +119,7 @@ fn balance_line(text: &mut String, balance: &BalanceRecord) {
 }
 
 fn share(share: i64) -> String {
-    if share == i64::MAX { "unlimited, by weight 0".to_owned() } else { share.to_string() }
+    if share == i64::MAX { "infinite, because its weight is 0".to_owned() } else { share.to_string() }
 }
 
 fn candidates(text: &mut String, search: &VictimSearch) {

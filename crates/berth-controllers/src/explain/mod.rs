@@ -45,10 +45,10 @@ pub struct Explain {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unexplained {
     /// There is neither such a Workload nor one of a job of that name.
-    #[error("there is no Workload {0:?}, nor one of a job of that name")]
+    #[error("there is no Workload {0:?} and no Workload of a job with that name")]
     NotFound(String),
     /// Jobs of several kinds have the name.
-    #[error("several jobs have the name {name:?}; ask for one of their Workloads by its name{}", listed(workloads))]
+    #[error("several jobs are named {name:?}; request one of their Workloads by its own name{}", listed(workloads))]
     Ambiguous {
         /// The name.
         name: String,
@@ -246,16 +246,16 @@ fn facts(workload: &Workload, stores: &Stores) -> Vec<String> {
         for check in checks.filter(|check| check.state != CheckState::Ready) {
             let by = stores.admission_checks.get(&ObjectKey::cluster(check.name.as_str()));
             let by = by.map(|by| format!(", decided by {}", by.spec.controller_name)).unwrap_or_default();
-            let said = if check.message.is_empty() { "it has no message yet" } else { &check.message };
+            let said = if check.message.is_empty() { "no message yet" } else { &check.message };
             let since = &check.last_transition_time.0;
-            facts.push(format!("Admission check {} is {} since {since}{by}: {said}", check.name, check.state));
+            facts.push(format!("Admission check {} has been {} since {since}{by}: {said}", check.name, check.state));
         }
     }
     if let Some(ready) = status::condition(workload, conditions::PODS_READY).filter(|ready| ready.status != "True")
         && status::is_admitted(workload)
     {
         let since = &ready.last_transition_time.0;
-        facts.push(format!("Its pods are not ready since {since} ({}): {}", ready.reason, ready.message));
+        facts.push(format!("Its pods have not been ready since {since} ({}): {}", ready.reason, ready.message));
     }
     facts
 }

@@ -155,7 +155,7 @@ impl Readers {
             }
             Err(error) => {
                 tracing::debug!(%error, "access review");
-                return Err("the API server could not be asked for an access review".to_owned());
+                return Err("the access review could not be sent to the API server".to_owned());
             }
         };
         let allowed = status.ok_or("the API server answered an access review without a status")?.allowed;
@@ -221,7 +221,7 @@ impl Listable {
                 "TooManyNamespaces",
                 format!(
                     "Some workloads are only counted, because you may not list workloads in their namespaces, or because \
-                     that was not checked yet: one request checks {NAMESPACES_MAX} namespaces. Try again for further ones."
+                     that was not checked yet. One request checks {NAMESPACES_MAX} namespaces; repeat it to check more."
                 ),
             ),
             (None, false) => (

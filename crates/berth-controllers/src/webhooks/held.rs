@@ -97,8 +97,8 @@ pub fn settle_job<J: Job>(context: Context<'_>, job: &J) -> Result<(J, Option<Ne
         && remove_at(&mut object, steps).is_some()
     {
         let message = format!(
-            "{} was not set at creation because the controllers were unavailable, and cannot be changed now: the queue sends \
-             jobs to other clusters, but this job is queued for this cluster; delete it and create it again to have it sent",
+            "{} was not set at creation because the controllers were unavailable, and it cannot be set later. The queue sends \
+             jobs to other clusters, but this job is queued for this cluster. To send it, delete it and create it again",
             steps.join(".")
         );
         event = Some(NewEvent::warning(events::MANAGED_BY_MISSING, message));

@@ -47,7 +47,7 @@ pub(super) fn validate(account: Account<'_>, object: &Value, old: Option<&Value>
     let list = metadata.child("ownerReferences");
     let detail = format!(
         "{} is not among the accounts that may make an object part of a {} (integrations.ownerReferenceWriters of the \
-         controllers' configuration); leave the reference out, or set controller to false",
+         controllers' configuration); remove the reference, or set its controller field to false",
         account.name, reference.kind
     );
     Some(Error::forbidden(&list.index(index), detail))

@@ -15,13 +15,13 @@ use super::run;
 /// The response to a request that needs a program; `what` is the subresource.
 pub(super) fn refusal(what: &str, pod: &Value) -> Status {
     let scripted = if what == "exec" {
-        format!("; the annotation {EXEC_OUTPUT_ANNOTATION} gives it an answer")
+        format!("; set annotation {EXEC_OUTPUT_ANNOTATION} on the pod to define the output of commands")
     } else {
         String::new()
     };
     Status::bad_request(format!(
-        "{what} is not possible for pod {}: its containers are simulated, there is no process behind them; pods/log \
-         shows what they print{scripted}",
+        "{what} is not possible for pod {}, because its containers are simulated and have no process; pods/log shows \
+         their simulated output{scripted}",
         meta::name(pod)
     ))
 }

@@ -425,8 +425,8 @@ impl Reconcile<'_> {
                 NewEvent::warning(events::WORKLOAD_FINISHED, message)
             } else {
                 let message = format!(
-                    "{name} has finished ({how}) and this pod was not part of that run: delete the pods of that run ({}), \
-                     or create this pod in a group of another name",
+                    "{name} has finished ({how}), and this pod was not part of that run. Delete the pods of that run ({}), \
+                     or create this pod in a group with another name",
                     some_of(&of_run)
                 );
                 NewEvent::warning(events::POD_GROUP_FINISHED, message)
@@ -440,7 +440,7 @@ impl Reconcile<'_> {
         let name = self.group.name();
         for pod in kept.iter().filter(|pod| group::is_deleting(pod) && group::is_lost(pod)) {
             let message = format!(
-                "The pod is kept until a replacement joins {name}; delete the group's Workload to end the group"
+                "The pod is kept until a replacement is created in {name}; to end the group, delete its Workload"
             );
             let event = NewEvent::normal(events::WAITING_FOR_REPLACEMENT, message);
             self.plan.steps.push(Step::EventAbout(Box::new((**pod).clone()), event));
