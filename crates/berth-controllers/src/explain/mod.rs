@@ -297,7 +297,9 @@ mod tests {
         let unready = ("PodsReady", "False", "WaitForStart", "Not all pods are ready or succeeded");
         assert_eq!(
             of(&[reserved, admitted, unready], checks),
-            ["Its pods have not been ready since 2026-01-01T00:00:00Z (WaitForStart): Not all pods are ready or succeeded"]
+            [
+                "Its pods have not been ready since 2026-01-01T00:00:00Z (WaitForStart): Not all pods are ready or succeeded"
+            ]
         );
         let evicted = ("Evicted", "True", "PodsReadyTimeout", "Exceeded the PodsReady timeout ns/w");
         assert_eq!(
