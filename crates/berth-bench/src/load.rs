@@ -78,6 +78,7 @@ async fn run(options: &Options) -> anyhow::Result<ExitCode> {
     let floor = options.target.limit().map(|limit| limited_bound(plan.arrivals.len(), limit.qps, limit.burst));
     let bound = lower_bound(plan).max(floor.unwrap_or_default());
 
+    // Start the target, and create what the load needs.
     let mut target = Target::start(&options.target).await?;
     eprintln!("berth bench: {}", options.target.describe());
     let mut memory = Memory { empty: resident(&target), ..Memory::default() };
@@ -89,6 +90,7 @@ async fn run(options: &Options) -> anyhow::Result<ExitCode> {
     }
     let (writes_before, costs_before) = (target.controller_writes().await?, target.costs());
 
+    // Run the load until every workload has finished, or nothing moves any more.
     let mimic = Mimic::new(target.client.clone(), plan, Instant::now());
     let mut released = None;
     let ended = {
@@ -132,6 +134,7 @@ async fn run(options: &Options) -> anyhow::Result<ExitCode> {
             }
         }
     };
+    // Compare what is left with what was expected.
     let costs = target.costs();
     let mut ledger = mimic.take_ledger();
     if ended {
@@ -151,6 +154,7 @@ async fn run(options: &Options) -> anyhow::Result<ExitCode> {
         let picture = berth_load::chart::svg(&format!("{name}: {}", options.target.describe()), &moments, quota);
         std::fs::write(path, picture).with_context(|| path.display().to_string())?;
     }
+    // Report.
     let report = Report {
         configuration: name,
         target: options.target.describe(),

@@ -103,6 +103,7 @@ async fn run(options: &Options) -> anyhow::Result<ExitCode> {
         let body = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}});
         create(&clients[0], "/api/v1/namespaces", body.to_string().into_bytes()).await.context("a namespace")?;
     }
+    // Writes: creates as fast as possible, creates at a rate, patches.
     let payload: Arc<str> = "x".repeat(options.size).into();
     let (text, started) = (payload.clone(), server.cost());
     let creates = many(&senders, 0..options.writes, None, move |number| post(number, &text)).await?;
@@ -118,6 +119,7 @@ async fn run(options: &Options) -> anyhow::Result<ExitCode> {
     })
     .await?;
     let after_patches = server.cost();
+    // Watches, a tenant beside a flood, and lists.
     let (delays, missed) = fan_out(&server, &clients, options).await?;
     let tenant = beside_a_flood(&server, &clients, options.tenant_calls).await?;
     if options.listed > made {
@@ -150,6 +152,7 @@ async fn run(options: &Options) -> anyhow::Result<ExitCode> {
     });
     match options.output {
         Output::Json => say!("{}", serde_json::to_string_pretty(&report)?),
+        // One line for each kind of request.
         Output::Text => {
             let times = |value: &Value| {
                 format!("mean {} ms, median {} ms, p99 {} ms", value["mean"], value["median"], value["p99"])

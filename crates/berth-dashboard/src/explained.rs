@@ -2,8 +2,8 @@
 //! links.
 
 use berth_api::berth::explanation::{
-    Finding, FlavorAttempt, ObjectName, Outlook, Shortage, Standing, TopologyFinding, VictimSearch, Waiting,
-    WorkloadExplanation,
+    ComparedShares, Finding, FlavorAttempt, ObjectName, Outlook, PodSetConsidered, Shortage, Standing, TopologyFinding,
+    VictimSearch, Waiting, WorkloadExplanation,
 };
 
 use crate::html::{Href, Html};
@@ -169,6 +169,19 @@ fn outlook(html: &mut Html, outlook: &Outlook) {
     if !outlook.message.is_empty() {
         html.line("p", "quiet message", &outlook.message);
     }
+    unready(html, outlook);
+    shares(html, &outlook.shares);
+    flavors(html, &outlook.pod_sets);
+    for it in &outlook.shortages {
+        shortage(html, it);
+    }
+    for it in &outlook.victim_searches {
+        search(html, it);
+    }
+}
+
+/// The workloads whose pods must become ready first.
+fn unready(html: &mut Html, outlook: &Outlook) {
     if !outlook.unready.is_empty() || outlook.unready_withheld > 0 {
         html.line("p", "", "Admission waits until the pods of these workloads are ready:");
         html.class("ul", "", |html| {
@@ -183,22 +196,31 @@ fn outlook(html: &mut Html, outlook: &Outlook) {
             html.line("p", "quiet", format_args!("and {} more", outlook.unready_unlisted));
         }
     }
-    if !outlook.shares.is_empty() {
-        html.line("h3", "", "Compared shares, as if this workload were admitted");
-        layout::table(html, &["Its side", "#Share", "Holder of the quota", "#Share"], |html| {
-            html.class("tbody", "", |html| {
-                for compared in outlook.shares.iter().take(ROWS) {
-                    html.class("tr", "", |html| {
-                        html.line("td", "name", &compared.own);
-                        html.line("td", "number", share(compared.own_share));
-                        html.line("td", "name", &compared.other);
-                        html.line("td", "number", share(compared.other_share));
-                    });
-                }
-            });
-        });
+}
+
+/// The shares that fair sharing compares.
+fn shares(html: &mut Html, shares: &[ComparedShares]) {
+    if shares.is_empty() {
+        return;
     }
-    for set in &outlook.pod_sets {
+    html.line("h3", "", "Compared shares, as if this workload were admitted");
+    layout::table(html, &["Its side", "#Share", "Holder of the quota", "#Share"], |html| {
+        html.class("tbody", "", |html| {
+            for compared in shares.iter().take(ROWS) {
+                html.class("tr", "", |html| {
+                    html.line("td", "name", &compared.own);
+                    html.line("td", "number", share(compared.own_share));
+                    html.line("td", "name", &compared.other);
+                    html.line("td", "number", share(compared.other_share));
+                });
+            }
+        });
+    });
+}
+
+/// The flavors that were tried for each pod set.
+fn flavors(html: &mut Html, pod_sets: &[PodSetConsidered]) {
+    for set in pod_sets {
         if set.flavors.is_empty() && set.findings.is_empty() {
             continue;
         }
@@ -224,12 +246,6 @@ fn outlook(html: &mut Html, outlook: &Outlook) {
                 }
             });
         });
-    }
-    for it in &outlook.shortages {
-        shortage(html, it);
-    }
-    for it in &outlook.victim_searches {
-        search(html, it);
     }
 }
 

@@ -289,6 +289,9 @@ pub struct Instance {
     pub resize_request: Option<String>,
 }
 
+/// Fields with what is wrong with them.
+type FieldProblems = Vec<(String, String)>;
+
 impl NodePoolSpec {
     /// True if the pool is the machine that Berth runs on.
     pub fn is_process(&self) -> bool {
@@ -330,8 +333,15 @@ impl NodePoolSpec {
 
     /// Everything wrong with the spec; `path` is where it stands in its document (`spec`, `nodePools[3]`).
     pub fn problems(&self, path: &str) -> Vec<Problem> {
-        let mut problems = Vec::new();
-        let mut problem = |field: &str, message: String| problems.push(Problem::new(join(path, field), message));
+        let all = self.count_problems().into_iter().chain(self.runtime_problems()).chain(self.machine_problems());
+        let all = all.chain(self.quantity_problems()).chain(self.label_problems()).chain(self.zone_problems());
+        all.map(|(field, message)| Problem::new(join(path, &field), message)).collect()
+    }
+
+    /// Numbers of nodes that are out of range or contradict each other.
+    fn count_problems(&self) -> FieldProblems {
+        let mut problems = FieldProblems::new();
+        let mut problem = |field: &str, message: String| problems.push((field.to_owned(), message));
         for (field, value) in [
             ("initialNodes", Some(self.initial_nodes)),
             ("minNodes", Some(self.min_nodes)),
@@ -353,9 +363,13 @@ impl NodePoolSpec {
         if self.initial_nodes < self.min_nodes {
             problem("initialNodes", format!("{} is less than minNodes ({})", self.initial_nodes, self.min_nodes));
         }
-        for (field, message) in self.runtime_problems() {
-            problem(&field, message);
-        }
+        problems
+    }
+
+    /// A machine type that is not known, or an incomplete machine.
+    fn machine_problems(&self) -> FieldProblems {
+        let mut problems = FieldProblems::new();
+        let mut problem = |field: &str, message: String| problems.push((field.to_owned(), message));
         match &self.machine_type {
             _ if self.is_process() => {}
             Some(name) if machine_type(name).is_none() && self.machine.is_none() => problem(
@@ -401,6 +415,13 @@ impl NodePoolSpec {
                 );
             }
         }
+        problems
+    }
+
+    /// Amounts that are no quantities.
+    fn quantity_problems(&self) -> FieldProblems {
+        let mut problems = FieldProblems::new();
+        let mut problem = |field: &str, message: String| problems.push((field.to_owned(), message));
         let machine = self.machine.clone().unwrap_or_default();
         let shape =
             [("cpu", &machine.cpu), ("memory", &machine.memory), ("ephemeralStorage", &machine.ephemeral_storage)];
@@ -418,6 +439,13 @@ impl NodePoolSpec {
                 }
             }
         }
+        problems
+    }
+
+    /// Labels and taints that no node may have.
+    fn label_problems(&self) -> FieldProblems {
+        let mut problems = FieldProblems::new();
+        let mut problem = |field: &str, message: String| problems.push((field.to_owned(), message));
         for (key, value) in &self.labels {
             if let Some(why) = label_key_problem(key) {
                 problem(&format!("labels[{key}]"), why);
@@ -438,6 +466,13 @@ impl NodePoolSpec {
                 problem(&format!("taints[{i}]"), format!("{}:{} is listed twice", taint.key, taint.effect.as_str()));
             }
         }
+        problems
+    }
+
+    /// An impossible price, and names that are not zones.
+    fn zone_problems(&self) -> FieldProblems {
+        let mut problems = FieldProblems::new();
+        let mut problem = |field: &str, message: String| problems.push((field.to_owned(), message));
         if self.price_per_hour.is_some_and(|price| !price.is_finite() || price < 0.0) {
             problem("pricePerHour", "must be a number of dollars, 0 or more".into());
         }
@@ -454,7 +489,7 @@ impl NodePoolSpec {
     }
 
     /// Fields that do not fit the runtime, with messages.
-    fn runtime_problems(&self) -> Vec<(String, String)> {
+    fn runtime_problems(&self) -> FieldProblems {
         if !self.is_process() {
             let message = "only a pool with runtime: process can reserve amounts of its machine";
             return if self.reserve.is_empty() { Vec::new() } else { vec![("reserve".into(), message.into())] };

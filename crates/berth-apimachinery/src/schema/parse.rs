@@ -140,24 +140,7 @@ impl Parser {
         if self.dialect == Dialect::BuiltIn {
             built_in(&mut schema);
         }
-        let children = || {
-            let additional = match &schema.additional_properties {
-                Some(AdditionalProperties::Schema(entry)) => Some(entry),
-                _ => None,
-            };
-            schema.properties.values().chain(&schema.items).chain(additional)
-        };
-        let has_rules = children().any(|child| child.has_rules);
-        // The target of a reference is not known yet: assume that it has them all.
-        let has_defaults =
-            children().any(|child| child.has_defaults || child.default.is_some() || child.reference.is_some());
-        let is_reference = schema.reference.is_some();
-        let has_embedded = is_reference || schema.embedded_resource || children().any(|child| child.has_embedded);
-        let is_distinct = matches!(schema.list_type, Some(ListType::Set | ListType::Map));
-        let has_distinct = is_reference || is_distinct || children().any(|child| child.has_distinct);
-        schema.has_rules = has_rules || !schema.rules.is_empty();
-        (schema.has_embedded, schema.has_distinct) = (has_embedded, has_distinct);
-        schema.has_defaults = has_defaults;
+        summarize(&mut schema);
         Ok(schema)
     }
 
@@ -165,6 +148,28 @@ impl Parser {
         let nodes = map.get(key).and_then(Value::as_array).into_iter().flatten();
         nodes.map(|node| self.below(key, |parser| parser.node(node)).map(Arc::new)).collect()
     }
+}
+
+/// Notes what a schema and those below it have.
+fn summarize(schema: &mut Schema) {
+    let children = || {
+        let additional = match &schema.additional_properties {
+            Some(AdditionalProperties::Schema(entry)) => Some(entry),
+            _ => None,
+        };
+        schema.properties.values().chain(&schema.items).chain(additional)
+    };
+    let has_rules = children().any(|child| child.has_rules);
+    // The target of a reference is not known yet: assume that it has them all.
+    let has_defaults =
+        children().any(|child| child.has_defaults || child.default.is_some() || child.reference.is_some());
+    let is_reference = schema.reference.is_some();
+    let has_embedded = is_reference || schema.embedded_resource || children().any(|child| child.has_embedded);
+    let is_distinct = matches!(schema.list_type, Some(ListType::Set | ListType::Map));
+    let has_distinct = is_reference || is_distinct || children().any(|child| child.has_distinct);
+    schema.has_rules = has_rules || !schema.rules.is_empty();
+    (schema.has_embedded, schema.has_distinct) = (has_embedded, has_distinct);
+    schema.has_defaults = has_defaults;
 }
 
 /// Adds properties of Go types that the published document omits.

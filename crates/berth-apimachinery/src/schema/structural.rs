@@ -252,6 +252,19 @@ fn keywords(
         }
         must_be(kind, "object", "must be object if x-kubernetes-map-type is specified", path, errors);
     }
+    keywords_below(schema, options, place, is_root, path, errors);
+}
+
+/// Checks the keywords of the schemas in a schema.
+fn keywords_below(
+    schema: &Value,
+    options: StructuralOptions,
+    place: Place,
+    is_root: bool,
+    path: &Path<'_>,
+    errors: &mut Vec<Error>,
+) {
+    let is_embedded = flag(schema, "x-kubernetes-embedded-resource");
     for (name, property) in entries(schema, "properties") {
         let is_meta = (is_root || is_embedded) && matches!(name.as_str(), "apiVersion" | "kind" | "metadata");
         let no_default = (is_root && is_meta).then_some("must not be set in top-level metadata");
@@ -261,14 +274,8 @@ fn keywords(
     if let Some(additional) = schema.get("additionalProperties").filter(|additional| additional.is_object()) {
         let why = "must not be set inside additionalProperties applying to object metadata";
         let no_default = place.no_default.or(place.inside_meta.then_some(why));
-        keywords(
-            additional,
-            options,
-            Place { no_default, ..place },
-            false,
-            &path.child("additionalProperties"),
-            errors,
-        );
+        let place = Place { no_default, ..place };
+        keywords(additional, options, place, false, &path.child("additionalProperties"), errors);
     }
     for key in ["items", "not"] {
         if let Some(child) = schema.get(key).filter(|child| child.is_object()) {

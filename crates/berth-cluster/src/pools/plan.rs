@@ -96,6 +96,7 @@ pub fn plan(
     groups.extend(orphaned.iter().map(|group| (group.as_deref(), 0, None)));
 
     for (group, wanted, zone) in groups {
+    // Order what a group lacks, and remove what it has too many of.
         let here: Vec<&Arc<Node>> = alive.iter().copied().filter(|node| request_of(node) == group).collect();
         let creating = status.creating.iter().filter(|instance| instance.resize_request.as_deref() == group).count();
         let have = here.len() + creating;
@@ -140,6 +141,7 @@ pub fn plan(
     alive.retain(|node| !removed.contains(&node.name_any()));
 
     let mut due: Vec<Timestamp> = Vec::new();
+    // Machines that have started register their nodes.
     let mut arrived = Vec::new();
     for instance in &status.creating {
         let registers = later(instance.ordered_at.0, start_up);
@@ -159,6 +161,7 @@ pub fn plan(
     status.creating.retain(|instance| !arrived.contains(&instance.name));
 
     let (_, complete) = resources_with_accelerators(pool);
+    // Nodes become ready, and show their accelerators, when their delays are over.
     let is_complete = |node: &Node| {
         let allocatable = node.status.as_ref().and_then(|status| status.allocatable.as_ref());
         complete.keys().all(|resource| allocatable.is_some_and(|known| known.contains_key(resource)))
@@ -193,6 +196,7 @@ pub fn plan(
         }
     }
     status.nodes = i32::try_from(alive.len() + plan.register.len()).unwrap_or(i32::MAX);
+    // The status counts the nodes as this plan leaves them.
     status.ready_nodes = ready_nodes;
     status.observed_generation = pool.metadata.generation;
     plan.status = status;

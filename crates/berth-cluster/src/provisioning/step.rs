@@ -150,53 +150,19 @@ pub fn step(request: &ProvisioningRequest, world: &World) -> Step {
         return write(with(status, now, "Failed", true, "OutOfResources", message));
     }
     let Ok(pods) = &world.pods else {
-        return write(with(
-            status,
-            now,
-            "Failed",
-            true,
-            "FailedToCreatePods",
-            "Provisioning Request's pods cannot be created",
-        ));
+        let message = "Provisioning Request's pods cannot be created";
+        return write(with(status, now, "Failed", true, "FailedToCreatePods", message));
     };
     match class.name.as_str() {
         QUEUED => queued(request, status, pods, world, answers),
-        CHECK_CAPACITY => {
-            if fit(pods, world) {
-                return write(with(
-                    status,
-                    now,
-                    "Provisioned",
-                    true,
-                    "CapacityIsFound",
-                    "Capacity is found in the cluster",
-                ));
-            }
-            if request.spec.parameters.get("noRetry").map(String::as_str) == Some("true") {
-                return write(with(
-                    status,
-                    now,
-                    "Failed",
-                    true,
-                    "CapacityIsNotFound",
-                    "Capacity is not found in the cluster",
-                ));
-            }
-            not_found(status, answers, now)
+        CHECK_CAPACITY | ATOMIC_SCALE_UP if fit(pods, world) => {
+            write(with(status, now, "Provisioned", true, "CapacityIsFound", "Capacity is found in the cluster"))
         }
-        ATOMIC_SCALE_UP => {
-            if fit(pods, world) {
-                return write(with(
-                    status,
-                    now,
-                    "Provisioned",
-                    true,
-                    "CapacityIsFound",
-                    "Capacity is found in the cluster",
-                ));
-            }
-            atomic(request, status, pods, world, answers)
+        ATOMIC_SCALE_UP => atomic(request, status, pods, world, answers),
+        CHECK_CAPACITY if request.spec.parameters.get("noRetry").is_some_and(|it| it == "true") => {
+            write(with(status, now, "Failed", true, "CapacityIsNotFound", "Capacity is not found in the cluster"))
         }
+        CHECK_CAPACITY => not_found(status, answers, now),
         _ => Step::Until(None),
     }
 }

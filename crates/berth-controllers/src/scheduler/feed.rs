@@ -76,64 +76,9 @@ pub(super) fn watch<'a>(
     metrics: &Metrics,
     decisions: &Decisions,
 ) -> ControllerBuilder<'a> {
-    builder = feed(builder, scheduler, &stores.namespaces, |delta: &Delta<Namespace>| match &delta.new {
-        Some(namespace) => Some(Event::NamespaceUpserted {
-            name: name(namespace.as_ref()),
-            labels: labels(namespace.metadata.labels.as_ref()),
-        }),
-        None => Some(Event::NamespaceRemoved(name(delta.latest().as_ref()))),
-    });
-    builder = feed(builder, scheduler, &stores.flavors, |delta: &Delta<ResourceFlavor>| match &delta.new {
-        Some(flavor) => Some(Event::FlavorUpserted(queues::flavor(flavor))),
-        None => Some(Event::FlavorRemoved(name(delta.latest().as_ref()))),
-    });
-    builder = feed(builder, scheduler, &extra.topologies, |delta: &Delta<Topology>| match &delta.new {
-        Some(topology) => Some(Event::TopologyUpserted(queues::topology(topology))),
-        None => Some(Event::TopologyRemoved(name(delta.latest().as_ref()))),
-    });
-    builder = feed(builder, scheduler, &stores.admission_checks, |delta: &Delta<AdmissionCheck>| match &delta.new {
-        Some(check) => Some(Event::AdmissionCheckUpserted(queues::admission_check(check))),
-        None => Some(Event::AdmissionCheckRemoved(name(delta.latest().as_ref()))),
-    });
-    builder = feed(builder, scheduler, &extra.cohorts, |delta: &Delta<Cohort>| match &delta.new {
-        Some(new) if !cohort::concerns(delta.old.as_deref(), new) => None,
-        Some(cohort) => Some(Event::CohortUpserted(queues::cohort(cohort))),
-        None => Some(Event::CohortRemoved(name(delta.latest().as_ref()))),
-    });
-    builder = feed(builder, scheduler, &stores.cluster_queues, |delta: &Delta<ClusterQueue>| match &delta.new {
-        Some(_) if is_status_only(delta) => None,
-        Some(queue) => Some(Event::ClusterQueueUpserted(queues::cluster_queue(queue))),
-        None => Some(Event::ClusterQueueRemoved(name(delta.latest().as_ref()))),
-    });
-    let of = scheduler.clone();
-    builder = feed(builder, scheduler, &stores.local_queues, move |delta: &Delta<LocalQueue>| match &delta.new {
-        Some(_) if is_status_only(delta) => None,
-        Some(queue) => {
-            if delta.old.is_none()
-                && let Some(event) = queues::recorded_usage(queue)
-            {
-                of.apply(event);
-            }
-            Some(Event::LocalQueueUpserted(queues::local_queue(queue)))
-        }
-        None => {
-            let key = ObjectKey::of(delta.latest().as_ref());
-            Some(Event::LocalQueueRemoved { namespace: key.namespace.as_str().into(), name: key.name.as_str().into() })
-        }
-    });
+    builder = watch_queues(builder, scheduler, stores, extra);
     if let Some((nodes, pods)) = &extra.nodes {
-        builder = feed(builder, scheduler, nodes, |delta: &Delta<Node>| match &delta.new {
-            Some(node) => Some(Event::NodeUpserted(queues::node(node))),
-            None => Some(Event::NodeRemoved(name(delta.latest().as_ref()))),
-        });
-        builder = feed(builder, scheduler, pods, |delta: &Delta<Pod>| {
-            let pod = delta.new.as_ref().and_then(|pod| queues::node_pod(pod));
-            match (pod, delta.old.as_ref().and_then(|pod| queues::node_pod(pod))) {
-                (Some(pod), _) => Some(Event::NodePodUpserted(pod)),
-                (None, Some(old)) => Some(Event::NodePodRemoved { namespace: old.namespace, name: old.name }),
-                (None, None) => None,
-            }
-        });
+        builder = watch_nodes(builder, scheduler, nodes, pods);
     }
     let (env, of, metrics) = (environment.clone(), scheduler.clone(), metrics.clone());
     let decisions = decisions.clone();
@@ -180,6 +125,82 @@ pub(super) fn watch<'a>(
             }
         }
         None::<ObjectKey>
+    })
+}
+
+/// Feeds namespaces, flavors, queues and their checks.
+fn watch_queues<'a>(
+    mut builder: ControllerBuilder<'a>,
+    scheduler: &SchedulerState,
+    stores: &Stores,
+    extra: &Extra,
+) -> ControllerBuilder<'a> {
+    builder = feed(builder, scheduler, &stores.namespaces, |delta: &Delta<Namespace>| match &delta.new {
+        Some(namespace) => Some(Event::NamespaceUpserted {
+            name: name(namespace.as_ref()),
+            labels: labels(namespace.metadata.labels.as_ref()),
+        }),
+        None => Some(Event::NamespaceRemoved(name(delta.latest().as_ref()))),
+    });
+    builder = feed(builder, scheduler, &stores.flavors, |delta: &Delta<ResourceFlavor>| match &delta.new {
+        Some(flavor) => Some(Event::FlavorUpserted(queues::flavor(flavor))),
+        None => Some(Event::FlavorRemoved(name(delta.latest().as_ref()))),
+    });
+    builder = feed(builder, scheduler, &extra.topologies, |delta: &Delta<Topology>| match &delta.new {
+        Some(topology) => Some(Event::TopologyUpserted(queues::topology(topology))),
+        None => Some(Event::TopologyRemoved(name(delta.latest().as_ref()))),
+    });
+    builder = feed(builder, scheduler, &stores.admission_checks, |delta: &Delta<AdmissionCheck>| match &delta.new {
+        Some(check) => Some(Event::AdmissionCheckUpserted(queues::admission_check(check))),
+        None => Some(Event::AdmissionCheckRemoved(name(delta.latest().as_ref()))),
+    });
+    builder = feed(builder, scheduler, &extra.cohorts, |delta: &Delta<Cohort>| match &delta.new {
+        Some(new) if !cohort::concerns(delta.old.as_deref(), new) => None,
+        Some(cohort) => Some(Event::CohortUpserted(queues::cohort(cohort))),
+        None => Some(Event::CohortRemoved(name(delta.latest().as_ref()))),
+    });
+    builder = feed(builder, scheduler, &stores.cluster_queues, |delta: &Delta<ClusterQueue>| match &delta.new {
+        Some(_) if is_status_only(delta) => None,
+        Some(queue) => Some(Event::ClusterQueueUpserted(queues::cluster_queue(queue))),
+        None => Some(Event::ClusterQueueRemoved(name(delta.latest().as_ref()))),
+    });
+    let of = scheduler.clone();
+    builder = feed(builder, scheduler, &stores.local_queues, move |delta: &Delta<LocalQueue>| match &delta.new {
+        Some(_) if is_status_only(delta) => None,
+        Some(queue) => {
+            if delta.old.is_none()
+                && let Some(event) = queues::recorded_usage(queue)
+            {
+                of.apply(event);
+            }
+            Some(Event::LocalQueueUpserted(queues::local_queue(queue)))
+        }
+        None => {
+            let key = ObjectKey::of(delta.latest().as_ref());
+            Some(Event::LocalQueueRemoved { namespace: key.namespace.as_str().into(), name: key.name.as_str().into() })
+        }
+    });
+    builder
+}
+
+/// Feeds nodes, and the pods that take part of them.
+fn watch_nodes<'a>(
+    builder: ControllerBuilder<'a>,
+    scheduler: &SchedulerState,
+    nodes: &Cache<Node>,
+    pods: &Cache<Pod>,
+) -> ControllerBuilder<'a> {
+    let builder = feed(builder, scheduler, nodes, |delta: &Delta<Node>| match &delta.new {
+        Some(node) => Some(Event::NodeUpserted(queues::node(node))),
+        None => Some(Event::NodeRemoved(name(delta.latest().as_ref()))),
+    });
+    feed(builder, scheduler, pods, |delta: &Delta<Pod>| {
+        let pod = delta.new.as_ref().and_then(|pod| queues::node_pod(pod));
+        match (pod, delta.old.as_ref().and_then(|pod| queues::node_pod(pod))) {
+            (Some(pod), _) => Some(Event::NodePodUpserted(pod)),
+            (None, Some(old)) => Some(Event::NodePodRemoved { namespace: old.namespace, name: old.name }),
+            (None, None) => None,
+        }
     })
 }
 

@@ -86,6 +86,7 @@ fn places(file: &Process) -> Places {
 }
 
 async fn control(options: &Options) -> anyhow::Result<ExitCode> {
+    // Configuration, from options and file.
     let own_namespace = election::own_namespace();
     let loaded = match &options.config {
         Some(file) => configuration(file, &own_namespace)?,
@@ -97,6 +98,7 @@ async fn control(options: &Options) -> anyhow::Result<ExitCode> {
     let clock = component.time.joining_clock()?;
     let election = component.election.election(rights::NAME, &namespace, &file.election)?;
     let elects = election.is_some();
+    // Sockets and the client, before anything runs.
     let connection = component.connect.config().await?;
     let api_server = connection.cluster_url.clone();
     let bound = component.endpoints.bind(places(&file)).await?;
@@ -117,6 +119,7 @@ async fn control(options: &Options) -> anyhow::Result<ExitCode> {
     }
     connect::wait_for_groups(&client, &clock, &["kueue.x-k8s.io"]).await?;
 
+    // The controllers.
     let mut manager = Manager::new(client.clone(), clock);
     let controllers = Controllers::default();
     let (installs, settings) = (controllers.clone(), config.clone());
@@ -129,6 +132,7 @@ async fn control(options: &Options) -> anyhow::Result<ExitCode> {
     install(&mut manager);
     let mut tasks = JoinSet::new();
     let leading = Leading::default();
+    // Webhooks and aggregated APIs.
     let certificate = match hooks {
         Some(hooks) => {
             let address = aggregated::advertised(options.advertise_address, hooks.address()?, &api_server).await;
@@ -141,6 +145,7 @@ async fn control(options: &Options) -> anyhow::Result<ExitCode> {
     };
     let caches = manager.cache_state();
     let (leads, figures) = (leading.clone(), controllers.clone());
+    // Health, metrics and explanations.
     let endpoints = Endpoints {
         pending: Arc::new(move || {
             let kinds = caches.pending();
@@ -169,6 +174,7 @@ async fn control(options: &Options) -> anyhow::Result<ExitCode> {
         })),
     };
     bound.serve(&endpoints, &mut tasks);
+    // Run until signalled, or until the caches are late.
     let caches = manager.cache_state();
     let late = async {
         match file.cache_sync_timeout {

@@ -304,6 +304,7 @@ impl Reconcile<'_> {
 
     fn with_workload(&mut self, mut workload: Workload) -> Result<(), PlanError> {
         let now = self.context.now;
+        // The run has ended, or ends now.
         if status::is_finished(&workload) {
             self.with_finished(workload);
             return Ok(());
@@ -326,6 +327,7 @@ impl Reconcile<'_> {
             self.finalize_all();
             return Ok(());
         }
+        // The pods must be those that the workload counts.
         if status::is_on_hold(&workload) {
             self.requeue_scaled_up(workload);
             return Ok(());
@@ -347,6 +349,7 @@ impl Reconcile<'_> {
         for pod in &surplus.replaced {
             self.finalize(pod);
         }
+        // The workload follows its pods: owners, labels, conditions.
         if self.group.is_group() && self.own(&mut workload) {
             let message = format!("Updated owner references of Workload: {}", ObjectKey::of(&workload));
             self.plan.steps.push(Step::PatchWorkload(Box::new(workload.clone())));
@@ -360,6 +363,7 @@ impl Reconcile<'_> {
             self.write_status(&workload);
             return Ok(());
         }
+        // The pods follow the workload: stopped by an eviction, started by an admission.
         if status::is_evicted(&workload) {
             self.handle_eviction(workload);
             return Ok(());
@@ -374,6 +378,7 @@ impl Reconcile<'_> {
             self.stop("NotAdmitted", "Not admitted by cluster queue", false);
             return Ok(());
         }
+        // Neither admitted nor started: the workload waits in the queue that the pods name.
         let queue = self.group.queue().map_err(PlanError::Other)?;
         if workload.spec.queue_name != queue && !status::has_quota_reservation(&workload) {
             workload.spec.queue_name = queue.to_owned();
