@@ -6,6 +6,7 @@
 //! reported at once with their paths.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::str::FromStr;
 
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
@@ -15,7 +16,7 @@ use serde_json::{Map, Value, json};
 
 use super::node_pool::{name_problem, quantity_problem};
 use super::problem::join;
-use super::{ConfigurationError, Duration, ImageConfiguration, NodePoolSpec, Problem, machine_type};
+use super::{ConfigurationError, Duration, DurationError, ImageConfiguration, NodePoolSpec, Problem, machine_type};
 
 /// The `kind` of cluster configuration files.
 const KIND: &str = "ClusterConfiguration";
@@ -317,12 +318,20 @@ impl Serialize for RunDuration {
     }
 }
 
+impl FromStr for RunDuration {
+    type Err = DurationError;
+
+    /// Parses a duration, or `forever`.
+    fn from_str(text: &str) -> Result<Self, DurationError> {
+        if text == "forever" { Ok(Self::Forever) } else { text.parse().map(Self::Fixed) }
+    }
+}
+
 impl<'de> Deserialize<'de> for RunDuration {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         use serde::de::Error;
         match Value::deserialize(deserializer)? {
-            Value::String(text) if text == "forever" => Ok(Self::Forever),
-            Value::String(text) => text.parse().map(Self::Fixed).map_err(D::Error::custom),
+            Value::String(text) => text.parse().map_err(D::Error::custom),
             Value::Object(map) => {
                 if let Some(unknown) = map.keys().find(|key| !matches!(key.as_str(), "min" | "max")) {
                     return Err(D::Error::custom(format!("unknown field `{unknown}`, expected `min` and `max`")));

@@ -12,11 +12,12 @@ use kube::api::{Patch, PatchParams, PostParams};
 use kube::{Api, Client, ResourceExt};
 use serde_json::json;
 
-use super::claim::{self, Note, Situation};
+use super::claim::{self, Situation};
 use super::facts::{
     PROVISIONER, PROVISIONER_BETA, claim_key, claim_ref, class_of_claim, class_of_volume, default_class, is_bound,
     uses, volume_name,
 };
+use super::step::{Note, Plan};
 use super::volume;
 use crate::time::stamp;
 
@@ -219,7 +220,7 @@ impl Reconciler for Claims {
 }
 
 impl Claims {
-    fn plan(&self, key: &ObjectKey, claim: &PersistentVolumeClaim) -> claim::Plan {
+    fn plan(&self, key: &ObjectKey, claim: &PersistentVolumeClaim) -> Plan<claim::Step> {
         let key_text = key.to_string();
         let class_name = class_of_claim(claim);
         let mut volumes = self.of_claim.get(&key_text);

@@ -6,7 +6,6 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use berth_runtime::EventType;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, PersistentVolumeClaimStatus};
 use k8s_openapi::api::storage::v1::StorageClass;
 use kube::ResourceExt;
@@ -16,6 +15,7 @@ use super::facts::{
     claim_ref, claim_uid, class_of_claim, refers_to, volume_name, waits_for_consumer, wants_default_class,
 };
 use super::matching::{self, Search};
+use super::step::{Note, Plan};
 
 /// What the binder knows about one claim.
 pub struct Situation<'a> {
@@ -50,36 +50,8 @@ pub enum Step {
     Status(Box<PersistentVolumeClaimStatus>),
 }
 
-/// An event about the object of a plan.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Note {
-    /// Type of the event.
-    pub event_type: EventType,
-    /// Reason in CamelCase.
-    pub reason: &'static str,
-    /// Message.
-    pub message: String,
-}
-
-/// The next write for a claim.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Plan {
-    /// The write.
-    pub step: Step,
-    /// Event to record with it.
-    pub note: Option<Note>,
-}
-
-fn plan_of(step: Step) -> Plan {
-    Plan { step, note: None }
-}
-
-fn note(event_type: EventType, reason: &'static str, message: impl Into<String>) -> Option<Note> {
-    Some(Note { event_type, reason, message: message.into() })
-}
-
 /// Plans the next write for a claim.
-pub fn plan(situation: &Situation<'_>) -> Plan {
+pub fn plan(situation: &Situation<'_>) -> Plan<Step> {
     if claim_annotation(situation.claim, BIND_COMPLETED).is_some() {
         return plan_bound(situation);
     }
@@ -90,39 +62,39 @@ pub fn plan(situation: &Situation<'_>) -> Plan {
 }
 
 /// A claim that names no volume: finds one, or has one provisioned.
-fn plan_unbound(situation: &Situation<'_>) -> Plan {
+fn plan_unbound(situation: &Situation<'_>) -> Plan<Step> {
     let claim = situation.claim;
     if claim.metadata.deletion_timestamp.is_some() {
-        return plan_of(Step::Wait);
+        return Step::Wait.into();
     }
     if let (true, Some(class)) = (wants_default_class(claim), &situation.default_class) {
-        return plan_of(Step::AssignClass(class.clone()));
+        return Step::AssignClass(class.clone()).into();
     }
     let is_delayed =
         situation.class.is_some_and(waits_for_consumer) && claim_annotation(claim, SELECTED_NODE).is_none();
     let search = if is_delayed { Search::Reserved } else { Search::Any };
     if let Some(volume) = matching::best(claim, situation.volumes, search, &BTreeSet::new()) {
-        return plan_of(bind(volume, claim));
+        return bind(volume, claim).into();
     }
     if is_delayed {
         let (reason, message) = match situation.waiting_pods.as_slice() {
             [] => ("WaitForFirstConsumer", "waiting for first consumer to be created before binding".to_owned()),
             pods => ("WaitForPodScheduled", format!("waiting for pod {} to be scheduled", pods.join(","))),
         };
-        return pending(claim, note(EventType::Normal, reason, message));
+        return pending(claim, Note::normal(reason, message));
     }
     match class_of_claim(claim) {
         "" => {
             let message = "no persistent volumes available for this claim and no storage class is set";
-            pending(claim, note(EventType::Normal, "FailedBinding", message))
+            pending(claim, Note::normal("FailedBinding", message))
         }
         class => plan_provisioning(situation, class),
     }
 }
 
-fn plan_provisioning(situation: &Situation<'_>, class_name: &str) -> Plan {
+fn plan_provisioning(situation: &Situation<'_>, class_name: &str) -> Plan<Step> {
     let claim = situation.claim;
-    let failed = |message: String| pending(claim, note(EventType::Warning, "ProvisioningFailed", message));
+    let failed = |message: String| pending(claim, Note::warning("ProvisioningFailed", message));
     let Some(class) = situation.class else {
         return failed(format!("storageclass.storage.k8s.io \"{class_name}\" not found"));
     };
@@ -131,7 +103,7 @@ fn plan_provisioning(situation: &Situation<'_>, class_name: &str) -> Plan {
         return failed(format!("no volume plugin matched name: {provisioner}"));
     }
     if claim_annotation(claim, PROVISIONER) != Some(provisioner) {
-        return plan_of(Step::Provision(provisioner.to_owned()));
+        return Step::Provision(provisioner.to_owned()).into();
     }
     let message = format!(
         "Waiting for a volume to be created either by the external provisioner '{provisioner}' or manually by the \
@@ -139,45 +111,42 @@ fn plan_provisioning(situation: &Situation<'_>, class_name: &str) -> Plan {
          correctly registered."
     );
     let is_ours = provisioner == super::local::PROVISIONER_NAME;
-    pending(claim, note(EventType::Normal, "ExternalProvisioning", message).filter(|_| !is_ours))
+    pending(claim, (!is_ours).then(|| Note::normal("ExternalProvisioning", message)))
 }
 
 /// A claim that names a volume, without being bound to it yet.
-fn plan_named(situation: &Situation<'_>, name: &str) -> Plan {
+fn plan_named(situation: &Situation<'_>, name: &str) -> Plan<Step> {
     let claim = situation.claim;
     let Some(volume) = &situation.named else { return pending(claim, None) };
     if refers_to(volume, claim) {
-        return plan_of(bind(volume, claim));
+        return bind(volume, claim).into();
     }
     if claim_ref(volume).is_some() {
         let is_own_choice = claim_annotation(claim, BOUND_BY_CONTROLLER).is_none();
         let message = format!("volume \"{name}\" already bound to a different claim.");
-        return pending(claim, note(EventType::Warning, "FailedBinding", message).filter(|_| is_own_choice));
+        return pending(claim, is_own_choice.then(|| Note::warning("FailedBinding", message)));
     }
     match matching::check(volume, claim) {
-        Ok(()) => plan_of(bind(volume, claim)),
+        Ok(()) => bind(volume, claim).into(),
         Err(why) => {
             let message = format!("Cannot bind to requested volume \"{name}\": {why}");
-            pending(claim, note(EventType::Warning, "VolumeMismatch", message))
+            pending(claim, Note::warning("VolumeMismatch", message))
         }
     }
 }
 
 /// A claim that was bound: it stays so, or is lost.
-fn plan_bound(situation: &Situation<'_>) -> Plan {
+fn plan_bound(situation: &Situation<'_>) -> Plan<Step> {
     let claim = situation.claim;
     if volume_name(claim).is_none() {
-        return lost(
-            claim,
-            "ClaimLost",
-            "Bound claim has lost reference to PersistentVolume. Data on the volume is lost!",
-        );
+        let message = "Bound claim has lost reference to PersistentVolume. Data on the volume is lost!";
+        return lost(claim, "ClaimLost", message);
     }
     let Some(volume) = &situation.named else {
         return lost(claim, "ClaimLost", "Bound claim has lost its PersistentVolume. Data on the volume is lost!");
     };
     if claim_ref(volume).is_none() || claim_uid(volume) == claim.metadata.uid.as_deref() {
-        return plan_of(bind(volume, claim));
+        return bind(volume, claim).into();
     }
     let message = "Two claims are bound to the same volume, this one is bound incorrectly";
     lost(claim, "ClaimMisbound", message)
@@ -206,15 +175,15 @@ fn bind(volume: &Arc<PersistentVolume>, claim: &PersistentVolumeClaim) -> Step {
     }))
 }
 
-fn pending(claim: &PersistentVolumeClaim, note: Option<Note>) -> Plan {
-    Plan { step: set_phase(claim, "Pending"), note }
+fn pending(claim: &PersistentVolumeClaim, note: impl Into<Option<Note>>) -> Plan<Step> {
+    Plan { step: set_phase(claim, "Pending"), note: note.into() }
 }
 
 /// The claim is lost. The event is recorded once.
-fn lost(claim: &PersistentVolumeClaim, reason: &'static str, message: &str) -> Plan {
+fn lost(claim: &PersistentVolumeClaim, reason: &'static str, message: &str) -> Plan<Step> {
     let step = set_phase(claim, "Lost");
     let is_new = step != Step::Wait;
-    Plan { step, note: note(EventType::Warning, reason, message).filter(|_| is_new) }
+    Plan { step, note: is_new.then(|| Note::warning(reason, message)) }
 }
 
 fn set_phase(claim: &PersistentVolumeClaim, phase: &str) -> Step {
@@ -289,12 +258,16 @@ mod tests {
     }
 
     /// The plan for a claim with these volumes, one of which it may name.
-    fn next(claim: &PersistentVolumeClaim, class: Option<&StorageClass>, volumes: &[Arc<PersistentVolume>]) -> Plan {
+    fn next(
+        claim: &PersistentVolumeClaim,
+        class: Option<&StorageClass>,
+        volumes: &[Arc<PersistentVolume>],
+    ) -> Plan<Step> {
         let named = volumes.iter().find(|volume| volume.metadata.name.as_deref() == volume_name(claim)).cloned();
         plan(&Situation { claim, volumes, named, class, default_class: Some("std".into()), waiting_pods: Vec::new() })
     }
 
-    fn reason(plan: &Plan) -> Option<&'static str> {
+    fn reason(plan: &Plan<Step>) -> Option<&'static str> {
         plan.note.as_ref().map(|note| note.reason)
     }
 
@@ -314,7 +287,7 @@ mod tests {
             json!({"phase": "Bound", "accessModes": ["ReadWriteOnce"], "capacity": {"storage": "5Gi"}})
         );
         claim.status = Some(*status);
-        assert_eq!(next(&claim, None, &[volume]), plan_of(Step::Wait));
+        assert_eq!(next(&claim, None, &[volume]), Plan::from(Step::Wait));
     }
 
     #[test]
@@ -364,7 +337,7 @@ mod tests {
         let named = claim(json!({"spec": {"volumeName": "v"}}));
         let free = volume(json!({}));
         assert_eq!(next(&named, None, std::slice::from_ref(&free)).step, Step::BindVolume(free));
-        assert_eq!(next(&named, None, &[]), plan_of(Step::Wait), "the volume may come later");
+        assert_eq!(next(&named, None, &[]), Plan::from(Step::Wait), "the volume may come later");
         let small = Arc::new(samples::volume("v", "1Gi", json!({})));
         let refused = next(&named, None, &[small]);
         assert_eq!(refused.note.unwrap().message, "Cannot bind to requested volume \"v\": requested PV is too small");
@@ -388,7 +361,7 @@ mod tests {
         assert_eq!(reason(&next(&bound, None, &[of_other])), Some("ClaimMisbound"));
         let mut nameless = mark;
         samples::merge(&mut nameless, json!({"status": {"phase": "Lost"}}));
-        assert_eq!(next(&claim(nameless), None, &[]), plan_of(Step::Wait), "the event is recorded once");
+        assert_eq!(next(&claim(nameless), None, &[]), Plan::from(Step::Wait), "the event is recorded once");
         let forgotten = volume(json!({}));
         assert_eq!(next(&bound, None, std::slice::from_ref(&forgotten)).step, Step::BindVolume(forgotten));
     }

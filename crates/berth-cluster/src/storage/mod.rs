@@ -2,7 +2,8 @@
 //! claims of generic ephemeral volumes.
 //!
 //! - `matching`: which volume suits a claim. The scheduler uses it, too.
-//! - `claim`, `volume`: the next write for a claim or volume, pure; `binder` makes the writes.
+//! - `claim`, `volume`: the next write for a claim or volume (`step`), pure; `binder` makes the
+//!   writes.
 //! - `local`: the provisioner of class `standard`. On the node of this machine a volume is a folder
 //!   ([`VolumeFolders`]); on simulated nodes a volume has no content.
 //! - `expansion`: claims that request more than they have.
@@ -20,6 +21,7 @@ pub mod local;
 pub mod matching;
 #[cfg(test)]
 pub(crate) mod samples;
+mod step;
 mod volume;
 
 use std::collections::BTreeMap;

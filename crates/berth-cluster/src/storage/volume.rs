@@ -3,14 +3,13 @@
 //! A pure function of the volume and its claim, with the texts and reasons of
 //! kube-controller-manager's binder.
 
-use berth_runtime::EventType;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use kube::ResourceExt;
 
-use super::claim::Note;
 use super::facts::{
     BOUND_BY_CONTROLLER, PROVISIONED_BY, claim_ref, claim_uid, volume_annotation, volume_name, volume_phase,
 };
+use super::step::{Note, Plan};
 
 /// One write, or none.
 #[derive(Clone, Debug, PartialEq)]
@@ -27,82 +26,70 @@ pub enum Step {
     KeepReservation,
 }
 
-/// The next write for a volume.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Plan {
-    /// The write.
-    pub step: Step,
-    /// Event about the volume.
-    pub note: Option<Note>,
-}
-
-fn plan_of(step: Step) -> Plan {
-    Plan { step, note: None }
-}
-
 /// Plans the next write. `claim` is the existing claim of the name that the volume refers to.
-pub fn plan(volume: &PersistentVolume, claim: Option<&PersistentVolumeClaim>) -> Plan {
+pub fn plan(volume: &PersistentVolume, claim: Option<&PersistentVolumeClaim>) -> Plan<Step> {
     if claim_ref(volume).is_none() {
-        return plan_of(phase(volume, "Available"));
+        return phase(volume, "Available").into();
     }
     let Some(uid) = claim_uid(volume) else {
         // Reserved for a claim by its name.
         return match phase(volume, "Available") {
-            Step::Wait => plan_of(Step::WakeClaim),
-            step => plan_of(step),
+            Step::Wait => Step::WakeClaim.into(),
+            step => step.into(),
         };
     };
     let Some(claim) = claim.filter(|claim| claim.metadata.uid.as_deref() == Some(uid)) else {
-        return match volume_phase(volume) {
-            "Released" | "Failed" => reclaim(volume),
-            _ => plan_of(Step::Phase("Released", String::new())),
-        };
+        return release(volume);
     };
     match volume_name(claim) {
         None => plan_unfinished(volume, claim),
-        Some(name) if Some(name) == volume.metadata.name.as_deref() => plan_of(phase(volume, "Bound")),
+        Some(name) if Some(name) == volume.metadata.name.as_deref() => phase(volume, "Bound").into(),
         Some(_) => plan_forsaken(volume),
     }
 }
 
 /// The claim does not name the volume yet.
-fn plan_unfinished(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> Plan {
+fn plan_unfinished(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> Plan<Step> {
     let mode = |mode: Option<&String>| mode.map_or("Filesystem", String::as_str).to_owned();
     let of_volume = mode(volume.spec.as_ref().and_then(|spec| spec.volume_mode.as_ref()));
     let of_claim = mode(claim.spec.as_ref().and_then(|spec| spec.volume_mode.as_ref()));
     if of_volume == of_claim {
-        return plan_of(Step::WakeClaim);
+        return Step::WakeClaim.into();
     }
     let message = format!(
         "Cannot bind PersistentVolume to requested PersistentVolumeClaim \"{}\" due to incompatible volumeMode.",
         claim.name_any()
     );
-    Plan { step: Step::Wait, note: Some(Note { event_type: EventType::Warning, reason: "VolumeMismatch", message }) }
+    Plan { step: Step::Wait, note: Some(Note::warning("VolumeMismatch", message)) }
 }
 
 /// The claim has another volume.
-fn plan_forsaken(volume: &PersistentVolume) -> Plan {
+fn plan_forsaken(volume: &PersistentVolume) -> Plan<Step> {
     let is_provisioned = volume_annotation(volume, PROVISIONED_BY).is_some();
     if is_provisioned && policy(volume) == "Delete" {
         // It was made for this claim, which was bound to another volume in the meantime.
-        return match volume_phase(volume) {
-            "Released" | "Failed" => reclaim(volume),
-            _ => plan_of(Step::Phase("Released", String::new())),
-        };
+        return release(volume);
     }
-    plan_of(if volume_annotation(volume, BOUND_BY_CONTROLLER).is_some() {
-        Step::RemoveReference
-    } else {
-        Step::KeepReservation
-    })
+    match volume_annotation(volume, BOUND_BY_CONTROLLER) {
+        Some(_) => Step::RemoveReference.into(),
+        None => Step::KeepReservation.into(),
+    }
+}
+
+/// The claim of a volume is gone: releases the volume, then reclaims it.
+fn release(volume: &PersistentVolume) -> Plan<Step> {
+    match volume_phase(volume) {
+        "Released" | "Failed" => reclaim(volume),
+        _ => Step::Phase("Released", String::new()).into(),
+    }
 }
 
 /// Carries out the reclaim policy of a volume whose claim is gone.
-fn reclaim(volume: &PersistentVolume) -> Plan {
+fn reclaim(volume: &PersistentVolume) -> Plan<Step> {
     let (reason, message) = match policy(volume) {
-        "Retain" => return plan_of(Step::Wait),
+        "Retain" => return Step::Wait.into(),
         // The provisioner deletes what it has created.
-        "Delete" if volume_annotation(volume, PROVISIONED_BY).is_some() => return plan_of(Step::Wait),
+        "Delete" if volume_annotation(volume, PROVISIONED_BY).is_some() => return Step::Wait.into(),
         "Delete" => {
             let name = volume.name_any();
             let cause = "no deletable volume plugin matched";
@@ -112,10 +99,10 @@ fn reclaim(volume: &PersistentVolume) -> Plan {
         _ => ("VolumeUnknownReclaimPolicy", "Volume has unrecognized PersistentVolumeReclaimPolicy".to_owned()),
     };
     if volume_phase(volume) == "Failed" {
-        return plan_of(Step::Wait);
+        return Step::Wait.into();
     }
-    let note = Note { event_type: EventType::Warning, reason, message: message.clone() };
-    Plan { step: Step::Phase("Failed", message), note: Some(note) }
+    let note = Some(Note::warning(reason, message.clone()));
+    Plan { step: Step::Phase("Failed", message), note }
 }
 
 fn policy(volume: &PersistentVolume) -> &str {
@@ -198,7 +185,7 @@ mod tests {
             let plan_failed = plan(&bound_to("uid-of-c", "Released", policy.clone()), None);
             assert!(matches!(plan_failed.step, Step::Phase("Failed", _)), "{plan_failed:?}");
             assert_eq!(plan_failed.note.map(|note| note.reason), Some(reason));
-            assert_eq!(plan(&bound_to("uid-of-c", "Failed", policy), None), plan_of(Step::Wait));
+            assert_eq!(plan(&bound_to("uid-of-c", "Failed", policy), None), Plan::from(Step::Wait));
         }
         let provisioned = json!({"metadata": {"annotations": {PROVISIONED_BY: "x"}},
             "spec": {"persistentVolumeReclaimPolicy": "Delete"}});

@@ -36,7 +36,7 @@ pub fn plan(pod: &Pod, container: &Container, runtime: &SimulatedPods, seed: u64
     let restarts_always =
         pod.spec.as_ref().and_then(|spec| spec.restart_policy.as_deref()).unwrap_or("Always") == "Always";
     let duration = annotation(RUN_DURATION_ANNOTATION)
-        .and_then(parse_duration)
+        .and_then(|text| text.trim().parse().ok())
         .or(command.duration)
         .or_else(|| rule.and_then(|rule| rule.duration))
         .unwrap_or(if restarts_always { RunDuration::Forever } else { runtime.default_duration });
@@ -56,13 +56,6 @@ pub fn plan_of_command(container: &Container) -> RunPlan {
         _ => None,
     };
     RunPlan { duration, exit_code: command.exit_code.unwrap_or(0) }
-}
-
-fn parse_duration(text: &str) -> Option<RunDuration> {
-    match text.trim() {
-        "forever" => Some(RunDuration::Forever),
-        text => text.parse().ok().map(RunDuration::Fixed),
-    }
 }
 
 /// Resolves a duration, drawing from a distribution if it is one. Pods with the same owner and
