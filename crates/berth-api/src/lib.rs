@@ -19,5 +19,6 @@ mod resource;
 pub mod schema;
 mod structural;
 
+pub use berth_apimachinery::well_known;
 pub use crd::crds;
 pub use resource::zero_time;

@@ -11,6 +11,7 @@
 //! | decoding objects and requests | [`decode`], [`meta`], [`selector`], [`revision`], [`jsonpath`] |
 //! | single values | [`quantity`], [`int_or_string`], [`times`], [`cron`], [`names`], [`regexp`] |
 //! | whole objects | [`validation`], [`schema`], [`openapi`], [`builtin`], [`meaning`] |
+//! | names of Kubernetes' own labels and annotations | [`well_known`] |
 //! | changing objects | [`patch`], [`apply`], [`deletion`] |
 //! | showing objects | [`table`] |
 //! | matching webhook rules, counting quota usage | [`rules`], [`quota`] |
@@ -45,4 +46,5 @@ pub mod table;
 pub mod times;
 mod trail;
 pub mod validation;
+pub mod well_known;
 mod zeros;

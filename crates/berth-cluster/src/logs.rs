@@ -6,6 +6,7 @@
 use std::sync::{Arc, OnceLock};
 
 use berth_api::berth::SimulatedPods;
+use berth_apimachinery::well_known;
 use berth_runtime::{Cache, Clock, Manager, ObjectKey};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{Container, ContainerState, Pod};
@@ -73,7 +74,7 @@ impl PodLogs {
             .iter()
             .flat_map(|spec| spec.containers.iter().chain(spec.init_containers.iter().flatten()))
             .collect();
-        let default = pod.annotations().get("kubectl.kubernetes.io/default-container").map(String::as_str);
+        let default = pod.annotations().get(well_known::DEFAULT_CONTAINER).map(String::as_str);
         let wanted = container.or(default);
         let container = match wanted {
             Some(name) => containers.into_iter().find(|container| container.name == name)?,

@@ -3,6 +3,7 @@
 //! to a Service without selector: only the leading replica can answer, so it writes its own address
 //! into the EndpointSlice.
 
+use berth_apimachinery::well_known;
 use serde_json::{Value, json};
 
 use crate::{explain, rights, visibility};
@@ -53,8 +54,8 @@ pub fn objects(namespace: &str) -> Vec<Value> {
 /// The EndpointSlice with the leading replica's address, for server-side apply.
 pub fn endpoint(namespace: &str, address: std::net::SocketAddr) -> Value {
     let mut labels = rights::labels(&[]);
-    labels["kubernetes.io/service-name"] = json!(SERVICE);
-    labels["endpointslice.kubernetes.io/managed-by"] = json!(rights::NAME);
+    labels[well_known::SERVICE_NAME] = json!(SERVICE);
+    labels[well_known::ENDPOINT_SLICE_MANAGED_BY] = json!(rights::NAME);
     json!({
         "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
         "metadata": {"name": SERVICE, "namespace": namespace, "labels": labels},

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use berth_apimachinery::well_known::HOSTNAME;
 use berth_engine::model::{
     ClusterQueue, FlavorQuotas, LocalQueue, Node, PodSet, PodTemplate, PreemptionPolicies, PreemptionPolicy, Quota,
     ResourceFlavor, ResourceGroup, SliceConstraint, StopPolicy, Topology, TopologyMode, TopologyRequest, Workload,
@@ -19,8 +20,6 @@ pub const RESOURCE: &str = "cpu";
 const DEFAULT_FLAVOR: &str = "rf";
 /// Value of the label on a flavor's nodes.
 const NODE_GROUP: &str = "tas";
-/// The label with a node's name.
-const HOSTNAME: &str = "kubernetes.io/hostname";
 /// Maximum number of pods per node: the kubelet's default.
 const PODS_PER_NODE: i64 = 110;
 

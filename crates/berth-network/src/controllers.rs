@@ -6,6 +6,7 @@ use std::future::pending;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
+use berth_apimachinery::well_known::SERVICE_NAME;
 use berth_runtime::{Action, Cache, Delta, Error, EventType, Index, Manager, ObjectKey, Reconciler, Recorder};
 use k8s_openapi::api::core::v1::{LoadBalancerIngress, LoadBalancerStatus, Pod, Service, ServiceStatus};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
@@ -15,9 +16,6 @@ use kube::{Api, Client, ResourceExt};
 use crate::network::Network;
 use crate::proxy::wanted;
 use crate::published::{Endpoint, EndpointPort, Kind, Published};
-
-/// Label of an EndpointSlice with the name of its Service.
-const SERVICE_NAME: &str = "kubernetes.io/service-name";
 
 /// Adds the controllers that feed the network's name server and proxy.
 pub fn install(manager: &mut Manager, network: Arc<Network>) {

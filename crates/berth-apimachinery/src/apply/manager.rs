@@ -6,6 +6,7 @@
 //! migration from client-side to server-side apply, strips fields that are never owned, caps the
 //! number of entries, and maintains their times.
 
+use crate::well_known::LAST_APPLIED;
 use std::sync::{Arc, LazyLock};
 
 use serde_json::{Value, json};
@@ -23,8 +24,6 @@ use crate::packed;
 use crate::status::Status;
 use crate::validation::{ANNOTATIONS_BYTES_MAX, FIELD_MANAGER_BYTES_MAX, annotations_bytes};
 
-/// Annotation in which client-side apply stores the last applied configuration.
-pub const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 /// Manager of all fields that existed before the first apply.
 const BEFORE_FIRST_APPLY: &str = "before-first-apply";
 /// Temporary manager of the update in progress; its entry is then merged with the manager's older

@@ -21,7 +21,7 @@ mod update;
 mod walk;
 
 pub use compare::{Comparison, compare};
-pub use manager::{FieldManager, LAST_APPLIED, Write, extract_applied, manager_name, never_owned};
+pub use manager::{FieldManager, Write, extract_applied, manager_name, never_owned};
 pub use merge::merge;
 pub use path::{PathElement, PathError, compare_values, equal_values, path_text};
 pub use reconcile::reconcile;

@@ -10,6 +10,7 @@ use berth_api::berth::{
     Accelerator, ClusterConfiguration, LocationPolicy, MachineShape, MachineType, NodePool, NodePoolSpec, NodeTaint,
     Provisioning, TaintEffect, allocatable_cpu_milli, allocatable_memory_bytes, machine_type, machine_types,
 };
+use berth_apimachinery::well_known::{self, ZONE};
 use k8s_openapi::api::core::v1::Taint;
 
 use crate::random::hash;
@@ -21,7 +22,6 @@ const PLACEMENT_GROUP: &str = "cloud.google.com/gke-placement-group";
 const SPOT: &str = "cloud.google.com/gke-spot";
 const PROVISIONING: &str = "cloud.google.com/gke-provisioning";
 const FAMILY: &str = "cloud.google.com/machine-family";
-const ZONE: &str = "topology.kubernetes.io/zone";
 
 /// The pool that node auto-provisioning creates for this pod, without nodes; or the reason why it
 /// creates none.
@@ -50,8 +50,8 @@ pub fn derive_pool(pod: &PodInfo, configuration: &ClusterConfiguration) -> Resul
             SPOT if value == "true" => spec.provisioning = Provisioning::Spot,
             PROVISIONING if value == "spot" => spec.provisioning = Provisioning::Spot,
             PROVISIONING if value == "standard" => {}
-            FAMILY | ZONE | "topology.kubernetes.io/region" | "node.kubernetes.io/instance-type" => {}
-            "kubernetes.io/arch" | "kubernetes.io/os" => {
+            FAMILY | ZONE | well_known::REGION | well_known::INSTANCE_TYPE => {}
+            well_known::ARCH | well_known::OS => {
                 if !matches!(value.as_str(), "amd64" | "linux") {
                     return Err(format!("no.scale.up.nap.pod: no machine type has {key}={value}"));
                 }
@@ -172,7 +172,7 @@ fn choose_machine(
                 .iter()
                 .any(|name| machine_type(name).is_some_and(|known| known.name == machine.name));
         let has_family = wanted.get(FAMILY).is_none_or(|family| family == machine.family());
-        let has_name = wanted.get("node.kubernetes.io/instance-type").is_none_or(|name| name == machine.name);
+        let has_name = wanted.get(well_known::INSTANCE_TYPE).is_none_or(|name| name == machine.name);
         let has_accelerator = match (machine.accelerator, gpus > 0 || accelerator.is_some()) {
             (None, false) => true,
             (Some((kind, count)), true) => {

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 
 use berth_api::berth::{NodePool, Provisioning};
+use berth_apimachinery::well_known;
 use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::ResourceExt;
@@ -192,7 +193,7 @@ pub fn is_complete(pool: &NodePool, node: &Node) -> bool {
 
 /// The ready state of a node that is still starting.
 fn completed(pool: &NodePool, node: &Node, site: &Site) -> Node {
-    let zone = node.labels().get("topology.kubernetes.io/zone").cloned().unwrap_or_default();
+    let zone = node.labels().get(well_known::ZONE).cloned().unwrap_or_default();
     let mut completed_node = template(pool, site, &zone, &node.name_any());
     if let Some(request) = request_of(node) {
         completed_node.labels_mut().insert(berth_api::berth::RESIZE_REQUEST_LABEL.into(), request.to_owned());

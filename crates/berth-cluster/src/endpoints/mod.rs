@@ -15,6 +15,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use berth_apimachinery::well_known::{ENDPOINT_SLICE_MANAGED_BY, SERVICE_NAME, ZONE};
 use berth_runtime::{Action, Cache, Delta, Error, Index, Manager, ObjectKey, Reconciler};
 use k8s_openapi::api::core::v1::{Node, Pod, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
@@ -22,12 +23,10 @@ use kube::ResourceExt;
 use parking_lot::Mutex;
 
 use crate::replicas::Writer;
-use plan::{MANAGED_BY, MANAGER, SERVICE_NAME, is_selected, selector};
+use plan::{MANAGER, is_selected, selector};
 
 /// Cluster time for which changes of a Service's pods are collected into one write.
 const BATCH: Duration = Duration::from_millis(100);
-/// Label of nodes with their zone.
-const ZONE: &str = "topology.kubernetes.io/zone";
 
 /// Adds the controller.
 pub fn install(manager: &mut Manager) {
@@ -81,7 +80,7 @@ fn affected(delta: &Delta<Pod>, by_namespace: &Index<Service>) -> Vec<ObjectKey>
 /// The Service of a slice that this controller manages.
 fn service_of(slice: &EndpointSlice) -> Option<ObjectKey> {
     let labels = slice.labels();
-    let is_managed = labels.get(MANAGED_BY).is_some_and(|manager| manager == MANAGER);
+    let is_managed = labels.get(ENDPOINT_SLICE_MANAGED_BY).is_some_and(|manager| manager == MANAGER);
     let name = labels.get(SERVICE_NAME).filter(|_| is_managed)?;
     Some(ObjectKey::namespaced(slice.namespace().unwrap_or_default(), name))
 }

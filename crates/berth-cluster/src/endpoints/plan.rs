@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use berth_apimachinery::well_known::{ENDPOINT_SLICE_MANAGED_BY, SERVICE_NAME};
 use k8s_openapi::api::core::v1::{Container, ObjectReference, Pod, Service, ServicePort};
 use k8s_openapi::api::discovery::v1::{Endpoint, EndpointConditions, EndpointPort, EndpointSlice};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -12,12 +13,8 @@ use kube::ResourceExt;
 use crate::job::facts::{is_deleted, is_terminated};
 use crate::replicas::owned_by;
 
-/// Label with the program that manages a slice.
-pub const MANAGED_BY: &str = "endpointslice.kubernetes.io/managed-by";
-/// Value of [`MANAGED_BY`] for this controller, as upstream.
+/// Value of [`ENDPOINT_SLICE_MANAGED_BY`] for this controller, as upstream.
 pub const MANAGER: &str = "endpointslice-controller.k8s.io";
-/// Label with the name of a slice's Service.
-pub const SERVICE_NAME: &str = "kubernetes.io/service-name";
 /// Label of slices of headless Services.
 const HEADLESS: &str = "service.kubernetes.io/headless";
 /// Maximum number of endpoints in a slice, upstream's default.
@@ -203,7 +200,7 @@ fn labels(service: &Service) -> BTreeMap<String, String> {
     let mut labels = service.labels().clone();
     labels.remove(HEADLESS);
     labels.insert(SERVICE_NAME.to_owned(), service.name_any());
-    labels.insert(MANAGED_BY.to_owned(), MANAGER.to_owned());
+    labels.insert(ENDPOINT_SLICE_MANAGED_BY.to_owned(), MANAGER.to_owned());
     if service.spec.as_ref().and_then(|spec| spec.cluster_ip.as_deref()) == Some("None") {
         labels.insert(HEADLESS.to_owned(), String::new());
     }
@@ -369,7 +366,7 @@ mod tests {
             "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
             "metadata": {
                 "generateName": "web-", "namespace": "default",
-                "labels": {"team": "a", SERVICE_NAME: "web", MANAGED_BY: MANAGER},
+                "labels": {"team": "a", SERVICE_NAME: "web", ENDPOINT_SLICE_MANAGED_BY: MANAGER},
                 "ownerReferences": [{"apiVersion": "v1", "kind": "Service", "name": "web", "uid": "s",
                     "controller": true, "blockOwnerDeletion": true}],
             },

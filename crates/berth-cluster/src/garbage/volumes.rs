@@ -9,15 +9,13 @@
 
 use std::fmt::Debug;
 
+use berth_apimachinery::well_known::{CLAIM_PROTECTION, VOLUME_PROTECTION};
 use berth_runtime::{Action, Cache, Error, Index, Manager, ObjectKey, Reconciler, is_conflict, is_not_found};
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
 use kube::api::{ListParams, Patch, PatchParams};
 use kube::{Api, Client, ResourceExt};
 use serde::de::DeserializeOwned;
 use serde_json::json;
-
-const CLAIM_FINALIZER: &str = "kubernetes.io/pvc-protection";
-const VOLUME_FINALIZER: &str = "kubernetes.io/pv-protection";
 
 /// Adds the controllers that protect claims and volumes.
 pub fn install(manager: &mut Manager) {
@@ -75,7 +73,7 @@ impl Reconciler for Claims {
             is_used = pods.iter().any(|pod| has_node(pod) && claims_of(pod).contains(&key));
         }
         let api = Api::namespaced(self.client.clone(), &key.namespace);
-        protect(&api, &self.claims, &claim, CLAIM_FINALIZER, is_used).await
+        protect(&api, &self.claims, &claim, CLAIM_PROTECTION, is_used).await
     }
 }
 
@@ -89,7 +87,7 @@ impl Reconciler for Volumes {
         let Some(volume) = self.volumes.get(&key) else { return Ok(Action::Wait) };
         let is_used = volume.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Bound");
         let api = Api::all(self.client.clone());
-        protect(&api, &self.volumes, &volume, VOLUME_FINALIZER, is_used).await
+        protect(&api, &self.volumes, &volume, VOLUME_PROTECTION, is_used).await
     }
 }
 

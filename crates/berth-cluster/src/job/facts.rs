@@ -1,5 +1,6 @@
 //! Facts about Jobs and Pods that the Job controller needs.
 
+use berth_apimachinery::well_known::COMPLETION_INDEX;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::batch::v1::{Job, JobCondition};
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
@@ -7,8 +8,6 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 /// Finalizer that holds a pod until the Job has counted it.
 pub const TRACKING_FINALIZER: &str = "batch.kubernetes.io/job-tracking";
-/// Annotation and label with a pod's completion index.
-pub const COMPLETION_INDEX: &str = "batch.kubernetes.io/job-completion-index";
 /// Annotation with the number of earlier failures of the pod's index that count towards
 /// `backoffLimitPerIndex`.
 pub const INDEX_FAILURE_COUNT: &str = "batch.kubernetes.io/job-index-failure-count";

@@ -1,13 +1,12 @@
 //! Builds the pods of a Job: its template with the Job's labels, the completion index and the
 //! tracking finalizer.
 
+use berth_apimachinery::well_known::COMPLETION_INDEX;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{Container, EnvVar, EnvVarSource, ObjectFieldSelector, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 
-use super::facts::{
-    COMPLETION_INDEX, INDEX_FAILURE_COUNT, INDEX_IGNORED_FAILURE_COUNT, TRACKING_FINALIZER, is_indexed, job_spec,
-};
+use super::facts::{INDEX_FAILURE_COUNT, INDEX_IGNORED_FAILURE_COUNT, TRACKING_FINALIZER, is_indexed, job_spec};
 
 /// Environment variable with the completion index.
 const INDEX_VARIABLE: &str = "JOB_COMPLETION_INDEX";

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use berth_apimachinery::well_known::COMPLETION_INDEX;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::batch::v1::{Job, JobStatus};
 use k8s_openapi::api::core::v1::Pod;
@@ -12,7 +13,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde_json::{Value, json};
 
 use super::backoff::Backoff;
-use super::facts::{COMPLETION_INDEX, TRACKING_FINALIZER, finished_condition, is_active, is_tracked};
+use super::facts::{TRACKING_FINALIZER, finished_condition, is_active, is_tracked};
 use super::plan::plan;
 
 /// A simulated API server and kubelet for one Job.

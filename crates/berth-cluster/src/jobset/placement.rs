@@ -10,11 +10,12 @@ use berth_api::jobset::constants::{
     EXCLUSIVE_PLACEMENT_VIOLATION, EXCLUSIVE_TOPOLOGY, JOB_INDEX, JOB_KEY, JOBSET_NAME, NODE_SELECTOR_STRATEGY,
     PRIORITY, REPLICATED_JOB_NAME,
 };
+use berth_apimachinery::well_known::COMPLETION_INDEX;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, Pod, PodAffinity, PodAffinityTerm, PodAntiAffinity, PodCondition};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelectorRequirement, OwnerReference};
 
-use crate::job::facts::{COMPLETION_INDEX, is_deleted, is_terminated, name, stamp};
+use crate::job::facts::{is_deleted, is_terminated, name, stamp};
 
 /// Why a pod cannot be placed, or may not be made yet.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

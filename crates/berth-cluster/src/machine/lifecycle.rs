@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 
+use berth_apimachinery::well_known::{NOT_READY, UNREACHABLE};
 use berth_runtime::{Action, Cache, Clock, Error, Manager, ObjectKey, Reconciler, is_not_found};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::coordination::v1::Lease;
@@ -21,8 +22,6 @@ use crate::time::stamp;
 
 /// A Node whose Lease was not renewed for this long is Unknown.
 const GRACE: SignedDuration = SignedDuration::from_secs(LEASE_SECONDS as i64);
-const UNREACHABLE: &str = "node.kubernetes.io/unreachable";
-const NOT_READY: &str = "node.kubernetes.io/not-ready";
 /// Taints of shortages, by condition.
 const PRESSURES: [(&str, &str); 3] = [
     ("MemoryPressure", "node.kubernetes.io/memory-pressure"),

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use berth_api::berth::NodePool;
+use berth_apimachinery::well_known;
 use berth_pod_runtime::{MachineFacts, Margin};
 use k8s_openapi::api::core::v1::{Node, NodeAddress, NodeDaemonEndpoints, NodeSpec, NodeStatus, NodeSystemInfo, Taint};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
@@ -116,13 +117,13 @@ impl Registration<'_> {
         let facts = self.facts;
         let instance_type = facts.instance_type.as_deref().unwrap_or(INSTANCE_TYPE);
         let mut labels: BTreeMap<String, String> = [
-            ("kubernetes.io/hostname", self.name),
-            ("kubernetes.io/arch", &facts.architecture),
-            ("kubernetes.io/os", "linux"),
-            ("beta.kubernetes.io/arch", &facts.architecture),
-            ("beta.kubernetes.io/os", "linux"),
-            ("node.kubernetes.io/instance-type", instance_type),
-            ("beta.kubernetes.io/instance-type", instance_type),
+            (well_known::HOSTNAME, self.name),
+            (well_known::ARCH, &facts.architecture),
+            (well_known::OS, "linux"),
+            (well_known::ARCH_BETA, &facts.architecture),
+            (well_known::OS_BETA, "linux"),
+            (well_known::INSTANCE_TYPE, instance_type),
+            (well_known::INSTANCE_TYPE_BETA, instance_type),
             (RUNTIME_LABEL, PROCESS),
         ]
         .into_iter()
@@ -132,7 +133,7 @@ impl Registration<'_> {
         if let Some(pool) = self.pool {
             labels.insert(POOL_LABEL.to_owned(), pool.name_any());
             if let Some(zone) = pool.spec.zones.first() {
-                labels.insert("topology.kubernetes.io/zone".to_owned(), zone.clone());
+                labels.insert(well_known::ZONE.to_owned(), zone.clone());
             }
             labels.extend(pool.spec.labels.clone());
         }

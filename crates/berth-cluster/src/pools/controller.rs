@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use berth_api::berth::{NodePool, NodePoolStatus};
+use berth_apimachinery::well_known;
 use berth_runtime::{
     Action, Cache, Clock, Error, Index, Manager, ObjectKey, Reconciler, is_already_exists, is_not_found,
 };
@@ -104,7 +105,7 @@ impl PoolReconciler {
             let known = nodes.iter().find(|node| node.name_any() == *name);
             // Others' taints (a removal, a cordon) stay.
             let others = known.and_then(|node| node.spec.as_ref()?.taints.clone()).unwrap_or_default();
-            let kept: Vec<_> = others.into_iter().filter(|taint| taint.key != "node.kubernetes.io/not-ready").collect();
+            let kept: Vec<_> = others.into_iter().filter(|taint| taint.key != well_known::NOT_READY).collect();
             let kept = if kept.is_empty() { taints(pool, &self.site, true) } else { kept };
             self.patch_taints(name, None, &kept).await?;
         }

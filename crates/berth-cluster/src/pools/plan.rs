@@ -12,6 +12,7 @@ use berth_api::berth::{
     ACCELERATORS_AT_ANNOTATION, Instance, LocationPolicy, NodePool, NodePoolStatus, READY_AT_ANNOTATION,
     RESIZE_REQUEST_LABEL,
 };
+use berth_apimachinery::well_known::{self, NOT_READY};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{Node, Taint};
 use kube::ResourceExt;
@@ -95,8 +96,8 @@ pub fn plan(
         .collect();
     groups.extend(orphaned.iter().map(|group| (group.as_deref(), 0, None)));
 
-    for (group, wanted, zone) in groups {
     // Order what a group lacks, and remove what it has too many of.
+    for (group, wanted, zone) in groups {
         let here: Vec<&Arc<Node>> = alive.iter().copied().filter(|node| request_of(node) == group).collect();
         let creating = status.creating.iter().filter(|instance| instance.resize_request.as_deref() == group).count();
         let have = here.len() + creating;
@@ -140,8 +141,8 @@ pub fn plan(
     let removed: BTreeSet<&String> = plan.remove.iter().collect();
     alive.retain(|node| !removed.contains(&node.name_any()));
 
-    let mut due: Vec<Timestamp> = Vec::new();
     // Machines that have started register their nodes.
+    let mut due: Vec<Timestamp> = Vec::new();
     let mut arrived = Vec::new();
     for instance in &status.creating {
         let registers = later(instance.ordered_at.0, start_up);
@@ -160,8 +161,8 @@ pub fn plan(
     }
     status.creating.retain(|instance| !arrived.contains(&instance.name));
 
-    let (_, complete) = resources_with_accelerators(pool);
     // Nodes become ready, and show their accelerators, when their delays are over.
+    let (_, complete) = resources_with_accelerators(pool);
     let is_complete = |node: &Node| {
         let allocatable = node.status.as_ref().and_then(|status| status.allocatable.as_ref());
         complete.keys().all(|resource| allocatable.is_some_and(|known| known.contains_key(resource)))
@@ -173,7 +174,7 @@ pub fn plan(
         }
         let ready_at = annotated_time(existing, READY_AT_ANNOTATION);
         let complete_at = annotated_time(existing, ACCELERATORS_AT_ANNOTATION);
-        if has_taint(existing, NOT_READY_TAINT) && is_starting(existing) {
+        if has_taint(existing, NOT_READY) && is_starting(existing) {
             match ready_at {
                 Some(at) if at > now => due.push(at),
                 at => plan.become_ready.push((existing.name_any(), at.unwrap_or(now))),
@@ -195,8 +196,8 @@ pub fn plan(
             ready_nodes += 1;
         }
     }
-    status.nodes = i32::try_from(alive.len() + plan.register.len()).unwrap_or(i32::MAX);
     // The status counts the nodes as this plan leaves them.
+    status.nodes = i32::try_from(alive.len() + plan.register.len()).unwrap_or(i32::MAX);
     status.ready_nodes = ready_nodes;
     status.observed_generation = pool.metadata.generation;
     plan.status = status;
@@ -228,8 +229,6 @@ fn retainted(node: &Node, site: &Site) -> Option<Vec<Taint>> {
     }
     Some(taints)
 }
-
-const NOT_READY_TAINT: &str = "node.kubernetes.io/not-ready";
 
 /// The request a node was ordered for.
 pub fn request_of(node: &Node) -> Option<&str> {
@@ -277,8 +276,7 @@ fn next_zone(pool: &NodePool, alive: &[&Arc<Node>], creating: &[Instance], site:
         return zones[0].clone();
     }
     let count = |zone: &str| {
-        let standing =
-            alive.iter().filter(|node| node.labels().get("topology.kubernetes.io/zone").is_some_and(|z| z == zone));
+        let standing = alive.iter().filter(|node| node.labels().get(well_known::ZONE).is_some_and(|z| z == zone));
         standing.count() + creating.iter().filter(|instance| instance.zone == zone).count()
     };
     zones.iter().min_by_key(|zone| count(zone)).unwrap_or(&zones[0]).clone()
@@ -361,7 +359,7 @@ mod tests {
         pool.status = Some(first.status);
         let second = plan(&pool, &[], &BTreeMap::new(), &site(), at(60));
         assert_eq!((second.register.len(), second.status.creating.len(), second.due), (1, 0, Some(at(70))));
-        assert!(has_taint(&second.register[0], NOT_READY_TAINT));
+        assert!(has_taint(&second.register[0], NOT_READY));
         let node = Arc::new(second.register[0].clone());
         pool.status = Some(second.status);
         let third = plan(&pool, std::slice::from_ref(&node), &BTreeMap::new(), &site(), at(70));

@@ -9,6 +9,7 @@ use berth_api::berth::{
     ACCELERATORS_AT_ANNOTATION, MachineType, NodePool, Provisioning, READY_AT_ANNOTATION, RESIZE_REQUEST_LABEL,
     allocatable_cpu_milli, allocatable_memory_bytes, machine_type,
 };
+use berth_apimachinery::well_known;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{
     Node, NodeAddress, NodeCondition, NodeDaemonEndpoints, NodeSpec, NodeStatus, NodeSystemInfo, Taint,
@@ -151,7 +152,7 @@ pub fn taints(pool: &NodePool, site: &Site, is_ready: bool) -> Vec<Taint> {
         add(SIMULATED_TAINT, "true");
     }
     if !is_ready {
-        taints.push(taint("node.kubernetes.io/not-ready", "", "NoSchedule"));
+        taints.push(taint(well_known::NOT_READY, "", "NoSchedule"));
     }
     taints
 }
@@ -202,17 +203,17 @@ fn labels(pool: &NodePool, machine: &Machine, region: &str, zone: &str, name: &s
         }
     }
     for (label, value) in [
-        ("topology.kubernetes.io/zone", zone),
-        ("topology.kubernetes.io/region", region),
-        ("failure-domain.beta.kubernetes.io/zone", zone),
-        ("failure-domain.beta.kubernetes.io/region", region),
-        ("node.kubernetes.io/instance-type", machine_name),
-        ("beta.kubernetes.io/instance-type", machine_name),
-        ("kubernetes.io/arch", &machine.architecture),
-        ("kubernetes.io/os", "linux"),
-        ("beta.kubernetes.io/arch", &machine.architecture),
-        ("beta.kubernetes.io/os", "linux"),
-        ("kubernetes.io/hostname", name),
+        (well_known::ZONE, zone),
+        (well_known::REGION, region),
+        (well_known::ZONE_BETA, zone),
+        (well_known::REGION_BETA, region),
+        (well_known::INSTANCE_TYPE, machine_name),
+        (well_known::INSTANCE_TYPE_BETA, machine_name),
+        (well_known::ARCH, &machine.architecture),
+        (well_known::OS, "linux"),
+        (well_known::ARCH_BETA, &machine.architecture),
+        (well_known::OS_BETA, "linux"),
+        (well_known::HOSTNAME, name),
     ] {
         set(label, value);
     }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use berth_apimachinery::well_known;
 use berth_runtime::{Action, Cache, Clock, Error, EventType, Index, Manager, ObjectKey, Reconciler, Recorder};
 use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::{Deployment, DeploymentCondition, DeploymentStatus, ReplicaSet, ReplicaSetSpec};
@@ -24,7 +25,7 @@ const DESIRED_REPLICAS: &str = "deployment.kubernetes.io/desired-replicas";
 const MAX_REPLICAS: &str = "deployment.kubernetes.io/max-replicas";
 /// Annotations that are not copied from a Deployment to its ReplicaSets.
 const OWN_ANNOTATIONS: [&str; 6] = [
-    "kubectl.kubernetes.io/last-applied-configuration",
+    well_known::LAST_APPLIED,
     "deprecated.deployment.rollback.to",
     REVISION,
     REVISION_HISTORY,

@@ -8,6 +8,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use berth_apimachinery::well_known;
 use berth_runtime::{Cache, Error, Index, ObjectKey};
 use k8s_openapi::api::apps::v1::ControllerRevision;
 use k8s_openapi::api::core::v1::PodTemplateSpec;
@@ -84,7 +85,7 @@ where
     let mut labels = wanted.template.metadata.as_ref().and_then(|it| it.labels.clone()).unwrap_or_default();
     labels.insert(wanted.hash_label.to_owned(), wanted.hash.to_owned());
     let mut annotations = owner.annotations().clone();
-    annotations.remove("kubectl.kubernetes.io/last-applied-configuration");
+    annotations.remove(well_known::LAST_APPLIED);
     ControllerRevision {
         metadata: ObjectMeta {
             name: Some(revision_name(owner, wanted.hash)),

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use berth_apimachinery::int_or_string;
+use berth_apimachinery::well_known::POD_INDEX;
 use berth_runtime::{Action, Cache, Clock, Error, EventType, Index, Manager, ObjectKey, Reconciler, Recorder};
 use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::{ControllerRevision, StatefulSet, StatefulSetStatus};
@@ -36,8 +37,6 @@ const REVISION: &str = "controller-revision-hash";
 const HASH: &str = "controller.kubernetes.io/hash";
 /// Label with the pod's name.
 const POD_NAME: &str = "statefulset.kubernetes.io/pod-name";
-/// Label with the pod's ordinal.
-const POD_INDEX: &str = "apps.kubernetes.io/pod-index";
 
 /// The next writes for a StatefulSet.
 #[derive(Clone, Debug, Default, PartialEq)]

@@ -1,5 +1,7 @@
 //! Why a pod does not fit on a node, in kube-scheduler's order and words.
 
+use berth_apimachinery::well_known;
+
 use super::matching::{matches_node_affinity, untolerated};
 use super::{NodeState, PodInfo, Resources};
 
@@ -104,7 +106,7 @@ impl std::fmt::Display for Unfit {
 pub fn fits(pod: &PodInfo, node: &NodeState, reserved: &Resources) -> Result<(), Vec<Unfit>> {
     let is_blind = pod.tolerations().iter().any(|t| {
         t.operator.as_deref() == Some("Exists")
-            && matches!(t.key.as_deref(), Some("node.kubernetes.io/unschedulable") | Some("") | None)
+            && matches!(t.key.as_deref(), Some(well_known::UNSCHEDULABLE) | Some("") | None)
     });
     if node.is_unschedulable() && !is_blind {
         return Err(vec![Unfit::Unschedulable]);

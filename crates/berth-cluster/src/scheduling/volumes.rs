@@ -8,6 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use berth_apimachinery::well_known;
 use berth_runtime::ObjectKey;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
 use k8s_openapi::api::storage::v1::StorageClass;
@@ -22,12 +23,7 @@ use crate::storage::facts::{
 use crate::storage::matching::{self, Place, Search};
 
 /// Labels of volumes that can be reached in some zones or regions only.
-const ZONE_LABELS: [&str; 4] = [
-    "topology.kubernetes.io/zone",
-    "topology.kubernetes.io/region",
-    "failure-domain.beta.kubernetes.io/zone",
-    "failure-domain.beta.kubernetes.io/region",
-];
+const ZONE_LABELS: [&str; 4] = [well_known::ZONE, well_known::REGION, well_known::ZONE_BETA, well_known::REGION_BETA];
 
 /// Claims, volumes and storage classes.
 #[derive(Clone, Debug, Default)]

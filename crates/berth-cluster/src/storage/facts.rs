@@ -1,6 +1,7 @@
 //! What is written in claims, volumes and storage classes, under Kubernetes' names.
 
 use berth_apimachinery::quantity::Quantity;
+use berth_apimachinery::well_known::{self, STORAGE_CLASS_BETA};
 use berth_runtime::ObjectKey;
 use k8s_openapi::api::core::v1::{ObjectReference, PersistentVolume, PersistentVolumeClaim, Pod};
 use k8s_openapi::api::storage::v1::StorageClass;
@@ -19,11 +20,8 @@ pub const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
 pub const PROVISIONER: &str = "volume.kubernetes.io/storage-provisioner";
 /// Older name of [`PROVISIONER`], which is still written.
 pub const PROVISIONER_BETA: &str = "volume.beta.kubernetes.io/storage-provisioner";
-/// Older form of `storageClassName`, which has precedence.
-const CLASS_BETA: &str = "volume.beta.kubernetes.io/storage-class";
 /// Annotations that make a storage class the default.
-const DEFAULT_CLASS: [&str; 2] =
-    ["storageclass.kubernetes.io/is-default-class", "storageclass.beta.kubernetes.io/is-default-class"];
+const DEFAULT_CLASS: [&str; 2] = [well_known::DEFAULT_STORAGE_CLASS, well_known::DEFAULT_STORAGE_CLASS_BETA];
 /// Provisioner of classes whose volumes an administrator creates.
 pub const NO_PROVISIONER: &str = "kubernetes.io/no-provisioner";
 
@@ -43,20 +41,20 @@ pub fn volume_annotation<'a>(volume: &'a PersistentVolume, name: &str) -> Option
 
 /// Name of the claim's storage class; empty if it has none.
 pub fn class_of_claim(claim: &PersistentVolumeClaim) -> &str {
-    annotation(&claim.metadata, CLASS_BETA)
+    annotation(&claim.metadata, STORAGE_CLASS_BETA)
         .or_else(|| claim.spec.as_ref()?.storage_class_name.as_deref())
         .unwrap_or_default()
 }
 
 /// True if the claim leaves its storage class to the cluster's default.
 pub fn wants_default_class(claim: &PersistentVolumeClaim) -> bool {
-    annotation(&claim.metadata, CLASS_BETA).is_none()
+    annotation(&claim.metadata, STORAGE_CLASS_BETA).is_none()
         && claim.spec.as_ref().is_none_or(|spec| spec.storage_class_name.is_none())
 }
 
 /// Name of the volume's storage class; empty if it has none.
 pub fn class_of_volume(volume: &PersistentVolume) -> &str {
-    annotation(&volume.metadata, CLASS_BETA)
+    annotation(&volume.metadata, STORAGE_CLASS_BETA)
         .or_else(|| volume.spec.as_ref()?.storage_class_name.as_deref())
         .unwrap_or_default()
 }

@@ -11,6 +11,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use berth_apimachinery::well_known::{self, HOSTNAME};
 use berth_runtime::{
     Action, Cache, Error, EventType, Manager, ObjectKey, Reconciler, Recorder, brief, is_already_exists, is_conflict,
     is_not_found,
@@ -36,8 +37,6 @@ pub const SIMULATED_DRIVER: &str = "simulated.berth.dev";
 const NODE: &str = "berth.dev/volume-node";
 /// Finalizer of a provisioned volume, which is removed once its folder is deleted.
 const FINALIZER: &str = "berth.dev/volume-folder";
-/// Node label with the host name. The node affinity of volumes refers to it.
-const HOSTNAME: &str = "kubernetes.io/hostname";
 
 /// Adds the controllers.
 pub fn install(manager: &mut Manager, folders: Folders) {
@@ -358,10 +357,7 @@ pub fn standard_class() -> StorageClass {
     StorageClass {
         metadata: kube::api::ObjectMeta {
             name: Some("standard".to_owned()),
-            annotations: Some(BTreeMap::from([(
-                "storageclass.kubernetes.io/is-default-class".to_owned(),
-                "true".to_owned(),
-            )])),
+            annotations: Some(BTreeMap::from([(well_known::DEFAULT_STORAGE_CLASS.to_owned(), "true".to_owned())])),
             ..Default::default()
         },
         provisioner: PROVISIONER_NAME.to_owned(),

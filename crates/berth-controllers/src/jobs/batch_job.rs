@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use berth_api::kueue::annotations;
 use berth_api::kueue::v1beta2::{PodSet, ReclaimablePod};
+use berth_apimachinery::well_known::COMPLETION_INDEX;
 use k8s_openapi::api::batch::v1::Job as BatchJob;
 use kube::ResourceExt;
 
@@ -14,8 +15,6 @@ use crate::podset::{self, PodSetError, PodSetInfo};
 
 /// Name of a Job's only pod set.
 pub const POD_SET: &str = "main";
-/// The annotation and label that hold the index of an Indexed Job's pod.
-const COMPLETION_INDEX: &str = "batch.kubernetes.io/job-completion-index";
 
 impl Job for BatchJob {
     const FRAMEWORK: &'static str = "batch/job";

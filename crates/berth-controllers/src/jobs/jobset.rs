@@ -1,18 +1,15 @@
 //! The integration of JobSet.
 
+use berth_api::jobset::constants::JOB_INDEX;
 use berth_api::jobset::v1alpha2::{JobSet, ReplicatedJob};
 use berth_api::kueue::v1beta2::{PodSet, ReclaimablePod};
+use berth_apimachinery::well_known::COMPLETION_INDEX;
 
 use super::topology::{self, Ranks};
 use super::{Finished, Job};
 use crate::conditions;
 use crate::gates::Gates;
 use crate::podset::{self, PodSetError, PodSetInfo};
-
-/// Label that holds a pod's index in its child Job.
-const COMPLETION_INDEX: &str = "batch.kubernetes.io/job-completion-index";
-/// Label that holds a child Job's index in its replicated job.
-const JOB_INDEX: &str = "jobset.sigs.k8s.io/job-index";
 
 impl Job for JobSet {
     const FRAMEWORK: &'static str = "jobset.x-k8s.io/jobset";

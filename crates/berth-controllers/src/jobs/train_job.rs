@@ -10,7 +10,9 @@
 use std::sync::Arc;
 
 use berth_api::frameworks as kinds;
+use berth_api::jobset::constants::JOB_INDEX;
 use berth_api::kueue::v1beta2::{PodSet, ReclaimablePod};
+use berth_apimachinery::well_known::COMPLETION_INDEX;
 use berth_runtime::{Cache, ControllerBuilder, Delta, ObjectKey};
 use k8s_openapi::api::core::v1::PodTemplateSpec;
 use kube::Resource;
@@ -37,9 +39,6 @@ const TRAINER: &str = "trainer";
 const NODE: &str = "node";
 /// Name of the replicated job that launches the others under MPI.
 const LAUNCHER: &str = "launcher";
-/// Labels that hold a pod's index in its child Job, and a child Job's index.
-const COMPLETION_INDEX: &str = "batch.kubernetes.io/job-completion-index";
-const JOB_INDEX: &str = "jobset.sigs.k8s.io/job-index";
 
 /// A TrainJob with the spec of its runtime, which [`Job::resolve`] reads from the cache.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use berth_api::kueue::reasons::eviction;
 use berth_api::kueue::v1beta2::{CheckState, ResourceFlavor, UnhealthyNode, Workload};
+use berth_apimachinery::well_known::{HOSTNAME, UNSCHEDULABLE};
 use berth_engine::Name;
 use berth_engine::model::{Taint, TaintEffect, Toleration};
 use jiff::Timestamp;
@@ -19,10 +20,6 @@ use crate::translate::admission::decode;
 use crate::translate::placement::{taints, tolerations};
 use crate::workload::status::{self, Eviction};
 
-/// Label that names a node in topology assignments.
-pub const HOSTNAME: &str = "kubernetes.io/hostname";
-/// Taint of a cordoned node.
-const UNSCHEDULABLE_TAINT: &str = "node.kubernetes.io/unschedulable";
 /// How long a node may be NotReady before it counts as failed, where a fixed time decides.
 const NOT_READY_FOR: Duration = Duration::from_secs(30);
 /// Condition type of pods that are terminated because their node has failed.
@@ -188,7 +185,7 @@ fn repulsion(workload: &Workload, host: &str, node: &Node, view: &View<'_>) -> R
     let spec = node.spec.as_ref();
     let mut found = taints(spec.and_then(|spec| spec.taints.as_deref()).unwrap_or_default());
     if spec.and_then(|spec| spec.unschedulable).unwrap_or(false) {
-        let (key, value) = (Name::from(UNSCHEDULABLE_TAINT), Name::from(""));
+        let (key, value) = (Name::from(UNSCHEDULABLE), Name::from(""));
         found.push(Taint { key, value, effect: TaintEffect::NoSchedule });
     }
     found.retain(|taint| taint.effect != TaintEffect::PreferNoSchedule);

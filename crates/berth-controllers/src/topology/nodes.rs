@@ -5,11 +5,12 @@ use std::sync::Arc;
 use berth_api::kueue::events;
 use berth_api::kueue::reasons::eviction;
 use berth_api::kueue::v1beta2::Workload;
+use berth_apimachinery::well_known::HOSTNAME;
 use berth_runtime::{Action, Cache, Clock, Error, EventType, Index, Manager, ObjectKey, Reconciler, Recorder};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::{Api, Client, ResourceExt};
 
-use super::health::{HOSTNAME, View, assess, assigned_hosts, ended_message, facts};
+use super::health::{View, assess, assigned_hosts, ended_message, facts};
 use super::{WorkloadPods, workload_of_pod};
 use crate::concurrent_admission::is_variant;
 use crate::configuration::Config;

@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 
 use berth_api::kueue::v1beta2 as api;
+use berth_apimachinery::well_known::HOSTNAME;
 use berth_engine::Name;
 use berth_engine::model::{Admission, PodSetAssignment, TopologyAssignment, TopologyDomain};
 
@@ -14,8 +15,6 @@ use super::placement::name;
 const SLICES_MAX: usize = 1000;
 /// Maximum number of domains in a slice.
 const DOMAINS_MAX: usize = 100_000;
-/// The level whose values are host names.
-const HOSTNAME: &str = "kubernetes.io/hostname";
 
 /// An admission in the API's form; `by_prefix` as for [`encode`].
 pub fn to_api(admission: &Admission, by_prefix: bool) -> api::Admission {

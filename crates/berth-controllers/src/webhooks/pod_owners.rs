@@ -3,6 +3,7 @@
 
 use berth_api::kueue::{annotations, labels};
 use berth_apimachinery::field::{Error, Path};
+use berth_apimachinery::well_known;
 use k8s_openapi::api::core::v1::PodSpec;
 use kube::core::ObjectMeta;
 use serde::Deserialize;
@@ -127,7 +128,7 @@ pub(super) fn default_pod_owner(
             annotations[annotations::POD_GROUP_FAST_ADMISSION] = json!("true");
             annotations[annotations::POD_GROUP_SERVING] = json!("true");
             if annotations[annotations::POD_GROUP_POD_INDEX_LABEL].is_null() {
-                annotations[annotations::POD_GROUP_POD_INDEX_LABEL] = json!("apps.kubernetes.io/pod-index");
+                annotations[annotations::POD_GROUP_POD_INDEX_LABEL] = json!(well_known::POD_INDEX);
             }
             if pods > 0 {
                 annotations[annotations::POD_GROUP_TOTAL_COUNT] = json!(pods.to_string());

@@ -7,6 +7,7 @@
 use std::time::Duration;
 
 use berth_api::berth::{EXIT_CODE_ANNOTATION, RUN_DURATION_ANNOTATION, RunDuration, SimulatedPods};
+use berth_apimachinery::well_known;
 use k8s_openapi::api::core::v1::{Container, Pod};
 use kube::ResourceExt;
 
@@ -68,7 +69,7 @@ fn resolve(duration: RunDuration, pod: &Pod, seed: u64) -> Option<Duration> {
         RunDuration::Between { min, max } => {
             let namespace = pod.namespace().unwrap_or_default();
             let owner = pod.owner_references().iter().find(|owner| owner.controller == Some(true));
-            let index = pod.annotations().get("batch.kubernetes.io/job-completion-index");
+            let index = pod.annotations().get(well_known::COMPLETION_INDEX);
             let number = match (owner, index) {
                 (Some(owner), Some(index)) => draw(seed, &["run", &namespace, &owner.kind, &owner.name, index]),
                 _ => draw(seed, &["run", &namespace, &pod.name_any()]),

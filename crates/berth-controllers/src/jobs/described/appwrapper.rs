@@ -4,6 +4,7 @@
 
 use berth_api::kueue::conditions;
 use berth_apimachinery::field::{Error, Path};
+use berth_apimachinery::well_known::COMPLETION_INDEX;
 use serde_json::{Value, json};
 
 use super::{Description, Group, Injection, integer, kubeflow, ray, true_condition};
@@ -39,9 +40,6 @@ pub const APP_WRAPPER: Description = Description {
         Err(message) => vec![Error::invalid(&path.child("components"), Value::Null, message)],
     },
 };
-
-/// Label that holds the index of a batch Job's pod.
-const COMPLETION_INDEX: &str = "batch.kubernetes.io/job-completion-index";
 
 /// The pod groups of each component.
 fn components(spec: &Value) -> Result<Vec<Vec<Group>>, String> {
