@@ -630,6 +630,28 @@ async fn a_memory_kill_is_reported_and_a_full_volume_evicts() {
         .await;
 }
 
+#[tokio::test(start_paused = true)]
+async fn the_kubelet_of_simulated_nodes_leaves_the_pods_of_other_nodes_alone() {
+    let machine = Machine::new().await;
+    machine.pod(json!({"containers": [{"name": "c"}]})).await;
+    let install = |manager: &mut Manager| {
+        simulated::install(manager, SimulatedPods::default(), 1, BTreeSet::from([NODE.to_owned()]));
+    };
+    let until = async {
+        machine.sleep(60).await;
+        // The node stops being ready, and is ready again.
+        let nodes: Api<Node> = Api::all(machine.client());
+        for status in ["False", "True"] {
+            let patch = Patch::Merge(json!({"status": {"conditions": [{"type": "Ready", "status": status}]}}));
+            nodes.patch_status(NODE, &PatchParams::default(), &patch).await.unwrap();
+            machine.sleep(60).await;
+        }
+        let status = machine.status().await.unwrap();
+        assert_eq!((status.phase.as_deref(), status.container_statuses), (Some("Pending"), None));
+    };
+    machine.run_kubelet(install, until).await;
+}
+
 /// What both kinds of nodes must agree on: phase and reason; state, restarts and readiness of the
 /// containers; value and reason of the conditions.
 fn outcome(status: &PodStatus) -> Value {
