@@ -130,8 +130,14 @@ impl Node {
             };
             let pod = Pod::new(folder, launch, self.changes.clone());
             self.pods.lock().insert(uid, pod.clone());
-            adopted
-                .push(async move { if is_alive(&pod.folder) { pod.follow(None).await } else { pod.clean_up().await } });
+            let node = self.clone();
+            adopted.push(async move {
+                if is_alive(&pod.folder) {
+                    node.resume(&pod).await;
+                } else {
+                    pod.clean_up().await;
+                }
+            });
         }
         futures::future::join_all(adopted).await;
         let _ = tokio::task::spawn_blocking(move || sandbox::empty_trash(&trash)).await;

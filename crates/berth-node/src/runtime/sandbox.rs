@@ -62,8 +62,12 @@ impl Node {
             Err(error) => return Err(error),
         };
         pod.follow(child).await;
-        self.connect(&pod).await?;
-        Ok(pod)
+        let connected = self.connect(&pod).await;
+        if connected.is_err() {
+            // No container may start without the network. The next attempt begins afresh.
+            pod.set_unready();
+        }
+        connected.map(|()| pod)
     }
 
     /// One operation on the sandbox of a pod at a time.
@@ -101,6 +105,18 @@ impl Node {
             host_root: self.found.host_root,
             pids_max: self.options.pids_max,
             machine_memory_bytes: isolation::machine_memory_bytes(),
+        }
+    }
+
+    /// Follows the supervisor of a pod that a former process started. That process may have ended
+    /// before it had connected the pod to the network.
+    pub(super) async fn resume(&self, pod: &Arc<Pod>) {
+        pod.follow(None).await;
+        if pod.state().containers.is_empty()
+            && let Err(error) = self.connect(pod).await
+        {
+            tracing::warn!(pod = %pod.uid(), %error, "cannot connect a pod to the network: it is started again");
+            pod.set_unready();
         }
     }
 
