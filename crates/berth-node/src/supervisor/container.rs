@@ -120,6 +120,7 @@ async fn launch(
     }
     let live = Rc::new(Live {
         config: config.clone(),
+        limits: Cell::new(config.limits),
         pid: helper.pid,
         handle: helper.handle,
         group,

@@ -11,6 +11,7 @@
 mod container;
 mod exec;
 mod kill;
+mod limits;
 mod output;
 mod pod;
 mod serve;

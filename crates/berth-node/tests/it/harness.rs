@@ -22,6 +22,10 @@ impl Images for HostImages {
         let reference = request.reference.clone();
         Box::pin(async move { Ok(Image { reference, id: "host".to_owned(), ..Image::default() }) })
     }
+
+    fn needs_pull<'a>(&'a self, _: &'a ImageRequest) -> BoxFuture<'a, bool> {
+        Box::pin(std::future::ready(false))
+    }
 }
 
 /// A runtime whose pods and folder go with it.

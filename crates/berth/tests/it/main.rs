@@ -21,3 +21,4 @@ mod restart;
 mod rights;
 mod scenarios;
 mod training;
+mod usage;

@@ -156,14 +156,14 @@ impl Reconciler for Kubelet {
             Step::Write { status, events } => {
                 if self.writer.status(&pod, &status).await? {
                     for event in events {
-                        self.recorder.event(pod.as_ref(), event.kind, event.reason, &event.message);
+                        self.recorder.event_about(event.regarding(&pod), event.kind, event.reason, &event.message);
                     }
                 }
                 // The watch event of this write triggers the next step.
                 Ok(Action::Wait)
             }
             Step::Held(event) => {
-                self.recorder.event(pod.as_ref(), event.kind, event.reason, &event.message);
+                self.recorder.event_about(event.regarding(&pod), event.kind, event.reason, &event.message);
                 Ok(Action::Wait)
             }
             Step::Remove => {
