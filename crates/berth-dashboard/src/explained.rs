@@ -258,7 +258,7 @@ fn finding(html: &mut Html, finding: &Finding) {
             (None, Some(maximum)) => format!("{} never allows more than {maximum}", quota.short_at),
             (None, None) => String::new(),
         };
-        html.line("div", "quiet", format_args!("{}: {} asked, {bound}", quota.resource, quota.asked.0));
+        html.line("div", "quiet", format_args!("{}: {} requested, {bound}", quota.resource, quota.asked.0));
         if let Some(policy) = &quota.preemption_forbidden_by {
             let text = format!("No workload is preempted for it: it would borrow, and {policy} is Never.");
             html.line("div", "quiet", text);
@@ -295,7 +295,7 @@ fn topology(html: &mut Html, topology: &TopologyFinding) {
 fn shortage(html: &mut Html, shortage: &Shortage) {
     html.line("h3", "", format_args!("{} of flavor {}", shortage.resource, shortage.flavor));
     let text =
-        format!("{} asked for pod set {}, {} available.", shortage.asked.0, shortage.pod_set, shortage.available);
+        format!("{} requested for pod set {}, {} available.", shortage.asked.0, shortage.pod_set, shortage.available);
     html.line("p", "", text);
     let columns =
         ["Level", "", "#Nominal", "#With what is lent to it", "#In use", "#Available", "#May borrow", "#Lends"];
