@@ -4,8 +4,8 @@
 //! Every figure is of the engine alone: events and cycles in memory, no API, no translation of
 //! objects.
 
+mod cluster;
 mod measure;
-mod platform;
 
 use std::hint::black_box;
 use std::time::Duration;
@@ -15,8 +15,8 @@ use berth_engine::model::{BorrowWithinCohort, Cohort, PreemptionPolicies, Preemp
 use berth_engine::{Event, FairSharing};
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 
+use cluster::{Platform, job, queue};
 use measure::timed;
-use platform::{Platform, job, queue};
 
 /// The allocator `berth` runs on.
 #[global_allocator]

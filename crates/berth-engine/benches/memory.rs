@@ -1,7 +1,7 @@
 //! What a waiting workload takes in memory, and what the hot path allocates: printed, not timed.
 
 #[expect(dead_code, reason = "nothing is admitted here but in one cycle")]
-mod platform;
+mod cluster;
 
 use std::alloc::System;
 
@@ -9,7 +9,7 @@ use berth_engine::Event;
 use berth_engine::model::Workload;
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 
-use platform::{Platform, job, queue};
+use cluster::{Platform, job, queue};
 
 #[global_allocator]
 static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;

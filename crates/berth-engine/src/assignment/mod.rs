@@ -5,9 +5,9 @@
 //! can use at all, and [`reduce`] looks for a smaller number of pods. An assignment changes
 //! nothing; the cycle acts on it.
 
-mod asked;
 pub(crate) mod filter;
 pub(crate) mod reduce;
+mod requested;
 mod scan;
 pub(crate) mod search;
 
@@ -26,7 +26,7 @@ use crate::topology::Places;
 use crate::world::World;
 use crate::world::record::PodSetInfo;
 
-pub(crate) use asked::{AskedPodSet, asked_pod_set};
+pub(crate) use requested::{AskedPodSet, asked_pod_set};
 pub(crate) use scan::ScanState;
 
 /// The request for an assignment.

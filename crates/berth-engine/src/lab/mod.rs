@@ -5,7 +5,7 @@
 //! benches ask them separately, of the same code, and nothing is decided. Nothing here changes an
 //! engine, except where the name says so ([`Lab::add_usage`], [`Lab::hide`]).
 
-mod questions;
+mod functions;
 mod topology;
 mod waiting;
 mod workloads;
@@ -28,7 +28,7 @@ use crate::{Amount, Engine, text};
 /// Amounts per flavor and resource.
 pub type FlavorAmounts = BTreeMap<(Name, Name), i64>;
 
-pub use questions::*;
+pub use functions::*;
 pub use topology::{GivenPodSet, PodsInDomain, ToPlace};
 pub use waiting::NotQueued;
 pub use workloads::PodSetTotal;

@@ -4,14 +4,14 @@
 //! [`share`] derives the dominant resource share from it (§10.1); [`imagined`] computes usage with
 //! some of it removed.
 
-mod imagined;
+mod assumed;
 pub(crate) mod share;
 pub(crate) mod tree;
 
 #[cfg(test)]
 mod properties;
 
-pub(crate) use imagined::Imagined;
+pub(crate) use assumed::Imagined;
 pub(crate) use share::Share;
 pub(crate) use tree::{NodeQuota, QuotaTree};
 

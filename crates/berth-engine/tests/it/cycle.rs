@@ -3,7 +3,7 @@
 use berth_engine::model::{Admission, PodSetAssignment, WorkloadKey};
 use berth_engine::{Event, Name, Verdict};
 
-use crate::platform::{Platform, job, queue};
+use crate::cluster::{Platform, job, queue};
 
 #[test]
 fn own_quota_goes_before_borrowing_and_borrowing_before_nothing_left() {

@@ -9,7 +9,7 @@ use berth_engine::{
     Preemptible, SearchOutcome, Standing, TopologyProblem, Verdict, VictimFate, text,
 };
 
-use crate::platform::{HOSTNAME, Platform, job, queue};
+use crate::cluster::{HOSTNAME, Platform, job, queue};
 
 fn explain(platform: &mut Platform, name: &str) -> Explanation {
     let now = platform.now;

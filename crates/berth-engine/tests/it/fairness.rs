@@ -5,7 +5,7 @@ use std::time::Duration;
 use berth_engine::model::{AdmissionScope, PreemptionPolicy};
 use berth_engine::{AdmissionFairSharing, Event, FairSharing, QuotaCheckStrategy};
 
-use crate::platform::{Platform, job, queue};
+use crate::cluster::{Platform, job, queue};
 
 #[test]
 fn the_queue_that_uses_least_of_the_cohort_goes_first() {

@@ -6,7 +6,7 @@ use berth_engine::model::{
 };
 use berth_engine::{Amount, Name};
 
-use crate::platform::{Job, Platform, Queue, job, queue};
+use crate::cluster::{Job, Platform, Queue, job, queue};
 
 #[test]
 fn flavors_are_tried_in_order() {

@@ -6,7 +6,7 @@ use berth_engine::model::{
 };
 use berth_engine::{Amount, FairSharing, FeatureGates, Name, RequeuingTimestamp};
 
-use crate::platform::{Job, Platform, Queue, job, queue};
+use crate::cluster::{Job, Platform, Queue, job, queue};
 
 /// Platforms with a gate on and off.
 fn both(change: impl Fn(&mut FeatureGates) -> &mut bool) -> [Platform; 2] {
@@ -162,7 +162,7 @@ fn an_entry_whose_victims_are_claimed_is_recomputed_or_skipped() {
         platform.submit(job("guest", "c", 4)).settle();
         platform.submit(job("one", "a", 2).created(1)).submit(job("two", "b", 2).created(2));
         let outcome = platform.decide();
-        (crate::platform::plan_lines(&outcome).swap_remove(1), outcome.skipped_preemptions.len())
+        (crate::cluster::plan_lines(&outcome).swap_remove(1), outcome.skipped_preemptions.len())
     });
     let overlaps = "Workload has overlapping preemption targets with another workload";
     assert_eq!(

@@ -5,7 +5,7 @@ use std::time::Duration;
 use berth_engine::model::PreemptionPolicy;
 use berth_engine::{Event, Name, Verdict};
 
-use crate::platform::{Platform, job, queue};
+use crate::cluster::{Platform, job, queue};
 
 /// Writes down that hosts have failed, and what is decided once the second pass is due.
 fn fail(platform: &mut Platform, name: &str, hosts: &[&str]) -> Vec<String> {
@@ -34,7 +34,7 @@ fn a_broken_slice_is_mended_in_its_own_domain_or_not_at_all() {
 #[test]
 fn of_layers_the_innermost_that_is_broken_decides_where_the_pods_go() {
     let mut platform = Platform::new();
-    platform.topology("blocks", &["block", "rack", crate::platform::HOSTNAME]);
+    platform.topology("blocks", &["block", "rack", crate::cluster::HOSTNAME]);
     platform
         .flavor_with("gpu", |flavor| flavor.topology = Some(Name::from("blocks")))
         .queue(queue("a").flavor("gpu", 9));

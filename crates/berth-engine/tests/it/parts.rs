@@ -5,7 +5,7 @@ use std::time::Duration;
 use berth_engine::model::{CheckState, CheckStatus, StopPolicy};
 use berth_engine::{CycleOutcome, CycleResult, Event, Name, Verdict};
 
-use crate::platform::{Platform, job, plan_lines, queue};
+use crate::cluster::{Platform, job, plan_lines, queue};
 
 /// Three queues without a cohort, with a job each; `change` is made to each queue.
 fn three(platform: &mut Platform, flavor: &str) {

@@ -7,7 +7,7 @@ use berth_engine::model::{
     Toleration, TopologyMode,
 };
 
-use crate::platform::{HOSTNAME, Job, Platform, job, queue};
+use crate::cluster::{HOSTNAME, Job, Platform, job, queue};
 
 const BLOCKS: [&str; 3] = ["block", "rack", HOSTNAME];
 

@@ -2,7 +2,7 @@
 
 use berth_engine::model::{BorrowWithinCohort, ClusterQueue, PreemptionPolicy};
 
-use crate::platform::{Platform, job, queue};
+use crate::cluster::{Platform, job, queue};
 
 fn reclaims(queue: &mut ClusterQueue) {
     queue.preemption.reclaim_within_cohort = PreemptionPolicy::Any;

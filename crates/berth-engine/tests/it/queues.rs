@@ -3,7 +3,7 @@
 use berth_engine::Event;
 use berth_engine::model::{Eviction, PreemptionPolicy, QueueingStrategy, Time, WorkloadKey};
 
-use crate::platform::{Platform, job, queue};
+use crate::cluster::{Platform, job, queue};
 
 fn one_queue(strategy: QueueingStrategy) -> Platform {
     let mut platform = Platform::new();

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use berth_engine::model::{NodePod, PodTemplate, ResourceFlavor};
 use berth_engine::{Event, Name};
 
-use crate::platform::{HOSTNAME, Platform, job, queue};
+use crate::cluster::{HOSTNAME, Platform, job, queue};
 
 fn two_racks() -> Platform {
     let mut platform = Platform::new();

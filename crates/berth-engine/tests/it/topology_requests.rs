@@ -3,7 +3,7 @@
 use berth_engine::model::{ClusterQueue, FlavorQuotas, Quota, ResourceGroup, TopologyMode, Workload};
 use berth_engine::{Amount, Name};
 
-use crate::platform::{HOSTNAME, Job, Platform, job, queue};
+use crate::cluster::{HOSTNAME, Job, Platform, job, queue};
 
 /// A group of one resource and one flavor.
 fn group(resource: &str, flavor: &str, amount: i64) -> impl FnOnce(&mut ClusterQueue) {

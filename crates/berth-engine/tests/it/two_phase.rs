@@ -9,7 +9,7 @@ use berth_engine::model::{
 };
 use berth_engine::{Event, Name, Verdict};
 
-use crate::platform::{Platform, job, queue};
+use crate::cluster::{Platform, job, queue};
 
 const PROVISIONING: &str = "kueue.x-k8s.io/provisioning-request";
 

@@ -4,7 +4,7 @@
 use berth_engine::model::{ConcurrentAdmissionPolicy, Variant, WorkloadKey};
 use berth_engine::{Name, NotQueued, Standing};
 
-use crate::platform::{Job, Platform, Queue, job, queue};
+use crate::cluster::{Job, Platform, Queue, job, queue};
 
 /// A platform with concurrent admission and two flavors, the better one first.
 fn platform(last_acceptable: Option<&str>, better: i64) -> Platform {
