@@ -286,7 +286,7 @@ fn topology(html: &mut Html, topology: &TopologyFinding) {
             html.line("li", "", text);
         }
         for excluded in &topology.excluded {
-            let text = format!("{} of {} nodes are excluded: {}", excluded.nodes, topology.nodes, excluded.reason);
+            let text = format!("nodes excluded: {} of {}, {}", excluded.nodes, topology.nodes, excluded.reason);
             html.line("li", "", text);
         }
     });

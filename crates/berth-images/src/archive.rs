@@ -76,7 +76,7 @@ impl Archive {
         if let Some(manifest) = self.read_if_there("manifest.json")? {
             return self.saved_images(&manifest);
         }
-        let problem = "it holds no image: expected an OCI image layout (index.json) or the output of docker save \
+        let problem = "it contains no image: expected an OCI image layout (index.json) or the output of docker save \
                        (manifest.json)";
         Err(Error::invalid(&self.shown, problem))
     }

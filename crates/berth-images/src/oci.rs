@@ -215,7 +215,7 @@ mod tests {
             assert!(error.contains(expected), "{error}");
         };
         check(serde_json::json!({ "os": "windows", "rootfs": {} }), "it is for windows, expected linux");
-        check(serde_json::json!({ "rootfs": { "diff_ids": ["../../etc"] } }), "\"../../etc\" is no digest");
+        check(serde_json::json!({ "rootfs": { "diff_ids": ["../../etc"] } }), "\"../../etc\" is not a digest");
         check(serde_json::json!({}), "missing field `rootfs`");
     }
 

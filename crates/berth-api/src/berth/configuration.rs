@@ -697,7 +697,7 @@ mod tests {
             { "name": "two", "runtime": "process" },
             pool(json!({ "name": "three", "reserve": { "cpu": "1" } })),
         ] });
-        let not_taken = "a pool with runtime: process is this machine: it takes no such field";
+        let not_taken = "a pool with runtime: process is this machine and does not have this field";
         assert_eq!(
             problems(spec),
             [
@@ -732,7 +732,7 @@ mod tests {
             problems(spec),
             [
                 "images.mappings[0].image: required: a pattern of image names, such as \"pytorch/*\"",
-                "images.mappings[0].user: only for files on the host: an image declares its own",
+                "images.mappings[0].user: may be set only if files is host or a folder, because a stored image declares its own value",
                 "images.mappings[1].env[0]: \"A\" is not NAME=value",
                 "images.mappings[1].workingDir: \"srv\" is not an absolute path",
             ]

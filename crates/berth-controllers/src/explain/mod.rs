@@ -292,13 +292,15 @@ mod tests {
             {"name": "nodes", "state": "Pending", "lastTransitionTime": AT, "message": "ETA: 2h"}]});
         assert_eq!(
             of(&[reserved], checks.clone()),
-            ["Admission check nodes is Pending since 2026-01-01T00:00:00Z: ETA: 2h"]
+            ["Admission check nodes has been Pending since 2026-01-01T00:00:00Z: ETA: 2h"]
         );
         let admitted = ("Admitted", "True", "Admitted", "");
         let unready = ("PodsReady", "False", "WaitForStart", "Not all pods are ready or succeeded");
         assert_eq!(
             of(&[reserved, admitted, unready], checks),
-            ["Its pods are not ready since 2026-01-01T00:00:00Z (WaitForStart): Not all pods are ready or succeeded"]
+            [
+                "Its pods have not been ready since 2026-01-01T00:00:00Z (WaitForStart): Not all pods are ready or succeeded"
+            ]
         );
         let evicted = ("Evicted", "True", "PodsReadyTimeout", "Exceeded the PodsReady timeout ns/w");
         assert_eq!(

@@ -315,7 +315,7 @@ fn topology(page: &mut Page, shortage: &TopologyShortage) {
     }
     let excluded: usize = shortage.excluded.iter().map(|(_, nodes)| nodes).sum();
     if excluded > 0 {
-        page.line(3, format!("{excluded} of {} nodes are excluded:", shortage.nodes));
+        page.line(3, format!("nodes excluded: {excluded} of {}", shortage.nodes));
     }
     for (reason, nodes) in &shortage.excluded {
         page.line(4, format!("{nodes}: {}", exclusion(reason)));

@@ -311,8 +311,8 @@ fn new_pods_under_a_finished_groups_name_wait_until_the_old_pods_are_deleted() {
     });
     assert_eq!(
         message.expect("an event"),
-        "pod group g has finished (Succeeded: why) and this pod was not part of that run: delete the pods of that run (a, b), \
-         or create this pod in a group of another name"
+        "pod group g has finished (Succeeded: why), and this pod was not part of that run. Delete the pods of that run (a, b), \
+         or create this pod in a group with another name"
     );
     // A new pod that is deleted loses its finalizer.
     let mut gone = both.clone();
