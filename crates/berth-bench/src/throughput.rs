@@ -66,8 +66,9 @@ pub struct Options {
     /// Number of changes of the watched object.
     #[arg(long, default_value_t = 200)]
     changes: usize,
-    /// Number of calls of a tenant, first alone and then during a flood by all clients; 0 for none.
-    /// Needs `--api processes`: in one process users do not wait for each other.
+    /// Number of calls of one user, first alone and then while another user floods the server with
+    /// all clients; 0 for none. Needs `--api processes`, because an embedded server does not let
+    /// the requests of one user wait for those of another.
     #[arg(long, default_value_t = 1000)]
     tenant_calls: usize,
     /// Number of objects to list.

@@ -48,6 +48,64 @@
 //! The crate does not do API defaulting and validation, effective requests (§2, done by the
 //! translator), conditions and events (rendered by the controllers from decisions), or the
 //! reconciliation of jobs.
+//!
+//! # An example
+//!
+//! A queue with four cores admits the first of two workloads of three cores each.
+//!
+//! ```
+//! use std::sync::Arc;
+//!
+//! use berth_engine::model::{
+//!     ClusterQueue, FlavorQuotas, Labels, LocalQueue, PodSet, PodTemplate, Quota, ResourceFlavor, ResourceGroup,
+//!     StopPolicy, Time, Workload,
+//! };
+//! use berth_engine::{Amount, Engine, EngineConfig, Event, Name, Verdict};
+//!
+//! let (cpu, team) = (Name::from("cpu"), Name::from("team"));
+//! let mut engine = Engine::new(EngineConfig::default());
+//! let now = Time::from_seconds(0);
+//! engine.apply(Event::NamespaceUpserted { name: team.clone(), labels: Labels::new() }, now);
+//! engine.apply(Event::FlavorUpserted(ResourceFlavor { name: Name::from("default"), ..ResourceFlavor::default() }), now);
+//!
+//! let quota = Quota { nominal: Amount::Bounded(4000), borrowing_limit: None, lending_limit: None };
+//! let mut queue = ClusterQueue::new("research");
+//! queue.resource_groups = vec![ResourceGroup {
+//!     resources: vec![cpu.clone()],
+//!     flavors: vec![FlavorQuotas { flavor: Name::from("default"), quotas: vec![(cpu.clone(), quota)] }],
+//! }];
+//! engine.apply(Event::ClusterQueueUpserted(queue), now);
+//! engine.apply(
+//!     Event::LocalQueueUpserted(LocalQueue {
+//!         namespace: team.clone(),
+//!         name: Name::from("main"),
+//!         cluster_queue: Name::from("research"),
+//!         stop_policy: StopPolicy::None,
+//!         fair_weight_milli: 1000,
+//!     }),
+//!     now,
+//! );
+//!
+//! for name in ["first", "second"] {
+//!     let requests = [(cpu.clone(), 3000)];
+//!     let mut workload = Workload::new("team", name);
+//!     (workload.uid, workload.queue) = (Name::from(name), Name::from("main"));
+//!     workload.pod_sets = vec![PodSet {
+//!         name: Name::from("main"),
+//!         count: 1,
+//!         min_count: None,
+//!         reclaimable: 0,
+//!         requests: requests.clone().into(),
+//!         template: Arc::new(PodTemplate { requests: requests.into(), ..PodTemplate::default() }),
+//!         topology: None,
+//!     }];
+//!     engine.apply(Event::WorkloadUpserted(Box::new(workload)), now);
+//! }
+//!
+//! let outcome = engine.cycle(now);
+//! let admitted = outcome.decisions.iter().filter(|it| matches!(it.verdict, Verdict::Admit(_)));
+//! assert_eq!(admitted.map(|it| &*it.workload.name).collect::<Vec<_>>(), ["first"]);
+//! ```
 
 mod afs;
 mod amount;

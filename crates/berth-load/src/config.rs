@@ -190,9 +190,9 @@ impl Amount {
 impl<'de> Deserialize<'de> for Amount {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let value = serde_json::Value::deserialize(deserializer)?;
-        Quantity::from_json(&value)
-            .map(Amount)
-            .map_err(|error| serde::de::Error::custom(format!("{value} is no quantity such as 20, \"500m\": {error}")))
+        Quantity::from_json(&value).map(Amount).map_err(|error| {
+            serde::de::Error::custom(format!("{value} is not a quantity such as 20 or \"500m\": {error}"))
+        })
     }
 }
 

@@ -252,14 +252,14 @@ impl<'a> Ledger<'a> {
             None => return,
         };
         if sign > 0 && in_cohort > quota {
-            self.violation(format!("cohort {} has {in_cohort}m cpu in use, its quota is {quota}m", queue.cohort));
+            self.violation(format!("cohort {} has {in_cohort}m cpu in use, but a quota of {quota}m", queue.cohort));
         }
         let limit = queue.borrowing_limit.map(|limit| queue.nominal.saturating_add(limit));
         if sign > 0
             && let Some(limit) = limit
             && in_queue > limit
         {
-            self.violation(format!("queue {} has {in_queue}m cpu in use, its limit is {limit}m", queue.name));
+            self.violation(format!("queue {} has {in_queue}m cpu in use, but a limit of {limit}m", queue.name));
         }
     }
 

@@ -186,6 +186,10 @@ pub trait Devices: Send + Sync + 'static {
     /// Fewer than `count` devices are free, or the assignment cannot be recorded.
     fn assign(&self, pod: &PodUid, container: &str, resource: &str, count: usize) -> Result<Vec<Device>>;
 
+    /// Variables by which the programs of a container with these devices see exactly these, such as
+    /// `CUDA_VISIBLE_DEVICES`. A container without devices may have variables that hide all.
+    fn environment(&self, devices: &[Device]) -> Vec<(String, String)>;
+
     /// Returns a pod's devices.
     fn release(&self, pod: &PodUid);
 

@@ -318,6 +318,11 @@ impl Devices for FakeDevices {
         Ok((0..count).map(|at| Device { resource: resource.into(), id: at.to_string(), paths: Vec::new() }).collect())
     }
 
+    fn environment(&self, devices: &[Device]) -> Vec<(String, String)> {
+        let ids: Vec<&str> = devices.iter().map(|device| device.id.as_str()).collect();
+        vec![("CUDA_VISIBLE_DEVICES".to_owned(), ids.join(","))]
+    }
+
     fn release(&self, pod: &PodUid) {
         self.0.lock().remove(pod);
     }

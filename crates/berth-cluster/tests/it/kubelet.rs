@@ -291,6 +291,8 @@ async fn a_deleted_pod_gets_its_grace_period_and_then_disappears() {
         .run(async {
             machine.until_phase("Running").await;
             assert_eq!(machine.devices.0.lock().len(), 1);
+            let env = machine.runtime.with(|state| state.configs["p/c#0"].env.clone());
+            assert!(env.contains(&("CUDA_VISIBLE_DEVICES".to_owned(), "0".to_owned())), "{env:?}");
             let start = machine.world.clock.now();
             machine.api::<Pod>().delete("p", &DeleteParams::default()).await.unwrap();
             machine.until_gone().await;

@@ -81,7 +81,9 @@ enum Bar {
     Outside,
     /// The host of the leaf failed.
     Failed,
-    Taint(Taint),
+    /// Its node has a taint that the pods do not tolerate. Boxed, because most leaves have none and a
+    /// count has an entry per leaf.
+    Taint(Box<Taint>),
     NodeSelector,
     Affinity,
 }
@@ -227,7 +229,7 @@ impl Count {
             match bar {
                 Bar::Outside => note(Exclusion::OtherDomain),
                 Bar::Failed => {}
-                Bar::Taint(taint) => note(Exclusion::Taint(taint.clone())),
+                Bar::Taint(taint) => note(Exclusion::Taint(taint.as_ref().clone())),
                 Bar::NodeSelector => note(Exclusion::NodeSelector),
                 Bar::Affinity => note(Exclusion::Affinity),
             }
@@ -305,7 +307,7 @@ fn bar(topologies: &Topologies, tree: &FlavorTree, wanted: &Wanted, leaf: usize)
 /// Reason why pods cannot run on a node, regardless of its free capacity (§14.5).
 fn bar_of_node(pods: &Pods, node: &Node) -> Option<Bar> {
     if let Some(taint) = untolerated(&node.taints, &[&pods.tolerations]) {
-        return Some(Bar::Taint(taint.clone()));
+        return Some(Bar::Taint(Box::new(taint.clone())));
     }
     if !pods.node_selector.iter().all(|(key, value)| node.labels.get(key) == Some(value)) {
         return Some(Bar::NodeSelector);

@@ -229,18 +229,18 @@ default/wants waits in ClusterQueue a.
   Place: 2nd in the ClusterQueue, 2nd in LocalQueue a. Priority 0.
   Ahead of it: default/first.
 
-If its turn came now, it would keep waiting: WaitingForQuota
+If it were tried now, it would keep waiting: WaitingForQuota
   couldn't assign flavors to pod set main: insufficient unused quota for cpu in flavor default, 1 more needed
 
 Pod set main
   flavor default: does not fit
-    cpu: 3 requested, 2 available, 1 more needed; company is short
+    cpu: 3 requested, 2 available, 1 more needed; quota is short in company
     preemption is not tried: the workload would borrow, and borrowWithinCohort is Never
 
 Quota of cpu in flavor default: 3 requested for pod set main, 2 available
   ClusterQueue a: nominal 2, 1 in use, 2 available
-  Cohort team: nominal 0, 4 with what is lent to it, 4 in use, 2 available
-  Cohort company: nominal 0, 7 with what is lent to it, 5 in use, 2 available  <- short here
+  Cohort team: nominal 0, 4 with the quota that its members lend, 4 in use, 2 available
+  Cohort company: nominal 0, 7 with the quota that its members lend, 5 in use, 2 available  <- short here
   Held by:
     default/b1: 3 in ClusterQueue b, priority 0; protected: reclaimWithinCohort is Never
     default/low: 1 in ClusterQueue a, priority 0; protected: withinClusterQueue is LowerPriority
@@ -263,16 +263,16 @@ fn a_topology_shortage_is_explained_level_by_level() {
 default/gang waits in ClusterQueue a.
   Place: 1st in the ClusterQueue, 1st in LocalQueue a. Priority 0.
 
-If its turn came now, it would keep waiting: TopologyPlacementFailed
+If it were tried now, it would keep waiting: TopologyPlacementFailed
   couldn't assign flavors to pod set main: topology \"racks\" allows to fit only 4 out of 5 pod(s). Total nodes: 4; \
 excluded: resource \"cpu\": 1
 
 Pod set main
   flavor gpu: does not fit
     topology racks: 4 of 5 pods fit together
-      rack: 2 domains, the best holds 4, all hold 8
-      1 of 4 nodes take no pod:
-        1: too little cpu left
+      rack: 2 domains; the largest fits 4, all together fit 8
+      nodes excluded: 1 of 4
+        1: not enough free cpu
 ";
     assert_eq!(text::explanation(&explain(&mut cluster, "gang")), page);
 }
@@ -297,7 +297,7 @@ fn the_reason_of_an_inactive_queue_is_explained() {
 }
 
 #[test]
-fn the_reason_why_a_workload_is_not_queued_is_explained() {
+fn a_workload_in_no_queue_names_the_queue_that_is_missing_or_stopped() {
     let mut cluster = Cluster::new();
     cluster.flavor("default").queue(queue("a").flavor("default", 4));
     let standing = |cluster: &mut Cluster, name: &str| explain(cluster, name).standing;
@@ -316,10 +316,7 @@ fn the_reason_why_a_workload_is_not_queued_is_explained() {
     cluster.submit(job("held", "shut", 1));
     assert_eq!(standing(&mut cluster, "held"), Standing::NotQueued(NotQueued::LocalQueueStopped));
     let page = text::explanation(&explain(&mut cluster, "held"));
-    assert_eq!(
-        page,
-        "default/held waits in no queue: its LocalQueue shut is stopped (spec.stopPolicy) and holds its workloads back.\n"
-    );
+    assert_eq!(page, "default/held waits in no queue: its LocalQueue shut is stopped (spec.stopPolicy).\n");
     let page = text::explanation(&explain(&mut cluster, "stray"));
     assert!(page.contains("ClusterQueue none, named by its LocalQueue leads-nowhere, does not exist"), "{page}");
     let page = text::explanation(&explain(&mut cluster, "lost"));
@@ -337,9 +334,9 @@ fn a_workload_that_fits_but_must_wait_shows_the_reason_of_the_cycle() {
     let page = text::explanation(&explain(&mut cluster, "second"));
     assert!(
         page.contains(
-            "If its turn came now, it would keep waiting: WaitingForPodsReady\n  \
+            "If it were tried now, it would keep waiting: WaitingForPodsReady\n  \
              waiting for all admitted workloads to be in PodsReady condition\n\n\
-             Pods that are not ready yet:\n  default/first\n"
+             Admission waits until the pods of these workloads are ready:\n  default/first\n"
         ),
         "{page}"
     );
@@ -470,7 +467,7 @@ fn the_problem_of_an_impossible_topology_request_is_explained() {
     assert!(found.message().ends_with("Flavor \"gpu\" does not contain the requested level"), "{}", found.message());
     let page = text::explanation(&explain(&mut cluster, "row"));
     assert!(
-        page.contains("the request names level row; the flavor's topology has rack, kubernetes.io/hostname"),
+        page.contains("the pod set requests level row; the flavor's topology has rack, kubernetes.io/hostname"),
         "{page}"
     );
 }

@@ -58,7 +58,7 @@ fn configuration_errors_name_the_field() {
         error.to_string()
     };
     assert!(wrong("podCount", "podsCount").contains("podsCount"), "{}", wrong("podCount", "podsCount"));
-    assert!(wrong("500m", "much").contains("no quantity"), "{}", wrong("500m", "much"));
+    assert!(wrong("500m", "much").contains("is not a quantity"), "{}", wrong("500m", "much"));
     let text = wrong("podCount: 2", "podCount: 0");
     assert_eq!(text, "cohorts[0].queuesSets[0].workloadsSets[0].workloads[0].podCount: must be at least 1");
     assert!(wrong("podCount: 2", "tasLevel: rack").ends_with("tasConstraint: is needed with tasLevel"));
@@ -167,7 +167,7 @@ fn the_ledger_reports_lost_and_repeated_events_and_quota_assigned_twice() {
         ledger.created(number, millis(10));
         ledger.reserved(number, millis(20));
     }
-    assert!(violations(ledger).contains("has 5000m cpu in use, its quota is 4000m"));
+    assert!(violations(ledger).contains("has 5000m cpu in use, but a quota of 4000m"));
 }
 
 #[test]

@@ -120,6 +120,11 @@ impl Node {
             let Some(launch) = launch else {
                 // The former process ended before it had written the file: nothing was started.
                 tracing::warn!(pod = %uid, "removing the folder of a pod that was never started");
+                if let Some(hierarchies) = &self.found.hierarchies
+                    && let Err(error) = hierarchies.pod(&uid.0).remove()
+                {
+                    tracing::error!(pod = %uid, %error, "cannot remove the control group of a pod");
+                }
                 sandbox::discard(&self.folder, &folder, &uid);
                 continue;
             };

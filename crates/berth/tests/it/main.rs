@@ -6,6 +6,7 @@ mod chart;
 mod clients;
 mod cluster;
 mod damage;
+mod devices;
 mod disk;
 mod history;
 mod image;

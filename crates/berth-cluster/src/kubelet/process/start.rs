@@ -99,7 +99,8 @@ impl StartJob {
         let context =
             Context { pod: &self.pod, status: &self.status, objects: &self.node.objects, allocatable: &allocatable };
         let config = config(&context, &self.member, self.start.attempt, found, devices);
-        let config = config.map_err(|error| StartOutcome::Blocked(Obstacle::Configuration(error)))?;
+        let mut config = config.map_err(|error| StartOutcome::Blocked(Obstacle::Configuration(error)))?;
+        add_variables(&mut config.env, self.node.devices.environment(&config.devices));
         self.is_in_runtime.store(true, Ordering::Relaxed);
         let result = self.node.runtime.start_container(&config).await;
         self.is_in_runtime.store(false, Ordering::Relaxed);
@@ -191,6 +192,13 @@ impl StartJob {
         }
         Ok(devices)
     }
+}
+
+/// Adds variables that the container does not set itself.
+fn add_variables(env: &mut Vec<(String, String)>, variables: Vec<(String, String)>) {
+    let missing: Vec<_> =
+        variables.into_iter().filter(|(name, _)| env.iter().all(|(known, _)| known != name)).collect();
+    env.extend(missing);
 }
 
 fn held(reason: &'static str, message: String) -> StartOutcome {

@@ -194,7 +194,8 @@ impl Worker {
     async fn finish(&mut self, pod: &Arc<Pod>, state: Option<Arc<PodState>>) -> Result<Next, Error> {
         self.jobs.clear();
         if !self.memory.is_stopped {
-            if state.is_some_and(|state| state.is_ready) {
+            // Also one that is not ready: a former process may have ended in the middle of this.
+            if state.is_some() {
                 self.node.runtime.stop_sandbox(&self.uid).await?;
             }
             self.node.devices.release(&self.uid);
