@@ -180,8 +180,8 @@ fn not_imported(name: &Name) -> Image {
     let image = mapped(name, "host".into(), None, &Declared::default());
     let written = name.written();
     let notice = format!(
-        "image {written:?} is not imported and has no mapping: the container runs on the files of this machine. To run \
-         on the image's own files: berth image import FILE --name {written}, or berth image pull {written}"
+        "image {written:?} is not imported and has no mapping, so the container runs on the files of this machine. To \
+         use the image's own files, run berth image import FILE --name {written}, or berth image pull {written}"
     );
     Image { notice: Some(notice), ..image }
 }
@@ -189,8 +189,8 @@ fn not_imported(name: &Name) -> Image {
 fn refused(name: &Name) -> RuntimeError {
     let written = name.written();
     let message = format!(
-        "image {written:?} is not imported and has no mapping, and images are not pulled here (strict): berth image \
-         import FILE --name {written}, or berth image pull {written}"
+        "image {written:?} is not imported and has no mapping, and this node does not pull images (strict). Run berth \
+         image import FILE --name {written}, or berth image pull {written}"
     );
     RuntimeError::Image { reason: PULL, message }
 }
@@ -198,8 +198,8 @@ fn refused(name: &Name) -> RuntimeError {
 fn never(name: &Name) -> RuntimeError {
     let written = name.written();
     let message = format!(
-        "image {written:?} is not imported, and its pull policy is Never: berth image import FILE --name {written}, or \
-         another imagePullPolicy"
+        "image {written:?} is not imported, and its pull policy is Never. Run berth image import FILE --name {written}, \
+         or set another imagePullPolicy"
     );
     RuntimeError::Image { reason: NEVER, message }
 }

@@ -199,7 +199,7 @@ impl Network {
         let (dns, name_server) = match Sockets::bind(SocketAddr::new(ranges.gateway.into(), DNS_PORT)).await {
             Ok(sockets) => (Some(ranges.gateway), Some(tokio::spawn(sockets.serve(names.clone())))),
             Err(error) => {
-                limits.push(format!("names of the cluster are not served: {}:{DNS_PORT}: {error}", ranges.gateway));
+                limits.push(format!("cluster DNS is not served at {}:{DNS_PORT}: {error}", ranges.gateway));
                 (None, None)
             }
         };
@@ -412,14 +412,14 @@ fn plain(options: &Options, identity: &Identity, known: Option<Ipv4Net>, reason:
 #[cfg(target_os = "linux")]
 async fn full(options: &Options, identity: &Identity, known: Option<Ipv4Net>, is_used: bool) -> Result<Opened, String> {
     if options.level < Level::Full {
-        return Err("the plain level was asked for".to_owned());
+        return Err("the plain level was requested".to_owned());
     }
     let known = known.filter(|range| !range.network().is_loopback());
     let opened = crate::linux::Links::open(identity.clone(), options.pod_range, known, is_used).await;
     let links = opened.map_err(|error| error.to_string())?;
     let lacking = links.extend(options.service_range).await.map_err(|error| error.to_string())?;
     let services = lacking.services.is_none().then_some(options.service_range);
-    let outside = lacking.outside.map(|why| format!("pods reach no other network: {why}"));
+    let outside = lacking.outside.map(|why| format!("pods cannot reach other networks: {why}"));
     let unserved = lacking.services.map(|why| format!("cluster IPs are not reachable: {why}"));
     let limits = outside.into_iter().chain(unserved).collect();
     Ok(Opened { ranges: links.ranges(), fabric: Fabric::Full(links), services, reason: None, limits })

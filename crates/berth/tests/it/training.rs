@@ -30,7 +30,8 @@ fn two_pods_in_namespaces_of_their_own_train_a_model() {
             false
         }
     }) {
-        panic!("the training did not complete in 60 s\n{}", report(&cluster));
+        report(&cluster);
+        panic!("the training did not complete in 60 s");
     }
     for index in ["0", "1"] {
         let selector = format!("batch.kubernetes.io/job-completion-index={index}");
@@ -47,24 +48,20 @@ fn two_pods_in_namespaces_of_their_own_train_a_model() {
     cluster.interrupt();
 }
 
-/// What is known of the pods of a training that did not complete.
-fn report(cluster: &Cluster) -> String {
-    let mut report = cluster.run(&["get", "pods,services,endpointslices,events", "-o", "wide"]);
-    report += &cluster.run(&["get", "endpointslices", "-o", "yaml"]);
-    let state = "cat /etc/resolv.conf /proc/net/tcp /proc/net/arp /proc/net/route; getent hosts train-0.train; \
-                 env | grep -e TRAIN_ -e POD_IP";
-    for arguments in [
-        &["logs", "-l", "job-name=train", "--prefix", "--tail", "-1"][..],
-        &["get", "pods", "-l", "job-name=train", "-o", "name"],
-    ] {
-        let output = cluster.kubectl(arguments);
-        report += &String::from_utf8_lossy(&output.stdout);
-        report += &String::from_utf8_lossy(&output.stderr);
-    }
+/// Prints the state of the pods, services, addresses and sockets of a training that does not
+/// complete.
+fn report(cluster: &Cluster) {
+    let print = |arguments: &[&str]| {
+        let output = cluster.kubectl(&[&["--request-timeout=10s"], arguments].concat());
+        eprintln!("kubectl {}", arguments.join(" "));
+        eprintln!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    };
+    print(&["get", "pods,services,events", "-o", "wide"]);
+    print(&["get", "pods,endpointslices", "-o", "yaml"]);
+    print(&["logs", "-l", "job-name=train", "--prefix", "--tail", "-1"]);
+    let state = "cat /etc/resolv.conf /proc/net/tcp /proc/net/arp /proc/net/route; env | grep -e TRAIN_ -e POD_IP; \
+                 timeout 5 getent hosts train-0.train";
     for pod in cluster.run(&["get", "pods", "-l", "job-name=train", "-o", "name"]).lines() {
-        let output = cluster.kubectl(&["exec", pod, "--", "sh", "-c", state]);
-        report +=
-            &format!("{pod}:\n{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        print(&["exec", pod, "--", "timeout", "10", "sh", "-c", state]);
     }
-    report
 }

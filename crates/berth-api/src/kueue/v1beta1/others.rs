@@ -35,7 +35,7 @@ pub struct AdmissionCheckSpec {
     /// Name of the controller. Immutable.
     #[schemars(extend("x-rules" = [["self == oldSelf", "field is immutable"]]))]
     pub controller_name: String,
-    /// No longer used; dropped by v1beta2. Default 15.
+    /// No longer used. v1beta2 does not have this field. Default 15.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("default" = 15))]
     pub retry_delay_minutes: Option<i64>,

@@ -199,7 +199,7 @@ pub struct ClusterQueueStatus {
     /// Workloads admitted and not finished.
     #[schemars(extend("x-optional" = true))]
     pub admitted_workloads: i32,
-    /// No longer written; dropped by v1beta2.
+    /// No longer written. v1beta2 does not have this field.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pending_workloads_status: Option<ClusterQueuePendingWorkloadsStatus>,
     /// Share in the cohort, with fair sharing.
@@ -318,7 +318,7 @@ pub struct LocalQueueStatus {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64), extend("x-list" = "map:name"))]
     pub flavor_usage: Vec<LocalQueueFlavorUsage>,
-    /// Flavors of the ClusterQueue; dropped by v1beta2.
+    /// Flavors of the ClusterQueue. v1beta2 does not have this field.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64), extend("x-list" = "map:name"))]
     pub flavors: Vec<LocalQueueFlavorStatus>,

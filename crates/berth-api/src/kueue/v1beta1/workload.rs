@@ -76,7 +76,7 @@ pub struct WorkloadSpec {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("default" = true))]
     pub active: Option<bool>,
-    /// Seconds the workload may be admitted in total. Absent: no limit.
+    /// Total time in seconds for which the workload may be admitted. Absent: no limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub maximum_execution_time_seconds: Option<i32>,
@@ -120,7 +120,7 @@ pub struct PodSetTopologyRequest {
     /// Node label of a topology level. All pods should be in one domain of that level.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub preferred: Option<String>,
-    /// Any nodes are acceptable; Kueue chooses them.
+    /// True if the pods may be placed on any nodes, which the scheduler then chooses.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unconstrained: Option<bool>,
     /// Pod label with the index of the pod.
@@ -269,7 +269,7 @@ pub struct AdmissionCheckState {
     #[serde(deserialize_with = "crate::resource::time_or_zero")]
     #[schemars(schema_with = "schema::time")]
     pub last_transition_time: Time,
-    /// Message for users.
+    /// Message of the check's controller.
     #[schemars(length(max = 32768))]
     pub message: String,
     /// With state `Retry`: seconds before the workload is queued again.

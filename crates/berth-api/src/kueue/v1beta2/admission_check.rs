@@ -122,7 +122,7 @@ pub struct ProvisioningRequestRetryStrategy {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("default" = 3))]
     pub backoff_limit_count: Option<i32>,
-    /// Seconds before the first retry; doubles with every further one. Default 60.
+    /// Seconds before the first retry. The delay doubles with every further retry. Default 60.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("default" = 60))]
     pub backoff_base_seconds: Option<i32>,

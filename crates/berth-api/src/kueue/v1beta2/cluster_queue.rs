@@ -345,7 +345,7 @@ string_enum! {
 #[serde(rename_all = "camelCase", default)]
 #[schemars(!default)]
 pub struct ConcurrentAdmissionConstraints {
-    /// Last flavor, in the order of the group, that is acceptable after migration.
+    /// Last flavor, in the order of the resource group, to which a workload may migrate.
     #[serde(skip_serializing_if = "String::is_empty")]
     #[schemars(schema_with = "schema::dns_subdomain")]
     pub last_acceptable_flavor_name: String,

@@ -118,7 +118,7 @@ pub struct AdmissionFairSharingStatus {
     /// Exponentially decayed usage per resource.
     #[schemars(schema_with = "schema::quantity_map")]
     pub consumed_resources: ResourceList,
-    /// When `consumed_resources` was computed.
+    /// Time at which `consumedResources` was computed.
     #[serde(deserialize_with = "crate::resource::time_or_zero")]
     #[schemars(schema_with = "schema::time")]
     pub last_update: Time,
