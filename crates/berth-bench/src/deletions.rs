@@ -218,7 +218,7 @@ impl Report {
             format!("their Workloads were deleted after {:.2} s", self.wall.as_secs_f64()),
             format!("their ClusterQueue counted no Jobs after {:.2} s", self.counted.as_secs_f64()),
             format!(
-                "{} Jobs of another team were admitted during the deletion after: mean {mean:.0} ms, median {median:.0} ms, p99 {p99:.0} ms, \
+                "time to admission of {} Jobs of another team: mean {mean:.0} ms, median {median:.0} ms, p99 {p99:.0} ms, \
                  longest {most:.0} ms",
                 self.waits.len()
             ),

@@ -345,8 +345,8 @@ fn status(criterion: &mut Criterion) {
 
 /// Measures the explanation of the last workload of a queue whose quota thousands of workloads
 /// hold, and the first page of the queue.
-fn questions(criterion: &mut Criterion) {
-    let mut group = criterion.benchmark_group("questions");
+fn explanations(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("explanations");
     group.sample_size(20);
     for waiting in [1_000, 100_000] {
         let mut cluster = Cluster::new(|_| {});
@@ -378,6 +378,6 @@ criterion_group! {
     name = benches;
     config = Criterion::default().sample_size(50).measurement_time(Duration::from_secs(3)).warm_up_time(Duration::from_secs(1));
     targets = one_admission, cycle_of_admissions, nothing_admissible, drain, depth, preemption,
-        fair_sharing, status, questions
+        fair_sharing, status, explanations
 }
 criterion_main!(benches);

@@ -165,7 +165,7 @@ impl Cluster {
         took
     }
 
-    /// The same for the first pods of a kind: no cached counts of equal pods exist.
+    /// CPU time of a cycle that admits the first pods of a kind, without cached counts for them.
     fn admit_first(&mut self, workload: Workload) -> Duration {
         self.engine.lab().forget_counts();
         self.admit(workload)

@@ -58,7 +58,7 @@ pub enum Event {
     NodeRemoved(Name),
     /// A pod outside topology-aware scheduling was bound to a node.
     NodePodUpserted(NodePod),
-    /// Such a pod ended or was deleted.
+    /// A pod outside topology-aware scheduling ended or was deleted.
     NodePodRemoved {
         /// Namespace.
         namespace: Name,

@@ -51,7 +51,7 @@ pub struct Explanation {
 /// Whether a workload holds quota, waits, or is not queued.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Standing {
-    /// It holds quota.
+    /// The workload holds quota.
     Holding {
         /// True if it is admitted.
         admitted: bool,
@@ -64,9 +64,9 @@ pub enum Standing {
         /// Quota and topology domains that it holds.
         admission: Admission,
     },
-    /// It waits in a queue.
+    /// The workload waits in a queue.
     Waiting {
-        /// Its position in the queues.
+        /// The workload's position in the queues.
         position: QueuePosition,
         /// Workloads that are considered before it, the next one first; at most fifty.
         ahead: Vec<WorkloadKey>,
@@ -76,16 +76,16 @@ pub enum Standing {
         /// True while it is not considered because its back-off has not expired (§4.6).
         backing_off: bool,
     },
-    /// It waits in no queue.
+    /// The workload waits in no queue.
     NotQueued(NotQueued),
 }
 
 /// Why a workload waits in no queue (§4.1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NotQueued {
-    /// It has finished.
+    /// The workload has finished.
     Finished,
-    /// It is being deleted.
+    /// The workload is being deleted.
     Deleting,
     /// `spec.active` is false.
     Inactive,
@@ -93,17 +93,17 @@ pub enum NotQueued {
     AdmissionGated,
     /// QuotaReserved=False with reason OnHold.
     OnHold,
-    /// It waits for replacement pods.
+    /// The workload waits for replacement pods.
     WaitingForReplacementPods,
-    /// Its concurrent-admission variants wait in its place (§23).
+    /// The workload's concurrent-admission variants wait in its place (§23).
     VariantsWait,
     /// There is no such local queue (§21.4).
     NoLocalQueue,
-    /// Its local queue is stopped (§21.3).
+    /// The workload's local queue is stopped (§21.3).
     LocalQueueStopped,
     /// The cluster queue of its local queue does not exist (§21.4).
     NoClusterQueue,
-    /// It was submitted just now and was not added to its queue yet.
+    /// The workload was submitted just now and was not added to its queue yet.
     NotSeenYet,
 }
 
@@ -179,7 +179,7 @@ pub struct Level {
     pub name: Name,
     /// True for a cohort.
     pub is_cohort: bool,
-    /// Its own nominal quota.
+    /// Nominal quota of the queue or cohort itself.
     pub nominal: Amount,
     /// Nominal quota and the quota its children lend it.
     pub subtree: Amount,
@@ -198,7 +198,7 @@ pub struct Level {
 pub struct Holder {
     /// The workload.
     pub workload: WorkloadKey,
-    /// Its cluster queue.
+    /// The workload's cluster queue.
     pub cluster_queue: Name,
     /// Amount that it holds.
     pub amount: i64,
@@ -211,22 +211,23 @@ pub struct Holder {
 /// Whether a holder could be preempted for a workload, and what protects it if not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Preemptible {
-    /// It could be preempted.
+    /// The holder could be preempted.
     Yes,
     /// The policies allow it to be preempted. Fair sharing allows it depending on the shares
     /// (§10.7).
     IfSharesAllow,
-    /// It is already being evicted.
+    /// The holder is already being evicted.
     Leaving,
-    /// It is the elastic slice that the workload replaces. It ends when the workload is admitted
-    /// (§13.3).
+    /// The holder is the elastic slice that the workload replaces. It ends when the workload is
+    /// admitted (§13.3).
     Replaced,
     /// The policy is Never: `withinClusterQueue` in the workload's own queue,
     /// `reclaimWithinCohort` elsewhere.
     PolicyNever,
     /// The policy allows preemption by priority and age, but not of this workload.
     PolicyExcludes(PreemptionPolicy),
-    /// Its queue, or a cohort between it and the common one, uses no more than its own quota.
+    /// The holder's queue, or a cohort between it and the common one, uses no more than its own
+    /// quota.
     WithinNominal,
 }
 

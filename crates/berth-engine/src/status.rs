@@ -52,7 +52,7 @@ pub struct ClusterQueueFigures {
     pub cohort: Option<Name>,
     /// Root cohort of the tree.
     pub root: Option<Name>,
-    /// Its quotas, in the order of its resource groups, flavors and resources.
+    /// The queue's quotas, in the order of its resource groups, flavors and resources.
     pub quotas: Vec<QuotaFigures>,
 }
 
@@ -100,9 +100,9 @@ pub struct QueueReadiness {
 /// Why a ClusterQueue admits no workloads.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum QueueProblem {
-    /// It does not exist.
+    /// The queue does not exist.
     NotFound,
-    /// It is being deleted.
+    /// The queue is being deleted.
     Terminating,
     /// `spec.stopPolicy` stops it.
     Stopped,
@@ -112,11 +112,11 @@ pub enum QueueProblem {
     ChecksNotFound(Vec<Name>),
     /// These admission checks are not active.
     ChecksInactive(Vec<Name>),
-    /// It has several MultiKueue admission checks.
+    /// The queue has several MultiKueue admission checks.
     SeveralMultiKueueChecks(Vec<Name>),
-    /// Its MultiKueue admission check is for some flavors only.
+    /// The queue's MultiKueue admission check is for some flavors only.
     MultiKueueCheckPerFlavor(Vec<Name>),
-    /// It has MultiKueue checks and ProvisioningRequest checks. Names all its checks.
+    /// The queue has MultiKueue checks and ProvisioningRequest checks. Names all its checks.
     MultiKueueWithProvisioning(Vec<Name>),
     /// The topology of a flavor does not exist.
     TopologyNotFound {
@@ -125,7 +125,7 @@ pub enum QueueProblem {
         /// The flavor.
         flavor: Name,
     },
-    /// Its cohorts form a cycle. Not part of the condition.
+    /// The queue's cohorts form a cycle. Not part of the condition.
     CohortCycle,
     /// A problem that a recorded case prescribes.
     #[cfg(feature = "lab")]
@@ -219,7 +219,7 @@ pub struct CohortStatus {
 pub struct QueuePosition {
     /// The workload.
     pub workload: WorkloadKey,
-    /// Its local queue.
+    /// The workload's local queue.
     pub local_queue: Name,
     /// Effective priority.
     pub priority: i64,
@@ -236,7 +236,7 @@ pub struct QueuePosition {
 pub struct QuotaHolder {
     /// The workload.
     pub workload: WorkloadKey,
-    /// Its local queue.
+    /// The workload's local queue.
     pub local_queue: Name,
     /// Effective priority.
     pub priority: i64,

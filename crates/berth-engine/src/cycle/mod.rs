@@ -40,9 +40,9 @@ pub(crate) use parts::Parts;
 pub(crate) struct Entry {
     pub workload: WorkloadId,
     pub queue: QueueId,
-    /// It waits for preemptions that it started (§3.4).
+    /// The entry waits for preemptions that it started (§3.4).
     pub is_preemptor: bool,
-    /// It holds quota already. Only its topology is computed (§17.6).
+    /// The entry holds quota already. Only its topology is computed (§17.6).
     pub second_pass: bool,
     pub assignment: Assignment,
     pub requested: Arc<[RequestedPodSet]>,
@@ -56,17 +56,17 @@ pub(crate) struct Entry {
 /// Outcome of an entry's turn in its cycle (§5.6).
 #[derive(Debug)]
 pub(crate) enum Turn {
-    /// It is admitted.
+    /// The entry is admitted.
     Admits,
-    /// It evicts these victims and waits for them to leave.
+    /// The entry evicts these victims and waits for them to leave.
     Preempts(Vec<Victim>),
-    /// It evicts these sibling variants and waits until all `siblings` on worse flavors have left
-    /// (§23).
+    /// The entry evicts these sibling variants and waits until all `siblings` on worse flavors have
+    /// left (§23).
     Migrates { evicts: Vec<WorkloadId>, siblings: usize },
-    /// It waits.
+    /// The entry waits.
     Waits(WaitCause),
-    /// It is evicted itself: these nodes failed, and no other nodes can take its pods (§5.6 step
-    /// 2).
+    /// The entry is evicted itself: these nodes failed, and no other nodes can take its pods (§5.6
+    /// step 2).
     LosesNodes(Vec<Name>),
 }
 
@@ -306,9 +306,9 @@ pub(crate) fn put_back(
     if entry.second_pass {
         second_pass_failed = pending_queues.second_pass.schedule(entry.workload, now);
     } else {
-        let scan_goes_on = world.record(entry.workload).scan.as_ref().is_some_and(|scan| scan.has_more_flavors());
+        let scan_continues = world.record(entry.workload).scan.as_ref().is_some_and(|scan| scan.has_more_flavors());
         let requeued = pending_queues.requeue(world, entry.queue, entry.workload, requeue, reason, now);
-        progress = !requeued.active || scan_goes_on || !requeued.bypassed.is_empty();
+        progress = !requeued.active || scan_continues || !requeued.bypassed.is_empty();
         for id in requeued.bypassed {
             outcome.bypassed.push((world.record(id).key().clone(), reason));
         }

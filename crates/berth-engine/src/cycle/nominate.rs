@@ -14,11 +14,11 @@ use crate::world::World;
 
 /// Whether a head takes part in the cycle.
 pub(crate) enum Nomination {
-    /// It has an assignment, usable or not.
+    /// The head has an assignment, usable or not.
     Considered,
-    /// It cannot be considered.
+    /// The head cannot be considered.
     Refused(WaitCause),
-    /// It already holds quota: it does not return to a queue.
+    /// The head already holds quota: it does not return to a queue.
     Dropped,
 }
 

@@ -40,13 +40,13 @@ impl PodSetConsidered {
 /// How well a flavor, a pod set or a workload can be served, worst to best.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum AssignmentMode {
-    /// It does not fit.
+    /// Does not fit.
     NoFit,
-    /// It fits if other workloads are preempted.
+    /// Fits if other workloads are preempted.
     Preempt,
-    /// It fits once the victims of another entry have released their quota (§5.6 step 1).
+    /// Fits once the victims of another entry have released their quota (§5.6 step 1).
     DeferredFit,
-    /// It fits now.
+    /// Fits now.
     Fit,
 }
 
@@ -326,9 +326,9 @@ pub struct LevelCapacity {
 /// Why a lowest domain cannot take a single pod.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Exclusion {
-    /// It is outside the domain that replacement pods must stay in.
+    /// The domain is outside the domain that replacement pods must stay in.
     OtherDomain,
-    /// Its node's taint is not tolerated.
+    /// The domain's node's taint is not tolerated.
     Taint(Taint),
     /// The pods' node selector excludes its node.
     NodeSelector,

@@ -103,7 +103,7 @@ pub enum Verdict {
         /// Why the preemptor waits.
         wait: Wait,
     },
-    /// It waits; show why.
+    /// The workload waits; show why.
     Wait(Wait),
     /// Evict the workload itself, not in favour of another workload.
     Evict(Eviction),

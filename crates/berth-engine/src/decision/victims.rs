@@ -33,7 +33,7 @@ pub struct Victim {
 pub struct Preemption {
     /// The workload that needs quota.
     pub workload: WorkloadKey,
-    /// Its UID.
+    /// The preemptor's UID.
     pub uid: Name,
     /// UID of its job.
     pub job_uid: Option<Name>,
@@ -41,7 +41,7 @@ pub struct Preemption {
     pub cluster_queue: Name,
     /// That cluster queue and the cohorts above it, from the root down.
     pub path: Vec<Name>,
-    /// Its priority.
+    /// The preemptor's priority.
     pub priority: Priority,
     /// The preemption policies of its cluster queue.
     pub policies: PreemptionPolicies,
@@ -171,20 +171,20 @@ pub struct ConsideredVictim {
 /// Outcome of a search for victims for one candidate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum VictimFate {
-    /// It is one of the victims.
+    /// The candidate is one of the victims.
     Victim(PreemptionReason),
-    /// It was chosen and later dropped: the other victims suffice (§9.9).
+    /// The candidate was chosen and later dropped: the other victims suffice (§9.9).
     GivenBack,
     /// Earlier candidates sufficed.
     NotReached,
-    /// It was chosen, but all candidates together did not suffice.
+    /// The candidate was chosen, but all candidates together did not suffice.
     NotEnough,
-    /// Its priority protects it while the preemptor borrows (§9.4).
+    /// The candidate's priority protects it while the preemptor borrows (§9.4).
     OnlyWithoutBorrowing,
     /// When its turn came, its queue or a cohort above it used no more than its own quota (§9.7).
     WithinNominal,
-    /// Its queue's share does not exceed the preemptor's enough for fair sharing to take from it
-    /// (§10.7).
+    /// The candidate's queue's share does not exceed the preemptor's enough for fair sharing to
+    /// take from it (§10.7).
     ShareTooSmall,
 }
 

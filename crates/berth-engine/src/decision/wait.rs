@@ -24,29 +24,29 @@ pub struct Wait {
 /// (§5.10).
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum WaitCause {
-    /// It was not evaluated yet.
+    /// The workload was not evaluated yet.
     #[default]
     NotEvaluated,
-    /// One of its admission checks is Retry or Rejected.
+    /// One of the workload's admission checks is Retry or Rejected.
     FailedChecks,
-    /// Its cluster queue does not exist.
+    /// The workload's cluster queue does not exist.
     QueueNotFound {
         /// The cluster queue.
         queue: Name,
     },
-    /// Its cluster queue admits no workloads now.
+    /// The workload's cluster queue admits no workloads now.
     QueueInactive {
         /// The cluster queue.
         queue: Name,
     },
-    /// Its namespace does not exist.
+    /// The workload's namespace does not exist.
     NamespaceNotFound {
         /// The namespace.
         namespace: Name,
     },
-    /// Its cluster queue does not select its namespace.
+    /// The workload's cluster queue does not select its namespace.
     NamespaceMismatch,
-    /// Its object cannot be admitted (§2.8).
+    /// The workload's object cannot be admitted (§2.8).
     Invalid {
         /// Problem of the object, as reported when the object was read.
         problem: String,
@@ -56,32 +56,32 @@ pub enum WaitCause {
         /// The least severe reason over the flavors.
         reason: PendingReason,
     },
-    /// It needs preemption and has no preemption candidates.
+    /// The workload needs preemption and has no preemption candidates.
     NoCandidates,
-    /// It needs preemption, and its preemption gate is closed (§5.6 step 5).
+    /// The workload needs preemption, and its preemption gate is closed (§5.6 step 5).
     PreemptionGated,
     /// Another entry of the cycle evicts the victims that it needs. It will fit when they have
     /// left.
     FitsAfterPreemption,
     /// Another entry of the cycle already evicts the victims that it needs.
     VictimsTaken,
-    /// It no longer fits after another entry of the cycle.
+    /// The workload no longer fits after another entry of the cycle.
     NoLongerFits,
-    /// It waits for its victims to leave.
+    /// The workload waits for its victims to leave.
     Preempting {
         /// Number of its victims.
         victims: usize,
     },
     /// The pods of an admitted workload are not ready (§20.4).
     PodsNotReady,
-    /// It waits for its sibling variants on worse flavors to leave (§23).
+    /// The workload waits for its sibling variants on worse flavors to leave (§23).
     Migrating {
         /// Number of those siblings.
         siblings: usize,
     },
     /// A sibling variant on a better flavor is admitted (§23).
     BetterSiblingAdmitted,
-    /// It would migrate to a flavor below the last one that its queue accepts (§23).
+    /// The workload would migrate to a flavor below the last one that its queue accepts (§23).
     BelowLastAcceptableFlavor,
     /// A cause that a recorded case prescribes.
     #[cfg(feature = "lab")]
@@ -187,19 +187,19 @@ pub enum RequeueReason {
     Generic,
     /// Nominated, but neither admitted nor preempting.
     FailedAfterNomination,
-    /// Its namespace is not selected by the queue.
+    /// The workload's namespace is not selected by the queue.
     NamespaceMismatch,
-    /// It waits for its victims.
+    /// The workload waits for its victims.
     PendingPreemption,
-    /// It waits for its sibling variant to leave.
+    /// The workload waits for its sibling variant to leave.
     PendingMigration,
-    /// Its victims could not be evicted.
+    /// The workload's victims could not be evicted.
     PreemptionFailed,
-    /// Its preemption gate is closed.
+    /// The workload's preemption gate is closed.
     PreemptionGated,
     /// No flavor can take it.
     NoFit,
-    /// It needs preemption and has no preemption candidates.
+    /// The workload needs preemption and has no preemption candidates.
     PreemptionNoCandidates,
 }
 

@@ -13,11 +13,11 @@ use crate::waiting::is_queueable;
 /// Why a workload waits in no queue (§4.1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NotQueued {
-    /// It is finished, inactive, on hold, gated, or holds quota.
+    /// The workload is finished, inactive, on hold, gated, or holds quota.
     NotQueueable,
-    /// Its local queue does not exist or is stopped.
+    /// The workload's local queue does not exist or is stopped.
     NoLocalQueue,
-    /// Its local queue's cluster queue does not exist.
+    /// The workload's local queue's cluster queue does not exist.
     NoClusterQueue,
 }
 

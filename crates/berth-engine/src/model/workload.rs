@@ -47,7 +47,7 @@ pub struct Workload {
     /// `metadata.deletionTimestamp` is set. The workload gets no new quota. Quota that it holds
     /// stays in use until the object is deleted.
     pub deleting: bool,
-    /// Its pods, with effective requests (§2).
+    /// The workload's pods, with effective requests (§2).
     pub pod_sets: Vec<PodSet>,
     /// Why no queue may admit the workload although its requests are known: requests above limits,
     /// or LimitRange violations (§2.8).

@@ -31,7 +31,7 @@ pub(crate) enum CandidateClass {
     Hierarchical,
     /// The cohort allows it.
     Priority,
-    /// It is in the preemptor's own queue.
+    /// The candidate is in the preemptor's own queue.
     SameQueue,
 }
 

@@ -81,8 +81,8 @@ enum Bar {
     Outside,
     /// The host of the leaf failed.
     Failed,
-    /// Its node has a taint that the pods do not tolerate. Boxed, because most leaves have none and a
-    /// count has an entry per leaf.
+    /// The leaf's node has a taint that the pods do not tolerate. Boxed, because most leaves have
+    /// none and a count has an entry per leaf.
     Taint(Box<Taint>),
     NodeSelector,
     Affinity,

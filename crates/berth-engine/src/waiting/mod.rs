@@ -29,7 +29,7 @@ pub(crate) struct PendingQueues {
     candidates: IdSet<QueueId>,
     /// Trees whose inadmissible workloads are to be tried again, and when (§4.7).
     flushes: BTreeMap<NodeId, Time>,
-    /// The same trees ordered by time.
+    /// The trees of `flushes`, ordered by time.
     flush_times: BTreeSet<(Time, NodeId)>,
     pub second_pass: SecondPass,
     /// Workloads that joined an inadmissible class and whose condition still shows why they were

@@ -19,7 +19,7 @@ use crate::world::World;
 pub(crate) struct Record {
     /// The newest state. `pod_sets` is empty; see `shape`.
     pub facts: Box<Workload>,
-    /// Its requests, shared with every workload that has the same requests.
+    /// The workload's requests, shared with every workload that has the same requests.
     pub shape: Arc<Shape>,
     pub class: ClassId,
     pub local: LocalQueueId,
@@ -66,7 +66,7 @@ impl Place {
 pub(crate) struct Holding {
     pub queue: QueueId,
     pub admission: Admission,
-    /// Its requests at the time its usage was counted.
+    /// The workload's requests at the time its usage was counted.
     pub shape: Arc<Shape>,
     /// Quota per flavor-resource.
     pub usage: FrAmounts,

@@ -46,7 +46,7 @@ impl Queue {
         self.limited(flavor, cores, None, None)
     }
 
-    /// The same with borrowing and lending limits.
+    /// Adds a flavor with this number of cores and with borrowing and lending limits.
     pub fn limited(mut self, flavor: &str, cores: i64, borrow: Option<i64>, lend: Option<i64>) -> Self {
         if self.0.resource_groups.is_empty() {
             self.0.resource_groups.push(ResourceGroup { resources: vec![Name::from("cpu")], flavors: Vec::new() });
@@ -317,7 +317,7 @@ impl Cluster {
         self.hosts_of(name, 0)
     }
 
-    /// The same for one of several pod sets, with all values of a domain joined.
+    /// Hosts of the pods of one pod set, with all values of a domain joined.
     pub fn hosts_of(&self, name: &str, set: usize) -> Vec<(String, i32)> {
         let admission = self.engine.admission(&WorkloadKey::new("default", name));
         let topology = admission.and_then(|admission| admission.pod_sets[set].topology.as_ref());

@@ -13,7 +13,7 @@ fn both(change: impl Fn(&mut FeatureGates) -> &mut bool) -> [Cluster; 2] {
     [true, false].map(|on| Cluster::with(|config| *change(&mut config.gates) = on))
 }
 
-/// The same under fair sharing.
+/// Two engines with fair sharing, with a gate on and off.
 fn both_fair(change: impl Fn(&mut FeatureGates) -> &mut bool) -> [Cluster; 2] {
     [true, false].map(|on| {
         Cluster::with(|config| {

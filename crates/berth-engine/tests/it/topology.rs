@@ -163,8 +163,8 @@ fn pod_sets_of_one_workload_in_several_flavors_share_node_capacity() {
     }
 }
 
-/// One goes through three flavors and the other through two of them. Only the fourth search finds
-/// capacity for both.
+/// One pod set goes through three flavors and the other through two of them. Only the fourth search
+/// finds capacity for both.
 #[test]
 fn pod_sets_with_different_numbers_of_flavors_try_all_combinations() {
     let mut cluster = Cluster::new();

@@ -93,7 +93,7 @@ fn the_published_bounds_are_reproduced() {
 }
 
 /// A ledger of `SMALL` after its first workload was created and reserved quota.
-fn books(plan: &Plan) -> Ledger<'_> {
+fn started_ledger(plan: &Plan) -> Ledger<'_> {
     let mut ledger = Ledger::new(plan, millis(50));
     ledger.created(0, millis(10));
     ledger.reserved(0, millis(20));
@@ -109,7 +109,7 @@ fn violations(ledger: Ledger<'_>) -> String {
 #[test]
 fn the_ledger_of_a_correct_run_has_its_figures_and_no_violations() {
     let plan = plan(SMALL);
-    let mut ledger = books(&plan);
+    let mut ledger = started_ledger(&plan);
     ledger.evicted(0, millis(60));
     ledger.released(0, millis(70));
     ledger.reserved(0, millis(100));
@@ -141,19 +141,19 @@ fn the_ledger_of_a_correct_run_has_its_figures_and_no_violations() {
 #[test]
 fn the_ledger_reports_lost_and_repeated_events_and_quota_assigned_twice() {
     let plan = plan(SMALL);
-    let mut ledger = books(&plan);
+    let mut ledger = started_ledger(&plan);
     ledger.reserved(0, millis(30));
     assert!(violations(ledger).contains("got quota twice"));
-    let mut ledger = books(&plan);
+    let mut ledger = started_ledger(&plan);
     ledger.finished(0, millis(500));
     ledger.finished(0, millis(501));
     assert!(violations(ledger).contains("finished twice"));
-    let mut ledger = books(&plan);
+    let mut ledger = started_ledger(&plan);
     ledger.finished(0, millis(30));
     assert!(violations(ledger).contains("finished before it had run"));
-    let text = violations(books(&plan));
+    let text = violations(started_ledger(&plan));
     assert!(text.contains("never finished"), "{text}");
-    let mut ledger = books(&plan);
+    let mut ledger = started_ledger(&plan);
     ledger.finished(0, millis(500));
     ledger.reserved(0, millis(600));
     assert!(violations(ledger).contains("after it had finished"));

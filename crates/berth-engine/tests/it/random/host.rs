@@ -154,7 +154,7 @@ impl Host {
         Self::with_events(plan, configuration(plan))
     }
 
-    /// The same, with the configuration objects in another order.
+    /// A host with a plan's configuration, sent as these events.
     pub fn with_events(plan: &Plan, events: Vec<Event>) -> Self {
         let mut config = EngineConfig { flush_delay: Duration::ZERO, ..EngineConfig::default() };
         config.fair_sharing = plan.fair.clone().map(|preemption_strategies| FairSharing { preemption_strategies });
