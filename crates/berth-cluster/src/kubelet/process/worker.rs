@@ -242,6 +242,7 @@ impl Worker {
             blocked: &blocked,
             back_off: &|name, run| self.back_off(name, run),
             never_restart: false,
+            restarting: &self.memory.restarting,
             ending,
         });
         if decision.is_finished && self.is_in_runtime() {
