@@ -18,7 +18,7 @@ use super::{Measured, MetricsSource, PodUsage, Usage};
 
 /// Time between two samples.
 pub const SAMPLE_INTERVAL: Duration = Duration::from_secs(10);
-/// Samples that are closer than this give no rate.
+/// Minimum time between two samples from which a rate is computed.
 const WINDOW_MIN: Duration = Duration::from_millis(500);
 
 /// Measures the pods of one pod runtime, and the machine.
@@ -29,7 +29,7 @@ pub struct Sampler {
     samples: Mutex<Samples>,
 }
 
-/// The last samples, and what they say.
+/// The last samples, and the usage computed from them.
 #[derive(Default)]
 struct Samples {
     pods: BTreeMap<String, (PodStats, Option<PodUsage>)>,
@@ -43,7 +43,7 @@ impl Sampler {
         Arc::new(Self { runtime, clock, proc: PathBuf::from("/proc"), samples: Mutex::default() })
     }
 
-    /// Takes samples for ever.
+    /// Takes samples forever.
     pub async fn run(self: Arc<Self>) {
         loop {
             self.sample().await;
@@ -82,18 +82,18 @@ impl Samples {
     }
 }
 
-/// The time between two samples; `None` if it is too short to give a rate.
+/// The time between two samples; `None` if it is too short for a rate.
 fn window(then: Timestamp, now: Timestamp) -> Option<Duration> {
     Duration::try_from(now.duration_since(then)).ok().filter(|window| *window >= WINDOW_MIN)
 }
 
-/// CPU in billionths of a core; `None` if the counter began anew.
+/// CPU in billionths of a core; `None` if the counter was reset.
 fn rate(before: u64, after: u64, window: Duration) -> Option<u64> {
     let used = u128::from(after.checked_sub(before)?);
     u64::try_from(used * 1_000_000_000 / window.as_nanos().max(1)).ok()
 }
 
-/// Usage between two samples. A container that was started between them has no figures yet.
+/// Usage between two samples. A container that was started between them has no usage yet.
 fn pod_usage(old: &PodStats, new: &PodStats) -> Option<PodUsage> {
     let window = window(old.at, new.at)?;
     let mut figures = BTreeMap::new();
@@ -154,7 +154,7 @@ mod tests {
         samples.record(vec![stats("a", 110, &[("c", 7_500_000_000), ("d", 1)])], machine(110, 16_000_000_000));
         assert_eq!(cpu(&samples, "a"), Some(vec![250_000_000]), "250m of the container that was there before");
         assert_eq!(samples.node.as_ref().unwrap().figures, Usage { cpu_nano: 1_500_000_000, memory_bytes: 7 });
-        // A container that was restarted begins at zero.
+        // The counter of a restarted container begins at zero.
         samples.record(vec![stats("a", 120, &[("c", 5), ("d", 1)])], None);
         assert_eq!(cpu(&samples, "a"), Some(vec![0]));
         samples.record(vec![], None);
