@@ -171,7 +171,7 @@ impl Metrics {
         for (queue, skips) in &outcome.skipped_preemptions {
             *counted.cycle.skips.entry(queue.clone()).or_default() += skips;
         }
-        if !outcome.goes_on {
+        if !outcome.is_incomplete {
             let cycle = std::mem::take(&mut counted.cycle);
             if let Some(result) = outcome.result {
                 let labels = [("result", result.as_str())];

@@ -105,7 +105,7 @@ fn cycles_are_counted_by_result_with_their_recomputations() {
     outcome.target_recomputations.entry("cq".into()).or_default().insert("deferred_fit", 2);
     metrics.cycle(&outcome, Duration::from_millis(3));
     // A cycle in two parts counts as one.
-    metrics.cycle(&CycleOutcome { goes_on: true, ..CycleOutcome::default() }, Duration::from_millis(20));
+    metrics.cycle(&CycleOutcome { is_incomplete: true, ..CycleOutcome::default() }, Duration::from_millis(20));
     metrics.cycle(&outcome, Duration::from_millis(10));
     let text = metrics.text(Role::Standalone);
     assert_eq!(samples(&text, "kueue_admission_attempts_total"), ["{result=success} 2"]);
