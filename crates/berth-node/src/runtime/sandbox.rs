@@ -154,7 +154,7 @@ impl Node {
         }
         let operation = self.operation(uid);
         let _operation = operation.lock().await;
-        self.pods.lock().remove(uid);
+        let was_known = self.pods.lock().remove(uid).is_some();
         let (node, removed) = (self.folder.clone(), uid.clone());
         blocking(move || {
             discard(&node, &folder, &removed);
@@ -162,7 +162,9 @@ impl Node {
         })
         .await?;
         self.operations.lock().remove(uid);
-        self.changes.notify(uid);
+        if was_known {
+            self.changes.notify(uid);
+        }
         Ok(())
     }
 }
@@ -224,7 +226,10 @@ pub(super) fn discard(node: &NodeFolder, folder: &PodFolder, uid: &PodUid) {
 /// Removes what is in the trash.
 pub(super) fn empty_trash(trash: &Path) {
     for entry in std::fs::read_dir(trash).into_iter().flatten().flatten() {
-        if let Err(error) = tree::remove(&entry.path()) {
+        // The removal of another pod may empty the trash at the same time.
+        if let Err(error) = tree::remove(&entry.path())
+            && error.kind() != io::ErrorKind::NotFound
+        {
             tracing::warn!(folder = %entry.path().display(), %error, "cannot remove the folder of a former pod yet");
         }
     }
