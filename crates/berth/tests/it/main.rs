@@ -3,6 +3,7 @@
 
 mod bench;
 mod chart;
+mod client_streams;
 mod clients;
 mod cluster;
 mod damage;
@@ -15,8 +16,11 @@ mod kubectl;
 mod outage;
 mod process;
 mod processes;
+mod programs;
 mod refarch;
 mod restart;
 mod rights;
 mod scenarios;
+mod streams;
+mod terminal;
 mod training;
