@@ -78,7 +78,7 @@ fn standing(html: &mut Html, standing: &Standing) {
             );
             if waiting.backing_off {
                 html.line("p", "wait", "It is not considered until its back-off expires.");
-            } else if waiting.set_aside {
+            } else if waiting.inadmissible {
                 html.line(
                     "p",
                     "quiet",
