@@ -35,6 +35,8 @@ pub struct State {
     pub pods: BTreeMap<PodUid, PodState>,
     /// Calls in order, such as `sandbox p`, `start p/c#0`, `stop p/c#0 30s`.
     pub calls: Vec<String>,
+    /// Number of calls that remove a sandbox, whether or not it existed.
+    pub removals: u32,
     /// Configuration of each started run.
     pub configs: BTreeMap<String, ContainerConfig>,
     pub sandboxes: BTreeMap<PodUid, SandboxConfig>,
@@ -220,11 +222,15 @@ impl PodRuntime for FakeRuntime {
     }
 
     fn remove_sandbox<'a>(&'a self, pod: &'a PodUid) -> BoxFuture<'a, Result<()>> {
-        self.with(|state| {
-            if let Some(removed) = state.pods.remove(pod) {
-                state.calls.push(format!("remove {}", removed.name));
-            }
+        let was_known = self.with(|state| {
+            state.removals += 1;
+            let removed = state.pods.remove(pod);
+            state.calls.extend(removed.iter().map(|removed| format!("remove {}", removed.name)));
+            removed.is_some()
         });
+        if was_known {
+            let _ = self.0.changes.send(pod.clone());
+        }
         Box::pin(std::future::ready(Ok(())))
     }
 

@@ -310,6 +310,25 @@ async fn a_deleted_pod_gets_its_grace_period_and_then_disappears() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_deleted_pod_that_a_finalizer_keeps_is_removed_from_the_runtime_once() {
+    let machine = Machine::new().await;
+    machine.pod(json!({"restartPolicy": "Never", "containers": [{"name": "c", "command": ["run", "1", "0"]}]})).await;
+    let finalizers = |list: Value| Patch::Merge(json!({"metadata": {"finalizers": list}}));
+    let pods = machine.api::<Pod>();
+    pods.patch("p", &PatchParams::default(), &finalizers(json!(["example.com/kept"]))).await.unwrap();
+    machine
+        .run(async {
+            machine.until_phase("Succeeded").await;
+            pods.delete("p", &DeleteParams::default()).await.unwrap();
+            machine.sleep(5).await;
+            assert_eq!(machine.runtime.with(|state| state.removals), 1, "{:?}", machine.runtime.calls());
+            pods.patch("p", &PatchParams::default(), &finalizers(Value::Null)).await.unwrap();
+            machine.until_gone().await;
+        })
+        .await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_force_deleted_pod_is_stopped_and_removed_from_the_runtime() {
     let machine = Machine::new().await;
     machine.pod(json!({"containers": [{"name": "c", "command": ["stubborn"]}]})).await;

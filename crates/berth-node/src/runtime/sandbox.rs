@@ -170,7 +170,7 @@ impl Node {
         }
         let operation = self.operation(uid);
         let _operation = operation.lock().await;
-        self.pods.lock().remove(uid);
+        let was_known = self.pods.lock().remove(uid).is_some();
         let (node, removed) = (self.folder.clone(), uid.clone());
         blocking(move || {
             // A supervisor that a former process started late must not serve a removed folder.
@@ -180,7 +180,9 @@ impl Node {
         })
         .await?;
         self.operations.lock().remove(uid);
-        self.changes.notify(uid);
+        if was_known {
+            self.changes.notify(uid);
+        }
         Ok(())
     }
 }

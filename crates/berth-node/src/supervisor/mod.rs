@@ -49,6 +49,7 @@ const LOCK_PAUSE: std::time::Duration = std::time::Duration::from_millis(10);
 
 /// Serves the pod of a folder until the pod is stopped.
 pub fn main(folder: &Path) -> ExitCode {
+    close_inherited();
     match run(folder) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -57,6 +58,18 @@ pub fn main(folder: &Path) -> ExitCode {
             eprintln!("{} supervisor of {}: {error}", now(), folder.display());
             ExitCode::FAILURE
         }
+    }
+}
+
+/// Closes all descriptors but the standard streams: what the process that started Berth left open
+/// must neither stay open for as long as the pod runs, nor reach its containers.
+fn close_inherited() {
+    let Ok(entries) = std::fs::read_dir("/proc/self/fd") else { return };
+    let numbers = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    // Collected first, so that the folder is closed before its number could be reused.
+    let inherited: Vec<i32> = numbers.filter(|number| *number > 2).collect();
+    for number in inherited {
+        let _ = nix::unistd::close(number);
     }
 }
 

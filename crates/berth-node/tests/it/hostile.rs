@@ -160,6 +160,19 @@ async fn a_full_volume_in_memory_stops_its_pod_only() {
 }
 
 #[tokio::test]
+async fn a_container_inherits_no_descriptor_of_the_process_that_started_berth() {
+    let file = tempfile::NamedTempFile::with_prefix("inherited-").unwrap();
+    // A duplicate is not closed when a program is executed.
+    let inherited = rustix::io::dup(&file).unwrap();
+    for level in LEVELS {
+        let Some(node) = Node::open(level).await else { continue };
+        let (_, log) = node.run("ls -l /proc/self/fd; echo listed").await;
+        assert!(log.ends_with("listed\n") && !log.contains("inherited-"), "{level:?}: {log}");
+    }
+    drop(inherited);
+}
+
+#[tokio::test]
 async fn rights_are_dropped() {
     let Some(node) = Node::open(Level::Full).await else { return };
     let (_, log) = node

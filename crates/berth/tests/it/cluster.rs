@@ -1,5 +1,6 @@
 //! A `berth up` process, and kubectl against it.
 
+use std::ffi::OsString;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -70,15 +71,14 @@ impl Cluster {
 
     /// Runs kubectl.
     pub fn kubectl(&self, arguments: &[&str]) -> Output {
-        Command::new("kubectl")
-            .arg("--kubeconfig")
-            .arg(&self.kubeconfig)
-            // A separate discovery cache: it reads none of another cluster, and leaves none behind.
-            .arg("--cache-dir")
-            .arg(self.kubeconfig.with_file_name("cache"))
-            .args(arguments)
-            .output()
-            .expect("kubectl runs")
+        Command::new("kubectl").args(self.kubectl_options()).args(arguments).output().expect("kubectl runs")
+    }
+
+    /// Options of kubectl that select this cluster.
+    pub fn kubectl_options(&self) -> Vec<OsString> {
+        // A discovery cache of its own: none of another cluster is read, and none is left behind.
+        let cache = self.kubeconfig.with_file_name("cache");
+        vec!["--kubeconfig".into(), self.kubeconfig.clone().into(), "--cache-dir".into(), cache.into()]
     }
 
     /// Runs kubectl, which must succeed. Returns its output.

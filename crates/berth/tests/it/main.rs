@@ -3,6 +3,7 @@
 
 mod bench;
 mod chart;
+mod client_streams;
 mod clients;
 mod cluster;
 mod damage;
@@ -16,9 +17,12 @@ mod kubectl;
 mod outage;
 mod process;
 mod processes;
+mod programs;
 mod refarch;
 mod restart;
 mod rights;
 mod scenarios;
+mod streams;
+mod terminal;
 mod training;
 mod usage;

@@ -3,6 +3,7 @@
 
 mod forward;
 mod node;
+mod resource_metrics;
 mod target;
 
 use std::sync::Arc;

@@ -149,6 +149,9 @@ async fn a_node_answers_the_paths_of_its_kubelet() {
     );
     let (code, summary) = fixture.get(&format!("{nodes}/n1/proxy/stats/summary")).await;
     assert_eq!((code, &summary["node"]["nodeName"]), (200, &json!("n1")));
+    let (code, metrics) = fixture.get(&format!("{nodes}/n1/proxy/metrics/resource")).await;
+    let metrics = metrics.as_str().expect("a text");
+    assert!(code == 200 && metrics.contains("# TYPE pod_memory_working_set_bytes gauge"), "{metrics}");
     let (code, log) = fixture.get(&format!("{nodes}/n1/proxy/containerLogs/default/p/side?tailLines=1")).await;
     assert!(code == 200 && log.as_str().is_some_and(|log| log.starts_with("side 0\n")), "{code} {log}");
     let (code, answer) = fixture.get(&format!("{nodes}/n1/proxy/configz")).await;

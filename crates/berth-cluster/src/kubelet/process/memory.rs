@@ -163,6 +163,8 @@ pub struct Memory {
     pub ending: Option<Ending>,
     /// The sandbox of the pod, which has ended, was stopped.
     pub is_stopped: bool,
+    /// The sandbox of the pod, which is deleted, was removed. Finalizers may keep the pod.
+    pub is_removed: bool,
     /// When the use of disk is read again.
     pub stats_at: Option<Timestamp>,
     /// Images whose notice was recorded.

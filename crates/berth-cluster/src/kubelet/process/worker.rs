@@ -203,7 +203,11 @@ impl Worker {
             self.memory.is_stopped = true;
         }
         if pod.metadata.deletion_timestamp.is_some() {
-            self.node.runtime.remove_sandbox(&self.uid).await?;
+            // A removal announces a change, which leads here again.
+            if !self.memory.is_removed {
+                self.node.runtime.remove_sandbox(&self.uid).await?;
+                self.memory.is_removed = true;
+            }
             // With a grace period of 0 only finalizers hold the pod.
             if pod.metadata.deletion_grace_period_seconds != Some(0) {
                 self.node.writer.remove(pod).await?;
