@@ -37,7 +37,7 @@ use std::sync::Arc;
 use berth_api::berth::ClusterConfiguration;
 use berth_runtime::Manager;
 
-pub use kubelet::options::KubeletOptions;
+pub use kubelet::options::{ClusterIps, KubeletOptions, ServiceAddresses};
 pub use kubelet::process::ProcessNode;
 pub use logs::{LogOptions, PodLogs};
 pub use machine::MachineNode;

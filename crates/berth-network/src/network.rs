@@ -295,7 +295,13 @@ impl Network {
     pub fn api_server_for_pods(&self, cluster_ip: Ipv4Addr) -> SocketAddr {
         /// Port of the Service `kubernetes`.
         const HTTPS: u16 = 443;
-        if self.services.is_some() { SocketAddr::new(cluster_ip.into(), HTTPS) } else { self.api_server }
+        if self.services.is_some() {
+            return SocketAddr::new(cluster_ip.into(), HTTPS);
+        }
+        if self.api_server.ip().is_unspecified() {
+            return SocketAddr::new(Ipv4Addr::LOCALHOST.into(), self.api_server.port());
+        }
+        self.api_server
     }
 
     /// The names of the cluster.

@@ -23,7 +23,7 @@ use crate::kubelet::lifecycle::{
     Blocked, Decision, Ending, Facts, Health, Member, Run, Runs, blocked_events, decide, members, restart_delay,
 };
 use crate::kubelet::resize;
-use crate::kubelet::resolve::{Context, config, volumes};
+use crate::kubelet::resolve::{config, volumes};
 use crate::time::stamp;
 
 /// Delay before the first retry after an error; doubles up to [`RETRY_MAX`].
@@ -291,7 +291,7 @@ impl Worker {
     fn lift(&mut self, pod: &Arc<Pod>, status: &PodStatus, now: Timestamp) {
         let node = self.node.clone();
         let allocatable = node.allocatable();
-        let context = Context { pod, status, objects: &node.objects, allocatable: &allocatable };
+        let context = node.context(pod, status, &allocatable);
         for member in pod.spec.iter().flat_map(members) {
             let name = &member.spec.name;
             if matches!(self.memory.obstacles.get(name), Some(Obstacle::Configuration(_)))
