@@ -443,6 +443,10 @@ async fn full(
 }
 
 impl SandboxNetwork for Network {
+    fn is_shared(&self) -> bool {
+        self.level() == Level::Plain
+    }
+
     fn allocate<'a>(&'a self, pod: &'a PodUid) -> BoxFuture<'a, berth_pod_runtime::Result<IpAddr>> {
         Box::pin(async move {
             let address: Ipv4Addr = self.addresses.lock().allocate(pod).map_err(internal)?;
