@@ -1,5 +1,5 @@
-//! The proxy of Services: listeners on their addresses, which pass connections and datagrams on to
-//! endpoints.
+//! The proxy of Services and host ports: listeners on their addresses, which pass connections and
+//! datagrams on to endpoints.
 //!
 //! A port has a listener only while it has an endpoint, so the kernel refuses connections to a
 //! Service without endpoints. The endpoint sees the machine's address as its client's.
@@ -14,6 +14,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
+use berth_runtime::ObjectKey;
 use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
@@ -43,6 +44,13 @@ pub(crate) struct ListenError {
     source: io::Error,
 }
 
+impl ListenError {
+    /// Whether this process may not listen there, for example at a port below 1024.
+    pub(crate) fn is_forbidden(&self) -> bool {
+        self.source.kind() == io::ErrorKind::PermissionDenied
+    }
+}
+
 struct Listener {
     rotation: Arc<Rotation>,
     task: JoinHandle<()>,
@@ -54,10 +62,17 @@ impl Drop for Listener {
     }
 }
 
-/// The listeners of all Services.
+/// The object that listeners belong to.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Owner {
+    Service(ObjectKey),
+    /// A pod with host ports.
+    Pod(ObjectKey),
+}
+
+/// The listeners of all Services and host ports.
 pub(crate) struct Proxy {
-    /// Listeners by Service (namespace and name) and place.
-    listeners: Mutex<BTreeMap<(String, String), BTreeMap<Front, Listener>>>,
+    listeners: Mutex<BTreeMap<Owner, BTreeMap<Front, Listener>>>,
     connections: Arc<Semaphore>,
     pods: ipnet::Ipv4Net,
 }
@@ -67,16 +82,15 @@ impl Proxy {
         Self { listeners: Mutex::default(), connections: Arc::new(Semaphore::new(CONNECTIONS_MAX)), pods }
     }
 
-    /// Makes the listeners of a Service those that are wanted. Open connections stay.
+    /// Makes the listeners of an object those that are wanted. Open connections stay.
     ///
     /// # Errors
     /// The first address that cannot be served; all others are. Repeat the call.
-    pub(crate) async fn set(&self, namespace: &str, name: &str, wanted: Vec<Wanted>) -> Result<(), ListenError> {
-        let key = (namespace.to_owned(), name.to_owned());
+    pub(crate) async fn set(&self, owner: Owner, wanted: Vec<Wanted>) -> Result<(), ListenError> {
         let mut missing = Vec::new();
         {
             let mut all = self.listeners.lock();
-            let known = all.entry(key.clone()).or_default();
+            let known = all.entry(owner.clone()).or_default();
             known.retain(|front, listener| wanted.iter().any(|it| it.front == *front) && !listener.task.is_finished());
             for want in wanted {
                 match known.get(&want.front) {
@@ -85,7 +99,7 @@ impl Proxy {
                 }
             }
             if known.is_empty() && missing.is_empty() {
-                all.remove(&key);
+                all.remove(&owner);
             }
         }
         let mut failed = None;
@@ -93,7 +107,7 @@ impl Proxy {
             let front = want.front;
             match self.listen(want).await {
                 Ok(listener) => {
-                    self.listeners.lock().entry(key.clone()).or_default().insert(front, listener);
+                    self.listeners.lock().entry(owner.clone()).or_default().insert(front, listener);
                 }
                 Err(source) => {
                     failed.get_or_insert(ListenError { address: front.address, protocol: front.protocol, source });
