@@ -87,7 +87,7 @@ fn wanted(spec: &PodSpec, pod: Ipv4Addr, place: &impl Place, is_shared: bool) ->
         };
         for address in addresses {
             let address = SocketAddr::new(IpAddr::V4(address), host_port);
-            let front = Front { address, protocol, is_private: place.is_private() };
+            let front = Front { address, protocol, clients: place.node_clients() };
             if !all.iter().any(|known: &Wanted| known.front == front) {
                 all.push(Wanted { front, endpoints: vec![SocketAddr::new(pod.into(), own)], affinity: None });
             }
@@ -101,6 +101,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::proxy::Clients;
     use crate::published::Endpoint;
 
     struct Machine;
@@ -109,7 +110,7 @@ mod tests {
     const ADDRESSES: [Ipv4Addr; 3] = [Ipv4Addr::LOCALHOST, Ipv4Addr::new(192, 0, 2, 1), Ipv4Addr::LOCALHOST];
 
     impl Place for Machine {
-        fn service_address(&self, _: Ipv4Addr) -> Option<Ipv4Addr> {
+        fn service_address(&self, _: Ipv4Addr) -> Option<(Ipv4Addr, Clients)> {
             None
         }
         fn has_external(&self, _: Ipv4Addr) -> bool {
@@ -118,8 +119,8 @@ mod tests {
         fn node_addresses(&self) -> &[Ipv4Addr] {
             &ADDRESSES
         }
-        fn is_private(&self) -> bool {
-            true
+        fn node_clients(&self) -> Clients {
+            Clients::Machine
         }
         fn reaches(&self, _: &Endpoint) -> bool {
             true

@@ -282,6 +282,41 @@ fn pods_reach_the_api_server_by_its_service() {
 }
 
 #[test]
+fn pods_of_two_clusters_reach_the_services_of_their_own() {
+    isolated("services::pods_of_two_clusters_reach_the_services_of_their_own", async {
+        let (one, two) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let mut clusters = Vec::new();
+        for (folder, text) in [(&one, "the first"), (&two, "the second")] {
+            let world = World::new(options(folder.path())).await;
+            let (server, address) = world.pod("server", "web").await;
+            server.run(move || serve(address, text)).await;
+            let ports = json!([
+                {"name": "main", "port": 80, "targetPort": 8080},
+                {"name": "udp", "port": 90, "targetPort": 8080, "protocol": "UDP"},
+            ]);
+            world.service("web", json!({"clusterIP": "10.96.0.9", "selector": {"app": "web"}, "ports": ports})).await;
+            let (client, _) = world.pod("client", "client").await;
+            clusters.push((world, client, server, text));
+        }
+        let web = IpAddr::from([10, 96, 0, 9]);
+        for (_, client, _, text) in &clusters {
+            let answer = eventually("TCP", async || client.run(move || ask((web, 80))).await.ok()).await;
+            assert_eq!(answer, *text);
+            let answer = eventually("UDP", async || client.run(move || ask_by_udp((web, 90))).await).await;
+            assert_eq!(answer, *text);
+        }
+        assert_eq!(on_machine(move || ask((web, 80))).await.unwrap(), "the first", "the machine asks the first");
+        // A restart of the first cluster changes nothing.
+        let again = Network::open(options(one.path())).await.unwrap().1;
+        assert!(!again.limits.iter().any(|limit| limit.starts_with("cluster IPs")), "{again}");
+        // The second is served by its own routes once the first has ended.
+        clusters.remove(0).0.network.remove().await.unwrap();
+        let client = &clusters[0].1;
+        assert_eq!(client.run(move || ask((web, 80))).await.unwrap(), "the second");
+    });
+}
+
+#[test]
 fn a_host_port_leads_to_its_pod_until_the_pod_ends() {
     isolated("services::a_host_port_leads_to_its_pod_until_the_pod_ends", async {
         let folder = tempfile::tempdir().unwrap();
