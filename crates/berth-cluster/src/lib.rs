@@ -26,6 +26,7 @@ pub mod roles;
 pub mod scheduler;
 pub mod scheduling;
 pub mod storage;
+pub mod taint_eviction;
 
 mod bootstrap;
 mod indexes;
@@ -103,6 +104,7 @@ pub fn install(manager: &mut Manager, options: Options) {
         machine::install(manager, node.clone(), &configuration.kubernetes_version);
     }
     machine::install_lifecycle(manager);
+    taint_eviction::install(manager);
     kubelet::simulated::install(manager, configuration.pods.clone(), options.seed, process_nodes);
     metrics::install(manager, &options.metrics, &options.process_nodes);
     kubelet::process::install(manager, options.process_nodes.clone());
