@@ -2,28 +2,47 @@
 //! Berth, find each other and train a model.
 
 use std::process::Command;
+use std::time::Duration;
 
 use berth_testing::{has_kubectl, skip};
 
-use crate::cluster::{Cluster, file};
+use crate::cluster::{Cluster, file, pause};
 
 #[test]
 fn two_pods_in_namespaces_of_their_own_train_a_model() {
     if !rustix::process::geteuid().is_root() {
         return skip("full isolation needs root");
     }
+    trains_a_model("full");
+}
+
+#[test]
+fn two_pods_without_namespaces_train_a_model() {
+    trains_a_model("plain");
+}
+
+/// Runs the example at an isolation level and checks the result of each pod.
+fn trains_a_model(isolation: &str) {
     if !has_kubectl() {
         return;
     }
     if !Command::new("python3").arg("--version").output().is_ok_and(|output| output.status.success()) {
         return skip("python3 is not installed");
     }
-    let cluster = Cluster::ephemeral(&["--runtime", "process", "--isolation", "full"]);
+    let cluster = Cluster::ephemeral(&["--runtime", "process", "--isolation", isolation]);
     cluster.run(&["apply", "-f", &file("examples/training/queues.yaml")]);
     cluster.run(&["apply", "-f", &file("examples/training/job.yaml")]);
-    cluster.wait_until("the training to complete", 120, |cluster| {
-        cluster.get(&["job", "train"])["status"]["succeeded"] == 2
-    });
+    // Less than the time that the programs wait for each other, so that a failure shows them.
+    let is_complete = |cluster: &Cluster| cluster.get(&["job", "train"])["status"]["succeeded"] == 2;
+    if !(0..60).any(|_| {
+        is_complete(&cluster) || {
+            pause(Duration::from_secs(1));
+            false
+        }
+    }) {
+        report(&cluster);
+        panic!("the training did not complete in 60 s");
+    }
     for index in ["0", "1"] {
         let selector = format!("batch.kubernetes.io/job-completion-index={index}");
         let log = cluster.run(&["logs", "-l", &selector, "--tail", "-1"]);
@@ -37,4 +56,22 @@ fn two_pods_in_namespaces_of_their_own_train_a_model() {
         assert!(conditions.iter().any(|it| it["type"] == condition), "{conditions:?}");
     }
     cluster.interrupt();
+}
+
+/// Prints the state of the pods, services, addresses and sockets of a training that does not
+/// complete.
+fn report(cluster: &Cluster) {
+    let print = |arguments: &[&str]| {
+        let output = cluster.kubectl(&[&["--request-timeout=10s"], arguments].concat());
+        eprintln!("kubectl {}", arguments.join(" "));
+        eprintln!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    };
+    print(&["get", "pods,services,events", "-o", "wide"]);
+    print(&["get", "pods,endpointslices", "-o", "yaml"]);
+    print(&["logs", "-l", "job-name=train", "--prefix", "--tail", "-1"]);
+    let state = "cat /etc/resolv.conf /proc/net/tcp /proc/net/arp /proc/net/route; env | grep -e TRAIN_ -e POD_IP; \
+                 timeout 5 getent hosts train-0.train";
+    for pod in cluster.run(&["get", "pods", "-l", "job-name=train", "-o", "name"]).lines() {
+        print(&["exec", pod, "--", "timeout", "10", "sh", "-c", state]);
+    }
 }
