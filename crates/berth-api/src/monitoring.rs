@@ -34,7 +34,7 @@ pub fn crds() -> Vec<Value> {
                         "storage": true,
                         "schema": { "openAPIV3Schema": {
                             "type": "object",
-                            "description": "Accepted and kept; nothing in this cluster acts on it.",
+                            "description": "Stored so that manifests can be applied. No controller of this cluster processes it.",
                             "required": ["spec"],
                             "properties": {
                                 "apiVersion": { "type": "string" },

@@ -3,7 +3,8 @@
 //!
 //! Features of Kubernetes' schemas that JSON Schema lacks are declared by short private keywords,
 //! which the module `structural` expands:
-//! * `x-list`: `atomic`, `set` or `map:<key>[,<key>]` becomes `x-kubernetes-list-type` and `x-kubernetes-list-map-keys`;
+//! * `x-list`: `atomic`, `set` or `map:<key>[,<key>]` becomes `x-kubernetes-list-type` and
+//!   `x-kubernetes-list-map-keys`;
 //! * `x-rules`: pairs of CEL rule and message become `x-kubernetes-validations`;
 //! * `x-optional` / `x-required`: overrides whether the property is required. By default a property
 //!   is required unless it can be omitted when written, which is the rule of Go's `omitempty`.
@@ -77,21 +78,21 @@ pub fn conditions(_: &mut SchemaGenerator) -> Schema {
         "x-list": "map:type",
         "items": {
             "type": "object",
-            "description": "One aspect of the state of the object.",
+            "description": "A condition of the object.",
             "required": ["lastTransitionTime", "message", "reason", "status", "type"],
             "properties": {
-                "lastTransitionTime": { "type": "string", "format": "date-time", "description": "When the status changed last." },
-                "message": { "type": "string", "maxLength": 32768, "description": "Details for people." },
-                "observedGeneration": { "type": "integer", "format": "int64", "minimum": 0, "description": "Generation of the object the condition was computed from." },
+                "lastTransitionTime": { "type": "string", "format": "date-time", "description": "Time of the last change of the condition's status." },
+                "message": { "type": "string", "maxLength": 32768, "description": "Message that explains the last change of the status." },
+                "observedGeneration": { "type": "integer", "format": "int64", "minimum": 0, "description": "Generation of the object from which the condition was computed." },
                 "reason": {
                     "type": "string", "minLength": 1, "maxLength": 1024, "pattern": "^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$",
-                    "description": "Why, in one word.",
+                    "description": "Reason of the last change of the status, in CamelCase.",
                 },
-                "status": { "type": "string", "enum": ["True", "False", "Unknown"], "description": "Does it hold?" },
+                "status": { "type": "string", "enum": ["True", "False", "Unknown"], "description": "Status of the condition: True, False or Unknown." },
                 "type": {
                     "type": "string", "maxLength": 316,
                     "pattern": r"^([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])$",
-                    "description": "Which aspect, in CamelCase.",
+                    "description": "Type of the condition, in CamelCase.",
                 },
             },
         },

@@ -82,8 +82,8 @@ impl Structural {
         }
     }
 
-    /// Replaces a name by the published definition. The property's own keywords override those of
-    /// the definition.
+    /// Replaces the keyword `x-embed` with the published definition that it names. The property's
+    /// own keywords override those of the definition.
     fn embed(&mut self, node: &mut Map<String, Value>) {
         let Some(Value::String(name)) = node.remove("x-embed") else { return };
         if let Value::Object(definition) = self.published.schema(&name) {

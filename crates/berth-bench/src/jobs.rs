@@ -1,5 +1,5 @@
-//! `berth bench jobs`: batch Jobs of one pod through the whole path: Job, Workload, admission,
-//! pod, node, completion.
+//! `berth bench jobs`: batch Jobs of one pod through the whole path from the Job to its completion:
+//! Workload, admission, pod, node.
 
 use std::collections::BTreeMap;
 use std::process::ExitCode;
@@ -32,8 +32,7 @@ pub struct Options {
     /// Number of Jobs to submit as fast as the API accepts them.
     #[arg(long, default_value_t = 5000)]
     count: usize,
-    /// Number of Jobs to submit before that to the idle system, each after the previous one was
-    /// admitted.
+    /// Number of Jobs to submit to the idle system first, each after the previous one was admitted.
     #[arg(long, default_value_t = 200)]
     idle: usize,
     /// Run time of a pod, in milliseconds.

@@ -70,7 +70,7 @@ fn standing(html: &mut Html, standing: &Standing) {
                 "p",
                 "",
                 format_args!(
-                    "It waits: number {} in its ClusterQueue, number {} in its LocalQueue, with priority {}.",
+                    "It waits at position {} of its ClusterQueue and position {} of its LocalQueue, with priority {}.",
                     in_cluster_queue + 1,
                     in_local_queue + 1,
                     waiting.priority
@@ -78,7 +78,7 @@ fn standing(html: &mut Html, standing: &Standing) {
             );
             if waiting.backing_off {
                 html.line("p", "wait", "It is not considered until its back-off expires.");
-            } else if waiting.set_aside {
+            } else if waiting.inadmissible {
                 html.line(
                     "p",
                     "quiet",
@@ -135,11 +135,11 @@ pub(crate) fn link(html: &mut Html, name: &ObjectName) {
 
 /// A share in thousandths. The largest number stands for an unlimited share.
 pub(crate) fn share(share: i64) -> String {
-    if share == i64::MAX { "no bound".to_owned() } else { share.to_string() }
+    if share == i64::MAX { "infinite".to_owned() } else { share.to_string() }
 }
 
 fn outlook(html: &mut Html, outlook: &Outlook) {
-    html.line("h2", "", "If its turn came now");
+    html.line("h2", "", "If it were tried now");
     match &outlook.reason {
         None => html.line("p", "good", "It would be admitted."),
         Some(_) if !(outlook.victims.is_empty() && outlook.victims_withheld.is_empty()) => {
@@ -170,7 +170,7 @@ fn outlook(html: &mut Html, outlook: &Outlook) {
         html.line("p", "quiet message", &outlook.message);
     }
     if !outlook.unready.is_empty() || outlook.unready_withheld > 0 {
-        html.line("p", "", "Pods of these are not ready yet:");
+        html.line("p", "", "Admission waits until the pods of these workloads are ready:");
         html.class("ul", "", |html| {
             for workload in &outlook.unready {
                 html.class("li", "", |html| link(html, workload));
@@ -184,8 +184,8 @@ fn outlook(html: &mut Html, outlook: &Outlook) {
         }
     }
     if !outlook.shares.is_empty() {
-        html.line("h3", "", "Shares that are compared, this workload counted");
-        layout::table(html, &["Its side", "#Share", "Who holds it", "#Share"], |html| {
+        html.line("h3", "", "Compared shares, as if this workload were admitted");
+        layout::table(html, &["Its side", "#Share", "Holder of the quota", "#Share"], |html| {
             html.class("tbody", "", |html| {
                 for compared in outlook.shares.iter().take(ROWS) {
                     html.class("tr", "", |html| {
@@ -209,7 +209,7 @@ fn outlook(html: &mut Html, outlook: &Outlook) {
         if set.flavors.is_empty() {
             continue;
         }
-        layout::table(html, &["Flavor", "Outcome", "What was found"], |html| {
+        layout::table(html, &["Flavor", "Outcome", "Findings"], |html| {
             html.class("tbody", "", |html| {
                 for attempt in &set.flavors {
                     html.class("tr", "", |html| {
@@ -244,7 +244,7 @@ fn how_well(attempt: &FlavorAttempt) -> String {
         ("NoFit", _) => "does not fit",
         (_, "Preempt") => "fits if workloads of its own ClusterQueue are preempted",
         (_, "Reclaim") => "fits if quota is reclaimed from other ClusterQueues",
-        (_, "NoCandidates") => "would fit with preemption, but there is no candidate",
+        (_, "NoCandidates") => "would fit, but there are no preemption candidates",
         _ => "fits",
     };
     format!("{how}{borrowing}")
@@ -254,13 +254,13 @@ fn finding(html: &mut Html, finding: &Finding) {
     html.line("div", "message", &finding.message);
     if let Some(quota) = &finding.quota {
         let bound = match (&quota.available, &quota.maximum) {
-            (Some(available), _) => format!("{available} available; {} is short", quota.short_at),
+            (Some(available), _) => format!("{available} available; quota is short in {}", quota.short_at),
             (None, Some(maximum)) => format!("{} never allows more than {maximum}", quota.short_at),
             (None, None) => String::new(),
         };
-        html.line("div", "quiet", format_args!("{}: {} asked, {bound}", quota.resource, quota.asked.0));
+        html.line("div", "quiet", format_args!("{}: {} requested, {bound}", quota.resource, quota.asked.0));
         if let Some(policy) = &quota.preemption_forbidden_by {
-            let text = format!("No workload is preempted for it: it would borrow, and {policy} is Never.");
+            let text = format!("Preemption is not tried: the workload would borrow, and {policy} is Never.");
             html.line("div", "quiet", text);
         }
     }
@@ -280,13 +280,13 @@ fn topology(html: &mut Html, topology: &TopologyFinding) {
         }
         for level in &topology.levels {
             let text = format!(
-                "{}: {} domains, the best holds {}, all hold {}",
+                "{}: {} domains; the largest fits {}, all together fit {}",
                 level.level, level.domains, level.best, level.total
             );
             html.line("li", "", text);
         }
         for excluded in &topology.excluded {
-            let text = format!("{} of {} nodes take no pod: {}", excluded.nodes, topology.nodes, excluded.reason);
+            let text = format!("nodes excluded: {} of {}, {}", excluded.nodes, topology.nodes, excluded.reason);
             html.line("li", "", text);
         }
     });
@@ -295,10 +295,9 @@ fn topology(html: &mut Html, topology: &TopologyFinding) {
 fn shortage(html: &mut Html, shortage: &Shortage) {
     html.line("h3", "", format_args!("{} of flavor {}", shortage.resource, shortage.flavor));
     let text =
-        format!("{} asked for pod set {}, {} available.", shortage.asked.0, shortage.pod_set, shortage.available);
+        format!("{} requested for pod set {}, {} available.", shortage.asked.0, shortage.pod_set, shortage.available);
     html.line("p", "", text);
-    let columns =
-        ["Level", "", "#Nominal", "#With what is lent to it", "#In use", "#Available", "#May borrow", "#Lends"];
+    let columns = ["Level", "", "#Nominal", "#With lent quota", "#In use", "#Available", "#May borrow", "#Lends"];
     layout::table(html, &columns, |html| {
         html.class("tbody", "", |html| {
             for (at, level) in shortage.levels.iter().enumerate() {
@@ -322,7 +321,7 @@ fn shortage(html: &mut Html, shortage: &Shortage) {
         });
     });
     if shortage.holders.is_empty() && shortage.holders_withheld.is_empty() {
-        html.line("p", "quiet", "No workload holds any of it.");
+        html.line("p", "quiet", "No workload holds this quota.");
         return;
     }
     html.line("p", "quiet", "Held by:");
@@ -359,7 +358,7 @@ fn shortage(html: &mut Html, shortage: &Shortage) {
 pub(crate) fn search(html: &mut Html, search: &VictimSearch) {
     let what = match (&search.resource, &search.flavor) {
         (Some(resource), Some(flavor)) => format!("{resource} of flavor {flavor}"),
-        _ => "all that is short".to_owned(),
+        _ => "all resources that are short".to_owned(),
     };
     html.line("h3", "", format_args!("Preemption for {what}"));
     html.line("p", "sentence", format_args!("{}.", search.message));

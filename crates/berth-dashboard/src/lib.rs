@@ -60,12 +60,12 @@ impl Dashboard {
 
     async fn page(&self, request: &Request<()>) -> Response<String> {
         if !self.hosts.accept(request.uri(), request.headers()) {
-            let message =
-                "This is no name of the dashboard. Use localhost or an address, or allow the name with --host.\n";
+            let message = "The dashboard does not accept this host name. Use localhost or an IP address, or allow the name with --host.\n";
             return answer(StatusCode::MISDIRECTED_REQUEST, TEXT, message.to_owned());
         }
         if !matches!(*request.method(), Method::GET | Method::HEAD) {
-            let mut response = answer(StatusCode::METHOD_NOT_ALLOWED, TEXT, "The pages are for reading.\n".to_owned());
+            let mut response =
+                answer(StatusCode::METHOD_NOT_ALLOWED, TEXT, "The dashboard accepts GET and HEAD only.\n".to_owned());
             response.headers_mut().insert(header::ALLOW, HeaderValue::from_static("GET, HEAD"));
             return response;
         }
@@ -127,7 +127,7 @@ fn no_such_page() -> Response<String> {
     layout::page(StatusCode::NOT_FOUND, &frame, |html| {
         html.line("h1", "", "There is no such page");
         html.class("p", "", |html| {
-            html.text("A workload or job is named as namespace/name. ");
+            html.text("Enter a workload or job as namespace/name. ");
             html.link(&Href::path(&[]), "All queues");
         });
     })

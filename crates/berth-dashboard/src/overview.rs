@@ -32,7 +32,7 @@ pub async fn page(client: &Client, from: usize, refresh: bool) -> Response<Strin
         };
         html.line("h1", "", "Queues");
         if let Some(unread) = unread {
-            notice(html, format_args!("Cohorts are shown without their own quota and parents. {unread}"));
+            notice(html, format_args!("Cohorts are shown without their own quota and without their parents. {unread}"));
         }
         if queues.has_more {
             notice(html, format_args!("Only the first {} ClusterQueues are shown.", queues.items.len()));
@@ -59,7 +59,7 @@ pub async fn page(client: &Client, from: usize, refresh: bool) -> Response<Strin
 
 /// A page that shows a failure.
 pub fn cannot(html: &mut Html, unread: &Unread) {
-    html.line("h1", "", "This cannot be shown");
+    html.line("h1", "", "The page cannot be shown");
     notice(html, unread);
 }
 

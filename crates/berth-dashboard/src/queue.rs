@@ -239,8 +239,8 @@ fn show_holding(html: &mut Html, list: &ClusterQueueHolders, asked: &Asked<'_>, 
     layout::pager(html, from, here, Some(list.total), HOLDING_ROWS, to);
     if let Some(unnamed) = unnamed {
         let (workloads, held) = (unnamed.workloads, holds(&unnamed.holds));
-        let verb = if workloads == 1 { "that is not named holds" } else { "that are not named hold" };
-        let text = format!("{workloads} {verb} {held} of it. {}", unnamed.why.message);
+        let verb = if workloads == 1 { "workload not named here holds" } else { "workloads not named here hold" };
+        let text = format!("{workloads} {verb} {held}. {}", unnamed.why.message);
         html.line("p", "quiet", text);
     }
     if list.items.is_empty() {

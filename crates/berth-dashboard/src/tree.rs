@@ -158,7 +158,7 @@ pub fn forest(queues: &[ClusterQueue], cohorts: &[Cohort]) -> Vec<Node> {
                 depth,
                 amounts: own.get(name).map(|cohort| quotas(&cohort.spec.resource_groups)).unwrap_or_default(),
                 problem: (depth == 0 && parents.contains_key(name))
-                    .then(|| "Its cohorts form a circle: nothing below is admitted.".to_owned()),
+                    .then(|| "Its cohorts form a cycle, so no workload of the queues below is admitted.".to_owned()),
                 parent,
                 ..Node::default()
             });

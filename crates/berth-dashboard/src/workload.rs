@@ -38,7 +38,7 @@ pub async fn page(client: &Client, (namespace, name): (&str, &str), refresh: boo
         }
         match &explained {
             Ok(explained) => explained::show(html, explained),
-            Err(unread) => notice(html, format_args!("There is no explanation. {unread}")),
+            Err(unread) => notice(html, format_args!("The explanation is not shown. {unread}")),
         }
         if let Ok(explained) = &explained {
             decisions::show(html, &explained.decisions, now);

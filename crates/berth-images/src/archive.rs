@@ -76,7 +76,7 @@ impl Archive {
         if let Some(manifest) = self.read_if_there("manifest.json")? {
             return self.saved_images(&manifest);
         }
-        let problem = "it holds no image: expected an OCI image layout (index.json) or the output of docker save \
+        let problem = "it contains no image: expected an OCI image layout (index.json) or the output of docker save \
                        (manifest.json)";
         Err(Error::invalid(&self.shown, problem))
     }
@@ -167,7 +167,7 @@ impl Archive {
     fn read_blob(&self, blob: &Descriptor) -> Result<Vec<u8>> {
         let path = blob_path(blob);
         if !oci::is_sha256(blob.digest().as_ref()) {
-            return Err(Error::invalid(&self.shown, format!("{} is no digest that can be verified", blob.digest())));
+            return Err(Error::invalid(&self.shown, format!("{} is not a digest that can be verified", blob.digest())));
         }
         let bytes = read_document(&self.folder.join(&path), self.open_file(&path)?)?;
         let (found, expected) = (sha256(&bytes), blob.digest().to_string());
@@ -194,7 +194,7 @@ pub(crate) fn open(path: &Path, within: Option<&Path>) -> Result<File> {
     }
     // Not a FIFO, which would be waited for.
     if !fs::metadata(&found).map_err(Error::io(path))?.is_file() {
-        return Err(Error::invalid(&path.display().to_string(), "it is no file"));
+        return Err(Error::invalid(&path.display().to_string(), "it is not a file"));
     }
     File::open(&found).map_err(Error::io(path))
 }

@@ -29,21 +29,19 @@ pub fn import(store: &Store, path: &Path, name: Option<&Name>) -> Result<Vec<Imp
     if let Some(name) = name {
         let [image] = images.as_mut_slice() else {
             let names: Vec<String> = images.iter().flat_map(|image| &image.names).map(Name::to_string).collect();
-            let problem = format!("it holds {} images ({}), --name can name only one", images.len(), names.join(", "));
+            let problem =
+                format!("it contains {} images ({}), but --name can name only one", images.len(), names.join(", "));
             return Err(Error::invalid(&shown, problem));
         };
         image.names = vec![name.clone()];
     }
     if images.is_empty() {
-        return Err(Error::invalid(&shown, "it holds no image"));
+        return Err(Error::invalid(&shown, "it contains no image"));
     }
     let mut imported = Vec::new();
     for image in images {
         if image.names.is_empty() {
-            return Err(Error::invalid(
-                &shown,
-                format!("the image {} has no name: give one with --name", image.digest),
-            ));
+            return Err(Error::invalid(&shown, format!("image {} has no name; set one with --name", image.digest)));
         }
         let names: Vec<String> = image.names.iter().map(Name::to_string).collect();
         let new = NewImage {

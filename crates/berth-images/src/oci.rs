@@ -56,7 +56,7 @@ impl ImageConfig {
             return Err(Error::invalid(image, format!("it has {count} layers, expected at most {LAYERS_MAX}")));
         }
         match config.diff_ids().iter().find(|id| !is_sha256(id)) {
-            Some(id) => Err(Error::invalid(image, format!("{id:?} is no digest of a layer, expected sha256:…"))),
+            Some(id) => Err(Error::invalid(image, format!("{id:?} is not a digest of a layer, expected sha256:…"))),
             None => Ok(config),
         }
     }
@@ -128,7 +128,7 @@ pub(crate) fn check_manifest(image: &str, manifest: &ImageManifest) -> Result<()
     if let Some(part) = parts.clone().find(|part| !is_sha256(part.digest().as_ref())) {
         return Err(Error::invalid(
             image,
-            format!("{} is no digest that can be verified: expected sha256", part.digest()),
+            format!("{} is not a digest that can be verified: expected sha256", part.digest()),
         ));
     }
     if manifest.config().size() > DOCUMENT_BYTES_MAX {
@@ -141,7 +141,7 @@ pub(crate) fn check_manifest(image: &str, manifest: &ImageManifest) -> Result<()
     match manifest.layers().iter().find(|layer| !is_layer(layer)) {
         Some(layer) => Err(Error::invalid(
             image,
-            format!("it has a layer of type {}, which is no file system", layer.media_type()),
+            format!("it has a layer of type {}, which is not a file system", layer.media_type()),
         )),
         None => Ok(()),
     }
@@ -215,7 +215,7 @@ mod tests {
             assert!(error.contains(expected), "{error}");
         };
         check(serde_json::json!({ "os": "windows", "rootfs": {} }), "it is for windows, expected linux");
-        check(serde_json::json!({ "rootfs": { "diff_ids": ["../../etc"] } }), "\"../../etc\" is no digest");
+        check(serde_json::json!({ "rootfs": { "diff_ids": ["../../etc"] } }), "\"../../etc\" is not a digest");
         check(serde_json::json!({}), "missing field `rootfs`");
     }
 

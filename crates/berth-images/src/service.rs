@@ -27,6 +27,14 @@ type Pull = Shared<BoxFuture<'static, Result<Record, RuntimeError>>>;
 /// credentials the registry refuses.
 type PullKey = (String, Vec<(String, String, String)>);
 
+/// Where an image is.
+enum Found {
+    /// On this machine.
+    Here(Image),
+    /// In its registry, from which it must be pulled.
+    InRegistry(Name),
+}
+
 /// The images of one node: mappings first, then the store, then [`Config::otherwise`].
 pub struct NodeImages {
     store: Store,
@@ -45,13 +53,14 @@ impl NodeImages {
         &self.store
     }
 
-    async fn find(&self, request: &ImageRequest) -> Result<Image, RuntimeError> {
+    /// Finds the image that a container gets without a pull, or the name of the image to pull.
+    async fn find(&self, request: &ImageRequest) -> Result<Found, RuntimeError> {
         let name = Name::parse(&request.reference)
             .map_err(|error| RuntimeError::Image { reason: INVALID, message: error.to_string() })?;
         let mapping = self.config.mapping(&name);
         match mapping.map(|mapping| (&mapping.target, &mapping.declared)) {
-            Some((Target::Host, declared)) => return Ok(mapped(&name, "host".into(), None, declared)),
-            Some((Target::Folder(path), declared)) => return folder(&name, path, declared),
+            Some((Target::Host, declared)) => return Ok(Found::Here(mapped(&name, "host".into(), None, declared))),
+            Some((Target::Folder(path), declared)) => return folder(&name, path, declared).map(Found::Here),
             _ => {}
         }
         let otherwise = mapping.map_or(&self.config.otherwise, |mapping| &mapping.target);
@@ -60,18 +69,15 @@ impl NodeImages {
         match present {
             // An imported image is what its user wants to run: the registry may not even have it.
             Some(record) if record.origin == Origin::Imported || !must_ask => {
-                return Ok(self.store.image(&name, &record));
+                return Ok(Found::Here(self.store.image(&name, &record)));
             }
             _ => {}
         }
         match otherwise {
-            Target::Host => Ok(not_imported(&name)),
-            Target::Folder(path) => folder(&name, path, &Declared::default()),
+            Target::Host => Ok(Found::Here(not_imported(&name))),
+            Target::Folder(path) => folder(&name, path, &Declared::default()).map(Found::Here),
             Target::Pull if request.policy == ImagePullPolicy::Never => Err(never(&name)),
-            Target::Pull => {
-                let record = self.pull(&name, &request.credentials).await?;
-                Ok(self.store.image(&name, &record))
-            }
+            Target::Pull => Ok(Found::InRegistry(name)),
             Target::Refuse if request.policy == ImagePullPolicy::Never => Err(never(&name)),
             Target::Refuse => Err(refused(&name)),
         }
@@ -115,7 +121,20 @@ impl NodeImages {
 
 impl Images for NodeImages {
     fn ensure<'a>(&'a self, request: &'a ImageRequest) -> BoxFuture<'a, Result<Image, RuntimeError>> {
-        self.find(request).boxed()
+        let found = async {
+            match self.find(request).await? {
+                Found::Here(image) => Ok(image),
+                Found::InRegistry(name) => {
+                    let record = self.pull(&name, &request.credentials).await?;
+                    Ok(self.store.image(&name, &record))
+                }
+            }
+        };
+        found.boxed()
+    }
+
+    fn needs_pull<'a>(&'a self, request: &'a ImageRequest) -> BoxFuture<'a, bool> {
+        async { matches!(self.find(request).await, Ok(Found::InRegistry(_))) }.boxed()
     }
 }
 
@@ -161,8 +180,8 @@ fn not_imported(name: &Name) -> Image {
     let image = mapped(name, "host".into(), None, &Declared::default());
     let written = name.written();
     let notice = format!(
-        "image {written:?} is not imported and has no mapping: the container runs on the files of this machine. To run \
-         on the image's own files: berth image import FILE --name {written}, or berth image pull {written}"
+        "image {written:?} is not imported and has no mapping, so the container runs on the files of this machine. To \
+         use the image's own files, run berth image import FILE --name {written}, or berth image pull {written}"
     );
     Image { notice: Some(notice), ..image }
 }
@@ -170,8 +189,8 @@ fn not_imported(name: &Name) -> Image {
 fn refused(name: &Name) -> RuntimeError {
     let written = name.written();
     let message = format!(
-        "image {written:?} is not imported and has no mapping, and images are not pulled here (strict): berth image \
-         import FILE --name {written}, or berth image pull {written}"
+        "image {written:?} is not imported and has no mapping, and this node does not pull images (strict). Run berth \
+         image import FILE --name {written}, or berth image pull {written}"
     );
     RuntimeError::Image { reason: PULL, message }
 }
@@ -179,8 +198,8 @@ fn refused(name: &Name) -> RuntimeError {
 fn never(name: &Name) -> RuntimeError {
     let written = name.written();
     let message = format!(
-        "image {written:?} is not imported, and its pull policy is Never: berth image import FILE --name {written}, or \
-         another imagePullPolicy"
+        "image {written:?} is not imported, and its pull policy is Never. Run berth image import FILE --name {written}, \
+         or set another imagePullPolicy"
     );
     RuntimeError::Image { reason: NEVER, message }
 }

@@ -10,7 +10,7 @@ use berth_pod_runtime::{Device, Devices, PodUid, Result, RuntimeError};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
-use crate::FoundDevice;
+use crate::{FoundDevice, device_env};
 
 /// Identifiers of devices by pod, container and resource.
 type Table = BTreeMap<PodUid, BTreeMap<String, BTreeMap<String, Vec<String>>>>;
@@ -162,6 +162,10 @@ impl Devices for AssignedDevices {
         });
         changed.map_err(|error| RuntimeError::Internal(format!("{}: {error}", self.path.display())))?;
         Ok(chosen)
+    }
+
+    fn environment(&self, devices: &[Device]) -> Vec<(String, String)> {
+        device_env(devices, &self.resources())
     }
 
     fn release(&self, pod: &PodUid) {

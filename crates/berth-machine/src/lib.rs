@@ -1,11 +1,12 @@
-//! This machine as a node: what it is ([`ThisMachine`]), and its devices ([`AssignedDevices`]).
+//! Describes this machine as a node: [`ThisMachine`] has its facts and its current figures,
+//! [`AssignedDevices`] its devices and the containers that they are assigned to.
 //!
-//! Facts and figures are read from `/proc`, `/sys` and `/etc`; GPUs from NVIDIA's `nvidia-smi` and from
-//! AMD's entries in `/sys`. A machine without GPUs is fine. A file can declare devices that are found
-//! in no other way, or devices for tests.
+//! Facts and figures are read from `/proc`, `/sys` and `/etc`; GPUs from NVIDIA's `nvidia-smi` and
+//! from AMD's entries in `/sys`. A machine may have no GPU. A file can declare devices that these
+//! sources do not report, or devices for tests.
 //!
-//! All functions that read files take the root folder of the system, so that tests can describe other
-//! machines. This crate knows no Kubernetes type.
+//! All functions that read files take the root folder of the system, so that tests can describe
+//! other machines. This crate uses no Kubernetes type.
 
 mod assigned;
 mod facts;
@@ -52,7 +53,7 @@ impl ThisMachine {
         Ok(Self { root: root.to_owned(), folder: folder.to_owned(), facts })
     }
 
-    /// The present figures.
+    /// The current size and usage of memory, disk and process IDs.
     ///
     /// # Errors
     /// A figure cannot be read.

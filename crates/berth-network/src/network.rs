@@ -199,7 +199,7 @@ impl Network {
         let (dns, name_server) = match Sockets::bind(SocketAddr::new(ranges.gateway.into(), DNS_PORT)).await {
             Ok(sockets) => (Some(ranges.gateway), Some(tokio::spawn(sockets.serve(names.clone())))),
             Err(error) => {
-                limits.push(format!("names of the cluster are not served: {}:{DNS_PORT}: {error}", ranges.gateway));
+                limits.push(format!("cluster DNS is not served at {}:{DNS_PORT}: {error}", ranges.gateway));
                 (None, None)
             }
         };
@@ -429,7 +429,7 @@ async fn full(
     is_used: bool,
 ) -> Result<Opened, String> {
     if options.level < Level::Full {
-        return Err("the plain level was asked for".to_owned());
+        return Err("the plain level was requested".to_owned());
     }
     let known = known.filter(|range| !range.network().is_loopback());
     let opened = crate::linux::Links::open(identity.clone(), folder, options.pod_range, known, is_used).await;
@@ -444,7 +444,7 @@ async fn full(
         }
         crate::linux::Reach::Nowhere(why) => (None, Some(format!("cluster IPs are not reachable: {why}"))),
     };
-    let outside = lacking.outside.map(|why| format!("pods reach no other network: {why}"));
+    let outside = lacking.outside.map(|why| format!("pods cannot reach other networks: {why}"));
     let limits = outside.into_iter().chain(lack).collect();
     Ok(Opened { ranges: links.ranges(), fabric: Fabric::Full(links), services, reason: None, limits })
 }

@@ -63,7 +63,8 @@ pub(crate) async fn probe(options: &Options) -> Result<Found> {
             Ok((host_root, notice)) => {
                 reasons.extend(notice);
                 let hierarchies = Hierarchies::detect().map_err(|reason| {
-                    reasons.push(format!("{reason}: Berth watches memory itself and does not limit CPU and processes"));
+                    reasons
+                        .push(format!("{reason}, so Berth watches memory itself and limits neither CPU nor processes"));
                 });
                 let isolation = Isolation { level, reasons };
                 return Ok(Found { isolation, host_root, hierarchies: hierarchies.ok() });
@@ -88,7 +89,7 @@ async fn find_root(options: &Options, level: Level) -> std::result::Result<(Host
         Err(reason) => reason,
     };
     if try_level(options, level, HostRoot::MemoryOverlay).await.is_ok() {
-        let notice = format!("what containers write outside of volumes is kept in memory: {first}");
+        let notice = format!("files that containers write outside of volumes are kept in memory: {first}");
         return Ok((HostRoot::MemoryOverlay, Some(notice)));
     }
     try_level(options, level, HostRoot::Binds).await?;

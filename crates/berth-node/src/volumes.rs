@@ -1,7 +1,7 @@
 //! The volumes of a pod on disk.
 //!
 //! Files from the API are written as kubelets write them: each version is a folder of its own, the
-//! link `..data` points to the present one, and each visible name is a link through `..data`. A
+//! link `..data` points to the current one, and each visible name is a link through `..data`. A
 //! reader sees all old or all new files, because one rename changes `..data`.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,10 +15,10 @@ use crate::folder::{PodFolder, check_name};
 use crate::protocol::VolumeSource;
 use crate::tree;
 
-/// Link to the folder with the present files.
+/// Link to the folder with the current files.
 const DATA: &str = "..data";
 
-/// Creates the pod's volumes. Repeating it changes nothing.
+/// Creates the pod's volumes. A second call with the same volumes changes nothing.
 pub(crate) fn create(folder: &PodFolder, config: &SandboxConfig, may_chown: bool) -> Result<()> {
     for (name, volume) in &config.volumes {
         check_name("volume", name)?;
@@ -89,7 +89,7 @@ fn replace(path: &Path, files: &BTreeMap<String, FileContent>, group: Option<u32
     if let Some(present) = &present
         && same_files(&path.join(present), files)
     {
-        // A crash may have come between the rename and the links.
+        // A crash after the rename may have left names without links.
         return link_names(path, files);
     }
     let number = present.as_ref().and_then(|name| name.to_str()?.strip_prefix("..v")?.parse::<u64>().ok());
@@ -166,7 +166,7 @@ fn give(path: &Path, group: Option<u32>, is_writable: bool) -> io::Result<()> {
     group.map_or(Ok(()), |group| tree::give_to_group(path, group, is_writable))
 }
 
-/// Creates a folder with these permissions, whatever the process's mask is.
+/// Creates a folder with these permissions, regardless of the process's umask.
 fn make_folder(path: &Path, mode: u32) -> io::Result<()> {
     match std::fs::create_dir(path) {
         Ok(()) => std::fs::set_permissions(path, PermissionsExt::from_mode(mode)),
@@ -178,7 +178,7 @@ fn make_folder(path: &Path, mode: u32) -> io::Result<()> {
 fn check_host_path(volume: &str, path: &Path, kind: HostPathType) -> Result<()> {
     let failed = |error: io::Error| RuntimeError::Config(format!("volume {volume}: {}: {error}", path.display()));
     match kind {
-        // Container runtimes create the folder of an unchecked path.
+        // For a `hostPath` without a type, container runtimes create a missing folder.
         HostPathType::Unchecked | HostPathType::DirectoryOrCreate if !path.exists() => {
             return std::fs::DirBuilder::new().recursive(true).mode(0o755).create(path).map_err(failed);
         }
@@ -190,7 +190,7 @@ fn check_host_path(volume: &str, path: &Path, kind: HostPathType) -> Result<()> 
     let found = std::fs::metadata(path).map_err(failed)?.file_type();
     let (is_right, expected) = match kind {
         HostPathType::Unchecked => (true, ""),
-        HostPathType::DirectoryOrCreate | HostPathType::Directory => (found.is_dir(), "a folder"),
+        HostPathType::DirectoryOrCreate | HostPathType::Directory => (found.is_dir(), "a directory"),
         HostPathType::FileOrCreate | HostPathType::File => (found.is_file(), "a file"),
         HostPathType::Socket => (found.is_socket(), "a Unix socket"),
         HostPathType::CharDevice => (found.is_char_device(), "a character device"),

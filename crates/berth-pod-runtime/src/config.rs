@@ -133,6 +133,16 @@ pub struct Limits {
     pub ephemeral_storage_bytes: Option<u64>,
 }
 
+/// Limits of a pod and of some of its containers.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PodLimits {
+    /// Limits of the pod as a whole.
+    pub pod: Limits,
+    /// Limits of containers that run.
+    pub containers: Vec<(ContainerId, Limits)>,
+}
+
 /// A volume of a pod, with its content where the kubelet computes it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", tag = "type")]

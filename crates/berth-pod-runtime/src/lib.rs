@@ -17,12 +17,12 @@ mod streams;
 
 pub use config::{
     Capabilities, ContainerConfig, ContainerId, ContainerKind, Device, DnsConfig, FileContent, HostAlias, HostPathType,
-    HostPort, ImagePullPolicy, ImageRequest, Limits, Mount, PodUid, Propagation, Protocol, RegistryCredential,
-    SandboxConfig, Security, TerminationMessagePolicy, UserSpec, Volume,
+    HostPort, ImagePullPolicy, ImageRequest, Limits, Mount, PodLimits, PodUid, Propagation, Protocol,
+    RegistryCredential, SandboxConfig, Security, TerminationMessagePolicy, UserSpec, Volume,
 };
 pub use machine::{Machine, MachineFacts, Margin, Pressure};
 pub use state::{
-    ContainerState, ContainerStats, ContainerStatus, ExecOutput, Exit, Image, ImageRoot, PodState, PodStats,
+    ContainerState, ContainerStats, ContainerStatus, ExecOutput, Exit, Image, ImageRoot, PodDisk, PodState, PodStats,
 };
 pub use streams::{Duplex, ExitStatus, Input, LogQuery, LogStream, Output, StreamIo, StreamName, TerminalSize};
 
@@ -89,6 +89,9 @@ pub trait PodRuntime: Send + Sync + 'static {
     /// Makes an image available according to its pull policy. Returns what the image declares.
     fn ensure_image<'a>(&'a self, request: &'a ImageRequest) -> BoxFuture<'a, Result<Image>>;
 
+    /// True if [`PodRuntime::ensure_image`] will pull the image from its registry.
+    fn needs_pull<'a>(&'a self, request: &'a ImageRequest) -> BoxFuture<'a, bool>;
+
     /// Creates a pod's sandbox: folder, volumes, namespaces, network and control groups. Returns the
     /// state of the sandbox, which exists already if this call is repeated.
     fn run_sandbox<'a>(&'a self, config: &'a SandboxConfig) -> BoxFuture<'a, Result<PodState>>;
@@ -150,14 +153,27 @@ pub trait PodRuntime: Send + Sync + 'static {
     /// The log of one run of a container.
     fn logs(&self, container: ContainerId, query: LogQuery) -> BoxFuture<'static, Result<LogStream>>;
 
-    /// Use of CPU, memory and disk by a pod, `None` if it does not run.
+    /// Changes the limits of a running pod and of running containers of it.
+    ///
+    /// # Errors
+    /// A container uses more memory than its new limit, or the runtime cannot change limits.
+    fn update_limits<'a>(&'a self, pod: &'a PodUid, limits: &'a PodLimits) -> BoxFuture<'a, Result<()>>;
+
+    /// Use of CPU and memory by a pod, `None` if it does not run.
     fn stats<'a>(&'a self, pod: &'a PodUid) -> BoxFuture<'a, Option<PodStats>>;
+
+    /// Use of the disk by a pod, `None` if it does not run. Visits every file that the pod has
+    /// written.
+    fn disk<'a>(&'a self, pod: &'a PodUid) -> BoxFuture<'a, Option<PodDisk>>;
 }
 
 /// The images of one node.
 pub trait Images: Send + Sync + 'static {
     /// Makes an image available; see [`PodRuntime::ensure_image`].
     fn ensure<'a>(&'a self, request: &'a ImageRequest) -> BoxFuture<'a, Result<Image>>;
+
+    /// True if [`Images::ensure`] will pull the image from its registry.
+    fn needs_pull<'a>(&'a self, request: &'a ImageRequest) -> BoxFuture<'a, bool>;
 }
 
 /// The pod network of one node.
@@ -190,6 +206,10 @@ pub trait Devices: Send + Sync + 'static {
     /// # Errors
     /// Fewer than `count` devices are free, or the assignment cannot be recorded.
     fn assign(&self, pod: &PodUid, container: &str, resource: &str, count: usize) -> Result<Vec<Device>>;
+
+    /// Variables by which the programs of a container with these devices see exactly these, such as
+    /// `CUDA_VISIBLE_DEVICES`. A container without devices may have variables that hide all.
+    fn environment(&self, devices: &[Device]) -> Vec<(String, String)>;
 
     /// Returns a pod's devices.
     fn release(&self, pod: &PodUid);

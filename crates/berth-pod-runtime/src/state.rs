@@ -1,5 +1,6 @@
 //! What a runtime reports.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use jiff::Timestamp;
@@ -130,7 +131,7 @@ pub struct ExecOutput {
     pub output: Vec<u8>,
 }
 
-/// Use of resources by a pod.
+/// Use of CPU and memory by a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodStats {
     /// UID.
@@ -139,19 +140,33 @@ pub struct PodStats {
     pub at: Timestamp,
     /// Containers that run.
     pub containers: Vec<ContainerStats>,
-    /// Bytes in volumes of type `emptyDir` on disk.
-    pub volume_bytes: u64,
 }
 
-/// Use of resources by a container.
+/// Use of CPU and memory by a container.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ContainerStats {
     /// Name.
     pub name: String,
+    /// When the container started.
+    pub started_at: Timestamp,
     /// CPU time used since the start, in nanoseconds.
     pub cpu_nanos: u64,
     /// Memory in use without reclaimable page cache, in bytes.
     pub memory_bytes: u64,
-    /// Written files and logs, in bytes.
-    pub disk_bytes: u64,
+}
+
+/// Use of the disk by a pod, in bytes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PodDisk {
+    /// Written files and logs of the containers that run, by name.
+    pub containers: BTreeMap<String, u64>,
+    /// Volumes of type `emptyDir` on disk, by name.
+    pub volumes: BTreeMap<String, u64>,
+}
+
+impl PodDisk {
+    /// The sum over containers and volumes.
+    pub fn total_bytes(&self) -> u64 {
+        self.containers.values().chain(self.volumes.values()).fold(0, |sum, bytes| sum.saturating_add(*bytes))
+    }
 }

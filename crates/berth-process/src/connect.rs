@@ -55,7 +55,7 @@ impl ConnectOptions {
                 Config::incluster().context("the pod's service account")?
             }
             None => Config::from_kubeconfig(&options).await.context(
-                "no cluster to connect to: give --kubeconfig, set KUBECONFIG, or run in a pod with a service account",
+                "no cluster is configured; use --kubeconfig, set KUBECONFIG, or run in a pod with a service account",
             )?,
         };
         let agent = concat!("berth/", env!("CARGO_PKG_VERSION"));
@@ -159,7 +159,7 @@ impl Requests {
     pub fn text(&self) -> String {
         const NAME: &str = "berth_kubernetes_requests_total";
         let counts = self.lock();
-        let mut text = format!("# HELP {NAME} Requests to the Kubernetes API, per verb, resource and answer\n");
+        let mut text = format!("# HELP {NAME} Requests to the Kubernetes API, by verb, resource and response code\n");
         let _ = writeln!(text, "# TYPE {NAME} counter");
         for ((verb, group, resource, code), count) in counts.iter() {
             let _ = writeln!(

@@ -2,9 +2,9 @@
 
 use k8s_openapi::api::core::v1::{Node, NodeStatus};
 
-/// Keeps the parts of a node for placement and health: metadata, spec, capacity, allocatable,
-/// conditions and addresses. It drops up to fifty images with several names each, which are most of
-/// a real node's bytes, and the software versions and volumes.
+/// Keeps the parts of a node that placement and health checks need: metadata, spec, capacity,
+/// allocatable, conditions and addresses. Drops the images, the software versions and the volumes.
+/// The images (up to fifty, with several names each) are most of the bytes of a real node.
 pub fn of_node(node: &mut Node) {
     let Some(status) = node.status.take() else { return };
     let NodeStatus { addresses, allocatable, capacity, conditions, phase, .. } = status;

@@ -440,7 +440,7 @@ impl Writer {
             State::Full(why) => {
                 State::Full(format!("the disk is full ({why}): only deletions are accepted until there is space"))
             }
-            State::Broken(why) => State::Broken(format!("{why}; opening the file again is retried")),
+            State::Broken(why) => State::Broken(format!("{why}; retrying to open the file")),
             State::Writable => State::Writable,
         };
         if let State::Full(reason) | State::Broken(reason) = &state {

@@ -22,8 +22,8 @@ pub struct AuditOptions {
     /// moved away, a new one is created.
     #[arg(long, value_name = "FILE")]
     audit_log_path: Option<PathBuf>,
-    /// Which requests are recorded: an audit.k8s.io/v1 Policy. Default: user, verb and object of
-    /// every request.
+    /// File with the audit.k8s.io/v1 Policy that selects the requests to record. Default: user,
+    /// verb and object of every request are recorded.
     #[arg(long, value_name = "FILE", requires = "audit_log_path")]
     audit_policy_file: Option<PathBuf>,
 }

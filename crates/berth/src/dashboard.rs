@@ -23,8 +23,8 @@ pub struct Options {
     /// Port 0 selects a free port.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8080")]
     listen: SocketAddr,
-    /// A host name that the pages accept beside localhost and addresses, such as that of a proxy.
-    /// May be repeated.
+    /// Host name of requests that the dashboard accepts in addition to localhost and IP addresses,
+    /// such as the name of a proxy. May be repeated.
     #[arg(long = "host", value_name = "NAME")]
     hosts: Vec<String>,
     #[command(flatten)]

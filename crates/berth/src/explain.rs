@@ -18,7 +18,7 @@ pub struct Options {
     /// The job or its Workload: NAME, or NAMESPACE/NAME.
     #[arg(value_name = "[NAMESPACE/]NAME", required_unless_present = "cluster_queue")]
     job: Option<String>,
-    /// List the holders of a ClusterQueue's quota instead, longest first.
+    /// List the workloads that hold a ClusterQueue's quota instead, the longest holder first.
     #[arg(long, value_name = "NAME", conflicts_with_all = ["job", "namespace", "controller"])]
     cluster_queue: Option<String>,
     /// Maximum number of holders to list.
@@ -129,8 +129,8 @@ async fn through_api_server(client: &Client, namespace: &str, name: &str) -> any
     }
     asked.map_err(|error| match ask::is_elsewhere(&error) {
         true => told(error, "the API server").context(
-            "no controllers answer behind the API server (kubectl get apiservice v1alpha1.explain.berth.dev says why); \
-             those on this machine are asked with --controller and the address of their metrics",
+            "the controllers do not answer through the API server (kubectl get apiservice v1alpha1.explain.berth.dev \
+             shows the reason); for controllers on this machine, use --controller with their metrics address",
         ),
         false => told(error, "the API server"),
     })
@@ -139,6 +139,6 @@ async fn through_api_server(client: &Client, namespace: &str, name: &str) -> any
 fn told(error: kube::Error, who: impl std::fmt::Display) -> anyhow::Error {
     match error {
         kube::Error::Api(status) => anyhow!(status.message.clone()),
-        error => anyhow::Error::new(error).context(format!("{who} cannot be asked")),
+        error => anyhow::Error::new(error).context(format!("cannot request the explanation from {who}")),
     }
 }

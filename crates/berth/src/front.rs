@@ -41,8 +41,8 @@ pub struct FrontOptions {
     /// Path of the kubeconfig. Default: kubeconfig in the data folder.
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
-    /// PEM authorities whose client certificates are accepted too. The common name is the user, the
-    /// organizations are the groups.
+    /// PEM file of further authorities of client certificates. The common name of a certificate is
+    /// the user's name, and its organizations are the user's groups.
     #[arg(long, value_name = "FILE")]
     client_ca_file: Option<PathBuf>,
     /// PEM serving certificate, followed by any intermediates. Default: a certificate of Berth's
@@ -90,7 +90,7 @@ impl Given {
             // Without an authority, client certificates would be refused later, at the first
             // request.
             if !matches!(CertificateDer::pem_slice_iter(pem.as_bytes()).next(), Some(Ok(_))) {
-                bail!("--client-ca-file {}: no certificate (PEM) in it", path.display());
+                bail!("--client-ca-file {}: the file contains no PEM certificate", path.display());
             }
             client_authorities_pem.push_str(&pem);
         }
@@ -147,9 +147,8 @@ impl Front {
         let given = Given::of(options, &pki)?;
         let listener = Listener::bind(options.listen, &given.read()?, Arc::new(|| Clock::system().now())).await;
         let listener = listener.map_err(|error| match error {
-            ListenError::Bind { .. } => {
-                anyhow::Error::from(error).context("choose another address with --listen, or stop what uses this one")
-            }
+            ListenError::Bind { .. } => anyhow::Error::from(error)
+                .context("choose another address with --listen, or stop the process that uses this one"),
             error => error.into(),
         })?;
         if let Folder::Kept(path) = &folder
@@ -295,7 +294,7 @@ const LOST_SHOWN: usize = 50;
 /// Recovers the objects of a damaged store and prints the result.
 fn recover(folder: &Path) -> anyhow::Result<()> {
     let Some(recovery) = berth_embedded::api::recover(folder)? else {
-        eprintln!("berth: {}: the store is sound, there is nothing to recover", folder.display());
+        eprintln!("berth: {}: the store is intact; there is nothing to recover", folder.display());
         return Ok(());
     };
     for line in recovery.lost.iter().take(LOST_SHOWN) {
@@ -305,8 +304,8 @@ fn recover(folder: &Path) -> anyhow::Result<()> {
         eprintln!("berth: and {} more, in {}", recovery.lost.len() - LOST_SHOWN, recovery.report.display());
     }
     let lost = match recovery.lost.len() {
-        0 => "nothing is lost".to_owned(),
-        number => format!("{number} not sound (list: {})", recovery.report.display()),
+        0 => "no object is lost".to_owned(),
+        number => format!("{number} are damaged (listed in {})", recovery.report.display()),
     };
     let damaged = recovery.damaged.display();
     eprintln!("berth: recovered {} objects, {lost}; the damaged store is kept as {damaged}", recovery.kept);

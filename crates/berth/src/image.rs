@@ -70,7 +70,7 @@ enum Command {
         /// Docker configuration file with the credentials of registries.
         #[arg(long, value_name = "FILE")]
         auth_file: Option<PathBuf>,
-        /// Use plain HTTP. Registries on loopback addresses are always asked over HTTP.
+        /// Use plain HTTP. Registries on loopback addresses are always accessed over HTTP.
         #[arg(long)]
         plain_http: bool,
     },
@@ -190,14 +190,14 @@ fn remove(store: &Store, names: &[String]) -> anyhow::Result<ExitCode> {
     say!("freed {}", mebibytes(bytes));
     if layers_in_use > 0 {
         eprintln!(
-            "berth: running pods use {layers_in_use} layers: the next berth image rm after their end removes them"
+            "berth: running pods use {layers_in_use} layers; run berth image rm again after the pods end to remove them"
         );
     }
     if is_postponed {
-        eprintln!("berth: another process adds an image: the next berth image rm removes the layers");
+        eprintln!("berth: another process is adding an image; run berth image rm again to remove the layers");
     }
     for name in &unknown {
-        eprintln!("berth: image {name} is not in the store: berth image list has the names");
+        eprintln!("berth: image {name} is not in the store; berth image list shows the names");
     }
     Ok(if unknown.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

@@ -47,13 +47,13 @@ enum Command {
     Up(up::Options),
     /// Run the embedded Kubernetes API alone.
     Apiserver(apiserver::Options),
-    /// Run the rest of a simulated cluster against an API server: Jobs, JobSets, pods, nodes,
-    /// capacity.
+    /// Run the controllers, the pod scheduler, the kubelet and the autoscaler of a simulated
+    /// cluster against an API server.
     Cluster(cluster::Options),
     /// Run the queueing controllers against a cluster: admission, quotas, preemption.
     Controller(controller::Options),
-    /// Explain why a job waits or was evicted: its place, the short quota, its holders, and
-    /// preemption.
+    /// Explain why a job waits or was evicted: its place in the queue, the quota that is short, the
+    /// workloads that hold it, and the candidates for preemption.
     Explain(explain::Options),
     /// Serve web pages on this machine, with the rights of a kubeconfig: queues, workloads, and why
     /// they wait.
@@ -62,7 +62,8 @@ enum Command {
     Image(image::Options),
     /// Run a scenario in virtual time and check its expectations.
     Run(run::Options),
-    /// Print or apply what the controllers need in a cluster: kinds, rights, Deployment, webhooks.
+    /// Print or apply the objects that the controllers need in a cluster: definitions, rights,
+    /// Deployment, webhooks.
     Install(install::Options),
     /// Run a load against an API server and its controllers in real time, and report the figures.
     Bench(berth_bench::Options),

@@ -48,11 +48,12 @@ pub struct NodeOptions {
     #[arg(long, value_name = "host|pull|strict")]
     images: Option<ImageFiles>,
     /// Maps images by a pattern of their names to an absolute folder, or to `host`, `pull` or
-    /// `strict`. May be repeated; the first matching pattern counts, before those of the cluster
-    /// configuration.
+    /// `strict`. May be repeated. The first pattern that matches applies. These patterns are
+    /// compared before those of the cluster configuration.
     #[arg(long, value_name = "PATTERN=FILES", value_parser = mapping)]
     image_map: Vec<ImageMapping>,
-    /// A file that declares devices of this machine, beside the GPUs that are found.
+    /// File that declares devices of this machine. They replace the detected devices of the same
+    /// resource.
     #[arg(long, value_name = "FILE")]
     devices: Option<PathBuf>,
     /// Pod Security level of namespaces without a label of their own, when pods run as processes.

@@ -19,13 +19,13 @@ use jiff::{SignedDuration, Timestamp};
 #[command(next_help_heading = "Embedded cluster's clock")]
 pub struct TimeOptions {
     /// Run the embedded cluster's clock this many times faster than real time. The clock starts in
-    /// the past, so that it stays behind real time for eight hours (for less above 1,097, because
-    /// it starts a year ago at most).
+    /// the past and stays behind real time for eight hours. It starts at most one year in the past,
+    /// so with a value above 1,097 it catches up sooner.
     #[arg(long, value_name = "N", default_value_t = 1.0, value_parser = scale)]
     time_scale: f64,
     /// The time (RFC 3339) at which cluster time and real time are equal. All processes of a
-    /// cluster with a scaled clock need the same value; `berth apiserver` prints it. Default: in
-    /// eight hours, or the value with which the data folder's cluster time continues.
+    /// cluster with a scaled clock need the same value; `berth apiserver` prints it. Default: eight
+    /// hours from now. With an existing data folder, the value that continues its cluster time.
     #[arg(long, value_name = "TIME", requires = "time_scale")]
     time_origin: Option<Timestamp>,
 }
@@ -84,7 +84,7 @@ impl TimeOptions {
         let latest = shown.checked_add(moment.max(ROUNDING)).unwrap_or(Timestamp::MAX);
         if let Some(kept) = kept.filter(|kept| latest < *kept) {
             bail!(
-                "--time-origin {origin}: cluster time would be {shown}, but has reached {kept} already; leave the option out to continue from there"
+                "--time-origin {origin}: cluster time would be {shown}, but it has already reached {kept}; omit the option to continue"
             );
         }
         let options = format!("--time-scale {} --time-origin {origin}", self.time_scale);
@@ -116,7 +116,7 @@ impl TimeOptions {
     /// The clock is scaled and no origin is given.
     pub fn joining_clock(&self) -> anyhow::Result<Clock> {
         if self.time_scale != 1.0 && self.time_origin.is_none() {
-            bail!("--time-scale needs --time-origin: the one that `berth apiserver` printed at its start");
+            bail!("--time-scale needs --time-origin with the value that `berth apiserver` printed at its start");
         }
         Ok(self.clock(None)?.clock)
     }
@@ -200,8 +200,8 @@ impl ClusterTime {
             Shared::System => Ok(None),
             Shared::Options(options) => Ok(Some(options.clone())),
             Shared::Never(kept) => Err(anyhow!(
-                "cluster time of this data folder is {kept}, ahead of real time, as it ran with --time-scale: give \
-                 --time-scale again, or another --data-dir"
+                "the cluster time of this data folder is {kept}, which is ahead of real time because the cluster ran with \
+                 --time-scale; set --time-scale again, or use another --data-dir"
             )),
         }
     }
@@ -272,7 +272,11 @@ fn read(file: &Path) -> anyhow::Result<Option<Kept>> {
         Err(error) => return Err(error).with_context(|| file.display().to_string()),
     };
     parse(&text).map(Some).ok_or_else(|| {
-        anyhow!("{}: {:?} is not a time (RFC 3339), nor three and a --time-scale", file.display(), text.trim())
+        anyhow!(
+            "{}: {:?} is neither an RFC 3339 time nor three such times and a --time-scale",
+            file.display(),
+            text.trim()
+        )
     })
 }
 

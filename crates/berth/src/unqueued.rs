@@ -55,14 +55,14 @@ fn of_pod(pod: &Pod, group: Option<(&str, Option<usize>)>, said: &[String]) -> S
     let (namespace, name) = (pod.namespace().unwrap_or_default(), pod.name_any());
     let mut lines = Vec::new();
     if pod.labels().get(labels::MANAGED).is_none_or(|managed| managed != "true") {
-        lines.push(format!("Pod {namespace}/{name} is not queued by itself: no queue holds it back."));
+        lines.push(format!("Pod {namespace}/{name} is not queued on its own, so no queue delays it."));
         return lines.join("\n");
     }
     lines.push(format!("There is no Workload of pod {namespace}/{name}."));
     if pod.metadata.deletion_timestamp.is_some() {
         lines.push("  It is being deleted.".to_owned());
     } else if podset::is_gated(pod, constants::ADMISSION_GATE) {
-        lines.push(format!("  It is held back by scheduling gate {}.", constants::ADMISSION_GATE));
+        lines.push(format!("  It waits because of scheduling gate {}.", constants::ADMISSION_GATE));
     }
     if let Some((group, mates)) = group {
         let wanted = pod.annotations().get(annotations::POD_GROUP_TOTAL_COUNT).map_or("?", String::as_str);
@@ -86,9 +86,9 @@ fn of_job(job: &Job, said: &[String]) -> String {
         lines.push("  It is suspended.".to_owned());
     }
     let owner = job.owner_references().iter().find(|owner| owner.controller == Some(true));
-    lines.extend(owner.map(|owner| {
-        format!("  It is part of {} {}, which is queued as a whole, or not at all.", owner.kind, owner.name)
-    }));
+    lines.extend(
+        owner.map(|owner| format!("  It is part of {} {}; only that object can be queued.", owner.kind, owner.name)),
+    );
     lines.extend(said.iter().map(|said| format!("  {said}")));
     lines.join("\n")
 }

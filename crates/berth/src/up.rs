@@ -52,7 +52,9 @@ async fn up(options: &Options) -> anyhow::Result<ExitCode> {
     let cluster = options.config.as_deref().map(process::read).transpose()?;
     let configured = cluster_configuration(cluster.clone())?;
     if options.node.runs_processes(&configured) && !options.time.is_real_speed() {
-        bail!("--time-scale needs simulated pods: processes run in real time; leave out one of the two options");
+        bail!(
+            "--time-scale needs simulated pods, because processes run in real time; omit --time-scale or --runtime process"
+        );
     }
     let opened = options.node.open(&front, &configured).await?;
     let report = opened.as_ref().map(|node| node.report.clone()).unwrap_or_default();

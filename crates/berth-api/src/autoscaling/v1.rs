@@ -69,7 +69,8 @@ pub struct Reference {
 #[serde(rename_all = "camelCase", default)]
 #[schemars(!default)]
 pub struct ProvisioningRequestStatus {
-    /// See [`autoscaling::constants`](crate::autoscaling::constants) for the types.
+    /// Conditions of the request: `Accepted`, `Provisioned`, `Failed`, `BookingExpired` and
+    /// `CapacityRevoked`.
     #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "crate::resource::conditions")]
     #[schemars(schema_with = "schema::conditions")]
     pub conditions: Vec<Condition>,

@@ -30,7 +30,7 @@ pub struct ClusterConfiguration {
     pub region: String,
     /// Kubelet version that nodes report.
     pub kubernetes_version: String,
-    /// The pools the cluster starts with.
+    /// The pools of the new cluster.
     pub node_pools: Vec<NamedNodePool>,
     /// When node pools grow and shrink.
     pub autoscaling: AutoscalingConfiguration,
@@ -42,7 +42,7 @@ pub struct ClusterConfiguration {
     pub pods: SimulatedPods,
     /// The pod scheduler.
     pub scheduler: SchedulerConfiguration,
-    /// Which files the images of pods run on, where pods run as processes.
+    /// Files that stand in for container images, if pods run as processes of this machine.
     pub images: ImageConfiguration,
 }
 
@@ -257,7 +257,7 @@ pub struct SimulatedPods {
     pub default_duration: RunDuration,
     /// Rules in order; the first that matches applies.
     pub rules: Vec<RunRule>,
-    /// Images that cannot be pulled. `*` matches any text: `registry.example.com/*`.
+    /// Images that cannot be pulled. `*` matches any characters: `registry.example.com/*`.
     pub unreachable_images: Vec<String>,
 }
 
@@ -507,7 +507,7 @@ impl ClusterConfiguration {
             }
         }
         for (i, pool) in self.node_pools.iter().enumerate().filter(|(_, pool)| pool.spec.is_process()).skip(1) {
-            let message = format!("{:?} is a second pool of this machine, which is one node", pool.name);
+            let message = format!("{:?}: only one pool can be this machine, which is one node", pool.name);
             problems.push(Problem::new(at(&format!("nodePools[{i}].runtime")), message));
         }
         let scaling = &self.autoscaling;
@@ -552,7 +552,7 @@ impl ClusterConfiguration {
         for (i, name) in provisioning.machine_types.iter().enumerate() {
             if machine_type(name).is_none() {
                 let field = format!("nodeAutoProvisioning.machineTypes[{i}]");
-                problems.push(Problem::new(at(&field), format!("{name:?} is not a machine type known here")));
+                problems.push(Problem::new(at(&field), format!("{name:?} is not a known machine type")));
             }
         }
         problems.extend(self.images.problems(&at("images")));
@@ -560,10 +560,10 @@ impl ClusterConfiguration {
         for (i, class) in self.provisioning_classes.iter().enumerate() {
             let field = at(&format!("provisioningClasses[{i}].name"));
             if !CLASSES.contains(&class.name.as_str()) {
-                let message = format!("{:?} is not a class known here: {}", class.name, CLASSES.join(", "));
+                let message = format!("{:?} is not a known class: expected {}", class.name, CLASSES.join(", "));
                 problems.push(Problem::new(field, message));
             } else if !classes.insert(&class.name) {
-                problems.push(Problem::new(field, format!("{:?} stands here twice", class.name)));
+                problems.push(Problem::new(field, format!("{:?} is listed twice", class.name)));
             }
         }
         problems
@@ -589,7 +589,7 @@ fn read_pool(value: Value, path: &str, problems: &mut Vec<Problem>) -> Option<Na
     let name = match fields.remove("name") {
         Some(Value::String(name)) => name,
         Some(_) => {
-            problems.push(Problem::new(join(path, "name"), "expected a text"));
+            problems.push(Problem::new(join(path, "name"), "expected a string"));
             return None;
         }
         None => {
@@ -623,7 +623,7 @@ fn strict<T: DeserializeOwned>(value: Value, path: &str, problems: &mut Vec<Prob
     }
 }
 
-/// Converts `rules.0.selector` to `rules[0].selector`; `?`, which stands for an option, is removed.
+/// Converts `rules.0.selector` to `rules[0].selector`; `?`, which marks an option, is removed.
 fn brackets(path: &str) -> String {
     let mut text = String::new();
     for part in path.split('.').filter(|part| *part != "?") {
@@ -642,7 +642,7 @@ mod tests {
     use super::*;
 
     fn problems(spec: Value) -> Vec<String> {
-        let error = ClusterConfiguration::from_value(spec).expect_err("must be refused");
+        let error = ClusterConfiguration::from_value(spec).expect_err("must be rejected");
         error.problems.iter().map(ToString::to_string).collect()
     }
 
@@ -670,7 +670,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_numbers_name_the_pool_and_the_bound() {
+    fn invalid_numbers_are_reported_with_pool_and_bound() {
         let spec = json!({ "nodePools": [
             pool(json!({ "minNodes": 5, "maxNodes": 3, "initialNodes": 5 })),
             pool(json!({ "initialNodes": -1 })),
@@ -688,7 +688,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pool_of_this_machine_takes_no_amounts_of_machines() {
+    fn a_process_pool_rejects_machine_fields() {
         let process = json!({ "name": "machine", "runtime": "process", "reserve": { "cpu": "1" } });
         ClusterConfiguration::from_value(json!({ "nodePools": [process, pool(json!({}))] })).expect("valid");
         let spec = json!({ "nodePools": [
@@ -697,7 +697,7 @@ mod tests {
             { "name": "two", "runtime": "process" },
             pool(json!({ "name": "three", "reserve": { "cpu": "1" } })),
         ] });
-        let not_taken = "a pool with runtime: process is this machine: it takes no such field";
+        let not_taken = "a pool with runtime: process is this machine and does not have this field";
         assert_eq!(
             problems(spec),
             [
@@ -708,7 +708,7 @@ mod tests {
                  \"4\", \"500m\" or \"16Gi\""
                     .into(),
                 "nodePools[2].reserve: only a pool with runtime: process can reserve amounts of its machine".into(),
-                "nodePools[1].runtime: \"two\" is a second pool of this machine, which is one node".into(),
+                "nodePools[1].runtime: \"two\": only one pool can be this machine, which is one node".into(),
             ]
         );
     }
@@ -732,7 +732,7 @@ mod tests {
             problems(spec),
             [
                 "images.mappings[0].image: required: a pattern of image names, such as \"pytorch/*\"",
-                "images.mappings[0].user: only for files on the host: an image declares its own",
+                "images.mappings[0].user: may be set only if files is host or a folder, because a stored image declares its own value",
                 "images.mappings[1].env[0]: \"A\" is not NAME=value",
                 "images.mappings[1].workingDir: \"srv\" is not an absolute path",
             ]
@@ -742,7 +742,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_fields_and_wrong_types_name_their_path() {
+    fn unknown_fields_and_wrong_types_are_reported_with_their_paths() {
         let spec = json!({ "nodePool": [], "nodePools": [
             pool(json!({ "taints": [{ "key": "a" }] })),
             pool(json!({ "machine": { "gpus": 1 }, "provisioning": "preemptible" })),
@@ -767,7 +767,7 @@ mod tests {
         }))] });
         let problems = problems(spec);
         for expected in [
-            "nodePools[0].machineType: \"z9-huge\" is not a machine type known here",
+            "nodePools[0].machineType: \"z9-huge\" is not a known machine type",
             "nodePools[0].labels[-bad]: \"-bad\" is not a label key",
             "nodePools[0].labels[ok]: \"not ok!\" is not a label value",
             "nodePools[0].taints[0].key: \"\" is not a label key",
@@ -795,7 +795,7 @@ mod tests {
     }
 
     #[test]
-    fn run_times_are_fixed_drawn_or_without_end() {
+    fn run_times_are_fixed_random_or_endless() {
         let read = |value: Value| serde_json::from_value::<RunDuration>(value).map_err(|e| e.to_string());
         assert_eq!(read(json!("3m")), Ok(RunDuration::Fixed(Duration::from_secs(180))));
         assert_eq!(read(json!("forever")), Ok(RunDuration::Forever));

@@ -1,8 +1,9 @@
 //! The `NodePool` kind: a set of equal machines that grows and shrinks.
 //!
-//! `spec` says what the machines are and how many there may be; `spec.nodes` is how many there should be now (what a
-//! managed instance group calls its target size), written by the autoscaler or by `kubectl scale`. `status.creating`
-//! holds machines that were ordered and have not registered as Nodes, so that a restart loses no order.
+//! `spec` describes the machines and the bounds of their number. `spec.nodes` is the desired
+//! number, written by the autoscaler or by `kubectl scale`; a managed instance group calls it the
+//! target size. `status.creating` lists machines that were ordered and have not registered as
+//! Nodes, so that a restart loses no order.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,12 +16,13 @@ use serde::{Deserialize, Serialize};
 use super::problem::join;
 use super::{Duration, Problem, machine_type};
 
-/// Nodes a pool may have at most; GKE's own limit for one pool is lower, ours only keeps arithmetic sane.
+/// Maximum number of nodes of a pool. GKE's own limit is lower; this one only bounds the
+/// arithmetic.
 const NODES_MAX: i32 = 15_000;
 /// Longest pool name (GKE's limit).
 const NAME_MAX: usize = 40;
 
-/// What a pool's machines are and how many there may be.
+/// A pool of equal machines of an embedded cluster: their type and number.
 #[allow(clippy::duplicated_attributes, reason = "every printer column repeats the names of its attributes")]
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[kube(
@@ -42,70 +44,74 @@ const NAME_MAX: usize = 40;
 )]
 #[serde(rename_all = "camelCase", default)]
 pub struct NodePoolSpec {
-    /// What runs the pods of the pool's nodes. A pool with `process` is the machine that Berth runs
-    /// on: its one node is registered from the machine's facts, and it neither grows nor shrinks.
+    /// How the nodes of the pool run pods. A pool with `process` is the machine that Berth runs on.
+    /// It has one node with the machine's own capacity, and it neither grows nor shrinks.
     pub runtime: PoolRuntime,
-    /// Amounts of the machine that pods cannot request, by resource: `cpu`, `memory` and
-    /// `ephemeral-storage`. For `runtime: process` only.
+    /// Amounts of the machine that are reserved, so that pods cannot request them: `cpu`, `memory`
+    /// and `ephemeral-storage`. For `runtime: process` only.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub reserve: BTreeMap<String, Quantity>,
-    /// A GKE machine type, such as `g2-standard-24`; gives size, accelerators and price unless `machine` overrides them.
+    /// A GKE machine type, such as `g2-standard-24`. It determines size, accelerators and price,
+    /// unless `machine` overrides them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub machine_type: Option<String>,
-    /// Size and accelerators of one machine, where they differ from the machine type or where there is none.
+    /// Size and accelerators of one machine, if they differ from the machine type, or if no machine
+    /// type is set.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub machine: Option<MachineShape>,
-    /// What pods can have of one machine, by resource; resources not named follow GKE's reservations.
+    /// Amounts of one machine that pods can request, by resource. Other resources follow GKE's
+    /// reservations.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub allocatable: BTreeMap<String, Quantity>,
-    /// Labels of the nodes, on top of those every node of the provisioning kind and machine gets.
+    /// Labels of the nodes, in addition to the labels of the provisioning kind and machine type.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
-    /// Taints of the nodes. The accelerator's taint (`nvidia.com/gpu=present:NoSchedule`) and that of queued pools
-    /// are added by themselves.
+    /// Taints of the nodes. The taint of accelerators (`nvidia.com/gpu=present:NoSchedule`) and the
+    /// taint of queued pools are added automatically.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub taints: Vec<NodeTaint>,
-    /// Zones the machines may be in; default the region's first zone.
+    /// Zones of the machines. Default: the region's first zone.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub zones: Vec<String>,
-    /// How new machines spread over the zones.
+    /// How new machines are distributed over the zones.
     pub location_policy: LocationPolicy,
-    /// Machines when the pool is made, over all zones; they are ready from the start.
+    /// Number of machines at the creation of the pool, over all zones. They are ready at once.
     pub initial_nodes: i32,
-    /// Fewest machines the autoscaler leaves, over all zones.
+    /// Minimum number of machines that the autoscaler keeps, over all zones.
     pub min_nodes: i32,
-    /// Most machines, over all zones; default the initial number.
+    /// Maximum number of machines, over all zones. Default: `initialNodes`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_nodes: Option<i32>,
-    /// Keeps the autoscaler's hands off the pool.
+    /// True if the autoscaler must not change the number of machines.
     #[serde(rename = "static")]
     pub is_static: bool,
-    /// How the cloud supplies the machines.
+    /// How the cloud provides the machines.
     pub provisioning: Provisioning,
-    /// Name of the reservation the machines come from.
+    /// Name of the reservation that provides the machines.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reservation: Option<String>,
-    /// From ordering a machine to its Node registering; default 1 minute.
+    /// Time from the order of a machine to the registration of its Node. Default: 1 minute.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub start_up_delay: Option<Duration>,
-    /// From registering to Ready; default 10 seconds.
+    /// Time from the registration of a Node until it is Ready. Default: 10 seconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ready_delay: Option<Duration>,
-    /// From Ready to the accelerators showing up in allocatable; default 1 minute.
+    /// Time from Ready until the accelerators are allocatable. Default: 1 minute.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub accelerator_ready_delay: Option<Duration>,
-    /// US dollars an hour for one machine; default by machine type and provisioning kind.
+    /// Price of one machine in US dollars per hour. Default: by machine type and provisioning kind.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub price_per_hour: Option<f64>,
-    /// Made by node auto-provisioning: the pool goes when it is empty.
+    /// True if node auto-provisioning created the pool. Such a pool is deleted when it is empty.
     pub autoprovisioned: bool,
-    /// Compact-placement group the machines stand in.
+    /// Compact-placement group of the machines.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub placement_group: Option<String>,
-    /// Machines there should be now, beside those of resize requests; default `initialNodes`.
+    /// Desired number of machines, without those of resize requests. Default: `initialNodes`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub nodes: Option<i32>,
-    /// Machines of queued pools, ordered all at once, each order for one ProvisioningRequest.
+    /// Orders of machines of a queued pool. Each order is for one ProvisioningRequest and is
+    /// fulfilled at once.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub resize_requests: Vec<ResizeRequest>,
 }
@@ -114,7 +120,7 @@ pub struct NodePoolSpec {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub enum PoolRuntime {
-    /// Nothing: their life follows from the time and the configuration.
+    /// Simulated: the states of pods are computed from the time and the configuration.
     #[default]
     Simulated,
     /// Processes of the machine that Berth runs on.
@@ -143,7 +149,7 @@ pub struct MachineShape {
     /// Further extended resources, such as `example.com/fpga: 2`.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub extended_resources: BTreeMap<String, Quantity>,
-    /// Most pods on one machine; default 110.
+    /// Maximum number of pods on one machine. Default: 110.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pods: Option<i32>,
     /// CPU architecture; default amd64.
@@ -157,9 +163,10 @@ pub struct MachineShape {
 pub struct Accelerator {
     /// GKE's name of the accelerator, such as `nvidia-l4` or `tpu-v6e-slice`.
     pub r#type: String,
-    /// How many there are in one machine.
+    /// Number of accelerators in one machine.
     pub count: i64,
-    /// The resource pods ask for; default `nvidia.com/gpu`, or `google.com/tpu` for types starting with `tpu-`.
+    /// Resource that pods request. Default: `nvidia.com/gpu`, or `google.com/tpu` for types whose
+    /// names start with `tpu-`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resource: Option<String>,
     /// Topology of a TPU slice, such as `4x4`.
@@ -168,7 +175,7 @@ pub struct Accelerator {
 }
 
 impl Accelerator {
-    /// The extended resource pods ask for.
+    /// The extended resource that pods request.
     pub fn resource_name(&self) -> &str {
         match &self.resource {
             Some(resource) => resource,
@@ -178,7 +185,7 @@ impl Accelerator {
     }
 }
 
-/// A taint the nodes of a pool carry.
+/// A taint of the nodes of a pool.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct NodeTaint {
     /// Key.
@@ -186,7 +193,7 @@ pub struct NodeTaint {
     /// Value, may be empty.
     #[serde(default)]
     pub value: String,
-    /// What happens to pods that do not tolerate it.
+    /// Effect on pods that do not tolerate the taint.
     pub effect: TaintEffect,
 }
 
@@ -197,7 +204,7 @@ pub enum TaintEffect {
     NoSchedule,
     /// They are scheduled elsewhere if possible.
     PreferNoSchedule,
-    /// They are not scheduled there, and leave if they are there.
+    /// They are not scheduled there, and running pods are evicted.
     NoExecute,
 }
 
@@ -218,10 +225,10 @@ impl TaintEffect {
 pub enum Provisioning {
     /// From a reservation.
     Reserved,
-    /// When asked for, at list price.
+    /// On request, at list price.
     #[default]
     OnDemand,
-    /// Surplus, cheap, may be reclaimed.
+    /// Cheap surplus capacity, which the cloud may reclaim.
     Spot,
     /// Only through a ProvisioningRequest, all at once.
     Queued,
@@ -242,29 +249,29 @@ pub enum LocationPolicy {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ResizeRequest {
-    /// Name; the nodes carry it in the label `autoscaling.gke.io/provisioning-request`.
+    /// Name. The nodes have it in the label `autoscaling.gke.io/provisioning-request`.
     pub name: String,
-    /// How many machines there should be now.
+    /// Desired number of machines.
     pub nodes: i32,
-    /// Where.
+    /// Zone of the machines.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub zone: Option<String>,
 }
 
-/// What there is of a pool.
+/// Observed state of a pool.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct NodePoolStatus {
     /// Registered nodes.
     pub nodes: i32,
-    /// Nodes that are Ready and whose accelerators are there.
+    /// Nodes that are Ready and whose accelerators are allocatable.
     pub ready_nodes: i32,
-    /// Machines ever ordered; makes node names unique.
+    /// Total number of machines ordered so far. It makes node names unique.
     pub ordered: i64,
-    /// Machines ordered that have not registered.
+    /// Machines that were ordered and have not registered as Nodes.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub creating: Vec<Instance>,
-    /// The generation of the spec this status answers.
+    /// Generation of the spec from which this status was computed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
 }
@@ -273,13 +280,13 @@ pub struct NodePoolStatus {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Instance {
-    /// Name of the Node it will be.
+    /// Name of the machine's future Node.
     pub name: String,
-    /// Where it stands.
+    /// Zone of the machine.
     pub zone: String,
-    /// When it was ordered.
+    /// Time of the order.
     pub ordered_at: Time,
-    /// The resize request it was ordered for.
+    /// Resize request of the order.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resize_request: Option<String>,
 }
@@ -295,19 +302,19 @@ impl NodePoolSpec {
         self.is_static || self.is_process()
     }
 
-    /// Most nodes the pool may have.
+    /// Maximum number of nodes of the pool.
     pub fn nodes_max(&self) -> i32 {
         self.max_nodes.unwrap_or_else(|| self.initial_nodes.max(self.min_nodes))
     }
 
-    /// Nodes there should be now, those of resize requests included.
+    /// Desired number of nodes, including those of resize requests.
     pub fn nodes_wanted(&self) -> i32 {
         self.resize_requests
             .iter()
             .fold(self.nodes.unwrap_or(self.initial_nodes).max(0), |sum, request| sum.saturating_add(request.nodes))
     }
 
-    /// The accelerators of one machine: those of `machine`, else those the machine type comes with.
+    /// The accelerators of one machine: those of `machine`, or those of the machine type.
     pub fn accelerator(&self) -> Option<Accelerator> {
         if let Some(accelerator) = self.machine.as_ref().and_then(|machine| machine.accelerator.clone()) {
             return Some(accelerator);
@@ -316,14 +323,14 @@ impl NodePoolSpec {
         Some(Accelerator { r#type: kind.to_owned(), count, resource: None, topology: None })
     }
 
-    /// US dollars an hour for one machine. Spot machines are taken to cost 40 % of the list price.
+    /// US dollars per hour for one machine. Spot machines cost 40 % of the list price.
     pub fn price(&self) -> f64 {
         let listed = self.machine_type.as_deref().and_then(machine_type).map_or(0.0, |machine| machine.price_per_hour);
         let share = if self.provisioning == Provisioning::Spot { 0.4 } else { 1.0 };
         self.price_per_hour.unwrap_or(listed * share)
     }
 
-    /// Everything wrong with the spec; `path` is where it stands in its document (`spec`, `nodePools[3]`).
+    /// All errors of the spec; `path` is its path in the document (`spec`, `nodePools[3]`).
     pub fn problems(&self, path: &str) -> Vec<Problem> {
         let mut problems = Vec::new();
         let mut problem = |field: &str, message: String| problems.push(Problem::new(join(path, field), message));
@@ -356,7 +363,7 @@ impl NodePoolSpec {
             Some(name) if machine_type(name).is_none() && self.machine.is_none() => problem(
                 "machineType",
                 format!(
-                    "{name:?} is not a machine type known here: name one of {}, or give machine.cpu and machine.memory",
+                    "{name:?} is not a known machine type: name one of {}, or give machine.cpu and machine.memory",
                     known_families()
                 ),
             ),
@@ -372,7 +379,7 @@ impl NodePoolSpec {
             let known = self.machine_type.as_deref().and_then(machine_type).is_some();
             for (field, value) in [("machine.cpu", &machine.cpu), ("machine.memory", &machine.memory)] {
                 if value.is_none() && !known {
-                    problem(field, "required when there is no known machineType".into());
+                    problem(field, "required unless machineType is a known machine type".into());
                 }
             }
             if machine.pods.is_some_and(|pods| pods < 1) {
@@ -385,7 +392,7 @@ impl NodePoolSpec {
                 if accelerator.count < 1 {
                     problem(
                         "machine.accelerator.count",
-                        format!("{} is not a number of accelerators: at least 1", accelerator.count),
+                        format!("{} is too small: a machine has at least 1 accelerator", accelerator.count),
                     );
                 }
             }
@@ -430,7 +437,7 @@ impl NodePoolSpec {
                 problem(&format!("taints[{i}].value"), why);
             }
             if !seen.insert((&taint.key, taint.effect)) {
-                problem(&format!("taints[{i}]"), format!("{}:{} stands here twice", taint.key, taint.effect.as_str()));
+                problem(&format!("taints[{i}]"), format!("{}:{} is listed twice", taint.key, taint.effect.as_str()));
             }
         }
         if self.price_per_hour.is_some_and(|price| !price.is_finite() || price < 0.0) {
@@ -442,20 +449,20 @@ impl NodePoolSpec {
                 problem(&format!("zones[{i}]"), format!("{zone:?} is not a zone name such as \"us-central1-a\""));
             }
             if !zones.insert(zone) {
-                problem(&format!("zones[{i}]"), format!("{zone} stands here twice"));
+                problem(&format!("zones[{i}]"), format!("{zone} is listed twice"));
             }
         }
         problems
     }
 
-    /// Fields that do not fit the runtime, with messages.
+    /// Fields that the runtime does not support, with messages.
     fn runtime_problems(&self) -> Vec<(String, String)> {
         if !self.is_process() {
             let message = "only a pool with runtime: process can reserve amounts of its machine";
             return if self.reserve.is_empty() { Vec::new() } else { vec![("reserve".into(), message.into())] };
         }
         let default = Self::default();
-        // Facts about the machine, and amounts of machines, which have no meaning here.
+        // Fields about machines that a pool of this machine does not have; true if set.
         let given = [
             ("machineType", self.machine_type.is_some()),
             ("machine", self.machine.is_some()),
@@ -473,14 +480,15 @@ impl NodePoolSpec {
             ("readyDelay", self.ready_delay.is_some()),
             ("acceleratorReadyDelay", self.accelerator_ready_delay.is_some()),
         ];
-        let message = "a pool with runtime: process is this machine: it takes no such field";
+        let message = "a pool with runtime: process is this machine and does not have this field";
         let mut problems: Vec<(String, String)> = given
             .iter()
             .filter(|(_, given)| *given)
             .map(|(field, _)| ((*field).to_owned(), message.to_owned()))
             .collect();
         if self.zones.len() > 1 {
-            problems.push(("zones".into(), "a machine is in one zone".into()));
+            problems
+                .push(("zones".into(), "a pool with runtime: process has one zone, because it is one machine".into()));
         }
         for (name, quantity) in &self.reserve {
             let unknown = (!RESERVABLE.contains(&name.as_str()))
@@ -492,7 +500,7 @@ impl NodePoolSpec {
     }
 }
 
-/// What is wrong with a pool's name, if anything.
+/// The error in a pool's name, if there is one.
 pub(super) fn name_problem(name: &str) -> Option<String> {
     let legal = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
     let well_formed = name.len() <= NAME_MAX
@@ -506,7 +514,7 @@ pub(super) fn name_problem(name: &str) -> Option<String> {
     })
 }
 
-/// What is wrong with an amount of something a machine has, if anything.
+/// The error in an amount of a machine's resource, if there is one.
 pub(super) fn quantity_problem(quantity: &Quantity) -> Option<String> {
     let parsed = berth_apimachinery::quantity::Quantity::parse(&quantity.0);
     let is_amount = parsed.is_ok_and(|parsed| parsed.milli_value() >= 0);
@@ -523,7 +531,8 @@ fn known_families() -> String {
     format!("the {} families", families.into_iter().collect::<Vec<_>>().join(", "))
 }
 
-/// Kubernetes' rules for label keys: an optional DNS prefix of at most 253 characters, then a name of at most 63.
+/// Kubernetes' rules for label keys: an optional DNS prefix of at most 253 characters, then a name
+/// of at most 63.
 pub(super) fn label_key_problem(key: &str) -> Option<String> {
     let (prefix, name) = match key.split_once('/') {
         Some((prefix, name)) => (Some(prefix), name),

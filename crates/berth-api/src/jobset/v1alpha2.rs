@@ -26,7 +26,7 @@ always_written!(JobSetSpec);
 
 const IMMUTABLE: &[[&str; 2]] = &[["self == oldSelf", "Value is immutable"]];
 
-/// Wanted state of a [`JobSet`].
+/// Desired state of a [`JobSet`].
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 #[schemars(!default, extend("x-rules" = [[
@@ -50,14 +50,15 @@ pub struct JobSetSpec {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("x-rules" = IMMUTABLE))]
     pub failure_policy: Option<FailurePolicy>,
-    /// In which order jobs start.
+    /// Order in which the jobs start.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("x-rules" = IMMUTABLE))]
     pub startup_policy: Option<StartupPolicy>,
     /// Stops all jobs while true.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub suspend: Option<bool>,
-    /// The pod whose address all other pods are given.
+    /// Coordinator pod. All jobs and pods of the set carry its DNS name as a label and an
+    /// annotation.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub coordinator: Option<Coordinator>,
     /// Controller that reconciles the set. Absent: the JobSet controller.
@@ -148,11 +149,11 @@ pub struct SuccessPolicy {
 }
 
 string_enum! {
-    /// All or any.
+    /// Number of jobs that must succeed.
     Operator {
-        /// All.
+        /// All jobs must succeed.
         All,
-        /// Any.
+        /// One job must succeed.
         Any,
     }
 }
@@ -169,7 +170,7 @@ pub struct FailurePolicy {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("default" = "Recreate"))]
     pub restart_strategy: Option<RestartStrategy>,
-    /// Rules in order; the first that matches decides. None matches: restart.
+    /// Rules in order; the first that matches decides. If none matches, the set restarts.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub rules: Vec<FailurePolicyRule>,
 }
@@ -186,7 +187,7 @@ string_enum! {
     }
 }
 
-/// Handling of certain failures.
+/// Failures that match, and the action for them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 #[schemars(!default)]
@@ -208,7 +209,7 @@ pub struct FailurePolicyRule {
 }
 
 string_enum! {
-    /// What a failure policy rule does.
+    /// Action of a failure policy rule.
     FailurePolicyAction {
         /// The set fails.
         FailJobSet,
@@ -223,7 +224,7 @@ string_enum! {
     }
 }
 
-/// In which order jobs start.
+/// Order in which jobs start.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 #[schemars(!default)]
@@ -233,7 +234,7 @@ pub struct StartupPolicy {
 }
 
 string_enum! {
-    /// In which order replicated jobs start.
+    /// Order in which replicated jobs start.
     StartupPolicyOrder {
         /// At once.
         AnyOrder,
@@ -242,7 +243,8 @@ string_enum! {
     }
 }
 
-/// The pod whose address all other pods are given.
+/// The coordinator pod of a set. All jobs and pods of the set carry its DNS name as a label and an
+/// annotation.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 #[schemars(!default)]
@@ -316,7 +318,7 @@ pub struct VolumeClaimTemplateMeta {
 #[serde(rename_all = "camelCase", default)]
 #[schemars(!default)]
 pub struct VolumeClaimRetentionPolicy {
-    /// When the set is deleted. Default `Delete`.
+    /// What happens to the claims when the set is deleted. Default `Delete`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("default" = "Delete"))]
     pub when_deleted: Option<RetentionPolicyType>,
@@ -337,7 +339,7 @@ string_enum! {
 #[serde(rename_all = "camelCase", default)]
 #[schemars(!default)]
 pub struct JobSetStatus {
-    /// See [`jobset::constants`](crate::jobset::constants) for the types.
+    /// Conditions, such as `Completed`, `Failed` and `Suspended`.
     #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "crate::resource::conditions")]
     #[schemars(schema_with = "schema::conditions")]
     pub conditions: Vec<Condition>,

@@ -10,7 +10,7 @@ pub const PREEMPTED: &str = "Preempted";
 pub const PREEMPTED_WORKLOAD: &str = "PreemptedWorkload";
 /// Workload: evicted; prefix of the reason of condition `Evicted`.
 pub const EVICTED_DUE_TO: &str = "EvictedDueTo";
-/// Workload: a larger slice of its elastic job took over.
+/// Workload: replaced by a larger workload slice of its elastic job.
 pub const WORKLOAD_SLICE_REPLACED: &str = "WorkloadSliceReplaced";
 /// Workload: the second pass of admission failed.
 pub const SECOND_PASS_FAILED: &str = "SecondPassFailed";

@@ -530,7 +530,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn entries_without_members_are_entries() {
+    fn entries_without_members_are_kept() {
         let list = r#"[{},{"manager":"a","operation":"Apply"},{},{},{"apiVersion":"v1","manager":"b"},{}]"#;
         let entries = EntryText::all(list).unwrap_or_default();
         let managers: Vec<&str> = entries.iter().map(|entry| entry.identity.manager.as_str()).collect();

@@ -64,7 +64,8 @@ impl Merger<'_> {
         let empty = Map::new();
         let live_map = live.and_then(Value::as_object).unwrap_or(&empty);
         let applied_map = applied.and_then(Value::as_object).unwrap_or(&empty);
-        // Null and empty maps differ and have nothing to merge: the applied value is used.
+        // If both maps are null or empty, there is nothing to merge. The applied value is used,
+        // because null and an empty map differ.
         if map.relationship == Relationship::Atomic || (live_map.is_empty() && applied_map.is_empty()) {
             return Ok(applied.or(live).cloned());
         }

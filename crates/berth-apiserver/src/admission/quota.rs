@@ -166,7 +166,7 @@ impl Quotas {
                 }
             }
         }
-        Err(forbidden(request, "the namespace's quotas are written too often to be charged; try again"))
+        Err(forbidden(request, "the namespace's quotas are changing too often to count this request; try again"))
     }
 
     /// The empty charge of a write that uses no more than before, with its turn.

@@ -1,4 +1,5 @@
-//! Sends a request on to the program that serves its group's version, and its answer back as it comes.
+//! Forwards a request to the aggregated API server of its group version, and streams the response
+//! back.
 
 use std::time::Duration;
 
@@ -14,10 +15,12 @@ use crate::webhook::connection;
 use crate::webhook::service;
 use crate::{Body, Objects, UserInfo};
 
-/// Time until an answer begins: what Kubernetes gives a whole request that is not a watch.
+/// Maximum time until a response starts. Kubernetes has this limit for a whole request that is not
+/// a watch.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Headers that are about one connection, not about the request; and the one that would have the answer compressed twice.
+/// Headers that are not forwarded. Most concern one connection or hop. With `Accept-Encoding`, the
+/// response would be compressed twice.
 const OWN_HEADERS: [HeaderName; 9] = [
     header::CONNECTION,
     header::TE,
@@ -30,7 +33,7 @@ const OWN_HEADERS: [HeaderName; 9] = [
     header::ACCEPT_ENCODING,
 ];
 
-/// What is sent on.
+/// A request to forward.
 pub(crate) struct Forwarded<'a> {
     pub(crate) method: &'a Method,
     pub(crate) path: &'a str,
@@ -40,10 +43,11 @@ pub(crate) struct Forwarded<'a> {
     pub(crate) user: &'a UserInfo,
 }
 
-/// The answer of the program behind `remote`.
+/// Returns the response of the aggregated API server `remote`.
 ///
 /// # Errors
-/// 503 when it is known not to answer, or does not; 400 for connections that would become something else.
+/// 503 if the server is marked as unavailable or the connection fails, 504 if no response starts in
+/// time, and 400 for a request to upgrade the connection.
 pub(crate) async fn forward(
     objects: &Objects,
     remote: &Remote,
@@ -57,7 +61,7 @@ pub(crate) async fn forward(
     match &remote.available {
         Some((true, _)) => {}
         Some((false, message)) => return Err(unavailable(message)),
-        None => return Err(unavailable("nobody has asked its server yet")),
+        None => return Err(unavailable("its API server has not been checked yet")),
     }
     match tokio::time::timeout(ANSWER_TIMEOUT, send(objects, remote, request)).await {
         Ok(answer) => answer.map_err(|why| unavailable(&why)),
@@ -94,7 +98,8 @@ pub(super) async fn send(objects: &Objects, remote: &Remote, request: Forwarded<
     Ok(Response::from_parts(parts, Body::incoming(body, "response of an aggregated API server")))
 }
 
-/// The request's headers without those of its connection and without claims about the user, which are ours to make.
+/// The headers to forward. Headers of the connection and identity headers of the client are
+/// removed. Identity headers for `user` are added.
 fn headers(given: &HeaderMap, user: &UserInfo) -> HeaderMap {
     let standard = RequestHeaders::standard();
     let mut headers = given.clone();
@@ -135,7 +140,7 @@ mod tests {
         assert_eq!(sent["x-remote-extra-example.com%2fa%20b"], "1");
         assert!(sent.contains_key(header::ACCEPT) && !sent.contains_key(header::AUTHORIZATION));
         assert!(!sent.contains_key("x-remote-extra-scope"));
-        // And is read back as it was.
+        // The headers decode to the same user.
         let pairs: Vec<_> = sent.iter().map(|(name, value)| (name.as_str(), value.to_str().unwrap())).collect();
         let read = RequestHeaders::standard().user(&pairs).expect("a user");
         assert_eq!((read.name, read.groups, read.extra), (user.name, user.groups, user.extra));

@@ -82,7 +82,7 @@ impl WebhookConverter {
     /// Converts objects in one call of the webhook.
     fn ask(&self, objects: &[&Value], to_api_version: &str) -> Result<Vec<Value>, String> {
         let endpoint = self.endpoint.as_ref().map_err(Clone::clone)?;
-        let version = self.version.ok_or("it accepts no version of ConversionReview that is known here")?;
+        let version = self.version.ok_or("it accepts no version of ConversionReview that this server supports")?;
         let uid = format!("conversion-{}", self.asked.fetch_add(1, Ordering::Relaxed));
         let review = conversion::review(version, &uid, to_api_version, objects);
         let answer = wait(endpoint.post(&self.objects, "?timeout=30s", &review, TIMEOUT))??;

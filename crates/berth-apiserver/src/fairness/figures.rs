@@ -102,13 +102,13 @@ impl Figures {
                     writeln!(text, "apiserver_flowcontrol_{name}{{priority_level=\"{level}\"{labels}}} {}", value(it));
             }
         };
-        let inqueue = "Requests that wait for their turn.";
+        let inqueue = "Requests that wait in a queue, by priority level.";
         family("current_inqueue_requests", "gauge", inqueue, |it| it.waiting, "");
-        let executing = "Requests that have had their turn and are not yet answered.";
+        let executing = "Requests that are being executed, by priority level.";
         family("current_executing_requests", "gauge", executing, |it| it.executing, "");
-        let dispatched = "Requests that have had their turn.";
+        let dispatched = "Requests whose execution has started, by priority level.";
         family("dispatched_requests_total", "counter", dispatched, |it| it.dispatched, "");
-        let rejected = "Requests rejected because too many requests of their user were waiting.";
+        let rejected = "Requests rejected because too many requests of the same user were waiting.";
         family("rejected_requests_total", "counter", rejected, |it| it.rejected, ",reason=\"queue-full\"");
         let mut histogram = |name: &str, help: &str, of: fn(&OfLevel) -> &Histogram| {
             let name = format!("apiserver_flowcontrol_{name}");
@@ -123,10 +123,14 @@ impl Figures {
                 let _ = writeln!(text, "{name}_sum{{{label}}} {}\n{name}_count{{{label}}} {}", it.sum, it.count);
             }
         };
-        histogram("request_wait_duration_seconds", "Seconds from arrival of the whole request to its turn.", |it| {
-            &it.waits
+        histogram(
+            "request_wait_duration_seconds",
+            "Seconds from the arrival of the complete request to the start of its execution.",
+            |it| &it.waits,
+        );
+        histogram("request_execution_seconds", "Seconds from the start of the execution to the response.", |it| {
+            &it.executions
         });
-        histogram("request_execution_seconds", "Seconds from the turn to the response.", |it| &it.executions);
         text
     }
 }

@@ -177,7 +177,7 @@ pub(crate) fn merge(call: &Call, patch: &Patch, old: &Value) -> Result<Value, St
         Patch::Apply(..) => return Err(Status::bad_request("this subresource cannot be applied")),
     };
     if !object.is_object() {
-        return Err(Status::unprocessable("the patched object is no JSON object"));
+        return Err(Status::unprocessable("the patched object is not a JSON object"));
     }
     // The object gets the name in the path; update() compares the two.
     if meta::name(&object).is_empty() {

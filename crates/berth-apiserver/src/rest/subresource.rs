@@ -320,7 +320,7 @@ async fn evict(call: &mut Call) -> Result<Response<Body>, Status> {
             }
         }
     }
-    let why = format!("pod {} changes too often to be evicted as it was looked at", quote(&call.info.name));
+    let why = format!("pod {} is changing too often to be evicted; try again", quote(&call.info.name));
     Err(Status::too_many_requests(why, EVICTION_RETRY))
 }
 

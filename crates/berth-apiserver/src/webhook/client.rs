@@ -76,7 +76,7 @@ impl Endpoint {
                 let text: String = String::from_utf8_lossy(&body).chars().take(1024).collect();
                 return Err(failed(&format!("the server answered {status}: {text}")));
             }
-            serde_json::from_slice(&body).map_err(|error| failed(&format!("the answer is no JSON: {error}")))
+            serde_json::from_slice(&body).map_err(|error| failed(&format!("the response is not JSON: {error}")))
         };
         tokio::pin!(exchange);
         tokio::pin!(connection);
@@ -99,7 +99,7 @@ impl Place {
             let url = Url::parse(text)?;
             let (host, port) = url.host_and_port();
             if url.scheme != "https" || host.is_empty() {
-                return Err(format!("{text} is no https URL"));
+                return Err(format!("{text} is not an https URL"));
             }
             return Ok(Place::Url {
                 host: host.to_owned(),

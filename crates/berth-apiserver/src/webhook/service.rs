@@ -14,7 +14,7 @@ pub(crate) enum Unreachable {
     NoPort { name: String, port: i64 },
     #[error("no endpoints available for service \"{0}\"")]
     NoEndpoints(String),
-    #[error("{0} is no port")]
+    #[error("{0} is not a port")]
     NotAPort(i64),
 }
 

@@ -24,7 +24,7 @@ struct Slow {
     held: watch::Sender<Option<&'static str>>,
     /// Suffix of the keys whose writes are rejected as busy.
     busy: watch::Sender<Option<&'static str>>,
-    /// While true, the writes in the user's row do not complete.
+    /// While true, writes that are committed for no user (the empty name) do not complete.
     backlog: watch::Sender<bool>,
 }
 

@@ -63,7 +63,7 @@ async fn a_flood_of_one_user_does_not_delay_the_write_of_another_user() {
     let address = listener.address();
     let server = ApiServer::new(Config::new(Arc::new(MemoryStore::new()), Arc::new(move || now)));
     server.ready().await.expect("stored");
-    // Users outside system:masters, as its members do not share.
+    // These users are not in system:masters, whose members are exempt from fair sharing.
     let tokens = ["flood", "tenant"].map(|name| (name.to_owned(), UserInfo::new(name, &["tenants"])));
     let group = json!({"apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": "tenants"});
     let role = json!({"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "edit"});
@@ -120,7 +120,7 @@ impl Extension for ReviewExtension {
     fn get<'a>(&'a self, asked: Asked<'a>) -> Answer<'a> {
         Box::pin(async move {
             let server = Server { api: self.0.get().expect("set by the test").clone() };
-            // As for a client with a connection in another task.
+            // Yields, like a client whose connection is driven by another task.
             tokio::task::yield_now().await;
             let attributes = json!({"verb": "list", "resource": "pods", "namespace": asked.info.namespace});
             let review = json!({"spec": {"user": asked.user.name, "groups": asked.user.groups, "resourceAttributes": attributes}});
@@ -131,7 +131,7 @@ impl Extension for ReviewExtension {
 }
 
 #[tokio::test]
-async fn an_extension_that_calls_the_server_itself_holds_no_lane_meanwhile() {
+async fn an_extension_releases_its_lane_while_it_calls_the_server() {
     let (listener, pki, now) = crate::wire::on_a_free_port().await;
     let address = listener.address();
     let asks = Arc::new(ReviewExtension::default());

@@ -1,3 +1,5 @@
+//! Watches: events, selectors, bookmarks, initial events, compaction and tables.
+
 use serde_json::json;
 
 use crate::harness::{Server, server};
@@ -46,7 +48,7 @@ async fn a_watch_with_a_selector_sees_objects_that_start_or_stop_matching() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_watch_ends_when_its_time_is_over_and_bookmarks_before() {
+async fn a_watch_sends_bookmarks_and_ends_at_its_timeout() {
     let server = server();
     let version = create(&server, "a", "red").await;
     let uri = format!("{MAPS}?watch=true&resourceVersion={version}&allowWatchBookmarks=true&timeoutSeconds=90");

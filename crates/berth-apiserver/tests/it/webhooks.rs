@@ -252,8 +252,8 @@ async fn an_object_changed_by_a_webhook_must_match_the_type_of_its_kind() {
     let all = json!([webhook("all", hook_server.url("/"), json!({}))]);
     configure(&server, "MutatingWebhookConfiguration", "m", all).await;
     let rejected = server.post(MAPS, map("number")).await.expect(500);
-    let message = "Internal error occurred: ConfigMap \"number\" as admission webhook \"all.example.com\" has changed it \
-                   cannot be read: json: cannot unmarshal number into Go struct field ConfigMap.data of type string";
+    let message = "Internal error occurred: ConfigMap \"number\", as changed by admission webhook \"all.example.com\", \
+                   cannot be decoded: json: cannot unmarshal number into Go struct field ConfigMap.data of type string";
     assert_eq!(rejected["message"], message);
     server.get(&format!("{MAPS}/number")).await.expect(404);
     let stored = server.post(MAPS, map("field")).await.expect(201);
@@ -279,7 +279,7 @@ async fn a_webhook_with_side_effects_is_not_called_for_dry_runs() {
     server.delete(&format!("{MAPS}/one?dryRun=All"), Value::Null).await.expect(200);
     let asked = hook_server.seen()[1].1["request"].take();
     assert_eq!((&asked["operation"], &asked["dryRun"]), (&json!("DELETE"), &json!(true)));
-    // A stored webhook from before this check.
+    // A webhook that was stored before this validation existed.
     let name = "validatingwebhookconfigurations";
     let key = format!("/admissionregistration.k8s.io/{name}/plain");
     let store = server.api.store_handle();
@@ -396,7 +396,7 @@ async fn webhooks_see_evictions_bindings_and_token_requests() {
     assert!(rejected["message"].as_str().unwrap().contains("must match the service account name"), "{rejected}");
     hook_server.seen();
 
-    // The eviction is executed as admission changed it.
+    // The eviction has the grace period that the webhook set.
     let eviction = json!({"metadata": {"name": "one"}});
     server.post(&format!("{pods}/one/eviction"), eviction.clone()).await.expect(201);
     let pod = server.get(&format!("{pods}/one")).await.expect(200);

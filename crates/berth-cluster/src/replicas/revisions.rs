@@ -22,13 +22,13 @@ use super::{Writer, is_controlled_by, owned_by};
 /// Default of `revisionHistoryLimit`.
 const LIMIT_DEFAULT: i32 = 10;
 
-/// The template that a set wants, and what its revision is to have.
+/// A set's current template, and the properties of the revision for it.
 pub struct Wanted<'a> {
     /// Template.
     pub template: &'a PodTemplateSpec,
     /// Hash of the template.
     pub hash: &'a str,
-    /// Label of the revision with the hash.
+    /// Key of the revision's label that holds the hash.
     pub hash_label: &'static str,
     /// `spec.revisionHistoryLimit`.
     pub limit: Option<i32>,
@@ -50,8 +50,8 @@ pub fn revision_name<K: Resource>(owner: &K, hash: &str) -> String {
     format!("{}-{hash}", owner.name_any())
 }
 
-/// Plans the revisions of a set. `known` are those that it controls, `live` the names of revisions
-/// that pods still have.
+/// Plans the revisions of a set. `known` has the revisions that the set controls. `live` has the
+/// names of the revisions that its pods still use.
 pub fn history<K>(owner: &K, wanted: &Wanted<'_>, known: &[Arc<ControllerRevision>], live: &BTreeSet<String>) -> History
 where
     K: Resource<DynamicType = ()>,
@@ -139,7 +139,7 @@ impl Revisions {
         known
     }
 
-    /// Creates and renumbers, before pods of the revision are created.
+    /// Creates or renumbers the current revision. Call it before pods of the revision are created.
     pub(crate) async fn record<K>(&self, owner: &K, plan: &History) -> Result<(), Error>
     where
         K: Resource<DynamicType = ()>,
@@ -148,8 +148,8 @@ impl Revisions {
         if let Some(revision) = &plan.create {
             match self.writer.create(&namespace, revision).await {
                 Err(error) if berth_runtime::is_already_exists(&error) => {
-                    // It was left by a deleted set of the same name and template, or is not in the
-                    // cache yet.
+                    // A deleted set of the same name and template left the revision, or the cache
+                    // does not have it yet.
                     let known = self.writer.api(&namespace).get(&revision.name_any()).await?;
                     let uid = owner.uid().unwrap_or_default();
                     if !is_controlled_by(&known, &uid) {

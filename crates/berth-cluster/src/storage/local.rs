@@ -2,11 +2,11 @@
 //!
 //! On a node with [`VolumeFolders`] a volume is a folder of that machine, which only that node can
 //! reach. Elsewhere a volume is simulated: it has no content, and every simulated node can reach
-//! it, as it could a network disk. Sizes are recorded and not enforced.
+//! it, like a network disk. Sizes are recorded and not enforced.
 //!
 //! A folder is created before its volume, and the volume is deleted after its folder (a finalizer
-//! holds it), so that an interrupted step is repeated. Only the folder of a claim that is deleted
-//! between the two creations stays, empty.
+//! holds it), so that an interrupted step is repeated. If a claim is deleted after its folder was
+//! created and before its volume is, the empty folder remains.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -32,11 +32,11 @@ use super::{Folders, VolumeFolders};
 pub const PROVISIONER_NAME: &str = "berth.dev/local";
 /// Driver of simulated volumes; no node has it.
 pub const SIMULATED_DRIVER: &str = "simulated.berth.dev";
-/// Annotation of a volume that is a folder: the node with the folder.
+/// Annotation on a volume that is a folder: name of the node that has the folder.
 const NODE: &str = "berth.dev/volume-node";
 /// Finalizer of a provisioned volume, which is removed once its folder is deleted.
 const FINALIZER: &str = "berth.dev/volume-folder";
-/// Label of a node with its host name, by which volumes name their nodes.
+/// Node label with the host name. The node affinity of volumes refers to it.
 const HOSTNAME: &str = "kubernetes.io/hostname";
 
 /// Adds the controllers.
@@ -89,11 +89,11 @@ fn unsupported(claim: &PersistentVolumeClaim, is_folder: bool) -> Option<&'stati
     has_source.then_some("the volumes of this machine start empty; spec.dataSource is not supported")
 }
 
-/// What is behind a new volume.
+/// Storage of a new volume.
 enum Backing<'a> {
     /// A folder on this node.
     Folder(&'a str),
-    /// Nothing; nodes with these host names cannot reach it.
+    /// No storage. Nodes with these host names cannot use the volume.
     Simulated(Vec<String>),
 }
 
@@ -169,7 +169,7 @@ impl Reconciler for Provisioner {
             // The scheduler chooses again.
             return self.clear_node(&claim).await;
         }
-        // Without a selected node the volume is on this machine, if the cluster has it as a node.
+        // Without a selected node, the volume is on this machine if it is a node of the cluster.
         let node = node.or_else(|| self.folders.keys().next().map(String::as_str));
         let folders = node.and_then(|node| Some((node, self.folders.get(node)?.clone())));
         if let Some(why) = unsupported(&claim, folders.is_some()) {
@@ -198,7 +198,7 @@ impl Provisioner {
         label.unwrap_or_else(|| node.to_owned())
     }
 
-    /// Creates the volume of a claim, and its folder first. Returns the volume's name.
+    /// Creates the folder and then the volume of a claim. Returns the volume's name.
     async fn create(
         &self,
         claim: &PersistentVolumeClaim,
@@ -343,7 +343,7 @@ impl Deleter {
         }});
         let api: Api<PersistentVolume> = Api::all(self.client.clone());
         match api.patch(&volume.name_any(), &PatchParams::default(), &Patch::Merge(&patch)).await {
-            // The API server deletes the object with its last finalizer.
+            // The API server deletes the object when its last finalizer is removed.
             Ok(written) if finalizers.is_empty() => self.volumes.observe_deleted(&written),
             Ok(written) => self.volumes.observe(written),
             Err(error) if is_not_found(&error) || is_conflict(&error) => {}

@@ -47,6 +47,10 @@ impl Devices for Described {
         Ok(Vec::new())
     }
 
+    fn environment(&self, _: &[Device]) -> Vec<(String, String)> {
+        Vec::new()
+    }
+
     fn release(&self, _: &PodUid) {}
 
     fn retain(&self, _: &BTreeSet<PodUid>) {}

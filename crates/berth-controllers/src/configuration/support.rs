@@ -9,8 +9,8 @@ use super::frameworks;
 use crate::gates::{Gate, Support};
 use crate::jobs;
 
-/// Kinds with a controller in Kueue, besides those of integrations, and the controller of that kind
-/// here, if there is one.
+/// Kinds with a controller in Kueue, besides those of integrations, and Berth's controller of the
+/// kind, if it has one.
 const CONTROLLERS: &[(&str, Option<&str>)] = &[
     ("AdmissionCheck.kueue.x-k8s.io", Some("admission-check")),
     ("ClusterQueue.kueue.x-k8s.io", Some("cluster-queue")),
@@ -47,7 +47,7 @@ pub(super) fn refusals(file: &File) -> Vec<Error> {
     let path = path.child("frameworks");
     for (index, name) in file.integrations.iter().flat_map(|it| &it.frameworks).enumerate() {
         if !jobs::is_integrated(name) {
-            errors.push(Error::forbidden(&path.index(index), format!("Berth has no integration of {name}")));
+            errors.push(Error::forbidden(&path.index(index), format!("Berth has no integration named {name}")));
         }
     }
     if file.multi_kueue.is_some() {
@@ -82,8 +82,10 @@ pub(super) fn refusals(file: &File) -> Vec<Error> {
     let path = Path::new("featureGates");
     for (name, on) in &file.feature_gates {
         let detail = match (Gate::named(name).map(Gate::support), *on) {
-            (Some(Support::Missing), true) => "Berth does not have this feature: leave it out, or set it to false",
-            (Some(Support::Always), false) => "Berth always has this feature: leave it out, or set it to true",
+            (Some(Support::Missing), true) => "Berth does not have this feature; remove the gate, or set it to false",
+            (Some(Support::Always), false) => {
+                "Berth cannot switch this feature off; remove the gate, or set it to true"
+            }
             _ => continue,
         };
         errors.push(Error::forbidden(&path.key(name), detail));
@@ -103,7 +105,7 @@ fn concurrency(file: &File) -> Vec<Error> {
         } else if controller_of(kind).is_none() {
             let known: Vec<&str> = CONTROLLERS.iter().map(|(kind, _)| *kind).collect();
             let detail = format!(
-                "no controller is of this kind: name one as Kind.group, for example Job.batch or one of {}",
+                "no controller reconciles this kind; write a kind as Kind.group, for example Job.batch or one of {}",
                 known.join(", ")
             );
             errors.push(Error::invalid(&at, json!(kind), detail));
@@ -139,8 +141,8 @@ mod tests {
             let name = gate.name();
             let at_word_end = |rest: &str| !rest.starts_with(|c: char| c.is_ascii_alphanumeric());
             let used = source.split(&format!("Gate::{name}")).skip(1).any(at_word_end);
-            // MultiKueue's gates affect defaults and conditions that recorded cases cover; nothing
-            // is dispatched.
+            // Berth does not dispatch workloads, but MultiKueue's gates affect defaults and
+            // conditions that recorded cases cover.
             let listed = gate.support() != Support::Full;
             let both = [Gate::KueueDRAIntegrationConsumableCapacity, Gate::KueueDRAIntegrationPartitionableDevices];
             let partly = name.starts_with("MultiKueue") || both.contains(gate);

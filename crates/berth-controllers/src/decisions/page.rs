@@ -36,19 +36,19 @@ fn line(record: &DecisionRecord) -> String {
     format!("  {}  {}\n", at(record), summary(record))
 }
 
-/// What was decided, in a few words.
+/// Short description of a decision.
 pub fn summary(record: &DecisionRecord) -> String {
     match record.outcome {
         DecisionOutcome::Waiting => format!("kept waiting: {}", record.reason),
         DecisionOutcome::Preempting => "preempted other workloads".to_owned(),
-        DecisionOutcome::QuotaReserved => format!("given quota of ClusterQueue {}", record.cluster_queue),
+        DecisionOutcome::QuotaReserved => format!("reserved quota of ClusterQueue {}", record.cluster_queue),
         DecisionOutcome::Admitted => format!("admitted by ClusterQueue {}", record.cluster_queue),
         DecisionOutcome::Preempted => format!("preempted{}: {}", by(record), record.reason),
         DecisionOutcome::Evicted => format!("evicted: {}", record.reason),
     }
 }
 
-/// ` by NAMESPACE/NAME`, as far as it is known and may be named.
+/// ` by NAMESPACE/NAME` of the preemptor, if it is known and may be named.
 fn by(record: &DecisionRecord) -> String {
     let preemptor = record.preemption.as_ref().and_then(|preemption| preemption.preemptor.as_ref());
     preemptor.map(|it| format!(" by {}", name(it))).unwrap_or_default()
@@ -119,7 +119,7 @@ fn balance_line(text: &mut String, balance: &BalanceRecord) {
 }
 
 fn share(share: i64) -> String {
-    if share == i64::MAX { "unlimited, by weight 0".to_owned() } else { share.to_string() }
+    if share == i64::MAX { "infinite, because its weight is 0".to_owned() } else { share.to_string() }
 }
 
 fn candidates(text: &mut String, search: &VictimSearch) {

@@ -1,7 +1,8 @@
-//! Why a job waits: the engine's explanation of a Workload, as an object for programs that contains a
-//! page of text for people.
+//! Explains why a job waits: the engine's explanation of a Workload, as an object for programs that
+//! also contains a page of text for people.
 //!
-//! [`Explain`] answers in the process that has the engine. Other processes ask through [`ask`].
+//! [`Explain`] runs in the process of the engine. Other processes request explanations through
+//! [`ask`].
 
 pub mod ask;
 mod holders;
@@ -45,10 +46,10 @@ pub struct Explain {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unexplained {
     /// There is neither such a Workload nor one of a job of that name.
-    #[error("there is no Workload {0:?}, nor one of a job of that name")]
+    #[error("there is no Workload {0:?} and no Workload of a job with that name")]
     NotFound(String),
     /// Jobs of several kinds have the name.
-    #[error("several jobs have the name {name:?}; ask for one of their Workloads by its name{}", listed(workloads))]
+    #[error("several jobs are named {name:?}; request one of their Workloads by its own name{}", listed(workloads))]
     Ambiguous {
         /// The name.
         name: String,
@@ -82,8 +83,8 @@ impl Found {
         }
     }
 
-    /// Namespaces of the workloads that it names: the workload's own first, then in order of
-    /// appearance.
+    /// Namespaces of the workloads that the explanation names: the workload's own first, then in
+    /// order of appearance.
     fn namespaces(&mut self) -> Vec<String> {
         let (mut namespaces, mut known) = (Vec::new(), BTreeSet::new());
         self.withhold(&mut |namespace| {
@@ -145,7 +146,7 @@ impl Explain {
     /// workloads of namespaces in which the reader may not list workloads, and does not name them.
     ///
     /// # Errors
-    /// There is none, or more than one job it could be about.
+    /// No Workload has the name, or several jobs have it.
     pub async fn of(&self, reader: &Reader, namespace: &str, name: &str) -> Result<Value, Unexplained> {
         let mut found = match self.look_up(namespace, name) {
             Ok(found) => found,
@@ -167,10 +168,10 @@ impl Explain {
         Ok(found.object(&self.stores, (!is_whole).then(|| listable.why())))
     }
 
-    /// The same with every name, for readers that may see everything.
+    /// Like [`Explain::of`], but names every workload. For readers that may see everything.
     ///
     /// # Errors
-    /// There is none, or more than one job it could be about.
+    /// No Workload has the name, or several jobs have it.
     pub fn whole(&self, namespace: &str, name: &str) -> Result<Value, Unexplained> {
         Ok(self.look_up(namespace, name)?.object(&self.stores, None))
     }
@@ -246,16 +247,16 @@ fn facts(workload: &Workload, stores: &Stores) -> Vec<String> {
         for check in checks.filter(|check| check.state != CheckState::Ready) {
             let by = stores.admission_checks.get(&ObjectKey::cluster(check.name.as_str()));
             let by = by.map(|by| format!(", decided by {}", by.spec.controller_name)).unwrap_or_default();
-            let said = if check.message.is_empty() { "it has no message yet" } else { &check.message };
+            let said = if check.message.is_empty() { "no message yet" } else { &check.message };
             let since = &check.last_transition_time.0;
-            facts.push(format!("Admission check {} is {} since {since}{by}: {said}", check.name, check.state));
+            facts.push(format!("Admission check {} has been {} since {since}{by}: {said}", check.name, check.state));
         }
     }
     if let Some(ready) = status::condition(workload, conditions::PODS_READY).filter(|ready| ready.status != "True")
         && status::is_admitted(workload)
     {
         let since = &ready.last_transition_time.0;
-        facts.push(format!("Its pods are not ready since {since} ({}): {}", ready.reason, ready.message));
+        facts.push(format!("Its pods have not been ready since {since} ({}): {}", ready.reason, ready.message));
     }
     facts
 }
@@ -291,13 +292,15 @@ mod tests {
             {"name": "nodes", "state": "Pending", "lastTransitionTime": AT, "message": "ETA: 2h"}]});
         assert_eq!(
             of(&[reserved], checks.clone()),
-            ["Admission check nodes is Pending since 2026-01-01T00:00:00Z: ETA: 2h"]
+            ["Admission check nodes has been Pending since 2026-01-01T00:00:00Z: ETA: 2h"]
         );
         let admitted = ("Admitted", "True", "Admitted", "");
         let unready = ("PodsReady", "False", "WaitForStart", "Not all pods are ready or succeeded");
         assert_eq!(
             of(&[reserved, admitted, unready], checks),
-            ["Its pods are not ready since 2026-01-01T00:00:00Z (WaitForStart): Not all pods are ready or succeeded"]
+            [
+                "Its pods have not been ready since 2026-01-01T00:00:00Z (WaitForStart): Not all pods are ready or succeeded"
+            ]
         );
         let evicted = ("Evicted", "True", "PodsReadyTimeout", "Exceeded the PodsReady timeout ns/w");
         assert_eq!(

@@ -47,7 +47,7 @@ const FAMILIES: &[(&str, Kind, &str)] = &[
     (
         "kueue_cluster_queue_status",
         Gauge,
-        "1 for the current status of a cluster queue: pending, active or terminating",
+        "1 for the current status of a cluster queue (pending, active or terminating), 0 otherwise",
     ),
     ("kueue_cluster_queue_info", Gauge, "Always 1; the labels give a cluster queue's parent and root cohort"),
     ("kueue_cluster_queue_resource_pending", Gauge, "Requests of pending workloads, by cluster queue and resource"),
@@ -65,7 +65,11 @@ const FAMILIES: &[(&str, Kind, &str)] = &[
         Gauge,
         "Share of a cluster queue in its cohort divided by its weight; NaN if it borrows with a weight of zero",
     ),
-    ("kueue_admission_cycle_preemption_skips", Gauge, "Preemptions skipped in the last cycle, by cluster queue"),
+    (
+        "kueue_admission_cycle_preemption_skips",
+        Gauge,
+        "Workloads whose preemption was skipped in the last scheduling cycle, by cluster queue",
+    ),
     ("kueue_preemption_target_recomputations_total", Counter, "Recomputations of preemption targets, by result"),
     ("kueue_cohort_info", Gauge, "Always 1; the labels give a cohort's parent and root"),
     (
@@ -101,14 +105,18 @@ const FAMILIES: &[(&str, Kind, &str)] = &[
     ("kueue_local_queue_reserving_active_workloads", Gauge, "Workloads that hold quota, by local queue"),
     ("kueue_local_queue_admitted_active_workloads", Gauge, "Admitted workloads that have not finished, by local queue"),
     ("kueue_local_queue_finished_workloads", Gauge, "Finished workloads that are not deleted yet, by local queue"),
-    ("kueue_local_queue_status", Gauge, "1 for the current status of a local queue's condition Active"),
+    ("kueue_local_queue_status", Gauge, "1 for the current status of condition Active of a local queue, 0 otherwise"),
     ("kueue_local_queue_resource_reservation", Gauge, "Reserved quota, by local queue, flavor and resource"),
     (
         "kueue_local_queue_resource_usage",
         Gauge,
         "Quota used by admitted workloads, by local queue, flavor and resource",
     ),
-    ("kueue_local_queue_admission_fair_sharing_usage", Gauge, "Usage that orders the local queues of a cluster queue"),
+    (
+        "kueue_local_queue_admission_fair_sharing_usage",
+        Gauge,
+        "Decayed usage by which admission fair sharing orders local queues",
+    ),
     ("kueue_local_queue_quota_reserved_workloads_total", Counter, "Quota reservations, by local queue"),
     ("kueue_local_queue_admitted_workloads_total", Counter, "Admissions, by local queue"),
     ("kueue_local_queue_evicted_workloads_total", Counter, "Evictions, by local queue, reason and underlying cause"),

@@ -130,7 +130,7 @@ async fn pages_show_quota_order_and_reasons() {
     let workload = get(&pages, "/workloads/default/three").await;
     let told = without_markup(&workload);
     assert!(
-        told.contains("It waits: number 2 in its ClusterQueue, number 2 in its LocalQueue, with priority 0."),
+        told.contains("It waits at position 2 of its ClusterQueue and position 2 of its LocalQueue, with priority 0."),
         "{told}"
     );
     assert!(told.contains("insufficient unused quota for cpu in flavor default, 1 more needed"), "{told}");
@@ -207,7 +207,7 @@ async fn workloads_of_others_are_counted_and_not_named() {
     assert!(told.contains("Some workloads are only counted, because you may not list"), "{told}");
     let page = get(&hers, "/queues/blue").await;
     assert!(!page.contains("job-one"), "{page}");
-    assert!(without_markup(&page).contains("1 that is not named holds 3 cpu of default of it."), "{page}");
+    assert!(without_markup(&page).contains("1 workload not named here holds 3 cpu of default."), "{page}");
     embedded.stop().await;
 }
 
@@ -239,7 +239,7 @@ async fn missing_rights_are_named_on_the_page() {
     .await;
     let overview = get(&pages, "/").await;
     assert!(
-        overview.contains("Cohorts are shown without their own quota and parents. You may not read this"),
+        overview.contains("Cohorts are shown without their own quota and without their parents. You may not read this"),
         "{overview}"
     );
     assert!(overview.contains("/queues/blue"), "{overview}");

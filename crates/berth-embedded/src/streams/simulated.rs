@@ -15,13 +15,13 @@ use super::run;
 /// The response to a request that needs a program; `what` is the subresource.
 pub(super) fn refusal(what: &str, pod: &Value) -> Status {
     let scripted = if what == "exec" {
-        format!("; the annotation {EXEC_OUTPUT_ANNOTATION} gives it an answer")
+        format!("; set annotation {EXEC_OUTPUT_ANNOTATION} on the pod to define the output of commands")
     } else {
         String::new()
     };
     Status::bad_request(format!(
-        "{what} is not possible for pod {}: its containers are simulated, there is no process behind them; pods/log \
-         shows what they print{scripted}",
+        "{what} is not possible for pod {}, because its containers are simulated and have no process; pods/log shows \
+         their simulated output{scripted}",
         meta::name(pod)
     ))
 }
@@ -87,8 +87,11 @@ mod tests {
     fn without_an_answer_the_refusal_names_the_pod_and_the_remedy() {
         let message = |pod: Value, container: &str| exec(&pod, container).err().expect("refused").message;
         let text = message(pod(json!({})), "main");
-        assert!(text.starts_with("exec is not possible for pod p: its containers are simulated"), "{text}");
-        assert!(text.ends_with("the annotation berth.dev/exec-output gives it an answer"), "{text}");
+        assert!(text.starts_with("exec is not possible for pod p, because its containers are simulated"), "{text}");
+        assert!(
+            text.ends_with("set annotation berth.dev/exec-output on the pod to define the output of commands"),
+            "{text}"
+        );
         let wrong = message(pod(json!({EXEC_EXIT_CODE_ANNOTATION: "many"})), "main");
         assert_eq!(wrong, "pod p: annotation berth.dev/exec-exit-code: \"many\" is not 0 to 255");
         assert_eq!(message(pod(json!({EXEC_OUTPUT_ANNOTATION: ""})), "other"), "container not found (\"other\")");

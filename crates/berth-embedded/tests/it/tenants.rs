@@ -350,7 +350,10 @@ async fn workloads_whose_pods_are_not_ready_are_counted() {
     assert_eq!(marks(&whole), expected, "{whole:#}");
     assert_eq!((marks(&seen), &seen["outlook"]["unreadyWithheld"]), (set(&[]), &json!(1)), "{seen:#}");
     let page = seen["text"].as_str().expect("a page");
-    assert!(page.contains("Pods that are not ready yet:\n  1 workload not named here\n"), "{page}");
+    assert!(
+        page.contains("Admission waits until the pods of these workloads are ready:\n  1 workload not named here\n"),
+        "{page}"
+    );
     world.embedded.stop().await;
 }
 

@@ -1,5 +1,5 @@
-//! An [`Explanation`] as a page of text: first the state of the workload, then the reasons, then
-//! the figures behind them. The same explanation gives the same bytes.
+//! Renders an [`Explanation`] for people: first the state of the workload, then the reasons, then
+//! the figures behind them. The same explanation always gives the same bytes.
 
 use super::quantity;
 use crate::amount::Amount;
@@ -19,9 +19,9 @@ const IN_LINE_MAX: usize = 5;
 /// Maximum number of holders of a quota, and of candidates of a search, that are listed.
 const LISTED_MAX: usize = 10;
 
-/// An explanation for people: the state of the workload and, if it waits, what was tried, what is
-/// short, which workloads hold that, and which were considered for preemption. Lines end with a
-/// newline; details are indented under what they belong to.
+/// An explanation for people: the state of the workload and, if it waits, what was tried, the quota
+/// that is short, the workloads that hold it, and the candidates for preemption. Lines end with a
+/// newline. Details are indented under the line that they belong to.
 pub fn explanation(explanation: &Explanation) -> String {
     let mut page = Page::default();
     let queue = explanation.cluster_queue.as_deref().unwrap_or("");
@@ -87,8 +87,7 @@ pub fn explanation(explanation: &Explanation) -> String {
     page.text
 }
 
-/// What was tried for a workload, for people: the attempts per pod set and flavor, and the
-/// searches for victims.
+/// The attempts per pod set and flavor and the searches for victims, for people.
 pub fn considered(considered: &Considered) -> String {
     let mut page = Page::default();
     attempts(&mut page, considered);
@@ -152,29 +151,29 @@ pub fn not_queued(explanation: &Explanation, reason: NotQueued) -> String {
         NotQueued::AdmissionGated => "an admission gate is closed (annotation kueue.x-k8s.io/admission-gated-by)",
         NotQueued::OnHold => "it is on hold",
         NotQueued::WaitingForReplacementPods => "it waits for replacement pods",
-        NotQueued::VariantsWait => "its variants, one per flavor, wait in its place",
+        NotQueued::VariantsWait => "its variants, one per flavor, wait instead of it",
         NotQueued::NoLocalQueue if local.is_empty() => "it names no LocalQueue (label kueue.x-k8s.io/queue-name)",
         NotQueued::NoLocalQueue => {
             return format!("its LocalQueue {local} does not exist in namespace {namespace}");
         }
         NotQueued::LocalQueueStopped => {
-            return format!("its LocalQueue {local} is stopped (spec.stopPolicy) and holds its workloads back");
+            return format!("its LocalQueue {local} is stopped (spec.stopPolicy)");
         }
         NotQueued::NoClusterQueue => {
             return format!("ClusterQueue {cluster}, named by its LocalQueue {local}, does not exist");
         }
-        NotQueued::NotSeenYet => "it was submitted just now",
+        NotQueued::NotSeenYet => "it was just submitted",
     };
     text.to_owned()
 }
 
 fn verdict(page: &mut Page, own_queue: &str, outlook: &Outlook) {
     match (outlook.mode, outlook.reason()) {
-        (_, None) => page.heading("If its turn came now, it would be admitted."),
+        (_, None) => page.heading("If it were tried now, it would be admitted."),
         (AssignmentMode::Preempt, Some(_)) if !(outlook.victims.is_empty() && outlook.victims_withheld.is_empty()) => {
             let withheld: usize = outlook.victims_withheld.iter().map(|(_, workloads)| workloads).sum();
             let total = count(outlook.victims.len() + withheld, "workload");
-            page.heading(format!("If its turn came now, it would preempt {total}:"));
+            page.heading(format!("If it were tried now, it would preempt {total}:"));
             for (victim, reason) in &outlook.victims {
                 page.line(1, format!("{victim}, by {} ({})", reason.human(), reason.as_str()));
             }
@@ -183,7 +182,7 @@ fn verdict(page: &mut Page, own_queue: &str, outlook: &Outlook) {
             }
         }
         (_, Some(reason)) => {
-            page.heading(format!("If its turn came now, it would keep waiting: {}", reason.as_str()));
+            page.heading(format!("If it were tried now, it would keep waiting: {}", reason.as_str()));
             let message = outlook.message();
             if !message.is_empty() {
                 page.line(1, message);
@@ -191,7 +190,7 @@ fn verdict(page: &mut Page, own_queue: &str, outlook: &Outlook) {
         }
     }
     if !outlook.unready.is_empty() || outlook.unready_withheld > 0 {
-        page.heading("Pods that are not ready yet:");
+        page.heading("Admission waits until the pods of these workloads are ready:");
         for workload in outlook.unready.iter().take(LISTED_MAX) {
             page.line(1, workload.to_string());
         }
@@ -208,7 +207,9 @@ fn verdict(page: &mut Page, own_queue: &str, outlook: &Outlook) {
         quota(page, own_queue, shortage);
     }
     if !outlook.shares.is_empty() {
-        page.heading("Weighted shares, in thousandths of what can be lent, with this workload counted:");
+        page.heading(
+            "Weighted shares, in thousandths of the quota that can be lent, as if this workload were admitted:",
+        );
         for it in outlook.shares.iter().take(LISTED_MAX) {
             let (own, other) = (share(&it.own_share), share(&it.other_share));
             page.line(1, format!("{}: {own}; {}: {other}", it.own, it.other));
@@ -220,9 +221,10 @@ fn verdict(page: &mut Page, own_queue: &str, outlook: &Outlook) {
     searches(page, &outlook.considered.victim_searches);
 }
 
-/// A share as statuses show it, with the resource it stems from.
+/// A share as statuses show it, with the resource that determines it.
 fn share(share: &WeightedShare) -> String {
-    let value = if share.value == i64::MAX { "unlimited, by weight 0".to_owned() } else { share.value.to_string() };
+    let value =
+        if share.value == i64::MAX { "infinite, because its weight is 0".to_owned() } else { share.value.to_string() };
     share.dominant_resource.as_ref().map_or(value.clone(), |resource| format!("{value} ({resource})"))
 }
 
@@ -268,7 +270,7 @@ fn finding(page: &mut Page, finding: &Finding) {
             page.line(
                 2,
                 format!(
-                    "{resource}: {} asked, {} available, {} more needed; {short_at} is short",
+                    "{resource}: {} requested, {} available, {} more needed; quota is short in {short_at}",
                     quantity(resource, *requested),
                     amount(resource, *available),
                     quantity(resource, *missing),
@@ -281,7 +283,7 @@ fn finding(page: &mut Page, finding: &Finding) {
         Finding::ExceedsMaximum { resource, assumed, requested, maximum, short_at, .. } => page.line(
             2,
             format!(
-                "{resource}: {} asked, and {short_at} never allows more than {}",
+                "{resource}: {} requested, but {short_at} never allows more than {}",
                 quantity(resource, assumed.saturating_add(*requested)),
                 amount(resource, *maximum),
             ),
@@ -289,7 +291,7 @@ fn finding(page: &mut Page, finding: &Finding) {
         Finding::Topology(shortage) => topology(page, shortage),
         Finding::TopologyRequest(TopologyProblem::FlavorWithoutLevel { level, levels, .. }) => {
             page.line(2, finding.to_string());
-            page.line(2, format!("it asks for level {level}; the flavor's topology has {}", list(levels)));
+            page.line(2, format!("the pod set requests level {level}; the flavor's topology has {}", list(levels)));
         }
         other => page.line(2, other.to_string()),
     }
@@ -305,32 +307,35 @@ fn topology(page: &mut Page, shortage: &TopologyShortage) {
     }
     for level in &shortage.levels {
         let domains = count(level.domains, "domain");
-        page.line(3, format!("{}: {domains}, the best holds {}, all hold {}", level.level, level.best, level.total));
+        page.line(
+            3,
+            format!("{}: {domains}; the largest fits {}, all together fit {}", level.level, level.best, level.total),
+        );
     }
     let excluded: usize = shortage.excluded.iter().map(|(_, nodes)| nodes).sum();
     if excluded > 0 {
-        page.line(3, format!("{excluded} of {} nodes take no pod:", shortage.nodes));
+        page.line(3, format!("nodes excluded: {excluded} of {}", shortage.nodes));
     }
     for (reason, nodes) in &shortage.excluded {
         page.line(4, format!("{nodes}: {}", exclusion(reason)));
     }
 }
 
-/// Why a node takes no pod, for people.
+/// Why a node cannot take any pod, for people.
 pub fn exclusion(reason: &Exclusion) -> String {
     match reason {
         Exclusion::OtherDomain => "outside the domain that replacement pods must stay in".to_owned(),
         Exclusion::Taint(taint) => format!("taint {} is not tolerated", super::message::taint(taint)),
         Exclusion::NodeSelector => "excluded by the node selector".to_owned(),
         Exclusion::Affinity => "excluded by the node affinity".to_owned(),
-        Exclusion::Resource(resource) => format!("too little {resource} left"),
+        Exclusion::Resource(resource) => format!("not enough free {resource}"),
     }
 }
 
 fn quota(page: &mut Page, own_queue: &str, shortage: &Shortage) {
     let resource = &shortage.resource;
     page.heading(format!(
-        "Quota of {resource} in flavor {}: {} asked for pod set {}, {} available",
+        "Quota of {resource} in flavor {}: {} requested for pod set {}, {} available",
         shortage.flavor,
         quantity(resource, shortage.asked),
         shortage.pod_set,
@@ -341,7 +346,7 @@ fn quota(page: &mut Page, own_queue: &str, shortage: &Shortage) {
         page.line(1, format!("{}{mark}", level(resource, it)));
     }
     if shortage.holders.is_empty() && shortage.holders_withheld.is_empty() {
-        page.line(1, "No workload holds any of it.");
+        page.line(1, "No workload holds this quota.");
         return;
     }
     page.line(1, "Held by:");
@@ -362,7 +367,7 @@ fn level(resource: &Name, level: &Level) -> String {
     let kind = if level.is_cohort { "Cohort" } else { "ClusterQueue" };
     let mut text = format!("{kind} {}: nominal {}", level.name, amount(resource, level.nominal));
     if level.subtree != level.nominal {
-        text.push_str(&format!(", {} with what is lent to it", amount(resource, level.subtree)));
+        text.push_str(&format!(", {} with the quota that its members lend", amount(resource, level.subtree)));
     }
     text.push_str(&format!(
         ", {} in use, {} available",
@@ -370,10 +375,10 @@ fn level(resource: &Name, level: &Level) -> String {
         amount(resource, level.available)
     ));
     if let Some(limit) = level.borrowing_limit {
-        text.push_str(&format!(", borrows at most {}", amount(resource, limit)));
+        text.push_str(&format!(", borrowing limit {}", amount(resource, limit)));
     }
     if let Some(limit) = level.lending_limit {
-        text.push_str(&format!(", lends at most {}", amount(resource, limit)));
+        text.push_str(&format!(", lending limit {}", amount(resource, limit)));
     }
     text
 }
@@ -404,14 +409,14 @@ fn unnamed(workloads: usize) -> String {
     format!("{} not named here", count(workloads, "workload"))
 }
 
-/// Whether a holder in `cluster_queue` could be preempted for a workload of `own_queue` and what
+/// Whether a holder in `cluster_queue` could be preempted for a workload of `own_queue`, and what
 /// protects it if not, for people.
 pub fn protection(cluster_queue: &str, preemptible: Preemptible, own_queue: &str) -> String {
     let policy = if cluster_queue == own_queue { "withinClusterQueue" } else { "reclaimWithinCohort" };
     match preemptible {
         Preemptible::Yes => "may be preempted".to_owned(),
-        Preemptible::IfSharesAllow => "may be preempted if fair shares allow".to_owned(),
-        Preemptible::Leaving => "is being evicted already".to_owned(),
+        Preemptible::IfSharesAllow => "may be preempted if the fair shares allow it".to_owned(),
+        Preemptible::Leaving => "is already being evicted".to_owned(),
         Preemptible::Replaced => "is the workload slice that this workload replaces".to_owned(),
         Preemptible::PolicyNever => format!("protected: {policy} is Never"),
         Preemptible::PolicyExcludes(rule) => format!("protected: {policy} is {}", policy_name(rule)),
@@ -419,8 +424,8 @@ pub fn protection(cluster_queue: &str, preemptible: Preemptible, own_queue: &str
     }
 }
 
-/// The policy of the preemptor's cluster queue that allows to preempt a victim, for people (§9.2,
-/// §10.7).
+/// The policy of the preemptor's cluster queue that allows a victim to be preempted, for people
+/// (§9.2, §10.7).
 pub fn rule(reason: PreemptionReason, policies: &PreemptionPolicies, queue: &str) -> String {
     let reclaim =
         || format!("reclaimWithinCohort of ClusterQueue {queue} is {}", policy_name(policies.reclaim_within_cohort));
@@ -457,7 +462,7 @@ fn searches(page: &mut Page, searches: &[VictimSearch]) {
     for search in searches {
         let what = match &search.only {
             Some((flavor, resource)) => format!("{resource} in flavor {flavor}"),
-            None => "everything that is short".to_owned(),
+            None => "all resources that are short".to_owned(),
         };
         page.heading(format!("Preemption for {what}: {}", outcome(search.outcome)));
         for candidate in search.candidates.iter().take(LISTED_MAX) {
@@ -480,8 +485,8 @@ pub fn outcome(outcome: SearchOutcome) -> &'static str {
     match outcome {
         SearchOutcome::Found => "enough victims were found",
         SearchOutcome::Forbidden => "withinClusterQueue and reclaimWithinCohort are Never",
-        SearchOutcome::NoCandidates => "the policies allow no workload that holds it to be preempted",
-        SearchOutcome::NotEnough => "not enough would be free even if every candidate were preempted",
+        SearchOutcome::NoCandidates => "the policies protect every workload that holds this quota",
+        SearchOutcome::NotEnough => "preempting every candidate would not free enough quota",
         SearchOutcome::Protected => "every candidate is protected by its priority, its nominal quota or its share",
     }
 }
@@ -495,9 +500,9 @@ fn candidate_text(candidate: &ConsideredVictim) -> String {
 pub fn fate(fate: VictimFate) -> String {
     match fate {
         VictimFate::Victim(reason) => format!("victim, by {}", reason.human()),
-        VictimFate::GivenBack => "not needed: the other victims free enough".to_owned(),
-        VictimFate::NotReached => "not needed: enough was free before its turn".to_owned(),
-        VictimFate::NotEnough => "may be preempted, but that is not enough".to_owned(),
+        VictimFate::GivenBack => "not needed: the other victims free enough quota".to_owned(),
+        VictimFate::NotReached => "not needed: earlier candidates free enough quota".to_owned(),
+        VictimFate::NotEnough => "may be preempted, but that does not free enough quota".to_owned(),
         VictimFate::OnlyWithoutBorrowing => "protected by its priority while the preemptor would borrow".to_owned(),
         VictimFate::WithinNominal => "protected: its ClusterQueue or cohort would no longer borrow".to_owned(),
         VictimFate::ShareTooSmall => "protected: its share is not far enough above the preemptor's".to_owned(),
@@ -520,7 +525,7 @@ fn count(number: usize, what: &str) -> String {
     if number == 1 { format!("1 {what}") } else { format!("{number} {what}s") }
 }
 
-/// A place counted from 0, as people count it.
+/// A position counted from 0, as an ordinal number counted from 1.
 fn ordinal(place: u32) -> String {
     let place = u64::from(place) + 1;
     let suffix = match (place % 10, place % 100) {

@@ -177,7 +177,7 @@ impl<'a> Unpacker<'a> {
                     let hidden = entry_path(hidden).map_err(|problem| self.hostile(entry, problem))?;
                     match hidden.as_slice() {
                         [hidden] => self.hide(parent, hidden),
-                        _ => Err(self.hostile(entry, "its name deletes no single entry")),
+                        _ => Err(self.hostile(entry, "its whiteout does not name exactly one entry")),
                     }
                 }
             };

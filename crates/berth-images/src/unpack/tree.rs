@@ -108,7 +108,7 @@ impl Unpacker<'_> {
     }
 
     fn no_folder(&self, place: &std::path::Path) -> Error {
-        let problem = format!("a layer has an entry below {:?}, which is no folder", place.display().to_string());
+        let problem = format!("a layer has an entry below {:?}, which is not a folder", place.display().to_string());
         Error::invalid(self.image, problem)
     }
 

@@ -81,7 +81,7 @@ fn symbolic_links_do_not_lead_writes_out_of_the_image() {
 
 #[test]
 fn circles_of_symbolic_links_are_refused() {
-    check_refused(&[Layer::new().link("a", "b").link("b", "a").file("a/x", "evil").done()], "which is no folder");
+    check_refused(&[Layer::new().link("a", "b").link("b", "a").file("a/x", "evil").done()], "which is not a folder");
 }
 
 #[test]
@@ -178,7 +178,7 @@ fn digests_that_are_paths_are_refused() {
     entry["digest"] = json!(format!("sha384:{}", "0".repeat(96)));
     write_layout(layout.path(), &[&built], &[entry]);
     let error = import(&place.store, layout.path(), None).expect_err("refused").to_string();
-    assert!(error.contains("is no digest that can be verified"), "{error}");
+    assert!(error.contains("is not a digest that can be verified"), "{error}");
 }
 
 #[test]

@@ -108,12 +108,12 @@ fn an_image_without_a_name_needs_one() {
     let (layout, built) = (place.path("layout"), app());
     write_layout(&layout, &[&built], &[built.descriptor()]);
     let error = import(&place.store, &layout, None).expect_err("no name").to_string();
-    assert!(error.ends_with("has no name: give one with --name"), "{error}");
+    assert!(error.ends_with("has no name; set one with --name"), "{error}");
     fs::write(place.path("notes"), "text").expect("written");
     assert!(import(&place.store, &place.path("notes"), None).is_err());
     fs::create_dir(place.path("empty")).expect("created");
     let error = import(&place.store, &place.path("empty"), None).expect_err("empty").to_string();
-    assert!(error.contains("it holds no image"), "{error}");
+    assert!(error.contains("it contains no image"), "{error}");
 }
 
 #[test]

@@ -11,14 +11,14 @@ use crate::text::{line, number};
 /// Folder of the driver's topology, below the root.
 const NODES: &str = "sys/class/kfd/kfd/topology/nodes";
 
-/// The GPUs of a system. None if there is no driver.
+/// The GPUs of a system. Empty if there is no driver.
 pub(super) fn detect(root: &Path) -> Vec<FoundDevice> {
     let Ok(entries) = fs::read_dir(root.join(NODES)) else { return Vec::new() };
     let mut nodes: Vec<u32> = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect();
     nodes.sort_unstable();
     let mut found = Vec::new();
     for node in nodes {
-        // Nodes without these are CPUs.
+        // A node for which `gpu` returns `None` is a CPU.
         if let Some(device) = gpu(root, node, found.len()) {
             found.push(device);
         }

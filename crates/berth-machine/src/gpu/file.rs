@@ -86,17 +86,17 @@ pub fn declared(path: &Path, detected: Vec<FoundDevice>) -> Result<Vec<FoundDevi
 
 fn devices(entry: Entry) -> Result<Vec<FoundDevice>, String> {
     if !entry.resource.split_once('/').is_some_and(|(domain, name)| !domain.is_empty() && !name.is_empty()) {
-        return Err(format!("resource: {:?} is no extended resource, expected DOMAIN/NAME", entry.resource));
+        return Err(format!("resource: {:?} is not an extended resource, expected DOMAIN/NAME", entry.resource));
     }
     let compute = match &entry.compute {
         None => None,
         Some(text) => {
             let parsed = text.split_once('.').and_then(|(a, b)| Some((a.parse().ok()?, b.parse().ok()?)));
-            Some(parsed.ok_or_else(|| format!("compute: {text:?} is no compute capability such as \"9.0\""))?)
+            Some(parsed.ok_or_else(|| format!("compute: {text:?} is not a compute capability such as \"9.0\""))?)
         }
     };
     let ids: Vec<String> = match (entry.id, entry.count) {
-        (Some(_), Some(_)) => return Err("count: cannot be given beside id".into()),
+        (Some(_), Some(_)) => return Err("count: cannot be set together with id".into()),
         (Some(id), None) if id.is_empty() || id.contains(',') => {
             return Err(format!("id: {id:?} is empty or has a comma"));
         }
@@ -110,7 +110,7 @@ fn devices(entry: Entry) -> Result<Vec<FoundDevice>, String> {
         }
     };
     if let Some(path) = entry.paths.iter().find(|path| !path.is_absolute()) {
-        return Err(format!("paths: {} is no absolute path", path.display()));
+        return Err(format!("paths: {} is not an absolute path", path.display()));
     }
     let device = |id: String| FoundDevice {
         product: entry.product.clone(),

@@ -107,12 +107,12 @@ fn a_file_of_devices_is_checked() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("file.yaml");
     for (text, expected) in [
-        ("devices: [{resource: gpu}]", "devices[0].resource: \"gpu\" is no extended resource"),
+        ("devices: [{resource: gpu}]", "devices[0].resource: \"gpu\" is not an extended resource"),
         ("devices: [{resource: a/b, count: 0}]", "devices[0].count: 0 is outside 1 to 1024"),
-        ("devices: [{resource: a/b, id: x, count: 1}]", "devices[0].count: cannot be given beside id"),
+        ("devices: [{resource: a/b, id: x, count: 1}]", "devices[0].count: cannot be set together with id"),
         ("devices: [{resource: a/b, id: x}, {resource: a/b, id: x}]", "devices[1].id: \"x\" is the ID of an earlier"),
-        ("devices: [{resource: a/b, paths: [dev]}]", "devices[0].paths: dev is no absolute path"),
-        ("devices: [{resource: a/b, compute: x}]", "devices[0].compute: \"x\" is no compute capability"),
+        ("devices: [{resource: a/b, paths: [dev]}]", "devices[0].paths: dev is not an absolute path"),
+        ("devices: [{resource: a/b, compute: x}]", "devices[0].compute: \"x\" is not a compute capability"),
         ("devices: [{resource: a/b, colour: red}]", "colour"),
     ] {
         fs::write(&path, text).expect("written");

@@ -1,4 +1,5 @@
-//! The choice of an endpoint: in turn, or with session affinity the endpoint that the client had.
+//! Chooses the endpoint of a connection: the next in turn or, with session affinity, the endpoint
+//! that the client used before.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -7,8 +8,8 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-/// Clients remembered for session affinity. Beyond that, the client that was absent longest is
-/// forgotten.
+/// Maximum number of clients remembered for session affinity. Beyond it, the client that connected
+/// least recently is forgotten.
 const CLIENTS_MAX: usize = 4096;
 
 /// The endpoints of a port of a Service.
@@ -113,7 +114,7 @@ mod tests {
         }
         tokio::time::advance(Duration::from_secs(11)).await;
         let again: Vec<_> = [choose(ip(3)), choose(ip(4)), choose(ip(1))].to_vec();
-        assert!(again.contains(&first), "the order goes on");
+        assert!(again.contains(&first), "the rotation continues");
         rotation.set(endpoints(3).into_iter().filter(|it| *it != first).collect(), Some(Duration::from_secs(10)));
         assert_ne!(rotation.choose(ip(1))[0], first);
     }

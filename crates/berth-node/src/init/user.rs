@@ -29,7 +29,7 @@ pub(super) fn resolve(entry: &ContainerEntry) -> Result<Program> {
     let config = &entry.config;
     let user = user(config, &accounts)?;
     if config.security.run_as_non_root && user.uid == 0 {
-        let message = "container has runAsNonRoot and would run as root: set runAsUser to another user than 0";
+        let message = "container has runAsNonRoot but would run as root; set runAsUser to a user other than 0";
         return Err(WireError::Config(message.to_owned()));
     }
     let mut groups = user.groups;

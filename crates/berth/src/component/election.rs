@@ -14,7 +14,8 @@ use crate::process;
 #[derive(Args)]
 #[command(next_help_heading = "Leader election")]
 pub struct ElectionOptions {
-    /// Act only while holding a Lease, so that several replicas can run. Use --leader-elect=false for a single one.
+    /// Act only while holding a Lease, so that several replicas can run. Use --leader-elect=false
+    /// for a single replica.
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     leader_elect: Option<bool>,
     /// Time that other replicas wait after the last renewal they have seen before one takes over.

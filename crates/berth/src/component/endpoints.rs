@@ -173,8 +173,8 @@ fn explanation(endpoints: &Endpoints, (namespace, name): (&str, &str), is_here: 
 }
 
 const JSON: &str = "application/json";
-const FROM_ELSEWHERE: &str = "this port explains to clients on this machine only: request explanations from the API server (explain.berth.dev), \
-                              which knows who may see them";
+const FROM_ELSEWHERE: &str = "this port answers explanations to clients on this machine only; request them from the API server \
+                              (explain.berth.dev), which checks the client's rights";
 
 /// Namespace and name of `/explain/NAMESPACE/NAME`.
 fn explained(path: &str) -> Option<(&str, &str)> {

@@ -61,7 +61,9 @@ impl Leading {
     pub fn text(&self, name: &str) -> String {
         const NAME: &str = "leader_election_master_status";
         let leads = u8::from(self.is());
-        format!("# HELP {NAME} Whether this replica leads\n# TYPE {NAME} gauge\n{NAME}{{name=\"{name}\"}} {leads}\n")
+        format!(
+            "# HELP {NAME} 1 if this replica is the leader, 0 otherwise\n# TYPE {NAME} gauge\n{NAME}{{name=\"{name}\"}} {leads}\n"
+        )
     }
 }
 

@@ -86,7 +86,7 @@ impl Aggregated {
         let info = RequestInfo::parse(request.method(), request.uri().path(), query);
         tracing::debug!(user = %user.name, path = %info.path, "asked through the API server");
         if info.is_resource_request && !self.leading.is() {
-            return Err(Status::service_unavailable("this replica of the controllers does not act"));
+            return Err(Status::service_unavailable("this replica of the controllers is not the leader"));
         }
         let group = extension::find(&self.groups, &info).ok_or_else(Status::no_such_path)?;
         let asked = Asked { info: &info, query, user: &user };
@@ -95,7 +95,7 @@ impl Aggregated {
 
     /// The user for whom the front proxy makes the request. Every other client is refused.
     fn user(&self, request: &Request<()>) -> Result<UserInfo, Status> {
-        let refused = || Status::unauthorized("only requests of the API server are answered here");
+        let refused = || Status::unauthorized("only requests that the API server forwards are accepted here");
         let shown = request.extensions().get::<PeerCertificates>().ok_or_else(refused)?;
         let (leaf, chain) = shown.0.split_first().ok_or_else(refused)?;
         let believed = self.believed.read();
@@ -152,7 +152,8 @@ impl Believed {
             }
         };
         const AUTHORITY: &str = "requestheader-client-ca-file";
-        let pem = text(AUTHORITY).ok_or_else(|| anyhow!("no {AUTHORITY}: the API server does not aggregate"))?;
+        let pem = text(AUTHORITY)
+            .ok_or_else(|| anyhow!("no {AUTHORITY}: the API server does not support aggregated APIs"))?;
         let mut roots = RootCertStore::empty();
         for certificate in CertificateDer::pem_slice_iter(pem.as_bytes()) {
             roots.add(certificate.map_err(|error| anyhow!("data.{AUTHORITY}: {error}"))?)?;

@@ -49,7 +49,7 @@ pub struct Options {
     kube_api_burst: Option<u32>,
     /// Address at which the API server reaches this replica's webhook port, for requests that it
     /// forwards to the controllers (pending workloads, explanations). Default: the bound address,
-    /// else the one that this machine uses towards the API server.
+    /// else the address from which this machine connects to the API server.
     #[arg(long, value_name = "IP", env = "POD_IP")]
     advertise_address: Option<IpAddr>,
     #[command(flatten)]

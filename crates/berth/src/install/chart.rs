@@ -146,11 +146,12 @@ fn defaults() -> anyhow::Result<String> {
     Ok(format!(
         "# Made by `berth install --chart`; do not edit.\n\
          # Image of the controllers.\nimage: {}\n\
-         # How many replicas run; one of them acts.\nreplicas: {}\n\
+         # Number of replicas. One of them leads.\nreplicas: {}\n\
          # Whether to install the CustomResourceDefinitions.\ncrds: true\n\
-         # Hold what queues manage in the API server itself while no controller answers: the version of\n\
-         # admissionregistration.k8s.io to write the policies in. v1 needs Kubernetes 1.36, v1beta1 needs 1.34 with that\n\
-         # version and the feature MutatingAdmissionPolicy enabled. With \"\", creating what names a queue fails meanwhile.\n\
+         # API version of the MutatingAdmissionPolicies by which the API server holds queued jobs while no\n\
+         # controller answers. v1 needs Kubernetes 1.36. v1beta1 needs 1.34 with that version and the feature\n\
+         # MutatingAdmissionPolicy enabled. With \"\", objects that name a queue are rejected while no controller\n\
+         # is available.\n\
          holdPolicy: {}\n\
          # Configuration of the queueing controllers: a Kueue Configuration file.\nconfiguration: |\n{configuration}",
         manifests::IMAGE,

@@ -83,8 +83,8 @@ pub async fn look(client: &Client, objects: &[Value], hold_only: bool) -> anyhow
 
     for (group, service) in running(&configurations, &ready) {
         report.obstacles.push(format!(
-            "Service {} answers webhooks about {group}: the controllers behind it run, and two would both admit. Stop them \
-             first, for Kueue with `kubectl scale deployment kueue-controller-manager -n kueue-system --replicas=0`",
+            "Service {} answers webhooks of {group}, so other queueing controllers are running. Both would admit workloads. \
+             Stop them first; for Kueue: `kubectl scale deployment kueue-controller-manager -n kueue-system --replicas=0`",
             named(&service)
         ));
     }
@@ -110,7 +110,7 @@ where
     K: serde::Serialize,
 {
     let found = Api::<K>::all(client.clone()).list(&ListParams::default()).await;
-    let found = found.with_context(|| format!("{} cannot be read", K::plural(&())))?;
+    let found = found.with_context(|| format!("cannot list {}", K::plural(&())))?;
     let kind = K::kind(&()).into_owned();
     Ok(found
         .items
@@ -219,7 +219,7 @@ fn subjects(object: &Value) -> Vec<Subject> {
 /// The objects that the controllers write when they run.
 fn written() -> Vec<Subject> {
     let one = |group: &str, resource: &str, operation| Subject {
-        what: format!("what the controllers write of {resource}"),
+        what: format!("writes of {resource} by the controllers"),
         group: group.to_owned(),
         version: "*".to_owned(),
         resource: resource.to_owned(),
@@ -318,8 +318,8 @@ fn texts(refusals: &[Refusal]) -> Vec<String> {
             .collect();
         let delete = kind.to_lowercase();
         format!(
-            "{kind} {name}: Service {} has no ready endpoint, and failurePolicy is Fail: {}. Start what serves it; or, when \
-             Berth's policies and webhook configurations are there (`berth install --hold-only --apply`), \
+            "{kind} {name}: Service {} has no ready endpoint, and failurePolicy is Fail: {}. Start the pods of the Service; \
+             or create Berth's policies and webhook configurations (`berth install --hold-only --apply`) and then run \
              `kubectl delete {delete} {name}`",
             named(service),
             refused.join(", ")
@@ -341,8 +341,8 @@ fn conversions(
     let is_read = |version: &Value| version["name"] == "v1beta2" && version["served"] == true;
     if hold_only && !versions.is_some_and(|versions| versions.iter().any(is_read)) {
         report.obstacles.push(
-            "localqueues.kueue.x-k8s.io is not served in v1beta2, by which the policies know a namespace's default queue: \
-             update Kueue to a version that serves it first, or install everything at once"
+            "localqueues.kueue.x-k8s.io is not served in v1beta2, in which the policies read a namespace's default queue; \
+             first update Kueue to a version that serves v1beta2, or install without --hold-only"
                 .to_owned(),
         );
     }
@@ -356,8 +356,8 @@ fn conversions(
     for (service, names) in others {
         let state = if ready.contains(&service) { "which answers" } else { "which has no ready endpoint" };
         let then = match &own {
-            Some(own) => format!("`berth install --apply` hands them to Service {}", named(own)),
-            None => "this installation does not change that".to_owned(),
+            Some(own) => format!("`berth install --apply` changes the conversion to Service {}", named(own)),
+            None => "this installation does not change the conversion".to_owned(),
         };
         report.notes.push(format!("converted by Service {}, {state}: {}; {then}", named(&service), names.join(", ")));
     }
@@ -373,7 +373,7 @@ async fn dry_run(client: &Client, objects: &[Value]) -> Option<String> {
     let params = PatchParams::apply(FIELD_MANAGER).force().dry_run();
     let error = api.patch(&name, &params, &Patch::Apply(&typed)).await.err()?;
     let message = berth_runtime::message(&error);
-    Some(format!("Deployment {namespace}/{name} would be refused: {message}"))
+    Some(format!("Deployment {namespace}/{name} would be rejected: {message}"))
 }
 
 /// Which of the policies and webhook configurations that hold jobs exist.

@@ -228,7 +228,7 @@ fn workload(values: &Values) -> Vec<Value> {
             "apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass",
             "metadata": {"name": NAME, "labels": rights::labels(&[])},
             "value": 1_000_000_000, "globalDefault": false,
-            "description": "Berth's controllers: workloads wait for them, so they must not wait for workloads.",
+            "description": "For Berth's controllers, whose pods must not wait for the workloads that they queue.",
         }),
         json!({
             "apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata("berth-controller-config"),

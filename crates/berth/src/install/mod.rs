@@ -38,11 +38,11 @@ pub struct Options {
     /// Image of the controllers.
     #[arg(long, value_name = "IMAGE", default_value = manifests::IMAGE, value_parser = image)]
     image: String,
-    /// Number of replicas. One of them acts.
+    /// Number of replicas. One of them leads.
     #[arg(long, value_name = "N", default_value_t = manifests::REPLICAS)]
     replicas: u32,
-    /// Configuration of the queueing controllers: a Kueue Configuration file. Default: every integration, else Kueue's
-    /// defaults.
+    /// Configuration of the queueing controllers: a Kueue Configuration file. Default: Kueue's
+    /// defaults with every integration enabled.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// Leave out the CustomResourceDefinitions, because they are installed by other means.
@@ -58,12 +58,13 @@ pub struct Options {
     /// with --check.
     #[arg(long)]
     apply: bool,
-    /// Change nothing: report what in the cluster would refuse this installation, and which other
-    /// controllers serve its kinds.
+    /// Change nothing: report the webhooks that would reject objects of this installation, and the
+    /// other controllers that serve its kinds.
     #[arg(long, conflicts_with = "apply")]
     check: bool,
-    /// Only the objects that hold jobs while no controller answers: policies and webhook
-    /// configurations. They need nothing else to run. The first step of a migration from Kueue.
+    /// Print or apply only the objects that hold jobs while no controller answers: policies and
+    /// webhook configurations. They work without the controllers. This is the first step of a
+    /// migration from Kueue.
     #[arg(long)]
     hold_only: bool,
     /// Write the Helm chart to this folder instead of printing.
@@ -120,18 +121,18 @@ pub fn main(options: &Options) -> anyhow::Result<ExitCode> {
 fn check(file: &Process, namespace: &str) -> anyhow::Result<()> {
     if let Some(other) = file.namespace.as_ref().filter(|other| *other != namespace) {
         bail!(
-            "namespace: is {other:?}, and the installation is in {namespace:?}: use --namespace {other}, or leave it out"
+            "namespace: is {other:?}, but the installation is in {namespace:?}; use --namespace {other}, or remove the field"
         );
     }
     if file.health_address == Some(BindAddress::Off) {
         bail!(
-            "health.healthProbeBindAddress: is off, and the Deployment's probes need it: use an address such as :8081"
+            "health.healthProbeBindAddress: is off, but the Deployment's probes need it; use an address such as :8081"
         );
     }
     let port = |address: Option<BindAddress>, usual| address.map_or(Some(usual), BindAddress::port);
     let health = port(file.health_address, defaults::HEALTH_PORT);
     if health == port(file.metrics_address, defaults::METRICS_PORT) {
-        bail!("health.healthProbeBindAddress, metrics.bindAddress: cannot both be on one port: change one of them");
+        bail!("health.healthProbeBindAddress, metrics.bindAddress: both use the same port; change one of them");
     }
     Ok(())
 }
@@ -145,7 +146,10 @@ async fn apply(options: &Options, objects: Vec<Value>) -> anyhow::Result<ExitCod
         Ok(found) => found,
         // The rights to install need not include those to read everything that is checked.
         Err(error) if is_forbidden(&error) => check::Report {
-            notes: vec![format!("what would refuse this was not looked for: {}", process::in_full(&error))],
+            notes: vec![format!(
+                "the check for obstacles was skipped for lack of rights: {}",
+                process::in_full(&error)
+            )],
             ..check::Report::default()
         },
         Err(error) => return Err(error),
@@ -208,7 +212,7 @@ async fn apply_to(config: kube::Config, objects: Vec<Value>) -> anyhow::Result<(
         let params = PatchParams::apply(FIELD_MANAGER).force();
         let applied = api.patch(&name, &params, &Patch::Apply(&typed)).await;
         applied.with_context(|| {
-            format!("{kind} {name}: what was applied before it stays; run this again when it is mended, which changes no more")
+            format!("{kind} {name}: the objects before it were applied; fix the problem and run the command again")
         })?;
         say!("{}/{name} applied", resource.plural);
     }
@@ -235,7 +239,7 @@ fn namespace(text: &str) -> Result<String, String> {
 /// Name of an image. It is only checked for blanks, because registries differ in their rules.
 fn image(text: &str) -> Result<String, String> {
     if text.is_empty() || text.contains(char::is_whitespace) {
-        return Err("expected an image's name without spaces, as registry.example/berth:1".to_owned());
+        return Err("expected an image name without spaces, such as registry.example/berth:1".to_owned());
     }
     Ok(text.to_owned())
 }
@@ -255,9 +259,9 @@ async fn check_cluster(client: &kube::Client, hold_policy: &str) -> anyhow::Resu
         Err(error) => Err(error).with_context(|| {
             let (newest, older) = (hold::VERSIONS[0], hold::VERSIONS[1]);
             format!(
-                "the cluster does not serve MutatingAdmissionPolicy of admissionregistration.k8s.io/{version}, which holds \
-                 jobs while no controller answers: {newest} comes with Kubernetes 1.36, {older} with 1.34 where it is \
-                 enabled (--hold-policy {older}); --hold-policy {NO_HOLD} has queued jobs refused meanwhile instead"
+                "the cluster does not serve MutatingAdmissionPolicy in admissionregistration.k8s.io/{version}. These policies \
+                 hold jobs while no controller answers. Kubernetes 1.36 serves {newest}; 1.34 can serve {older} if it is \
+                 enabled (--hold-policy {older}). With --hold-policy {NO_HOLD}, queued jobs are rejected meanwhile"
             )
         }),
     }

@@ -16,18 +16,18 @@ use tokio_rustls::client::TlsStream;
 
 use crate::cluster::Cluster;
 
-/// Environment variable: number of connections, instead of [`CONNECTIONS`].
+/// Environment variable that replaces [`CONNECTIONS`] with another number.
 const VARIABLE: &str = "BERTH_TEST_CONNECTIONS";
 /// Connections of an API server of a large cluster: a watch per node, and several per controller.
 const CONNECTIONS: usize = 10_000;
-/// Number of concurrent handshakes. Both ends of a handshake compute.
+/// Number of concurrent handshakes. Both ends of a handshake use CPU time.
 const AT_ONCE: usize = 8;
 /// The server waits 90 s for a connection's first request, so all connections must be open by then.
 const OPENED_WITHIN: Duration = Duration::from_secs(80);
 /// Maximum memory of an idle connection: buffers of TLS and HTTP, and a task.
 const BYTES_EACH_MAX: u64 = 128 * 1024;
 
-/// Server and administrator of the cluster's kubeconfig.
+/// A client with the server and the administrator's certificate of the cluster's kubeconfig.
 struct Door {
     address: String,
     connector: TlsConnector,
@@ -85,7 +85,7 @@ fn resident(process: u32) -> u64 {
 #[tokio::test(flavor = "multi_thread")]
 async fn ten_thousand_idle_connections_cost_little_and_new_clients_are_served() {
     let wanted = std::env::var(VARIABLE).ok().and_then(|count| count.parse().ok()).unwrap_or(CONNECTIONS);
-    // The server inherits the limit of this process, needs a part for itself, and raises it.
+    // The server inherits this process's limit and raises it. It needs some files for itself.
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).maximum.unwrap_or(u64::MAX);
     let count = wanted.min(usize::try_from(limit).unwrap_or(usize::MAX).saturating_sub(500));
     if count < wanted {

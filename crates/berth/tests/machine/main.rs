@@ -2,6 +2,8 @@
 //! they delay no other test.
 
 mod connections;
+mod idle;
+mod kills;
 
 #[path = "../it/cluster.rs"]
 #[expect(dead_code, reason = "the other binary needs the rest")]

@@ -1,4 +1,5 @@
-//! AdmissionCheck, ProvisioningRequestConfig, ResourceFlavor, Topology, WorkloadPriorityClass and the MultiKueue kinds of v1beta1.
+//! AdmissionCheck, ProvisioningRequestConfig, ResourceFlavor, Topology, WorkloadPriorityClass and
+//! the MultiKueue kinds of v1beta1.
 
 use std::collections::BTreeMap;
 
@@ -34,7 +35,7 @@ pub struct AdmissionCheckSpec {
     /// Name of the controller. Immutable.
     #[schemars(extend("x-rules" = [["self == oldSelf", "field is immutable"]]))]
     pub controller_name: String,
-    /// No longer used; dropped by v1beta2. Default 15.
+    /// No longer used. v1beta2 does not have this field. Default 15.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("default" = 15))]
     pub retry_delay_minutes: Option<i64>,
@@ -64,7 +65,7 @@ pub struct AdmissionCheckParametersReference {
 #[serde(rename_all = "camelCase", default)]
 #[schemars(!default)]
 pub struct StatusWithConditions {
-    /// `Active`.
+    /// Conditions, such as `Active`.
     #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "crate::resource::conditions")]
     #[schemars(schema_with = "schema::conditions")]
     pub conditions: Vec<Condition>,
@@ -92,7 +93,8 @@ pub struct ProvisioningRequestConfigSpec {
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(schema_with = "schema::provisioning_parameters")]
     pub parameters: BTreeMap<String, String>,
-    /// Only pod sets that request one of these resources need a provisioning request. Empty: all do.
+    /// Only pod sets that request one of these resources need a provisioning request. Empty: all
+    /// do.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 100), extend("x-list" = "set"))]
     pub managed_resources: Vec<String>,
@@ -120,7 +122,7 @@ pub struct ProvisioningRequestPodSetUpdates {
 }
 
 custom_resource! {
-    /// A kind of capacity. Cluster-scoped.
+    /// A kind of capacity, for example spot machines of one type. Cluster-scoped.
     ResourceFlavor: cluster "kueue.x-k8s.io" "v1beta1" "resourceflavors" {
         /// Desired state.
         #[schemars(extend("x-optional" = true))]

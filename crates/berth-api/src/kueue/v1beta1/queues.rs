@@ -34,7 +34,8 @@ always_written!(ClusterQueueSpec);
     "borrowingLimit must be nil when cohort is empty"
 ]]))]
 pub struct ClusterQueueSpec {
-    /// Groups of resources with the flavors that provide them. A resource belongs to one group only.
+    /// Groups of resources with the flavors that provide them. A resource belongs to one group
+    /// only.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16), extend("x-list" = "atomic"))]
     pub resource_groups: Vec<ResourceGroup>,
@@ -58,7 +59,7 @@ pub struct ClusterQueueSpec {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("default" = {}))]
     pub preemption: Option<ClusterQueuePreemption>,
-    /// Checks of all flavors. v1beta2 has only the strategy.
+    /// Admission checks of all flavors. v1beta2 has only `admissionChecksStrategy`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(inner(length(max = 316)))]
     pub admission_checks: Vec<String>,
@@ -105,7 +106,8 @@ pub struct FlavorFungibility {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("default" = "MayStopSearch"))]
     pub when_can_borrow: Option<WhenCanBorrow>,
-    /// Policy if the flavor fits after preemption. Default `TryNextFlavor`; `Preempt` means `MayStopSearch`.
+    /// Policy if the flavor fits after preemption. Default `TryNextFlavor`; `Preempt` means
+    /// `MayStopSearch`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("default" = "TryNextFlavor"))]
     pub when_can_preempt: Option<WhenCanPreempt>,
@@ -176,7 +178,7 @@ pub struct AdmissionScope {
 #[serde(rename_all = "camelCase", default)]
 #[schemars(!default)]
 pub struct ClusterQueueStatus {
-    /// `Active` and others.
+    /// Conditions of the queue, such as `Active`.
     #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "crate::resource::conditions")]
     #[schemars(schema_with = "schema::conditions")]
     pub conditions: Vec<Condition>,
@@ -197,7 +199,7 @@ pub struct ClusterQueueStatus {
     /// Workloads admitted and not finished.
     #[schemars(extend("x-optional" = true))]
     pub admitted_workloads: i32,
-    /// No longer written; dropped by v1beta2.
+    /// No longer written. v1beta2 does not have this field.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pending_workloads_status: Option<ClusterQueuePendingWorkloadsStatus>,
     /// Share in the cohort, with fair sharing.
@@ -295,7 +297,7 @@ custom_resource! {
 #[serde(rename_all = "camelCase", default)]
 #[schemars(!default)]
 pub struct LocalQueueStatus {
-    /// `Active` and others.
+    /// Conditions of the queue, such as `Active`.
     #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "crate::resource::conditions")]
     #[schemars(schema_with = "schema::conditions")]
     pub conditions: Vec<Condition>,
@@ -316,7 +318,7 @@ pub struct LocalQueueStatus {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64), extend("x-list" = "map:name"))]
     pub flavor_usage: Vec<LocalQueueFlavorUsage>,
-    /// Flavors of the ClusterQueue; dropped by v1beta2.
+    /// Flavors of the ClusterQueue. v1beta2 does not have this field.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64), extend("x-list" = "map:name"))]
     pub flavors: Vec<LocalQueueFlavorStatus>,

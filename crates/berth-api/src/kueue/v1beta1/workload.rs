@@ -45,7 +45,7 @@ const WORKLOAD_RULES: &[[&str; 2]] = &[
     MAX_EXECUTION_TIME_RULE,
 ];
 
-/// Wanted state of a [`Workload`].
+/// Desired state of a [`Workload`].
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 #[schemars(!default, extend("x-rules" = [[
@@ -67,7 +67,8 @@ pub struct WorkloadSpec {
     /// Priority; a higher value is admitted first.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub priority: Option<i32>,
-    /// Kind of the class: `kueue.x-k8s.io/workloadpriorityclass`, `scheduling.k8s.io/priorityclass` or empty.
+    /// Kind of the class: `kueue.x-k8s.io/workloadpriorityclass`, `scheduling.k8s.io/priorityclass`
+    /// or empty.
     #[serde(skip_serializing_if = "String::is_empty")]
     #[schemars(extend("default" = "", "enum" = ["kueue.x-k8s.io/workloadpriorityclass", "scheduling.k8s.io/priorityclass", ""]))]
     pub priority_class_source: String,
@@ -75,7 +76,7 @@ pub struct WorkloadSpec {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("default" = true))]
     pub active: Option<bool>,
-    /// Seconds the workload may be admitted in total. Absent: no limit.
+    /// Total time in seconds for which the workload may be admitted. Absent: no limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub maximum_execution_time_seconds: Option<i32>,
@@ -113,13 +114,13 @@ pub struct PodSet {
 #[serde(rename_all = "camelCase", default)]
 #[schemars(!default)]
 pub struct PodSetTopologyRequest {
-    /// Node label of the level within one domain of which all pods must be.
+    /// Node label of a topology level. All pods must be in one domain of that level.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub required: Option<String>,
-    /// Node label of the level within one domain of which the pods should be.
+    /// Node label of a topology level. All pods should be in one domain of that level.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub preferred: Option<String>,
-    /// Any nodes are acceptable; Kueue chooses them.
+    /// True if the pods may be placed on any nodes, which the scheduler then chooses.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unconstrained: Option<bool>,
     /// Pod label with the index of the pod.
@@ -134,7 +135,7 @@ pub struct PodSetTopologyRequest {
     /// Pod sets of the same group get the same flavor and domain.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pod_set_group_name: Option<String>,
-    /// Node label of the level within one domain of which each slice must be.
+    /// Node label of a topology level. Each slice must be in one domain of that level.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pod_set_slice_required_topology: Option<String>,
     /// Pods per slice.
@@ -224,7 +225,7 @@ pub struct PodSetAssignment {
     /// Nodes or domains chosen by topology-aware scheduling.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub topology_assignment: Option<TopologyAssignment>,
-    /// The topology is chosen later: `Pending` or `Ready`.
+    /// State of a topology assignment that is chosen later: `Pending` or `Ready`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub delayed_topology_request: Option<String>,
 }
@@ -268,7 +269,7 @@ pub struct AdmissionCheckState {
     #[serde(deserialize_with = "crate::resource::time_or_zero")]
     #[schemars(schema_with = "schema::time")]
     pub last_transition_time: Time,
-    /// Message for users.
+    /// Message of the check's controller.
     #[schemars(length(max = 32768))]
     pub message: String,
     /// With state `Retry`: seconds before the workload is queued again.

@@ -10,7 +10,8 @@ use crate::resource::{always_written, custom_resource, string_enum};
 use crate::schema;
 
 custom_resource! {
-    /// A gate between quota reservation and admission, operated by the named controller. Cluster-scoped.
+    /// A gate between quota reservation and admission, operated by the named controller.
+    /// Cluster-scoped.
     AdmissionCheck: cluster "kueue.x-k8s.io" "v1beta2" "admissionchecks" {
         /// Desired state.
         #[schemars(extend("x-optional" = true))]
@@ -63,7 +64,8 @@ pub struct AdmissionCheckStatus {
 }
 
 custom_resource! {
-    /// Parameters of requests that the check `kueue.x-k8s.io/provisioning-request` creates. Cluster-scoped.
+    /// Parameters of requests that the check `kueue.x-k8s.io/provisioning-request` creates.
+    /// Cluster-scoped.
     ProvisioningRequestConfig: cluster "kueue.x-k8s.io" "v1beta2" "provisioningrequestconfigs" {
         /// Desired state.
         #[schemars(extend("x-optional" = true))]
@@ -84,7 +86,8 @@ pub struct ProvisioningRequestConfigSpec {
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(schema_with = "schema::provisioning_parameters")]
     pub parameters: BTreeMap<String, String>,
-    /// Only pod sets that request one of these resources need a provisioning request. Empty: all do.
+    /// Only pod sets that request one of these resources need a provisioning request. Empty: all
+    /// do.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 100), extend("x-list" = "set"))]
     pub managed_resources: Vec<String>,
@@ -119,7 +122,7 @@ pub struct ProvisioningRequestRetryStrategy {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("default" = 3))]
     pub backoff_limit_count: Option<i32>,
-    /// Seconds before the first retry; doubles with every further one. Default 60.
+    /// Seconds before the first retry. The delay doubles with every further retry. Default 60.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("default" = 60))]
     pub backoff_base_seconds: Option<i32>,

@@ -1,4 +1,5 @@
-//! ClusterQueue: quota for groups of resources, and the rules by which workloads of many namespaces share it.
+//! ClusterQueue: quota for groups of resources, and the rules by which workloads of many namespaces
+//! share it.
 
 use std::collections::BTreeMap;
 
@@ -32,7 +33,8 @@ always_written!(ClusterQueueSpec);
     "borrowingLimit must be nil when cohort is empty"
 ]]))]
 pub struct ClusterQueueSpec {
-    /// Groups of resources with the flavors that provide them. A resource belongs to one group only.
+    /// Groups of resources with the flavors that provide them. A resource belongs to one group
+    /// only.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16), extend("x-list" = "atomic"))]
     pub resource_groups: Vec<ResourceGroup>,
@@ -69,7 +71,8 @@ pub struct ClusterQueueSpec {
     /// Whether usage of the local queues influences the order of admission.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub admission_scope: Option<AdmissionScope>,
-    /// Tries a workload in several flavors at once, and sets whether it migrates to a preferred one later.
+    /// Tries a workload in several flavors at once, and sets whether it migrates to a preferred
+    /// flavor later.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub concurrent_admission_policy: Option<ConcurrentAdmissionPolicy>,
 }
@@ -77,7 +80,7 @@ pub struct ClusterQueueSpec {
 string_enum! {
     /// Order in which a queue's pending workloads are tried.
     QueueingStrategy {
-        /// A workload that does not fit is passed over by later ones that do.
+        /// Later workloads that fit are admitted before an earlier workload that does not fit.
         BestEffortFIFO,
         /// A workload that does not fit blocks all later ones.
         StrictFIFO,
@@ -195,7 +198,8 @@ string_enum! {
     "reclaimWithinCohort=Never and borrowWithinCohort.Policy!=Never"
 ]]))]
 pub struct ClusterQueuePreemption {
-    /// Workloads of borrowing queues, if the pending workload fits within nominal quota. Default `Never`.
+    /// Workloads of borrowing queues, if the pending workload fits within nominal quota. Default
+    /// `Never`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("default" = "Never"))]
     pub reclaim_within_cohort: Option<ReclaimWithinCohort>,
@@ -238,7 +242,7 @@ string_enum! {
 #[serde(rename_all = "camelCase", default)]
 #[schemars(!default)]
 pub struct BorrowWithinCohort {
-    /// Default `Never`.
+    /// Which workloads of other queues may be preempted. Default `Never`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("default" = "Never"))]
     pub policy: Option<BorrowWithinCohortPolicy>,
@@ -341,7 +345,7 @@ string_enum! {
 #[serde(rename_all = "camelCase", default)]
 #[schemars(!default)]
 pub struct ConcurrentAdmissionConstraints {
-    /// Last flavor, in the order of the group, that is acceptable after migration.
+    /// Last flavor, in the order of the resource group, to which a workload may migrate.
     #[serde(skip_serializing_if = "String::is_empty")]
     #[schemars(schema_with = "schema::dns_subdomain")]
     pub last_acceptable_flavor_name: String,
@@ -352,7 +356,7 @@ pub struct ConcurrentAdmissionConstraints {
 #[serde(rename_all = "camelCase", default)]
 #[schemars(!default)]
 pub struct ClusterQueueStatus {
-    /// `Active` and others.
+    /// Conditions of the queue, such as `Active`.
     #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "crate::resource::conditions")]
     #[schemars(schema_with = "schema::conditions", length(max = 16))]
     pub conditions: Vec<Condition>,
@@ -413,8 +417,8 @@ pub struct ResourceUsage {
 #[serde(rename_all = "camelCase", default)]
 #[schemars(!default)]
 pub struct FairSharingStatus {
-    /// Largest ratio, over resources, of borrowed amount to what the cohort can lend, divided by the weight, in thousandths. 9223372036854775807 when
-    /// a queue of weight 0 borrows.
+    /// Largest ratio, over resources, of borrowed amount to what the cohort can lend, divided by
+    /// the weight, in thousandths. 9223372036854775807 when a queue of weight 0 borrows.
     pub weighted_share: i64,
 }
 

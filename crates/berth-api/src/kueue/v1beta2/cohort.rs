@@ -1,4 +1,4 @@
-//! Cohort: a node in the tree of groups that lend quota to each other.
+//! Cohort: a group of cluster queues and cohorts that lend quota to each other. Cohorts form trees.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -8,7 +8,8 @@ use crate::resource::{always_written, custom_resource};
 use crate::schema;
 
 custom_resource! {
-    /// A group of cluster queues and cohorts that share quota; may own quota and have a parent. Cluster-scoped.
+    /// A group of cluster queues and cohorts that share quota; may own quota and have a parent.
+    /// Cluster-scoped.
     Cohort: cluster "kueue.x-k8s.io" "v1beta2" "cohorts" {
         /// Desired state.
         #[schemars(extend("x-optional" = true))]

@@ -10,7 +10,8 @@ use crate::resource::{always_written, custom_resource, zero_time};
 use crate::schema;
 
 custom_resource! {
-    /// The queue named by a job's label `kueue.x-k8s.io/queue-name`; submits to one ClusterQueue. Namespaced.
+    /// The queue named by a job's label `kueue.x-k8s.io/queue-name`; submits to one ClusterQueue.
+    /// Namespaced.
     LocalQueue: namespaced "kueue.x-k8s.io" "v1beta2" "localqueues" {
         /// Desired state.
         #[schemars(extend("x-optional" = true))]
@@ -45,7 +46,7 @@ pub struct LocalQueueSpec {
 #[serde(rename_all = "camelCase", default)]
 #[schemars(!default)]
 pub struct LocalQueueStatus {
-    /// `Active` and others.
+    /// Conditions of the queue, such as `Active`.
     #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "crate::resource::conditions")]
     #[schemars(schema_with = "schema::conditions", length(max = 16))]
     pub conditions: Vec<Condition>,
@@ -117,7 +118,7 @@ pub struct AdmissionFairSharingStatus {
     /// Exponentially decayed usage per resource.
     #[schemars(schema_with = "schema::quantity_map")]
     pub consumed_resources: ResourceList,
-    /// When `consumed_resources` was computed.
+    /// Time at which `consumedResources` was computed.
     #[serde(deserialize_with = "crate::resource::time_or_zero")]
     #[schemars(schema_with = "schema::time")]
     pub last_update: Time,

@@ -1,4 +1,5 @@
-//! MultiKueueCluster and MultiKueueConfig: worker clusters to which a manager cluster dispatches workloads.
+//! MultiKueueCluster and MultiKueueConfig: worker clusters to which a manager cluster dispatches
+//! workloads.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use schemars::JsonSchema;

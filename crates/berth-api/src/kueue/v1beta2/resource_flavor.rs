@@ -1,4 +1,4 @@
-//! ResourceFlavor: a kind of capacity, bound to nodes by labels and taints; and WorkloadPriorityClass.
+//! ResourceFlavor: a kind of capacity, bound to nodes by labels and taints. WorkloadPriorityClass.
 
 use std::collections::BTreeMap;
 
@@ -27,7 +27,7 @@ always_written!(ResourceFlavorSpec);
     ["!has(oldSelf.topologyName) || (has(self.topologyName) && self.topologyName == oldSelf.topologyName)", "topologyName is immutable when topologyName is set"]
 ]))]
 pub struct ResourceFlavorSpec {
-    /// Labels of the nodes; become node selectors of admitted pods.
+    /// Labels of the nodes. Admitted pods get them as node selectors.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(extend("maxProperties" = 8, "x-kubernetes-map-type" = "atomic"))]
     pub node_labels: BTreeMap<String, String>,

@@ -64,7 +64,7 @@ pub(crate) const MAX_EXECUTION_TIME_RULE: [&str; 2] = [
     "maximumExecutionTimeSeconds is immutable while workload quota reserved",
 ];
 
-/// Wanted state of a [`Workload`].
+/// Desired state of a [`Workload`].
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 #[schemars(!default, extend("x-rules" = [[
@@ -90,11 +90,12 @@ pub struct WorkloadSpec {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("default" = true))]
     pub active: Option<bool>,
-    /// Seconds the workload may be admitted in total before it is deactivated. Absent: no limit.
+    /// Total time in seconds for which the workload may be admitted before it is deactivated.
+    /// Absent: no limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub maximum_execution_time_seconds: Option<i32>,
-    /// Gates that keep the workload from preempting others while closed.
+    /// Gates that prevent the workload from preempting other workloads while they are closed.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 8), extend("x-list" = "map:name"))]
     pub preemption_gates: Vec<PreemptionGate>,
@@ -161,15 +162,15 @@ pub struct PodSet {
 #[serde(rename_all = "camelCase", default)]
 #[schemars(!default)]
 pub struct PodSetTopologyRequest {
-    /// Node label of the level within one domain of which all pods must be.
+    /// Node label of a topology level. All pods must be in one domain of that level.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 63))]
     pub required: Option<String>,
-    /// Node label of the level within one domain of which the pods should be.
+    /// Node label of a topology level. All pods should be in one domain of that level.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 63))]
     pub preferred: Option<String>,
-    /// Any nodes are acceptable; Kueue chooses them.
+    /// True if the pods may be placed on any nodes, which the scheduler then chooses.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unconstrained: Option<bool>,
     /// Pod label with the index of the pod.
@@ -188,7 +189,7 @@ pub struct PodSetTopologyRequest {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 256))]
     pub pod_set_group_name: Option<String>,
-    /// Node label of the level within one domain of which each slice must be.
+    /// Node label of a topology level. Each slice must be in one domain of that level.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 63))]
     pub pod_set_slice_required_topology: Option<String>,
@@ -196,7 +197,7 @@ pub struct PodSetTopologyRequest {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub pod_set_slice_size: Option<i32>,
-    /// Slices within slices, widest first.
+    /// Layers of slices within slices, the widest layer first.
     #[serde(skip_serializing_if = "Vec::is_empty", rename = "podsetSliceRequiredTopologyConstraints")]
     #[schemars(length(max = 3), extend("x-list" = "atomic"))]
     pub pod_set_slice_required_topology_constraints: Vec<PodSetSliceRequiredTopologyConstraint>,
@@ -220,7 +221,7 @@ pub struct PodSetSliceRequiredTopologyConstraint {
 #[serde(rename_all = "camelCase", default)]
 #[schemars(!default, extend("x-rules" = STATUS_RULES))]
 pub struct WorkloadStatus {
-    /// See [`kueue::conditions`](crate::kueue::conditions) for the types.
+    /// Conditions of the workload: `QuotaReserved`, `Admitted`, `Evicted`, `Finished` and others.
     #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "crate::resource::conditions")]
     #[schemars(schema_with = "schema::conditions", length(max = 16))]
     pub conditions: Vec<Condition>,
@@ -317,7 +318,7 @@ pub struct PodSetAssignment {
     /// Nodes or domains chosen by topology-aware scheduling.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub topology_assignment: Option<TopologyAssignment>,
-    /// The topology is chosen later, when the nodes exist.
+    /// State of a topology assignment that is chosen later, when the nodes exist.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 7))]
     pub delayed_topology_request: Option<DelayedTopologyRequestState>,
@@ -349,7 +350,7 @@ pub struct TopologyAssignment {
     pub slices: Vec<TopologyAssignmentSlice>,
 }
 
-/// A run of domains.
+/// A list of consecutive domains.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 #[schemars(!default, extend("x-rules" = [
@@ -438,7 +439,7 @@ pub struct RequeueState {
     pub requeue_at: Option<Time>,
 }
 
-/// Finished pods of a pod set.
+/// Number of finished pods of a pod set.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 #[schemars(!default)]
@@ -465,10 +466,10 @@ pub struct AdmissionCheckState {
     #[serde(deserialize_with = "crate::resource::time_or_zero")]
     #[schemars(schema_with = "schema::time")]
     pub last_transition_time: Time,
-    /// Message for users.
+    /// Message of the check's controller.
     #[schemars(length(max = 32768))]
     pub message: String,
-    /// With state `Retry`: seconds after `last_transition_time` before the workload is queued again.
+    /// With state `Retry`: seconds after `lastTransitionTime` before the workload is queued again.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0))]
     pub requeue_after_seconds: Option<i32>,

@@ -360,7 +360,8 @@ async fn call(
         return Err(CallError::Refused(Status::bad_request(why)));
     }
     let endpoint = hook.endpoint.as_ref().map_err(|why| CallError::Failed(why.clone()))?;
-    let versions = || CallError::Failed("it accepts no version of AdmissionReview that is known here".to_owned());
+    let versions =
+        || CallError::Failed("it accepts no version of AdmissionReview that this server supports".to_owned());
     let version = hook.version.ok_or_else(versions)?;
     let form = |object: Option<&Value>| -> Result<Value, CallError> {
         let Some(object) = object else { return Ok(Value::Null) };
@@ -426,7 +427,7 @@ fn patched(
     read(state, &mut changed, &seen, target).map_err(|why| {
         let (kind, name) = (&target.kind.kind, quote(meta::name(object)));
         Status::internal(format!(
-            "{kind} {name} as admission webhook \"{}\" has changed it cannot be read: {why}",
+            "{kind} {name}, as changed by admission webhook \"{}\", cannot be decoded: {why}",
             hook.name
         ))
     })?;
@@ -443,7 +444,7 @@ pub(crate) fn read(state: &State, changed: &mut Value, seen: &Value, target: &Ta
     let kind = &target.kind;
     for (field, wanted) in [("apiVersion", kind.api_version()), ("kind", kind.kind.clone())] {
         if changed[field] != *wanted {
-            return Err(format!("{field} must stay {}, not become {}", quote(&wanted), changed[field]));
+            return Err(format!("{field} must stay {}, but was changed to {}", quote(&wanted), changed[field]));
         }
     }
     let registry = state.registry();

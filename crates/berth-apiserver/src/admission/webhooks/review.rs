@@ -123,7 +123,7 @@ pub fn answer(version: ReviewVersion, uid: &str, mutating: bool, review: &Value)
     }
     let mut patch_type = text(response, "patchType");
     let patch = response["patch"].as_str().unwrap_or_default();
-    let mut patch = STANDARD.decode(patch).map_err(|error| format!("response.patch is no base64: {error}"))?;
+    let mut patch = STANDARD.decode(patch).map_err(|error| format!("response.patch is not base64: {error}"))?;
     match version {
         ReviewVersion::V1 => {
             let got = text(response, "uid");

@@ -30,7 +30,7 @@ pub(super) async fn handle(
     let node = node.ok_or_else(|| Status::not_found(&call.group_resource(), &backend.name))?;
     if !matches!(backend.port.as_str(), "" | KUBELET_PORT) {
         return Err(Status::bad_request(format!(
-            "node {} has no port {} that can be reached; {KUBELET_PORT} answers {PATHS}",
+            "port {1} of node {0} cannot be reached; port {KUBELET_PORT} serves {PATHS}",
             backend.name, backend.port
         )));
     }
@@ -52,7 +52,7 @@ pub(super) async fn handle(
             lines.await
         }
         _ => Err(Status::service_unavailable(format!(
-            "the kubelet of node {} does not answer {path}; it answers {PATHS}",
+            "the kubelet of node {} does not serve {path}; it serves {PATHS}",
             backend.name
         ))),
     }

@@ -93,7 +93,7 @@ impl Inflater {
             } else if block.is_empty() {
                 return Ok(output);
             } else if self.raw.total_in() == read && output.len() == written {
-                return Err(malformed("they go on after the end of the compressed stream"));
+                return Err(malformed("they continue after the end of the compressed stream"));
             }
         }
     }
@@ -103,7 +103,7 @@ impl Inflater {
 fn skip_zlib_header(mut block: &[u8]) -> io::Result<&[u8]> {
     let header = block.try_get_u16().map_err(|_| malformed("they are too short"))?;
     if header >> 8 & 0xf != 8 || header % 31 != 0 {
-        return Err(malformed("they are no zlib stream"));
+        return Err(malformed("they are not a zlib stream"));
     }
     if header & 0x20 != 0 {
         block.try_get_u32().map_err(|_| malformed("they are too short"))?;

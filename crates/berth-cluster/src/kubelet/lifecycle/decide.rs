@@ -202,7 +202,7 @@ impl<'a> Plan<'a> {
         self.waits.insert(name.clone(), Wait { reason: CRASH_LOOP.into(), message });
         if status::waiting_reason(self.facts.status, name) != Some(CRASH_LOOP) {
             let message = format!("Back-off restarting failed container {name} in pod {pod}");
-            self.events.push(Notice::warning("BackOff", message));
+            self.events.push(Notice::warning("BackOff", message).about(name));
         }
     }
 

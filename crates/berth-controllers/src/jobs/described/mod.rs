@@ -64,7 +64,7 @@ pub enum Injection {
     Infos,
 }
 
-/// What queueing needs to know about a kind.
+/// Properties of a kind that queueing needs.
 #[derive(Debug)]
 pub struct Description {
     /// Name of the integration in the configuration.

@@ -1,7 +1,6 @@
-//! A slow, obvious model of the engine: quota computed from its definitions at every question, and
-//! a whole scheduling cycle written step by step as the semantics state it. It shares no code with
-//! the engine, keeps no state between questions except what workloads hold, and tries changes on
-//! copies.
+//! A slow, obvious model of the engine. It computes quota from its definition at every call, and
+//! runs a scheduling cycle step by step as the semantics state it. It shares no code with the
+//! engine, keeps no state between calls except what workloads hold, and tries changes on copies.
 //!
 //! Placement in topologies is separate from quota, in [`placement`]. Left out: second passes,
 //! usage-based fairness, elastic slices, concurrent admission.
@@ -22,18 +21,18 @@ pub type Fr = (usize, usize);
 /// Amounts per flavor and resource.
 pub type Amounts = BTreeMap<Fr, i64>;
 
-/// What is in use per queue, flavor and resource.
+/// Amounts in use per queue and flavor-resource.
 pub type Use = BTreeMap<(usize, Fr), i64>;
 
-/// Everything the model knows.
+/// State of the model.
 #[derive(Debug, Clone)]
 pub struct Model {
     pub plan: Plan,
-    /// Workloads by name, in order of arrival; those that finished are gone.
+    /// Unfinished workloads by name. The names sort in order of arrival.
     pub jobs: BTreeMap<String, Entry>,
     pending_queues: Vec<PendingQueue>,
-    /// Trees whose inadmissible workloads return to the heap before the next cycle, by any queue
-    /// of theirs.
+    /// Cohort trees whose inadmissible workloads return to the heap before the next cycle. Each is
+    /// named by one of its queues.
     flushes: BTreeSet<usize>,
     cycle: u64,
     time: i64,
@@ -48,7 +47,7 @@ pub struct Entry {
     scan: Option<Scan>,
 }
 
-/// Where a workload is: in one place only.
+/// Place of a workload; it is in exactly one.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Place {
     Active,
@@ -56,7 +55,7 @@ pub enum Place {
     Holding(Held),
 }
 
-/// What a workload holds.
+/// Quota of a workload.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Held {
     /// Pods per pod set.
@@ -68,20 +67,20 @@ pub struct Held {
     pub evicted: bool,
 }
 
-/// How far a search through the flavors got.
+/// Progress of a search through the flavors.
 #[derive(Debug, Clone)]
 struct Scan {
-    /// Last flavor tried per pod set that got one; nothing when it was the last there is.
+    /// Last flavor tried, per pod set; `None` if no flavor was found or no later one is left.
     tried: Vec<Option<usize>>,
-    /// Where the searches before it ended, since one began at the first flavors.
+    /// `tried` of the earlier searches, since the last search that began at the first flavors.
     ends: Vec<Vec<Option<usize>>>,
     generation: u64,
     cycle: u64,
 }
 
 impl Scan {
-    /// Flavors are left that were not tried, and the searches do not go round (§4.4, §8.12): this
-    /// one has not ended where the last did whose number is a power of two.
+    /// True if untried flavors are left and the searches do not repeat (§4.4, §8.12). They repeat
+    /// if this search ended where an earlier one did: the latest whose number is a power of two.
     fn has_more(&self) -> bool {
         let left = |end: &[Option<usize>]| {
             let left = end.iter().enumerate().filter_map(|(set, last)| Some((set, (*last)?)));
@@ -95,16 +94,16 @@ impl Scan {
     }
 }
 
-/// What a queue remembers.
+/// State of a queue between cycles.
 #[derive(Debug, Clone, Default)]
 struct PendingQueue {
     no_fit: Vec<Class>,
     preemptor: Option<String>,
-    /// Counts workloads that left.
+    /// Number of workloads that released their quota (§7.8).
     generation: u64,
 }
 
-/// The facts that scheduling equivalence depends on.
+/// Properties that scheduling equivalence depends on.
 type Class = (i64, Vec<crate::random::plan::PodSet>, bool, bool);
 
 impl Entry {
@@ -112,7 +111,7 @@ impl Entry {
         (self.job.priority, self.job.sets.clone(), self.job.selects, self.job.tolerates)
     }
 
-    /// What it holds, if it does.
+    /// Quota that the workload holds, if any.
     pub fn held(&self) -> Option<&Held> {
         match &self.place {
             Place::Holding(held) => Some(held),
@@ -122,13 +121,13 @@ impl Entry {
 }
 
 impl Model {
-    /// A model of a plan's platform.
+    /// A model of a plan's queues, without workloads.
     pub fn new(plan: &Plan) -> Self {
         let pending_queues = plan.queues.iter().map(|_| PendingQueue::default()).collect();
         Model { plan: plan.clone(), jobs: BTreeMap::new(), pending_queues, flushes: BTreeSet::new(), cycle: 0, time: 0 }
     }
 
-    /// A workload arrives.
+    /// Adds a workload.
     pub fn arrive(&mut self, name: String, job: &Job) {
         self.time += 1;
         let entry = Entry { job: job.clone(), created: self.time, place: Place::Inadmissible, scan: None };
@@ -136,7 +135,7 @@ impl Model {
         self.queue_up(&name);
     }
 
-    /// A workload finishes.
+    /// Finishes a workload.
     pub fn finish(&mut self, name: &str) {
         let Some(entry) = self.jobs.remove(name) else { return };
         let queue = entry.job.queue;
@@ -149,7 +148,7 @@ impl Model {
         self.flushes.insert(queue);
     }
 
-    /// An evicted workload stops and queues again.
+    /// Stops an evicted workload, which queues again.
     pub fn stop(&mut self, name: &str) {
         let Some(entry) = self.jobs.get_mut(name) else { return };
         let queue = entry.job.queue;
@@ -164,14 +163,14 @@ impl Model {
         let pending_queue = &self.pending_queues[entry.job.queue];
         let hopeless = self.is_best_effort(entry.job.queue) && pending_queue.no_fit.contains(&entry.class());
         let place = if hopeless { Place::Inadmissible } else { Place::Active };
-        self.jobs.get_mut(name).expect("asked about above").place = place;
+        self.jobs.get_mut(name).expect("the workload was read above").place = place;
     }
 
     fn is_best_effort(&self, queue: usize) -> bool {
         self.plan.queues[queue].strategy == berth_engine::model::QueueingStrategy::BestEffortFifo
     }
 
-    /// What is in use: everything held, except by those imagined away.
+    /// Quota in use by all workloads except those in `gone`.
     pub fn in_use(&self, gone: &BTreeSet<String>) -> Use {
         let mut usage = Use::new();
         for (name, entry) in &self.jobs {

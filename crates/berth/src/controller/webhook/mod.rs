@@ -70,7 +70,8 @@ pub struct WebhookOptions {
     /// internalCertManagement.webhookServiceName of the configuration, else berth-webhook.
     #[arg(long, value_name = "NAME")]
     webhook_service_name: Option<String>,
-    /// Lifetime of a generated certificate. It is renewed when a third is left.
+    /// Lifetime of a generated certificate. The certificate is renewed when a third of its lifetime
+    /// is left.
     #[arg(long, value_name = "DURATION", default_value = "8760h", value_parser = lifetime)]
     webhook_certificate_lifetime: Duration,
 }
