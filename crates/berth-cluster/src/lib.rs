@@ -26,6 +26,7 @@ pub mod roles;
 pub mod scheduler;
 pub mod scheduling;
 pub mod storage;
+pub mod taint_eviction;
 
 mod bootstrap;
 mod indexes;
@@ -37,7 +38,7 @@ use std::sync::Arc;
 use berth_api::berth::ClusterConfiguration;
 use berth_runtime::Manager;
 
-pub use kubelet::options::KubeletOptions;
+pub use kubelet::options::{ClusterIps, KubeletOptions, ServiceAddresses};
 pub use kubelet::process::ProcessNode;
 pub use logs::{LogOptions, PodLogs};
 pub use machine::MachineNode;
@@ -104,6 +105,7 @@ pub fn install(manager: &mut Manager, options: Options) {
         machine::install(manager, node.clone(), &configuration.kubernetes_version);
     }
     machine::install_lifecycle(manager);
+    taint_eviction::install(manager);
     kubelet::simulated::install(manager, configuration.pods.clone(), options.seed, process_nodes);
     metrics::install(manager, &options.metrics, &options.process_nodes);
     kubelet::process::install(manager, options.process_nodes.clone());

@@ -145,6 +145,7 @@ async fn try_level(options: &Options, level: Level, host_root: HostRoot) -> std:
         config: sandbox(uid.clone()),
         created_at: now(),
         ips: Vec::new(),
+        shared_network: false,
         level,
         group: None,
         init: init_command(options),

@@ -179,6 +179,11 @@ pub trait Images: Send + Sync + 'static {
 
 /// The pod network of one node.
 pub trait SandboxNetwork: Send + Sync + 'static {
+    /// True if pods stay in the machine's own network namespace, whatever else separates them.
+    fn is_shared(&self) -> bool {
+        false
+    }
+
     /// The address of a pod. It is allocated by the first call, recorded durably, and the same
     /// until [`SandboxNetwork::release`].
     fn allocate<'a>(&'a self, pod: &'a PodUid) -> BoxFuture<'a, Result<IpAddr>>;

@@ -1,6 +1,6 @@
 //! `--runtime process`: this machine as a node of `berth up`, on which pods run as processes.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use berth_api::berth::{ClusterConfiguration, ImageConfiguration, ImageFiles, Ima
 use berth_apiserver::admission::pod_security::PodSecurity;
 use berth_apiserver::admission::pod_security::policy::Level as PodSecurityLevel;
 use berth_cluster::storage::{DiskFolders, Folders};
-use berth_cluster::{KubeletOptions, MachineNode, ProcessNode};
+use berth_cluster::{KubeletOptions, MachineNode, ProcessNode, ServiceAddresses};
 use berth_embedded::Node;
 use berth_images::{NodeImages, Store};
 use berth_machine::{AssignedDevices, ThisMachine};
@@ -157,6 +157,7 @@ impl NodeOptions {
             cluster_domain: DOMAIN.to_owned(),
             host_ip: facts.addresses.first().map_or_else(|| "127.0.0.1".to_owned(), ToString::to_string),
             host_dns: berth_network::host_dns(),
+            services: Arc::new(Served(network.clone())),
         };
         let process =
             ProcessNode { name: facts.name.clone(), runtime: runtime.clone(), devices: devices.clone(), options };
@@ -217,6 +218,23 @@ impl NodeOptions {
             network: Some(network),
             ..RuntimeOptions::new(folder.to_owned(), Arc::new(images), helper)
         })
+    }
+}
+
+/// Where the pods of this machine reach Services.
+#[derive(Debug)]
+struct Served(Arc<Network>);
+
+impl ServiceAddresses for Served {
+    fn service(&self, cluster_ip: Ipv4Addr) -> Ipv4Addr {
+        self.0.address_of_service(cluster_ip)
+    }
+
+    fn api_server(&self, service: SocketAddr) -> SocketAddr {
+        match service.ip() {
+            IpAddr::V4(cluster_ip) => self.0.api_server_for_pods(cluster_ip),
+            IpAddr::V6(_) => service,
+        }
     }
 }
 

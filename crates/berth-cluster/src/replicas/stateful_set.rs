@@ -22,6 +22,7 @@ use kube::ResourceExt;
 use serde_json::json;
 
 use super::claims::{Orphans, claim, newly_orphaned};
+use super::retention;
 use super::revisions::{History, Revisions, Wanted, history, revision_name, template_of};
 use super::{Writer, owned_by, pod_of, ready_since, template_hash, time_until_available};
 use crate::job::facts::{is_deleted, is_terminated};
@@ -309,6 +310,7 @@ impl Reconciler for Controller {
         let Some(set) = self.sets.get(&key) else { return Ok(Action::Wait) };
         let (pods, history, before) = self.observe(&set).await?;
         let plan = plan(&set, &pods, before.as_ref(), self.clock.now());
+        self.retain_claims(&set, &pods).await?;
         let record_event =
             |type_, reason: &str, message: &str| self.recorder.event(set.as_ref(), type_, reason, message);
         for pod in &plan.delete {
@@ -382,6 +384,29 @@ impl Controller {
             Some(Revision { name, template: template_of(revision)? })
         });
         Ok((pods, history, before))
+    }
+
+    /// Sets the owners of the pods' claims, before a pod is deleted.
+    async fn retain_claims(&self, set: &StatefulSet, pods: &[Arc<Pod>]) -> Result<(), Error> {
+        let spec = set.spec.clone().unwrap_or_default();
+        let templates = spec.volume_claim_templates.unwrap_or_default();
+        if templates.is_empty() || set.metadata.deletion_timestamp.is_some() {
+            return Ok(());
+        }
+        let first = spec.ordinals.and_then(|ordinals| ordinals.start).unwrap_or(0);
+        let ordinals = first..first.saturating_add(spec.replicas.unwrap_or(1));
+        let namespace = set.namespace().unwrap_or_default();
+        for (pod, ordinal) in pods.iter().filter_map(|pod| Some((pod, ordinal_of(set, pod)?))) {
+            for name in templates.iter().map(|template| claim_name(set, template, ordinal)) {
+                let known = self.claims.cache.get(&ObjectKey::namespaced(&namespace, &name));
+                let known = known.filter(|claim| claim.metadata.deletion_timestamp.is_none());
+                let is_surplus = !ordinals.contains(&ordinal);
+                if let Some(claim) = known.and_then(|claim| retention::updated(set, pod, is_surplus, &claim)) {
+                    self.claims.replace(&claim).await?;
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Creates the missing claims of a pod. Returns false while a claim of the same name is being

@@ -1,7 +1,7 @@
 //! Reasons why a pod does not fit on a node, in kube-scheduler's order and words.
 
 use super::matching::{matches_node_affinity, untolerated};
-use super::{NodeState, PodInfo, Resources};
+use super::{HostPort, NodeState, PodInfo, Resources};
 
 /// A reason. It is displayed as kube-scheduler prints it after the number of nodes.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -116,7 +116,8 @@ pub fn fits(pod: &PodInfo, node: &NodeState, reserved: &Resources) -> Result<(),
     if !matches_node_affinity(pod, node.name(), node.labels()) {
         return Err(vec![Unfit::NodeAffinity]);
     }
-    if pod.host_ports().any(|port| node.pods.values().any(|other| other.host_ports().any(|taken| taken == port))) {
+    let is_taken = |port: HostPort<'_>| node.pods.values().any(|pod| pod.host_ports().any(|it| it.conflicts(&port)));
+    if pod.host_ports().any(is_taken) {
         return Err(vec![Unfit::Ports]);
     }
     let mut reasons = Vec::new();

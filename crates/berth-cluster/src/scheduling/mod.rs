@@ -23,7 +23,7 @@ pub use matching::{
 };
 pub use message::unschedulable_message;
 pub use plan::{Packing, Placement, place};
-pub use pod::{PodInfo, consumed_request};
+pub use pod::{HostPort, PodInfo, consumed_request, host_ports};
 pub use preemption::{Preemption, preempt};
 pub use resources::{Resources, amount};
 pub use volumes::{Choice, Storage, VolumeNeeds, is_free};

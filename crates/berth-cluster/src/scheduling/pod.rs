@@ -5,7 +5,8 @@ use std::sync::{Arc, OnceLock};
 use berth_runtime::ObjectKey;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{
-    NodeSelector, Pod, PodAffinityTerm, PodSpec, PreferredSchedulingTerm, Toleration, TopologySpreadConstraint,
+    ContainerPort, NodeSelector, Pod, PodAffinityTerm, PodSpec, PreferredSchedulingTerm, Toleration,
+    TopologySpreadConstraint,
 };
 
 use super::{Resources, Storage, VolumeNeeds};
@@ -170,13 +171,9 @@ impl PodInfo {
         constraints.unwrap_or_default().iter().filter(|constraint| constraint.when_unsatisfiable == "DoNotSchedule")
     }
 
-    /// Its host ports: protocol and number.
-    pub fn host_ports(&self) -> impl Iterator<Item = (&str, i32)> {
-        let containers = self.spec().map(|spec| spec.containers.as_slice()).unwrap_or_default();
-        containers.iter().flat_map(|container| container.ports.iter().flatten()).filter_map(|port| {
-            let number = port.host_port.filter(|number| *number > 0)?;
-            Some((port.protocol.as_deref().unwrap_or("TCP"), number))
-        })
+    /// The host ports that it uses.
+    pub fn host_ports(&self) -> impl Iterator<Item = HostPort<'_>> {
+        self.spec().into_iter().flat_map(host_ports)
     }
 
     /// True if its placement depends on other pods, beyond their usage.
@@ -203,10 +200,48 @@ impl PodInfo {
             "affinity": spec.and_then(|spec| spec.affinity.as_ref()),
             "tolerations": self.tolerations(),
             "spread": spec.and_then(|spec| spec.topology_spread_constraints.as_ref()),
-            "ports": self.host_ports().collect::<Vec<_>>(),
+            "ports": self.host_ports().map(|it| (it.ip, it.protocol, it.number)).collect::<Vec<_>>(),
             "claims": self.claims().map(|claim| claim.name).collect::<Vec<_>>(),
         });
         parts.to_string()
+    }
+}
+
+/// A port of a node that a container takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HostPort<'a> {
+    /// Address of the node; all of them if it is [`ANY_ADDRESS`].
+    pub ip: &'a str,
+    /// `TCP`, `UDP` or `SCTP`.
+    pub protocol: &'a str,
+    /// Number.
+    pub number: i32,
+}
+
+/// The address that stands for all addresses of a node.
+const ANY_ADDRESS: &str = "0.0.0.0";
+
+/// The ports that a pod takes of its node, those of sidecars included.
+pub fn host_ports(spec: &PodSpec) -> impl Iterator<Item = HostPort<'_>> {
+    let sidecars = spec.init_containers.iter().flatten();
+    let sidecars = sidecars.filter(|container| container.restart_policy.as_deref() == Some("Always"));
+    let containers = spec.containers.iter().chain(sidecars);
+    containers.flat_map(|container| container.ports.iter().flatten()).filter_map(HostPort::of)
+}
+
+impl<'a> HostPort<'a> {
+    fn of(port: &'a ContainerPort) -> Option<Self> {
+        Some(Self {
+            ip: port.host_ip.as_deref().filter(|ip| !ip.is_empty()).unwrap_or(ANY_ADDRESS),
+            protocol: port.protocol.as_deref().unwrap_or("TCP"),
+            number: port.host_port.filter(|number| *number > 0)?,
+        })
+    }
+
+    /// Whether one node cannot give both ports.
+    pub fn conflicts(&self, other: &Self) -> bool {
+        let is_any = self.ip == ANY_ADDRESS || other.ip == ANY_ADDRESS;
+        self.number == other.number && self.protocol == other.protocol && (is_any || self.ip == other.ip)
     }
 }
 

@@ -235,3 +235,35 @@ fn room_made_for_a_pod_is_reserved_against_less_important_pods() {
     assert!(check(&of_priority("low", 1, "1", json!({})), &world).contains("Insufficient cpu"));
     assert_eq!(check(&of_priority("higher", 20, "1", json!({})), &world), "n1");
 }
+
+#[test]
+fn a_host_port_is_given_once_per_address_and_protocol() {
+    let with_port = |name: &str, port: Value| {
+        let ports = json!([port]);
+        pod(name, json!({ "spec": { "containers": [{ "name": "c", "ports": ports }] } }))
+    };
+    let on_loopback = with_port("a", json!({ "containerPort": 80, "hostPort": 8080, "hostIP": "127.0.0.1" }));
+    let cluster = cluster(&[node("n", json!({}))], &[("n", on_loopback)]);
+    let free = [
+        json!({ "containerPort": 80, "hostPort": 8080, "hostIP": "192.0.2.1" }),
+        json!({ "containerPort": 80, "hostPort": 8080, "hostIP": "127.0.0.1", "protocol": "UDP" }),
+        json!({ "containerPort": 8080, "hostPort": 80 }),
+    ];
+    for port in free {
+        assert_eq!(check(&with_port("p", port.clone()), &cluster), "n", "{port}");
+    }
+    let taken = [
+        json!({ "containerPort": 81, "hostPort": 8080, "hostIP": "127.0.0.1" }),
+        json!({ "containerPort": 81, "hostPort": 8080 }),
+        json!({ "containerPort": 81, "hostPort": 8080, "hostIP": "0.0.0.0" }),
+    ];
+    for port in taken {
+        let answer = check(&with_port("p", port.clone()), &cluster);
+        assert!(answer.contains("didn't have free ports"), "{port}: {answer}");
+    }
+    let port = json!([{ "containerPort": 81, "hostPort": 8080 }]);
+    let containers = json!({ "containers": [{ "name": "c" }], "initContainers": [
+        { "name": "side", "restartPolicy": "Always", "ports": port },
+    ] });
+    assert!(check(&pod("p", json!({ "spec": containers })), &cluster).contains("free ports"), "a sidecar's port");
+}
