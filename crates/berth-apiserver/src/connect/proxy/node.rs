@@ -1,5 +1,5 @@
-//! `nodes/proxy`: the paths of a kubelet that tools read. They are answered here, because the nodes
-//! of this cluster have no kubelet with a port of its own.
+//! `nodes/proxy`: the paths of a kubelet that tools read. This server handles them, because the
+//! nodes of this cluster have no kubelet with a port of its own.
 
 use std::sync::Arc;
 
@@ -16,10 +16,10 @@ use crate::{Body, RequestInfo};
 
 /// The port of kubelets.
 const KUBELET_PORT: &str = "10250";
-/// The paths that are answered.
+/// The paths that are supported.
 const PATHS: &str = "/containerLogs/NAMESPACE/POD/CONTAINER, /healthz, /pods and /stats/summary";
 
-/// Answers a request to a node's kubelet.
+/// Responds to a request for a node's kubelet.
 pub(super) async fn handle(
     call: &Call,
     backend: &Backend,
@@ -75,7 +75,7 @@ fn pods_of(call: &Call, node: &str) -> Value {
     json!({"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": on_node.collect::<Vec<_>>()})
 }
 
-/// The log of a container on the node, as `pods/log` has it.
+/// The log of a container on the node, as in `pods/log`.
 async fn container_logs(
     call: &Call,
     node: &str,
