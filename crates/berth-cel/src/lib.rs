@@ -13,6 +13,24 @@
 //! | functions | `library` |
 //! | `x-kubernetes-validations` | [`rules`] |
 //! | expressions about requests | [`admission`] |
+//!
+//! ```
+//! use berth_cel::{Env, Run, Type, Value};
+//!
+//! let env = Env::default().variable("image", Type::String);
+//! let program = env.compile("image.startsWith('registry.example/') && !image.endsWith(':latest')").unwrap();
+//! let ran = program.run(&[Value::from("registry.example/train:1.2")], Run::default());
+//! assert!(matches!(ran.result, Ok(Value::Bool(true))));
+//!
+//! // An error of types is found before evaluation.
+//! let issues = env.compile("image > 3").unwrap_err();
+//! assert!(issues.to_string().contains("found no matching overload"), "{issues}");
+//!
+//! // An evaluation stops at its cost limit.
+//! let long = env.compile("lists.range(1000).all(n, n >= 0)").unwrap();
+//! let ran = long.run(&[Value::from("")], Run { limit: Some(100), ..Run::default() });
+//! assert!(ran.result.is_err());
+//! ```
 
 pub mod admission;
 mod ast;

@@ -1,5 +1,6 @@
 // What people write in Go: shared informers of client-go, and a controller-runtime manager with leader election and an
-// admission webhook. Usage: client KUBECONFIG informers|manager|protobuf. Ends with 0 when everything came out as it should.
+// admission webhook, and streams of pods. Usage: client KUBECONFIG informers|manager|protobuf, or client KUBECONFIG
+// streams PODS. Ends with 0 when everything came out as it should.
 package main
 
 import (
@@ -13,8 +14,8 @@ import (
 )
 
 func main() {
-	if len(os.Args) != 3 {
-		fail(fmt.Errorf("usage: client KUBECONFIG informers|manager|protobuf"))
+	if len(os.Args) < 3 || (os.Args[2] == "streams") != (len(os.Args) == 4) {
+		fail(fmt.Errorf("usage: client KUBECONFIG informers|manager|protobuf, or client KUBECONFIG streams PODS"))
 	}
 	config, err := clientcmd.BuildConfigFromFlags("", os.Args[1])
 	if err != nil {
@@ -23,7 +24,7 @@ func main() {
 	ctx, cancel := context.WithTimeout(context.Background(), 60*time.Second)
 	defer cancel()
 	parts := map[string]func(context.Context, *rest.Config) error{
-		"informers": informers, "manager": manage, "protobuf": protobufOnly,
+		"informers": informers, "manager": manage, "protobuf": protobufOnly, "streams": streams,
 	}
 	run, known := parts[os.Args[2]]
 	if !known {

@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 
 use crate::harness::Server;
 
-/// A webhook server that answers reviews and records them.
+/// A webhook server that responds to reviews and records them.
 struct WebhookServer {
     port: u16,
     ca_bundle: String,
@@ -174,6 +174,57 @@ async fn webhooks_can_change_objects_warn_and_reject() {
     assert!(server.post(MAPS, map("three")).await.expect(201)["metadata"]["labels"].is_null());
 }
 
+#[tokio::test]
+async fn webhooks_decide_about_connections_to_pods() {
+    let hook_server = WebhookServer::start(|_, request| {
+        let command = request["object"]["command"].as_array().into_iter().flatten();
+        let is_shell = command.into_iter().any(|word| word == "sh");
+        let status = json!({"code": 403, "reason": "Forbidden", "message": "shells are not allowed"});
+        if is_shell { json!({"allowed": false, "status": status}) } else { json!({"allowed": true}) }
+    })
+    .await;
+    let server = server();
+    let rules = json!([{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CONNECT"],
+        "resources": ["pods/exec", "pods/attach", "pods/portforward", "pods/proxy"]}]);
+    let hook = webhook("shells", hook_server.url("/"), json!({"rules": rules}));
+    configure(&server, "ValidatingWebhookConfiguration", "v", json!([hook])).await;
+    let pods = "/api/v1/namespaces/default/pods";
+    let pod = json!({"metadata": {"name": "p"}, "spec": {"containers": [{"name": "main", "image": "i"}]}});
+    server.post(pods, pod).await.expect(201);
+    assert!(hook_server.seen().is_empty(), "the creation of a pod is not a connection");
+
+    let denied =
+        server.get(&format!("{pods}/p/exec?container=main&command=sh&command=-c&stdin=true")).await.expect(403);
+    assert_eq!(
+        denied["message"],
+        "admission webhook \"shells.example.com\" denied the request: shells are not allowed"
+    );
+    let (_, review) = hook_server.seen().pop().expect("called");
+    let request = &review["request"];
+    assert_eq!((&request["operation"], &request["subResource"]), (&json!("CONNECT"), &json!("exec")));
+    assert_eq!((&request["name"], &request["namespace"]), (&json!("p"), &json!("default")));
+    assert_eq!(request["kind"], json!({"group": "", "version": "v1", "kind": "PodExecOptions"}));
+    assert_eq!(request["resource"], json!({"group": "", "version": "v1", "resource": "pods"}));
+    let options = json!({"apiVersion": "v1", "kind": "PodExecOptions", "container": "main", "stdin": true,
+        "command": ["sh", "-c"]});
+    assert_eq!(request["object"], options);
+    assert_eq!((&request["oldObject"], &request["options"]), (&Value::Null, &Value::Null));
+
+    // Allowed: the connection fails later, because no node runs the pod.
+    server.get(&format!("{pods}/p/exec?command=true")).await.expect(400);
+    for (path, kind) in [
+        ("attach?stdout=true", "PodAttachOptions"),
+        ("portforward?ports=80", "PodPortForwardOptions"),
+        ("proxy/metrics", "PodProxyOptions"),
+    ] {
+        hook_server.seen();
+        server.get(&format!("{pods}/p/{path}")).await;
+        let (_, review) = hook_server.seen().pop().unwrap_or_else(|| panic!("not called for {path}"));
+        let request = &review["request"];
+        assert_eq!((&request["operation"], &request["object"]["kind"]), (&json!("CONNECT"), &json!(kind)));
+    }
+}
+
 /// The test environment of controller-runtime joins host and path with two slashes.
 #[tokio::test]
 async fn the_path_of_a_webhook_is_normalized() {
@@ -208,8 +259,8 @@ async fn an_unreachable_webhook_is_handled_by_its_failure_policy() {
         message.contains("failed calling webhook \"strict.example.com\": Post \"https://127.0.0.1:1/?timeout=10s\""),
         "{message}"
     );
-    // Webhooks are not called for webhook configurations, so that one that rejects everything can
-    // be deleted.
+    // Webhooks are not called for webhook configurations. Otherwise a webhook that rejects every
+    // request could not be deleted.
     server
         .delete("/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations/strict", Value::Null)
         .await
@@ -474,7 +525,7 @@ async fn converter() -> WebhookServer {
     .await
 }
 
-/// Path of the timers in a version.
+/// URL path of the timers in a version.
 fn timers(version: &str) -> String {
     format!("/apis/example.com/{version}/namespaces/default/timers")
 }

@@ -1,6 +1,6 @@
-//! The next write for a volume: its phase, and what becomes of it when its claim is gone.
+//! The next write for a volume: its phase, and its reclamation after its claim is deleted.
 //!
-//! A pure function of the volume and its claim, with the texts and reasons of
+//! A pure function of the volume and its claim, with the messages and reasons of
 //! kube-controller-manager's binder.
 
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
@@ -20,9 +20,9 @@ pub enum Step {
     WakeClaim,
     /// Set the phase, with a message about a failure.
     Phase(&'static str, String),
-    /// Remove the reference to the claim, as the controller made it.
+    /// Remove the reference to the claim, which the controller wrote.
     RemoveReference,
-    /// Keep the reservation for a claim, and forget the claim's UID.
+    /// Keep the reservation for a claim, and remove the claim's UID.
     KeepReservation,
 }
 
@@ -48,7 +48,7 @@ pub fn plan(volume: &PersistentVolume, claim: Option<&PersistentVolumeClaim>) ->
     }
 }
 
-/// The claim does not name the volume yet.
+/// Plans a volume that its claim does not name yet.
 fn plan_unfinished(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> Plan<Step> {
     let mode = |mode: Option<&String>| mode.map_or("Filesystem", String::as_str).to_owned();
     let of_volume = mode(volume.spec.as_ref().and_then(|spec| spec.volume_mode.as_ref()));
@@ -63,11 +63,12 @@ fn plan_unfinished(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> 
     Plan { step: Step::Wait, note: Some(Note::warning("VolumeMismatch", message)) }
 }
 
-/// The claim has another volume.
+/// Plans a volume whose claim has another volume.
 fn plan_forsaken(volume: &PersistentVolume) -> Plan<Step> {
     let is_provisioned = volume_annotation(volume, PROVISIONED_BY).is_some();
     if is_provisioned && policy(volume) == "Delete" {
-        // It was made for this claim, which was bound to another volume in the meantime.
+        // The volume was provisioned for this claim, which was bound to another volume in the
+        // meantime.
         return release(volume);
     }
     match volume_annotation(volume, BOUND_BY_CONTROLLER) {
@@ -76,7 +77,7 @@ fn plan_forsaken(volume: &PersistentVolume) -> Plan<Step> {
     }
 }
 
-/// The claim of a volume is gone: releases the volume, then reclaims it.
+/// Plans a volume whose claim was deleted: releases the volume, then reclaims it.
 fn release(volume: &PersistentVolume) -> Plan<Step> {
     match volume_phase(volume) {
         "Released" | "Failed" => reclaim(volume),
@@ -84,11 +85,11 @@ fn release(volume: &PersistentVolume) -> Plan<Step> {
     }
 }
 
-/// Carries out the reclaim policy of a volume whose claim is gone.
+/// Executes the reclaim policy of a volume whose claim was deleted.
 fn reclaim(volume: &PersistentVolume) -> Plan<Step> {
     let (reason, message) = match policy(volume) {
         "Retain" => return Step::Wait.into(),
-        // The provisioner deletes what it has created.
+        // The provisioner deletes its own volumes.
         "Delete" if volume_annotation(volume, PROVISIONED_BY).is_some() => return Step::Wait.into(),
         "Delete" => {
             let name = volume.name_any();
@@ -170,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn a_volume_is_released_when_its_claim_is_gone_or_was_created_again() {
+    fn a_volume_is_released_when_its_claim_is_deleted_or_recreated() {
         let bound = bound_to("uid-of-c", "Bound", json!({}));
         assert_eq!(step(&bound, None), Step::Phase("Released", String::new()));
         let again = claim(json!({"metadata": {"uid": "another"}}));
@@ -197,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn a_volume_whose_claim_has_another_volume_is_free_again() {
+    fn a_volume_whose_claim_has_another_volume_is_available_again() {
         let elsewhere = claim(json!({"spec": {"volumeName": "other"}}));
         let by_user = bound_to("uid-of-c", "Available", json!({}));
         assert_eq!(step(&by_user, Some(&elsewhere)), Step::KeepReservation);

@@ -14,13 +14,21 @@ const ACCOUNTS_BYTES_MAX: u64 = 4 << 20;
 /// Search path of programs if neither the image nor the pod sets one.
 const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// The command line of a container: Kubernetes' rules for `command`, `args` and the image.
+/// What an interactive container runs on the host's own files, as images of distributions declare.
+const SHELL: &str = "sh";
+
+/// The command line of a container: Kubernetes' rules for `command`, `args` and the image. The
+/// host's files declare nothing, so an interactive container (`kubectl debug -it`) gets a shell.
 pub(super) fn argv(config: &ContainerConfig) -> Vec<String> {
     if !config.command.is_empty() {
         return config.command.iter().chain(&config.args).cloned().collect();
     }
     let args = if config.args.is_empty() { &config.image.cmd } else { &config.args };
-    config.image.entrypoint.iter().chain(args).cloned().collect()
+    let command: Vec<String> = config.image.entrypoint.iter().chain(args).cloned().collect();
+    if command.is_empty() && config.stdin && config.image.root.is_none() {
+        return vec![SHELL.to_owned()];
+    }
+    command
 }
 
 /// Resolves how the program runs. `/` is the container's root.
@@ -217,5 +225,15 @@ mod tests {
         check("", "a b", "entry a b");
         check("c", "", "c");
         check("c", "a", "c a");
+    }
+
+    #[test]
+    fn an_interactive_container_on_the_hosts_files_gets_a_shell() {
+        let mut config = config();
+        assert_eq!(argv(&config), Vec::<String>::new());
+        config.stdin = true;
+        assert_eq!(argv(&config), ["sh"]);
+        config.image.root = Some(berth_pod_runtime::ImageRoot::Folder { path: "/images/x".into() });
+        assert_eq!(argv(&config), Vec::<String>::new());
     }
 }

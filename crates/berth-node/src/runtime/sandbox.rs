@@ -9,7 +9,7 @@ use std::time::Duration;
 use berth_pod_runtime::{PodUid, Result, RuntimeError, SandboxConfig};
 
 use super::pod::Pod;
-use super::supervisor::{Connection, is_alive, spawn};
+use super::supervisor::{self, Connection, is_alive, spawn};
 use super::{Node, blocking, etc, leftovers, tree};
 use crate::folder::{NodeFolder, PodFolder};
 use crate::isolation;
@@ -62,8 +62,12 @@ impl Node {
             Err(error) => return Err(error),
         };
         pod.follow(child).await;
-        self.connect(&pod).await?;
-        Ok(pod)
+        let connected = self.connect(&pod).await;
+        if connected.is_err() {
+            // No container may start without the network. The next attempt begins afresh.
+            pod.set_unready();
+        }
+        connected.map(|()| pod)
     }
 
     /// One operation on the sandbox of a pod at a time.
@@ -94,6 +98,7 @@ impl Node {
             config: config.clone(),
             created_at: now(),
             ips,
+            shared_network: self.options.network.as_ref().is_some_and(|network| network.is_shared()),
             level: self.found.isolation.level,
             group: self.found.hierarchies.as_ref().map(|hierarchies| hierarchies.pod(&config.uid.0)),
             init: isolation::init_command(&self.options),
@@ -104,10 +109,22 @@ impl Node {
         }
     }
 
+    /// Follows the supervisor of a pod that a former process started. That process may have ended
+    /// before it had connected the pod to the network.
+    pub(super) async fn resume(&self, pod: &Arc<Pod>) {
+        pod.follow(None).await;
+        if pod.state().containers.is_empty()
+            && let Err(error) = self.connect(pod).await
+        {
+            tracing::warn!(pod = %pod.uid(), %error, "cannot connect a pod to the network: it is started again");
+            pod.set_unready();
+        }
+    }
+
     /// Connects the pod's network namespace to the pod network.
     async fn connect(&self, pod: &Pod) -> Result<()> {
         let config = &pod.launch.config;
-        if config.host_network || self.found.isolation.level == Level::Plain {
+        if !pod.launch.has_network_namespace() || self.found.isolation.level == Level::Plain {
             return Ok(());
         }
         let Some(network) = &self.options.network else { return Ok(()) };
@@ -154,15 +171,19 @@ impl Node {
         }
         let operation = self.operation(uid);
         let _operation = operation.lock().await;
-        self.pods.lock().remove(uid);
+        let was_known = self.pods.lock().remove(uid).is_some();
         let (node, removed) = (self.folder.clone(), uid.clone());
         blocking(move || {
+            // A supervisor that a former process started late must not serve a removed folder.
+            let _lock = supervisor::lock(&folder)?;
             discard(&node, &folder, &removed);
             Ok(())
         })
         .await?;
         self.operations.lock().remove(uid);
-        self.changes.notify(uid);
+        if was_known {
+            self.changes.notify(uid);
+        }
         Ok(())
     }
 }
@@ -210,22 +231,25 @@ pub(super) fn discard(node: &NodeFolder, folder: &PodFolder, uid: &PodUid) {
             continue;
         }
         match std::fs::rename(folder.path(), &target) {
-            Ok(()) => break,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => break,
+            Ok(()) => return empty(&target),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return,
             Err(error) => {
                 tracing::error!(folder = %folder.path().display(), %error, "cannot remove the folder of a pod");
                 return;
             }
         }
     }
-    empty_trash(&trash);
 }
 
-/// Removes what is in the trash.
+/// Removes what a former process left in the trash.
 pub(super) fn empty_trash(trash: &Path) {
     for entry in std::fs::read_dir(trash).into_iter().flatten().flatten() {
-        if let Err(error) = tree::remove(&entry.path()) {
-            tracing::warn!(folder = %entry.path().display(), %error, "cannot remove the folder of a former pod yet");
-        }
+        empty(&entry.path());
+    }
+}
+
+fn empty(folder: &Path) {
+    if let Err(error) = tree::remove(folder) {
+        tracing::warn!(folder = %folder.display(), %error, "cannot remove the folder of a former pod yet");
     }
 }

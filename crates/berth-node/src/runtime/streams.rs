@@ -3,6 +3,7 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::time::Duration;
 
 use berth_pod_runtime::{
     ContainerId, Duplex, ExecOutput, ExitStatus, Input, Output, Result, RuntimeError, StreamIo, TerminalSize,
@@ -25,6 +26,10 @@ const CHUNK_BYTES: usize = 64 << 10;
 
 /// Maximum output of a command that is run for its output, as kubelets have it.
 const OUTPUT_BYTES_MAX: usize = 10 << 10;
+
+/// Time in which a client's last input reaches a program that has closed its side of a forwarded
+/// connection, as container runtimes have it.
+const LAST_INPUT: Duration = Duration::from_secs(1);
 
 fn internal(error: impl std::fmt::Display) -> RuntimeError {
     RuntimeError::Internal(error.to_string())
@@ -334,11 +339,34 @@ async fn copy_until_end(from: &mut (impl AsyncRead + Unpin), to: &mut Output) ->
 }
 
 /// Connects a client's stream to a port of the pod, until both directions have ended.
-pub(super) async fn port_forward(folder: PodFolder, port: u16, mut stream: Box<dyn Duplex>) -> Result<()> {
+pub(super) async fn port_forward(folder: PodFolder, port: u16, stream: Box<dyn Duplex>) -> Result<()> {
     let connection = Connection::open(&folder, &Request::Connect { port }, &[]).await?;
     let socket = begin(&folder, &connection).await?.ok_or_else(|| internal("the supervisor sent no socket"))?;
     let socket = std::net::TcpStream::from(socket);
     socket.set_nonblocking(true).map_err(internal)?;
-    let mut socket = TcpStream::from_std(socket).map_err(internal)?;
-    tokio::io::copy_bidirectional(&mut stream, &mut socket).await.map(drop).map_err(internal)
+    join(stream, TcpStream::from_std(socket).map_err(internal)?).await.map_err(internal)
+}
+
+/// Copies both ways until the pod's program has closed the connection. The client may close its
+/// side before. Some clients (the Python client's) close theirs only when the whole session ends.
+async fn join(client: Box<dyn Duplex>, pod: TcpStream) -> std::io::Result<()> {
+    let (mut from_client, mut to_client) = tokio::io::split(client);
+    let (mut from_pod, mut to_pod) = pod.into_split();
+    let sending = async {
+        // A program that reads no more may still write.
+        let _ = tokio::io::copy(&mut from_client, &mut to_pod).await;
+        let _ = to_pod.shutdown().await;
+    };
+    let receiving = async {
+        tokio::io::copy(&mut from_pod, &mut to_client).await?;
+        to_client.shutdown().await
+    };
+    tokio::pin!(sending, receiving);
+    tokio::select! {
+        () = &mut sending => receiving.await,
+        received = &mut receiving => {
+            let _ = tokio::time::timeout(LAST_INPUT, sending).await;
+            received
+        }
+    }
 }

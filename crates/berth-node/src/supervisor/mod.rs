@@ -11,6 +11,7 @@
 mod container;
 mod exec;
 mod kill;
+mod limits;
 mod output;
 mod pod;
 mod serve;
@@ -48,6 +49,7 @@ const LOCK_PAUSE: std::time::Duration = std::time::Duration::from_millis(10);
 
 /// Serves the pod of a folder until the pod is stopped.
 pub fn main(folder: &Path) -> ExitCode {
+    close_inherited();
     match run(folder) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -56,6 +58,18 @@ pub fn main(folder: &Path) -> ExitCode {
             eprintln!("{} supervisor of {}: {error}", now(), folder.display());
             ExitCode::FAILURE
         }
+    }
+}
+
+/// Closes all descriptors but the standard streams: what the process that started Berth left open
+/// must neither stay open for as long as the pod runs, nor reach its containers.
+fn close_inherited() {
+    let Ok(entries) = std::fs::read_dir("/proc/self/fd") else { return };
+    let numbers = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    // Collected first, so that the folder is closed before its number could be reused.
+    let inherited: Vec<i32> = numbers.filter(|number| *number > 2).collect();
+    for number in inherited {
+        let _ = nix::unistd::close(number);
     }
 }
 
@@ -71,6 +85,9 @@ fn run(folder: &Path) -> Result<(), String> {
     let lock = std::fs::File::options().create(true).append(true).open(folder.lock());
     let lock = lock.map_err(|error| failed("lock", &error))?;
     take_lock(&lock)?;
+    if !is_at(&lock, &folder.lock()) {
+        return Err("the pod was removed".to_owned());
+    }
     let init = setup::prepare(&folder, &launch)?;
     let mut journal = Journal::open(&folder.journal()).map_err(|error| failed("journal", &error))?;
     let records = crate::journal::read(&folder.journal()).map_err(|error| failed("journal", &error))?;
@@ -99,6 +116,13 @@ fn take_lock(lock: &std::fs::File) -> Result<(), String> {
     Err("another supervisor serves the pod".to_owned())
 }
 
+/// True if a path still names an open file.
+fn is_at(file: &std::fs::File, path: &Path) -> bool {
+    let id = |found: rustix::fs::Stat| (found.st_dev, found.st_ino);
+    let (Ok(open), Ok(found)) = (rustix::fs::fstat(file), rustix::fs::stat(path)) else { return false };
+    id(open) == id(found)
+}
+
 async fn serve(pod: Rc<pod::Pod>) -> Result<(), String> {
     let _ = std::fs::remove_file(SOCKET);
     // Relative: a path of a socket is limited to 107 bytes.
@@ -107,7 +131,8 @@ async fn serve(pod: Rc<pod::Pod>) -> Result<(), String> {
     let mut terminate = signal(SignalKind::terminate()).map_err(|error| format!("signals: {error}"))?;
     tokio::task::spawn_local(spawn::reap(pod.clone(), children));
     tokio::task::spawn_local(kill::watch_memory(pod.clone()));
-    println!("{READY}");
+    // The process that started this one may have been killed meanwhile.
+    let _ = writeln!(std::io::stdout(), "{READY}");
     let null = std::fs::File::options().write(true).open("/dev/null").map_err(|error| format!("/dev/null: {error}"))?;
     rustix::stdio::dup2_stdout(null.as_fd()).map_err(|error| format!("/dev/null: {error}"))?;
     loop {

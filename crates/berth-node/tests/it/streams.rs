@@ -258,6 +258,29 @@ async fn a_port_of_a_pod_is_forwarded() {
 }
 
 #[tokio::test]
+async fn a_forwarded_connection_ends_when_the_program_closes_it() {
+    if !std::path::Path::new("/usr/bin/python3").exists() {
+        return berth_testing::skip("python3 is not installed");
+    }
+    let Some(node) = Node::open(Level::Plain).await else { return };
+    let pod = node.sandbox().await;
+    let script = "import socket; s = socket.create_server(('127.0.0.1', 0)); \
+                  print(s.getsockname()[1], flush=True); c = s.accept()[0]; c.recv(1); c.sendall(b'bye'); c.close()\n\
+                  while True: s.accept()";
+    let server = node.start_with(&pod, "", |config| config.command = words(&["/usr/bin/python3", "-c", script]));
+    let id = server.await.unwrap().id;
+    let port: u16 = eventually(|| async { node.log(&id).await.trim().parse().ok() }).await;
+    let (server, mut client) = duplex(64 << 10);
+    let stream: Box<dyn Duplex> = Box::new(server);
+    let task = tokio::spawn(node.runtime.port_forward(pod, port, stream));
+    client.write_all(b"x").await.unwrap();
+    assert_eq!(text(&mut client).await, "bye");
+    // The client has not closed its side.
+    tokio::time::timeout(PATIENCE, task).await.unwrap().unwrap().unwrap();
+    drop(client);
+}
+
+#[tokio::test]
 async fn a_port_of_the_host_is_not_reachable_through_a_pod() {
     let Some(node) = Node::open(Level::Full).await else { return };
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();

@@ -18,7 +18,7 @@ use serde_json::json;
 use crate::cluster::{Cluster, file};
 
 /// An installed program. Skips the running test if it is missing.
-fn installed(path: &str) -> Option<PathBuf> {
+pub fn installed(path: &str) -> Option<PathBuf> {
     let path = Path::new(&file("target/clients")).join(path);
     if path.exists() {
         return Some(path);
@@ -27,7 +27,8 @@ fn installed(path: &str) -> Option<PathBuf> {
     None
 }
 
-fn succeeds(command: &mut Command) {
+/// Runs a program, which must print `ok` last.
+pub fn succeeds(command: &mut Command) {
     let output = command.output().expect("the program runs");
     let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success() && out.trim().ends_with("ok"), "{command:?}\n{out}\n{err}");
@@ -59,13 +60,15 @@ fn the_go_clients_work() {
     }
 }
 
-async fn client(cluster: &Cluster) -> Client {
+/// The client of a cluster's administrator.
+pub async fn client(cluster: &Cluster) -> Client {
     let file = Kubeconfig::read_from(&cluster.kubeconfig).expect("a kubeconfig");
     let config = Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await.expect("a configuration");
     Client::try_from(config).expect("a client")
 }
 
-/// kube-rs over the wire: a reflector with streaming lists and one with pages, and a `Controller` that owns objects.
+/// kube-rs over the wire: a reflector with streaming lists and one with pages, and a `Controller`
+/// that owns objects.
 #[tokio::test(flavor = "multi_thread")]
 async fn kube_runtime_works() {
     let cluster = Cluster::ephemeral(&[]);

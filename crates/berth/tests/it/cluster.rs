@@ -1,5 +1,6 @@
 //! A `berth up` process, and kubectl against it.
 
+use std::ffi::OsString;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -14,7 +15,7 @@ pub struct Cluster {
     pub kubeconfig: PathBuf,
     /// The options that give another process the same clock; `None` for the system's clock.
     pub time: Vec<String>,
-    /// Keeps the cluster's folder until the process has ended.
+    /// Keeps the cluster's folder while the process runs.
     _home: tempfile::TempDir,
 }
 
@@ -70,16 +71,14 @@ impl Cluster {
 
     /// Runs kubectl.
     pub fn kubectl(&self, arguments: &[&str]) -> Output {
-        Command::new("kubectl")
-            .arg("--kubeconfig")
-            .arg(&self.kubeconfig)
-            // A discovery cache of its own: none of another cluster is read, and none is left
-            // behind.
-            .arg("--cache-dir")
-            .arg(self.kubeconfig.with_file_name("cache"))
-            .args(arguments)
-            .output()
-            .expect("kubectl runs")
+        Command::new("kubectl").args(self.kubectl_options()).args(arguments).output().expect("kubectl runs")
+    }
+
+    /// Options of kubectl that select this cluster.
+    pub fn kubectl_options(&self) -> Vec<OsString> {
+        // A discovery cache of its own: none of another cluster is read, and none is left behind.
+        let cache = self.kubeconfig.with_file_name("cache");
+        vec!["--kubeconfig".into(), self.kubeconfig.clone().into(), "--cache-dir".into(), cache.into()]
     }
 
     /// Runs kubectl, which must succeed. Returns its output.
@@ -157,7 +156,7 @@ impl Cluster {
         self.process.wait().expect("the process can be waited for");
     }
 
-    /// Sends SIGINT. The process must end by itself with success.
+    /// Sends SIGINT. The process must end with success.
     pub fn interrupt(mut self) {
         let pid = self.process.id().to_string();
         let sent = Command::new("kill").args(["-INT", &pid]).status().expect("kill runs");
@@ -175,7 +174,7 @@ impl Drop for Cluster {
     }
 }
 
-/// Lets real time pass: the process under test runs on real time.
+/// Lets real time pass: the tested process uses real time.
 #[expect(clippy::disallowed_methods, reason = "another process is waited for")]
 pub fn pause(duration: Duration) {
     std::thread::sleep(duration);

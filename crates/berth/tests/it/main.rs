@@ -3,9 +3,11 @@
 
 mod bench;
 mod chart;
+mod client_streams;
 mod clients;
 mod cluster;
 mod damage;
+mod devices;
 mod disk;
 mod history;
 mod image;
@@ -15,8 +17,12 @@ mod kubectl;
 mod outage;
 mod process;
 mod processes;
+mod programs;
 mod refarch;
 mod restart;
 mod rights;
 mod scenarios;
+mod streams;
+mod terminal;
 mod training;
+mod usage;

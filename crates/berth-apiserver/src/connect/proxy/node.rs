@@ -10,14 +10,17 @@ use http::{HeaderMap, HeaderValue, Method, Response, header};
 use serde_json::{Value, json};
 
 use super::super::Wire;
+use super::resource_metrics;
 use super::target::Backend;
 use crate::rest::{self, Call};
 use crate::{Body, RequestInfo};
 
 /// The port of kubelets.
 const KUBELET_PORT: &str = "10250";
+/// The media type of Prometheus' text format.
+const METRICS_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 /// The paths that are answered.
-const PATHS: &str = "/containerLogs/NAMESPACE/POD/CONTAINER, /healthz, /pods and /stats/summary";
+const PATHS: &str = "/containerLogs/NAMESPACE/POD/CONTAINER, /healthz, /metrics/resource, /pods and /stats/summary";
 
 /// Answers a request to a node's kubelet.
 pub(super) async fn handle(
@@ -40,13 +43,12 @@ pub(super) async fn handle(
     match *path.trim_matches('/').split('/').collect::<Vec<_>>() {
         ["healthz"] => Ok(Response::new(Body::from("ok"))),
         ["pods"] | ["runningpods"] => Ok(json_response(&pods_of(call, &backend.name))),
-        ["stats", "summary"] => match super::super::pod_streams(call)?.node_summary(&node).await {
-            Some(summary) => Ok(json_response(&summary)),
-            None => Err(Status::service_unavailable(format!(
-                "node {} has no statistics: its pods are simulated",
-                backend.name
-            ))),
-        },
+        ["stats", "summary"] => Ok(json_response(&summary(call, &node).await?)),
+        ["metrics", "resource"] => {
+            let mut response = Response::new(Body::from(resource_metrics::text(&summary(call, &node).await?)));
+            response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(METRICS_TYPE));
+            Ok(response)
+        }
         ["containerLogs", namespace, pod, container] => {
             let lines = container_logs(call, &backend.name, namespace, pod, container, wire.query);
             lines.await
@@ -56,6 +58,14 @@ pub(super) async fn handle(
             backend.name
         ))),
     }
+}
+
+/// The use of resources on a node.
+async fn summary(call: &Call, node: &Arc<Value>) -> Result<Value, Status> {
+    let summary = super::super::pod_streams(call)?.node_summary(node).await;
+    summary.ok_or_else(|| {
+        Status::service_unavailable(format!("node {} has no statistics: its pods are simulated", meta::name(node)))
+    })
 }
 
 fn json_response(value: &Value) -> Response<Body> {

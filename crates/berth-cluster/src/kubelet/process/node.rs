@@ -4,11 +4,12 @@ use std::sync::Arc;
 
 use berth_pod_runtime::{Devices, PodRuntime};
 use berth_runtime::{Cache, Clock, ObjectKey, Recorder};
-use k8s_openapi::api::core::v1::{Node as NodeObject, Pod};
+use k8s_openapi::api::core::v1::{Node as NodeObject, Pod, PodStatus};
+use tokio::sync::Mutex;
 
 use crate::kubelet::lifecycle::Notice;
 use crate::kubelet::options::KubeletOptions;
-use crate::kubelet::resolve::{Amounts, Objects};
+use crate::kubelet::resolve::{Amounts, Context, Objects};
 use crate::kubelet::write::Writer;
 
 /// A node with its runtime, and access to the API.
@@ -27,6 +28,8 @@ pub struct Node {
     pub objects: Objects,
     /// Nodes.
     pub nodes: Cache<NodeObject>,
+    /// Held while the node grants a resize, until the cache shows the grant.
+    pub resizes: Mutex<()>,
     /// Records events.
     pub recorder: Recorder,
     /// The time.
@@ -40,8 +43,13 @@ impl Node {
         node.and_then(|node| node.status.as_ref()?.allocatable.clone()).unwrap_or_default()
     }
 
+    /// What the values of a pod depend on.
+    pub fn context<'a>(&'a self, pod: &'a Pod, status: &'a PodStatus, allocatable: &'a Amounts) -> Context<'a> {
+        Context { pod, status, objects: &self.objects, allocatable, services: self.options.services.as_ref() }
+    }
+
     /// Records an event about a pod.
     pub fn record(&self, pod: &Pod, event: &Notice) {
-        self.recorder.event(pod, event.kind, event.reason, &event.message);
+        self.recorder.event_about(event.regarding(pod), event.kind, event.reason, &event.message);
     }
 }

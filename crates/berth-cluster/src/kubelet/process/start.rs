@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use berth_pod_runtime::{ContainerStatus, Device, Image, PodState, PodUid, RuntimeError, SandboxConfig, Volume};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::authentication::v1::{BoundObjectReference, TokenRequest, TokenRequestSpec};
-use k8s_openapi::api::core::v1::{Pod, PodIP, PodStatus, ServiceAccount};
+use k8s_openapi::api::core::v1::{Pod, PodIP, PodStatus, ResourceRequirements, ServiceAccount};
 use kube::api::PostParams;
 use kube::{Api, ResourceExt};
 
@@ -15,7 +15,7 @@ use super::memory::{Obstacle, Token};
 use super::node::Node;
 use crate::kubelet::lifecycle::{Member, Notice, Start};
 use crate::kubelet::resolve::{
-    Context, TokenSource, config, image_request, pull_secrets, sandbox, token_sources, volumes, wanted_devices,
+    TokenSource, config, image_request, pull_secrets, sandbox, token_sources, volumes, wanted_devices,
 };
 
 /// Reason of a container that its runtime could not create.
@@ -54,6 +54,10 @@ pub struct StartResult {
     pub tokens: BTreeMap<TokenSource, Token>,
     /// The image, if it is available.
     pub image: Option<Image>,
+    /// Time that the pull of the image took; `None` if it was present.
+    pub pull_time: Option<SignedDuration>,
+    /// The resources of the container.
+    pub resources: ResourceRequirements,
 }
 
 /// How a start ended.
@@ -78,28 +82,31 @@ impl StartJob {
     pub async fn run(mut self) -> StartResult {
         let mut made = None;
         let mut image = None;
-        let outcome = match self.start(&mut made, &mut image).await {
+        let mut pull_time = None;
+        let outcome = match self.start(&mut made, &mut image, &mut pull_time).await {
             Ok(started) => StartOutcome::Started(started),
             Err(outcome) => outcome,
         };
-        StartResult { start: self.start, outcome, volumes: made, tokens: self.tokens, image }
+        let resources = self.member.spec.resources.clone().unwrap_or_default();
+        StartResult { start: self.start, outcome, volumes: made, tokens: self.tokens, image, pull_time, resources }
     }
 
     async fn start(
         &mut self,
         made: &mut Option<BTreeMap<String, Volume>>,
         image: &mut Option<Image>,
+        pull_time: &mut Option<SignedDuration>,
     ) -> Result<ContainerStatus, StartOutcome> {
         let sandbox = self.sandbox(made).await?;
         set_addresses(&self.pod, &mut self.status, &sandbox.ips);
-        let found = self.image().await.map_err(StartOutcome::Blocked)?;
+        let found = self.image(pull_time).await.map_err(StartOutcome::Blocked)?;
         *image = Some(found.clone());
         let devices = self.devices().map_err(StartOutcome::Blocked)?;
         let allocatable = self.node.allocatable();
-        let context =
-            Context { pod: &self.pod, status: &self.status, objects: &self.node.objects, allocatable: &allocatable };
+        let context = self.node.context(&self.pod, &self.status, &allocatable);
         let config = config(&context, &self.member, self.start.attempt, found, devices);
-        let config = config.map_err(|error| StartOutcome::Blocked(Obstacle::Configuration(error)))?;
+        let mut config = config.map_err(|error| StartOutcome::Blocked(Obstacle::Configuration(error)))?;
+        add_variables(&mut config.env, self.node.devices.environment(&config.devices));
         self.is_in_runtime.store(true, Ordering::Relaxed);
         let result = self.node.runtime.start_container(&config).await;
         self.is_in_runtime.store(false, Ordering::Relaxed);
@@ -144,20 +151,27 @@ impl StartJob {
         let tokens = request_tokens(&self.node, &self.pod, &mut self.tokens).await;
         tokens.map_err(|error| held("FailedMount", error))?;
         let allocatable = self.node.allocatable();
-        let context =
-            Context { pod: &self.pod, status: &self.status, objects: &self.node.objects, allocatable: &allocatable };
+        let context = self.node.context(&self.pod, &self.status, &allocatable);
         let volumes = volumes(&context, &texts(&self.tokens)).map_err(|error| held("FailedMount", error))?;
         sandbox(&self.pod, &self.node.name, &self.node.options, volumes)
             .map_err(|error| held("FailedCreatePodSandBox", error))
     }
 
-    async fn image(&self) -> Result<Image, Obstacle> {
+    async fn image(&self, pull_time: &mut Option<SignedDuration>) -> Result<Image, Obstacle> {
         let allocatable = Default::default();
-        let context =
-            Context { pod: &self.pod, status: &self.status, objects: &self.node.objects, allocatable: &allocatable };
+        let context = self.node.context(&self.pod, &self.status, &allocatable);
         let (credentials, missing) = pull_secrets(&context);
         let request = image_request(&self.member.spec, credentials);
+        let started = self.node.clock.now();
+        let is_pulled = self.node.runtime.needs_pull(&request).await;
+        if is_pulled {
+            let message = format!("Pulling image {:?}", request.reference);
+            self.node.record(&self.pod, &Notice::normal("Pulling", message).about(&self.member.spec.name));
+        }
         let result = self.node.runtime.ensure_image(&request).await;
+        if is_pulled && result.is_ok() {
+            *pull_time = Some(self.node.clock.now().duration_since(started));
+        }
         if result.is_err() {
             for name in missing {
                 let message = format!("Unable to retrieve image pull secret {name}; the image may not be accessible");
@@ -191,6 +205,13 @@ impl StartJob {
         }
         Ok(devices)
     }
+}
+
+/// Adds variables that the container does not set itself.
+fn add_variables(env: &mut Vec<(String, String)>, variables: Vec<(String, String)>) {
+    let missing: Vec<_> =
+        variables.into_iter().filter(|(name, _)| env.iter().all(|(known, _)| known != name)).collect();
+    env.extend(missing);
 }
 
 fn held(reason: &'static str, message: String) -> StartOutcome {

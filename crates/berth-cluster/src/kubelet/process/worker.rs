@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use berth_pod_runtime::{ContainerKind, ContainerState, PodState, PodUid};
-use berth_runtime::{Error, ObjectKey, brief};
+use berth_runtime::{Error, EventType, ObjectKey, brief};
 use futures::StreamExt as _;
 use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
@@ -14,16 +14,18 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{HostIP, Pod, PodStatus};
 use tokio::sync::Notify;
 
+use super::admission::Refusal;
 use super::memory::{Memory, Obstacle, Stopping};
 use super::node::Node;
 use super::probes::Kind;
+use super::resize::Resized;
 use super::runs::runs;
 use super::start::{StartJob, StartResult, set_addresses};
 use crate::kubelet::lifecycle::{
     Blocked, Decision, Ending, Facts, Health, Member, Run, Runs, blocked_events, decide, members, restart_delay,
 };
 use crate::kubelet::resize;
-use crate::kubelet::resolve::{Context, config, volumes};
+use crate::kubelet::resolve::{config, volumes};
 use crate::time::stamp;
 
 /// Delay before the first retry after an error; doubles up to [`RETRY_MAX`].
@@ -194,14 +196,19 @@ impl Worker {
     async fn finish(&mut self, pod: &Arc<Pod>, state: Option<Arc<PodState>>) -> Result<Next, Error> {
         self.jobs.clear();
         if !self.memory.is_stopped {
-            if state.is_some_and(|state| state.is_ready) {
+            // Also one that is not ready: a former process may have ended in the middle of this.
+            if state.is_some() {
                 self.node.runtime.stop_sandbox(&self.uid).await?;
             }
             self.node.devices.release(&self.uid);
             self.memory.is_stopped = true;
         }
         if pod.metadata.deletion_timestamp.is_some() {
-            self.node.runtime.remove_sandbox(&self.uid).await?;
+            // A removal announces a change, which leads here again.
+            if !self.memory.is_removed {
+                self.node.runtime.remove_sandbox(&self.uid).await?;
+                self.memory.is_removed = true;
+            }
             // With a grace period of 0 only finalizers hold the pod.
             if pod.metadata.deletion_grace_period_seconds != Some(0) {
                 self.node.writer.remove(pod).await?;
@@ -213,14 +220,24 @@ impl Worker {
     /// Takes the next step of a pod that has not ended.
     async fn advance(&mut self, pod: &Arc<Pod>, state: Option<Arc<PodState>>) -> Result<Next, Error> {
         let now = self.node.clock.now();
+        if pod.status.as_ref().is_none_or(|status| status.start_time.is_none())
+            && let Some(refusal) = self.refusal(pod)
+        {
+            return self.reject(pod, refusal, now).await;
+        }
         let runs = runs(pod, state.as_deref(), &self.memory.failed, now);
         let state = state.filter(|state| state.is_ready);
-        let base = self.base(pod, state.as_deref(), now);
+        let mut base = self.base(pod, state.as_deref(), now);
         self.forget(&runs);
+        let resized = match self.resize(pod, &mut base, &runs, now).await? {
+            Resized::Written => return Ok(Next::At(Some(now))),
+            Resized::At(due) => due,
+        };
         let ending = pod.metadata.deletion_timestamp.is_some().then_some(Ending::Deleted);
         let ending = ending.or_else(|| self.memory.ending.clone());
         self.lift(pod, &base, now);
         let (blocked, mut due) = self.blocked(now);
+        due.extend(resized);
         let health = self.health(pod, &runs, now);
         let hold = self.memory.hold.as_ref().filter(|hold| hold.until > now).map(|hold| hold.until);
         due.extend(hold);
@@ -235,6 +252,7 @@ impl Worker {
             blocked: &blocked,
             back_off: &|name, run| self.back_off(name, run),
             never_restart: false,
+            restarting: &self.memory.restarting,
             ending,
         });
         if decision.is_finished && self.is_in_runtime() {
@@ -262,6 +280,27 @@ impl Worker {
         Ok(Next::At(due.into_iter().min()))
     }
 
+    /// Why the node cannot run a pod that was bound to it.
+    fn refusal(&self, pod: &Pod) -> Option<Refusal> {
+        let node = &self.node;
+        let is_here = |other: &Arc<Pod>| other.spec.as_ref().and_then(|it| it.node_name.as_ref()) == Some(&node.name);
+        Refusal::of(pod, node.writer.pods.iter().filter(is_here))
+    }
+
+    /// Ends a pod that the node refuses. It has no containers.
+    async fn reject(&mut self, pod: &Arc<Pod>, refusal: Refusal, now: Timestamp) -> Result<Next, Error> {
+        let status = PodStatus {
+            phase: Some("Failed".to_owned()),
+            reason: Some(refusal.reason.to_owned()),
+            message: Some(refusal.message.clone()),
+            ..self.base(pod, None, now)
+        };
+        if self.node.writer.status(pod, &status).await? {
+            self.node.recorder.event(pod.as_ref(), EventType::Warning, refusal.reason, &refusal.message);
+        }
+        Ok(Next::At(now.checked_add(GONE_RETRY).ok()))
+    }
+
     /// The status with what the node adds to it.
     fn base(&self, pod: &Pod, state: Option<&PodState>, now: Timestamp) -> PodStatus {
         let mut base = pod.status.clone().unwrap_or_default();
@@ -273,7 +312,6 @@ impl Worker {
         if let Some(state) = state {
             set_addresses(pod, &mut base, &state.ips);
         }
-        resize::refuse(pod, &mut base, now);
         base
     }
 
@@ -285,13 +323,18 @@ impl Worker {
         self.memory.stopping.retain(|name, stopping| runs_now(name, stopping.attempt));
         self.memory.hooks.retain(|name, (attempt, _)| runs_now(name, *attempt));
         self.memory.probes.retain(|name, probes| runs_now(name, probes.attempt));
+        self.memory.resources.retain(|name, (attempt, _)| runs_now(name, *attempt));
+        // Kept until the next run, which starts without delay.
+        self.memory
+            .restarting
+            .retain(|name, attempt| runs.get(name).is_some_and(|runs| runs.latest.attempt == *attempt));
     }
 
     /// Removes obstacles that no longer exist: an object was created or changed.
     fn lift(&mut self, pod: &Arc<Pod>, status: &PodStatus, now: Timestamp) {
         let node = self.node.clone();
         let allocatable = node.allocatable();
-        let context = Context { pod, status, objects: &node.objects, allocatable: &allocatable };
+        let context = node.context(pod, status, &allocatable);
         for member in pod.spec.iter().flat_map(members) {
             let name = &member.spec.name;
             if matches!(self.memory.obstacles.get(name), Some(Obstacle::Configuration(_)))
@@ -321,6 +364,9 @@ impl Worker {
     /// Delay of the next restart of a container.
     fn back_off(&self, name: &str, run: &Run) -> SignedDuration {
         let Some(end) = run.end() else { return SignedDuration::ZERO };
+        if self.memory.restarting.get(name) == Some(&run.attempt) {
+            return SignedDuration::ZERO;
+        }
         if let Some(known) = self.memory.back_off.get(name) {
             return known.delay(end.finished);
         }
@@ -354,7 +400,12 @@ impl Worker {
         }
         let Some(start) = decision.starts.first() else { return };
         let member = pod.spec.iter().flat_map(members).find(|member| member.spec.name == start.name);
-        let Some(member) = member.map(Member::into_owned) else { return };
+        let Some(mut member) = member.map(Member::into_owned) else { return };
+        if resize::is_pending(pod)
+            && let Some(granted) = resize::in_force(pod, &start.name)
+        {
+            member.spec.to_mut().resources = Some(granted.clone());
+        }
         let pull_failures = match self.memory.obstacles.get(&start.name) {
             Some(Obstacle::Image { failures, .. }) => *failures,
             _ => 0,

@@ -1,0 +1,132 @@
+//! Programs from elsewhere that run over two pods of this machine by the manifests of `examples`:
+//! torchrun, JAX and Ray. `tests/programs/install` installs JAX and Ray; PyTorch is the system's.
+
+use std::path::{Path, PathBuf};
+
+use berth_testing::{has_kubectl, skip};
+
+use crate::cluster::{Cluster, file};
+
+/// Folder with a virtual environment per program, instead of `target/programs`.
+const FOLDER: &str = "BERTH_TEST_PROGRAMS";
+
+/// How long a program may take on a busy machine, in seconds.
+const PATIENCE: u64 = 300;
+
+/// True where pods have addresses of their own. Skips the running test where they have not.
+fn has_isolation() -> bool {
+    let is_root = rustix::process::geteuid().is_root();
+    if !is_root {
+        skip("full isolation needs root");
+    }
+    is_root && has_kubectl()
+}
+
+/// The virtual environment of a program that has this executable. Skips the running test if it is
+/// missing.
+fn installed(program: &str, executable: &str) -> Option<PathBuf> {
+    let folder = std::env::var_os(FOLDER).map_or_else(|| file("target/programs").into(), PathBuf::from);
+    let environment = folder.join(program);
+    if environment.join("bin").join(executable).exists() {
+        return Some(std::fs::canonicalize(environment).expect("it exists"));
+    }
+    skip(&format!("{} is missing; tests/programs/install makes it", environment.display()));
+    None
+}
+
+/// A cluster whose images with these names run on the files of this machine, with the programs of a
+/// virtual environment first. The file is the configuration.
+fn with_environment(image: &str, environment: &Path) -> (Cluster, tempfile::NamedTempFile) {
+    let configuration = serde_json::json!({
+        "apiVersion": "berth.dev/v1alpha1",
+        "kind": "ClusterConfiguration",
+        "metadata": {"name": "programs"},
+        "spec": {"images": {"mappings": [{
+            "image": image,
+            "files": "host",
+            "env": [format!("PATH={}/bin:/usr/local/bin:/usr/bin:/bin", environment.display())],
+        }]}},
+    });
+    let path = tempfile::Builder::new().suffix(".json").tempfile().expect("a temporary file");
+    std::fs::write(path.path(), configuration.to_string()).expect("written");
+    let name = path.path().display().to_string();
+    (Cluster::ephemeral(&["--runtime", "process", "--isolation", "full", "--config", &name]), path)
+}
+
+/// Applies an example, with the queue that it names.
+fn apply(cluster: &Cluster, example: &str) {
+    cluster.run(&["apply", "-f", &file("examples/training/queues.yaml"), "-f", &file(example)]);
+}
+
+/// Waits until both pods of an Indexed Job have succeeded. Returns the log of each.
+fn logs_of_completed_job(cluster: &Cluster, name: &str) -> [String; 2] {
+    let status = |cluster: &Cluster, field: &str| cluster.get(&["job", name])["status"][field].as_u64();
+    cluster.wait_until(&format!("job {name} to end"), PATIENCE, |cluster| {
+        status(cluster, "succeeded") == Some(2) || status(cluster, "failed").is_some()
+    });
+    let logs = ["0", "1"].map(|index| {
+        let selector = format!("job-name={name},batch.kubernetes.io/job-completion-index={index}");
+        cluster.run(&["logs", "-l", &selector, "--tail", "-1"])
+    });
+    assert_eq!(status(cluster, "succeeded"), Some(2), "{logs:?}");
+    let workloads = cluster.get(&["workloads"]);
+    let conditions = workloads["items"][0]["status"]["conditions"].as_array().expect("conditions");
+    assert!(conditions.iter().any(|it| it["type"] == "Admitted"), "{conditions:?}");
+    logs
+}
+
+#[test]
+fn torchrun_trains_over_two_pods() {
+    if !has_isolation() {
+        return;
+    }
+    if !["/usr/bin/torchrun", "/usr/local/bin/torchrun"].iter().any(|path| Path::new(path).exists()) {
+        return skip("torchrun is not installed (Debian: python3-torch)");
+    }
+    let cluster = Cluster::ephemeral(&["--runtime", "process", "--isolation", "full"]);
+    apply(&cluster, "examples/torchrun/job.yaml");
+    for (rank, log) in logs_of_completed_job(&cluster, "torchrun").iter().enumerate() {
+        // torchrun numbers the ranks as the pods arrive.
+        assert!(log.contains(&format!("on torchrun-{rank}, with ['torchrun-0', 'torchrun-1']")), "{log}");
+        assert!(log.contains("converged in torchrun-example"), "{log}");
+    }
+    cluster.interrupt();
+}
+
+#[test]
+fn jax_trains_over_two_pods() {
+    if !has_isolation() {
+        return;
+    }
+    let Some(environment) = installed("jax", "python3") else { return };
+    let (cluster, _configuration) = with_environment("jax/*", &environment);
+    apply(&cluster, "examples/jax/job.yaml");
+    for (rank, log) in logs_of_completed_job(&cluster, "jax").iter().enumerate() {
+        assert!(log.contains(&format!("process {rank} of 2: 2 devices")), "{log}");
+        assert!(log.contains("weights [2.0, -3.0, 0.5]") && log.contains("converged"), "{log}");
+    }
+    cluster.interrupt();
+}
+
+#[test]
+fn ray_runs_tasks_on_two_pods() {
+    if !has_isolation() {
+        return;
+    }
+    let Some(environment) = installed("ray", "ray") else { return };
+    let (cluster, _configuration) = with_environment("rayproject/*", &environment);
+    apply(&cluster, "examples/ray/cluster.yaml");
+    let is_ready = |pod: &str| {
+        let pod = cluster.get(&["pod", pod]);
+        let conditions = pod["status"]["conditions"].as_array();
+        conditions.into_iter().flatten().any(|it| it["type"] == "Ready" && it["status"] == "True")
+    };
+    cluster.wait_until("the cluster's pods to be ready", PATIENCE, |_| is_ready("ray-head") && is_ready("ray-worker"));
+    let submit = "ray job submit --address http://ray-head:8265 -- python3 /program/squares.py";
+    let submit: Vec<&str> = ["exec", "ray-head", "--"].into_iter().chain(submit.split(' ')).collect();
+    let output = cluster.run(&submit);
+    assert!(output.contains("tasks ran on ['ray-head', 'ray-worker']") && output.contains("succeeded"), "{output}");
+    // The group ends with its pods.
+    cluster.run(&["delete", "pods", "-l", "app=ray", "--timeout", "120s"]);
+    cluster.interrupt();
+}
