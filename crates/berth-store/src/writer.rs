@@ -615,7 +615,7 @@ mod tests {
         writer.fail_next();
         assert!(matches!(writer.create("/a/2"), Err(CommitError::Unavailable { .. })));
         let trouble = writer.shared.trouble().expect("trouble is reported");
-        assert!(!trouble.restart_helps && trouble.reason.contains("retried"), "{trouble:?}");
+        assert!(!trouble.restart_helps && trouble.reason.contains("retrying"), "{trouble:?}");
         let Err(CommitError::Unavailable { reason }) = writer.create("/a/2") else { panic!("the write succeeded") };
         assert_eq!(reason, trouble.reason);
         writer.retry_writing();

@@ -163,7 +163,7 @@ async fn a_mutated_object_must_match_the_type_of_its_kind() {
     assert!(message.ends_with("strict decoding error: unknown field \"colour\""), "{message}");
     let rejected = server.post(MAPS, map("c", json!({"kind": ""}))).await.expect(403);
     let message = rejected["message"].as_str().unwrap();
-    assert!(message.ends_with("kind must stay \"ConfigMap\", not become \"Secret\""), "{message}");
+    assert!(message.ends_with("kind must stay \"ConfigMap\", but was changed to \"Secret\""), "{message}");
 }
 
 #[tokio::test(start_paused = true)]

@@ -310,8 +310,8 @@ async fn an_object_changed_by_a_webhook_must_match_the_type_of_its_kind() {
     let stored = server.post(MAPS, map("field")).await.expect(201);
     assert_eq!((&stored["colour"], &stored["data"]), (&Value::Null, &json!({"a": "1"})));
     for (name, why) in [
-        ("kind", "apiVersion must stay \"v1\", not become \"v2\""),
-        ("text", "apiVersion must stay \"v1\", not become null"),
+        ("kind", "apiVersion must stay \"v1\", but was changed to \"v2\""),
+        ("text", "apiVersion must stay \"v1\", but was changed to null"),
     ] {
         let rejected = server.post(MAPS, map(name)).await.expect(500);
         assert!(rejected["message"].as_str().unwrap().ends_with(why), "{rejected}");
