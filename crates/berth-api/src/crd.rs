@@ -15,7 +15,8 @@ use crate::structural::Structural;
 use crate::{autoscaling, jobset, kueue, monitoring};
 
 /// All definitions, built once, as `CustomResourceDefinition`s of `apiextensions.k8s.io/v1`: those
-/// of Kueue, JobSet and ProvisioningRequest, and the open ones of monitoring.
+/// of Kueue, JobSet, ProvisioningRequest and NodePool, and those of [`monitoring`], which accept
+/// any spec.
 pub fn crds() -> &'static [Value] {
     static CRDS: OnceLock<Vec<Value>> = OnceLock::new();
     CRDS.get_or_init(|| {
@@ -61,7 +62,8 @@ impl Version {
         Self { selectable, ..self }
     }
 
-    /// Declares an empty `subresources`, as `controller-gen` does for such a kind without a status.
+    /// Declares `subresources: {}`. Kueue's own definition of WorkloadPriorityClass, a kind without
+    /// a status, contains it.
     fn empty_subresources(self) -> Self {
         Self { subresources: Some(json!({})), ..self }
     }

@@ -40,7 +40,7 @@ const SETTLED_MAX: Duration = Duration::from_secs(60);
 /// Options of `berth bench load`.
 #[derive(Args)]
 pub struct Options {
-    /// The generator file.
+    /// Generator file, in the format of the generator configurations of Kueue's scalability test.
     config: PathBuf,
     #[command(flatten)]
     target: TargetOptions,
@@ -48,7 +48,7 @@ pub struct Options {
     /// cost of waiting workloads, and how fast a deep queue drains.
     #[arg(long)]
     hold: bool,
-    /// Number of running pods to create beside the load, to measure their cost.
+    /// Number of running pods to create in addition to the load, to measure their cost.
     #[arg(long, value_name = "COUNT", default_value_t = 0)]
     pods: usize,
     /// With --hold: stop once all workloads wait. Measures memory and drains no queue.

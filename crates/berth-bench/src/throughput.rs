@@ -67,8 +67,8 @@ pub struct Options {
     #[arg(long, default_value_t = 200)]
     changes: usize,
     /// Number of calls of one user, first alone and then while another user floods the server with
-    /// all clients; 0 for none. Needs `--api processes`, because an embedded server does not let
-    /// the requests of one user wait for those of another.
+    /// all clients; 0 for none. Needs `--api processes`, because an embedded server does not queue
+    /// requests by user.
     #[arg(long, default_value_t = 1000)]
     tenant_calls: usize,
     /// Number of objects to list.
@@ -128,8 +128,8 @@ async fn run(options: &Options) -> anyhow::Result<ExitCode> {
     let (pages, found, listing) = list(&clients[0], options.page).await?;
 
     let expected = options.listed.max(made);
-    // Every namespace has a config map with the certificate of the authority, unless the server has
-    // no authority.
+    // Every namespace has a ConfigMap with the certificate of the server's certificate authority,
+    // unless the server has none.
     let lost = expected.saturating_sub(found);
     let report = json!({
         "api": format!("{:?}", options.api),

@@ -269,7 +269,7 @@ where
             if held::is_unsettled(&before.state) {
                 self.report_unsettled(&before.state, error);
             } else {
-                self.report_refused(&before.state, &format!("a change of this {}", J::kind(&())), error);
+                self.report_refused(&before.state, &format!("a change to this {}", J::kind(&())), error);
             }
         }
         Ok(result?)

@@ -117,7 +117,7 @@ impl Kinds {
         }
     }
 
-    /// Marks all requested kinds as absent whose definition is not in `shown`, a complete list.
+    /// Marks as absent all requested kinds whose definition is not in `shown`, a complete list.
     fn retain(&self, shown: &BTreeSet<String>) {
         let names: Vec<String> = self.lock().keys().filter(|name| !shown.contains(*name)).cloned().collect();
         for name in &names {

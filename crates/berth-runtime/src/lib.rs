@@ -3,7 +3,7 @@
 //! A [`Manager`] owns one [`Cache`] per watched kind and any number of controllers. A controller is
 //! a [`Reconciler`] with watches. Reconcilers are level-triggered: they get the key of an object,
 //! and no description of the change. A watch maps a [`Delta`] of a cached object to the keys that
-//! it may affect. Keys wait in an ordered due-queue. They are deduplicated, retried with
+//! it may affect. Keys wait in an ordered work queue. They are deduplicated, retried with
 //! exponential back-off, and never reconciled twice at once.
 //!
 //! Unlike kube-runtime's `Controller`, everything is ordered. With a paused tokio clock, the same

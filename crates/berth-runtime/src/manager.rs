@@ -467,7 +467,7 @@ impl ControllerBuilder<'_> {
         self
     }
 
-    /// Returns the due-queue, for timers and other triggers.
+    /// Returns the work queue, for timers and other triggers.
     pub fn queue(&self) -> Queue {
         self.queue.clone()
     }

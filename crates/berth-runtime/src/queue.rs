@@ -1,4 +1,4 @@
-//! The due-queue of one controller: which keys to reconcile, when, and in which order.
+//! The work queue of one controller: which keys to reconcile, when, and in which order.
 //!
 //! Keys are deduplicated, and the earliest due time counts. A key that is added during its
 //! reconcile waits until that ends, so a key is never reconciled twice at once. Namespaces take
@@ -22,7 +22,7 @@ const BACKOFF_BASE: Duration = Duration::from_millis(5);
 /// Maximum retry delay.
 const BACKOFF_MAX: Duration = Duration::from_secs(60);
 
-/// Handle to a controller's due-queue; clones share it.
+/// Handle to a controller's work queue; clones share it.
 #[derive(Clone)]
 pub struct Queue {
     inner: Arc<Inner>,

@@ -41,12 +41,12 @@ pub struct FrontOptions {
     /// Path of the kubeconfig. Default: kubeconfig in the data folder.
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
-    /// PEM file of further authorities of client certificates. The common name of a certificate is
-    /// the user's name, and its organizations are the user's groups.
+    /// PEM file with additional certificate authorities for client certificates. The common name of
+    /// a certificate is the user's name, and its organizations are the user's groups.
     #[arg(long, value_name = "FILE")]
     client_ca_file: Option<PathBuf>,
-    /// PEM serving certificate, followed by any intermediates. Default: a certificate of Berth's
-    /// own authority.
+    /// PEM serving certificate, followed by any intermediates. Default: a certificate issued by
+    /// Berth's own certificate authority.
     #[arg(long, value_name = "FILE", requires = "tls_private_key_file")]
     tls_cert_file: Option<PathBuf>,
     /// PEM private key of --tls-cert-file.

@@ -70,13 +70,13 @@ enum Command {
     Bench(berth_bench::Options),
     /// Print the CustomResourceDefinitions that Berth serves, as YAML for `kubectl apply -f -`.
     Crds,
-    /// Supervise the pod of a folder. The process runtime starts it.
+    /// Supervise the pod whose files are in a folder. The process runtime runs this command.
     #[command(hide = true, name = "pod-supervisor")]
     PodSupervisor {
         /// Folder of the pod.
         folder: std::path::PathBuf,
     },
-    /// Enter a container. A supervisor starts it.
+    /// Set up a container and run its program. The pod's supervisor runs this command.
     #[command(hide = true, name = "pod-init")]
     PodInit,
 }

@@ -42,9 +42,9 @@ pub struct NodeOptions {
     /// Isolation of pods that run as processes. Default: the highest level that works here.
     #[arg(long, value_enum)]
     isolation: Option<IsolationLevel>,
-    /// Files of images that no mapping matches and that are not imported: `host` for this machine's
-    /// own files, `pull` for the registry, `strict` to reject them. Default: images.otherwise of the
-    /// cluster configuration, else `host`.
+    /// Where to find the files of images that no mapping matches and that are not imported: `host`
+    /// uses this machine's own files, `pull` pulls the image from its registry, `strict` rejects
+    /// the image. Default: images.otherwise of the cluster configuration, else `host`.
     #[arg(long, value_name = "host|pull|strict")]
     images: Option<ImageFiles>,
     /// Maps images by a pattern of their names to an absolute folder, or to `host`, `pull` or

@@ -1,5 +1,5 @@
-//! The section `images` of a `ClusterConfiguration`: the files that container images run on in
-//! process pods.
+//! The section `images` of a `ClusterConfiguration`: the location of the files of each container
+//! image, for pods that run as processes.
 
 use std::path::PathBuf;
 
@@ -8,11 +8,11 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use super::Problem;
 use super::problem::join;
 
-/// The files that images run on, by image name. For pods that run as processes.
+/// The location of the files of each image, by image name. Applies to pods that run as processes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ImageConfiguration {
-    /// For images that no mapping matches and that are not imported.
+    /// Location of the files of images that no mapping matches and that are not imported.
     pub otherwise: ImageFiles,
     /// Mappings in order; the first that matches applies.
     #[serde(skip_serializing_if = "Vec::is_empty")]

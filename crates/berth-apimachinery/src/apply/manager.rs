@@ -204,7 +204,8 @@ impl FieldManager {
         };
         managed.cap_updates(self.updates_max);
         if self.packed.is_some() && !managed.managers.is_empty() {
-            // The stored texts belong to the sets that were read from the stored list.
+            // The texts of the stored entries can be reused only if the list was not replaced by
+            // one that the client sent.
             let known = entries.filter(|_| is_stored).unwrap_or_default();
             let list = packed::of_text(managed.encode_packed(&before, &known));
             meta::metadata_mut(new).insert("managedFields".to_owned(), list);
@@ -213,8 +214,9 @@ impl FieldManager {
         }
     }
 
-    /// A stored list (`entries` if it is packed) in which one update owns `more` than `before`. The
-    /// other managers' entries keep their text.
+    /// Adds the fields `more` to the entry of manager `own`, which owns `before` so far, and
+    /// returns the new list. `entries` are the entries of `stored` if that list is packed. The
+    /// entries of other managers are copied unchanged.
     fn with_more(
         &self,
         stored: &Value,
@@ -251,8 +253,9 @@ impl FieldManager {
         }
     }
 
-    /// The changes of an update, if all managers use the object's version, and the fields that it
-    /// adds, if all other managers keep theirs. Most updates of a controller are of this kind.
+    /// Returns the changes that an update makes, and the fields that it sets if it takes no field
+    /// from another manager. Returns `None` if this shortcut does not apply, for example if a
+    /// manager uses another version than the object. It applies to most updates by controllers.
     fn only_adds(
         &self,
         live: &Value,
@@ -437,7 +440,7 @@ impl FieldManager {
 
 /// Fields that updates of a kind never own: the identity of objects, and the containers at these
 /// paths. Such a container exists from creation and has no owner; its fields are owned as usual.
-/// Upstream compares with an object that has these containers.
+/// Upstream, a new object is compared with an empty object that already has these containers.
 pub fn never_owned(always_there: &[Vec<String>]) -> Arc<Set> {
     if always_there.is_empty() {
         return NEVER_OWNED.clone();

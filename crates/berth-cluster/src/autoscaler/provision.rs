@@ -116,7 +116,7 @@ fn wanted_labels(pod: &PodInfo) -> Result<BTreeMap<String, String>, String> {
                 ("NotIn" | "DoesNotExist", _) => {}
                 _ => {
                     return Err(format!(
-                        "no.scale.up.nap.pod: node affinity for {} names no value for a label",
+                        "no.scale.up.nap.pod: node affinity for {} does not give a value for the label",
                         requirement.key
                     ));
                 }

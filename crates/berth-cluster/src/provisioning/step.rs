@@ -272,7 +272,7 @@ fn after_provisioning(
     if let (Some(resize), Some(group)) = (resize, group) {
         let ends = after(provisioned, lives);
         if ends <= now {
-            let message = "The maximum run duration of the machines is over";
+            let message = "The maximum run duration of the machines has elapsed";
             let status = with(status, now, "CapacityRevoked", true, "MaxRunDurationExceeded", message);
             return Step::Write { status, order: None, withdraw: Some((group, resize)) };
         }

@@ -76,7 +76,7 @@ fn name_for(claim: &PersistentVolumeClaim) -> String {
 fn unsupported(claim: &PersistentVolumeClaim, is_folder: bool) -> Option<&'static str> {
     let spec = claim.spec.as_ref()?;
     if spec.selector.is_some() {
-        return Some("a claim with spec.selector gets no new volume; create a volume with these labels");
+        return Some("a claim with spec.selector gets no new volume; create a volume that the selector matches");
     }
     if !is_folder {
         return None;

@@ -142,8 +142,8 @@ impl Explain {
         Explain { scheduler, stores, decisions, readers: Readers::new(client) }
     }
 
-    /// The explanation of a Workload, or of the Workload of a job of this name. It only counts
-    /// workloads of namespaces in which the reader may not list workloads, and does not name them.
+    /// The explanation of a Workload, or of the Workload of a job of this name. Workloads in
+    /// namespaces where the reader may not list workloads are counted but not named.
     ///
     /// # Errors
     /// No Workload has the name, or several jobs have it.

@@ -24,8 +24,8 @@ fn key_of(workload: &Workload) -> String {
     format!("{}/{}", workload.namespace().unwrap_or_default(), workload.name_any())
 }
 
-/// Slices that are not finished, oldest first. Creation times have a resolution of a second, so a
-/// slice sorts after the one it replaces.
+/// Slices that are not finished, oldest first. Creation times have a resolution of one second.
+/// Among slices created in the same second, a slice follows the one it replaces.
 pub fn not_finished(owned: &[Arc<Workload>]) -> Vec<Arc<Workload>> {
     let mut open: Vec<Arc<Workload>> = owned.iter().filter(|w| !status::is_finished(w)).cloned().collect();
     sort(&mut open);
@@ -35,8 +35,8 @@ pub fn not_finished(owned: &[Arc<Workload>]) -> Vec<Arc<Workload>> {
 fn sort(slices: &mut [Arc<Workload>]) {
     let created = |w: &Workload| w.metadata.creation_timestamp.as_ref().map(|time| time.0);
     let by_key: BTreeMap<String, Arc<Workload>> = slices.iter().map(|w| (key_of(w), w.clone())).collect();
-    // Number of replacements behind a slice, limited to the list's length because annotations may
-    // form a cycle.
+    // Number of slices that a slice replaces, directly or through others. The list's length limits
+    // it, because the annotations may form a cycle.
     let depth = |workload: &Arc<Workload>| {
         let mut at = workload.clone();
         (0..by_key.len())
@@ -63,8 +63,10 @@ pub struct Active {
     pub extra: Vec<Arc<Workload>>,
 }
 
-/// Assigns the roles among unfinished slices: the newest with a quota reservation is running, the
-/// newest that replaces it is waiting, and the others are extra. Slices under eviction are ignored.
+/// Assigns the roles among unfinished slices. The newest slice that has no quota reservation and
+/// replaces the newest one with a reservation is the survivor, and the replaced one is kept.
+/// Without such a replacement, the newest slice with a reservation is the survivor; without any
+/// reservation, the newest slice is. The others are extra. Slices under eviction are ignored.
 pub fn normalize(open: &[Arc<Workload>]) -> Active {
     let mut open = open.to_vec();
     sort(&mut open);

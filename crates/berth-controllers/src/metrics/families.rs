@@ -63,19 +63,19 @@ const FAMILIES: &[(&str, Kind, &str)] = &[
     (
         "kueue_cluster_queue_weighted_share",
         Gauge,
-        "Share of a cluster queue in its cohort divided by its weight; NaN if it borrows with a weight of zero",
+        "Borrowed share of the cohort's lendable quota, divided by the queue's weight; NaN if it borrows with weight 0",
     ),
     (
         "kueue_admission_cycle_preemption_skips",
         Gauge,
-        "Workloads whose preemption was skipped in the last scheduling cycle, by cluster queue",
+        "Workloads that could preempt but were skipped in the last scheduling cycle, by cluster queue",
     ),
     ("kueue_preemption_target_recomputations_total", Counter, "Recomputations of preemption targets, by result"),
     ("kueue_cohort_info", Gauge, "Always 1; the labels give a cohort's parent and root"),
     (
         "kueue_cohort_weighted_share",
         Gauge,
-        "Share of a cohort in its parent divided by its weight; NaN if it borrows with a weight of zero",
+        "Borrowed share of the parent's lendable quota, divided by the weight; NaN if it borrows with weight 0",
     ),
     ("kueue_cohort_subtree_quota", Gauge, "Quota of a cohort including what its members lend, by flavor and resource"),
     ("kueue_cohort_subtree_resource_reservations", Gauge, "Reserved quota of all cluster queues below a cohort"),

@@ -71,7 +71,7 @@ fn usage(flavors: &[(engine::Name, BTreeMap<engine::Name, engine::FlavorUsage>)]
     flavors.iter().map(one).collect()
 }
 
-/// Adds the controller to the manager; returns its due-queue, for the scheduler.
+/// Adds the controller to the manager; returns its work queue, for the scheduler.
 pub fn install(
     manager: &mut Manager,
     stores: &Stores,

@@ -87,7 +87,8 @@ fn usage(flavors: &[(engine::Name, BTreeMap<engine::Name, engine::FlavorUsage>)]
     flavors.iter().map(one).collect()
 }
 
-/// Adds the controller to the manager; returns its due-queue, for the scheduler.
+/// Adds the controller to the manager. Returns its work queue, to which the scheduler adds the
+/// LocalQueues that it changed.
 pub fn install(manager: &mut Manager, stores: &Stores, scheduler: &SchedulerState, metrics: &Metrics) -> Queue {
     let (client, clock) = (manager.client(), manager.clock());
     let by_cluster_queue = stores.local_queues.index(|queue: &LocalQueue| vec![queue.spec.cluster_queue.clone()]);

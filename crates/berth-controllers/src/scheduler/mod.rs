@@ -36,7 +36,7 @@ use refusals::{Refusals, What};
 /// includes all changes until then. Kueue has the same delay.
 const UPDATES_BATCH: Duration = Duration::from_secs(1);
 
-/// The engine, and the due-queues of the controllers that its changes wake; clones share both.
+/// The engine, and the work queues of the controllers that its changes wake; clones share both.
 #[derive(Clone)]
 pub struct SchedulerState {
     inner: Arc<Inner>,

@@ -21,7 +21,7 @@ use super::{Context, Strategy, same, spec_mut};
 
 const APPROVED: &str = "Approved";
 const DENIED: &str = "Denied";
-/// Conditions whose only status is True, and that are never removed.
+/// Types of the conditions whose only valid status is True and that are never removed.
 const FINAL: [&str; 3] = [APPROVED, DENIED, "Failed"];
 /// Default signer name of older API versions, which is rejected.
 const LEGACY_SIGNER: &str = "kubernetes.io/legacy-unknown";

@@ -49,8 +49,9 @@ pub fn detect(root: &Path) -> Vec<FoundDevice> {
     found
 }
 
-/// The environment by which a container sees exactly its devices. `resources` are those of the
-/// machine: a container without a device of one must see none.
+/// The environment variables that limit a container to the devices allocated to it. `resources` are
+/// the resources of all devices of the machine. If a container has no device of one of them, the
+/// variables hide all devices of that resource.
 ///
 /// Devices are named by UUID if they have one. Their numbers differ between a container that has
 /// only its own device files and a container with the files of all devices.

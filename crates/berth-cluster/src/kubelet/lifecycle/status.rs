@@ -13,9 +13,9 @@ use super::{End, Ending, Facts, Member, Run, RunState};
 use crate::kubelet::resize;
 use crate::time::stamp;
 
-/// Exit code that a kubelet reports for a container whose end it does not know.
+/// Exit code that a kubelet reports for a container whose exit status it could not observe.
 pub const UNKNOWN_EXIT_CODE: i32 = 137;
-/// Reason of such an end.
+/// Termination reason of such a container.
 pub const UNKNOWN_REASON: &str = "ContainerStatusUnknown";
 
 /// Reason and message of a waiting container.
@@ -195,7 +195,7 @@ impl Outlook<'_> {
                 Some(("ContainersNotInitialized", Some(message)))
             }
         };
-        // A pod that ends keeps what is known of its initialization.
+        // A pod that ended before it was initialized keeps its last Initialized condition.
         if ended.is_none() || is_initialized {
             set_condition(status, "Initialized", is_initialized, reason, now);
         }

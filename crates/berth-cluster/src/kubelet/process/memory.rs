@@ -1,5 +1,5 @@
-//! What a worker remembers about its pod. None of it must survive a restart of the process: it is
-//! read from the API and the runtime again, or starts anew.
+//! What a worker remembers about its pod. None of it needs to survive a restart of the process: it
+//! is read from the API and the runtime again, or starts anew.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -153,20 +153,21 @@ pub struct Memory {
     pub probes: BTreeMap<String, ContainerProbes>,
     /// Tokens of volumes.
     pub tokens: BTreeMap<TokenSource, Token>,
-    /// Volumes as the runtime has them.
+    /// Contents of the volumes that the runtime last received, by volume name.
     pub volumes: BTreeMap<String, Volume>,
     /// Resources in force by container, with the run.
     pub resources: BTreeMap<String, (i32, ResourceRequirements)>,
     /// Runs that stop because a resize needs a restart, by container.
     pub restarting: BTreeMap<String, i32>,
-    /// Why the pod must end, beside its deletion and deadline.
+    /// Why the pod must end, if not because of its deletion or deadline.
     pub ending: Option<Ending>,
-    /// The sandbox of the pod, which has ended, was stopped.
+    /// True once the pod has ended and its sandbox was stopped.
     pub is_stopped: bool,
-    /// The sandbox of the pod, which is deleted, was removed. Finalizers may keep the pod.
+    /// True once the sandbox of a pod that is being deleted was removed. Finalizers may keep the
+    /// pod object longer.
     pub is_removed: bool,
-    /// When the use of disk is read again.
+    /// When the disk usage is read again.
     pub stats_at: Option<Timestamp>,
-    /// Images whose notice was recorded.
+    /// Images for which an `ImageNotice` event was recorded.
     pub noticed: BTreeSet<String>,
 }

@@ -1,4 +1,5 @@
-//! Users and rights of a container: its own security context over the pod's.
+//! Users and privileges of a container. Fields of its own security context override those of the
+//! pod's.
 
 use berth_pod_runtime::{Capabilities, Security};
 use k8s_openapi::api::core::v1::{Container, PodSecurityContext, PodSpec, SecurityContext};

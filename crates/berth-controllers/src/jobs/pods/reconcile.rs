@@ -89,7 +89,7 @@ fn without_pods(context: Context<'_>, namespace: &str, workload: &Workload, plan
         found.is_some_and(|metadata| metadata.uid.as_deref() == Some(&owner.uid))
     });
     if lives && workload.metadata.deletion_timestamp.is_none() && !status::is_finished(&workload) {
-        const HOLD: &str = "The workload has no pods: its set is scaled to zero";
+        const HOLD: &str = "The workload has no pods because its owner is scaled to zero";
         if !status::is_on_hold(&workload) {
             if status::is_evicted(&workload) {
                 status::release_after_eviction(&mut workload, context.gates, context.now);
