@@ -210,7 +210,7 @@ impl PodInfo {
 /// A port of a node that a container takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HostPort<'a> {
-    /// Address of the node; all of them if it is [`ANY_ADDRESS`].
+    /// Address of the node; all of them if it is `0.0.0.0`.
     pub ip: &'a str,
     /// `TCP`, `UDP` or `SCTP`.
     pub protocol: &'a str,
