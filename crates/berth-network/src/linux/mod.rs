@@ -7,6 +7,7 @@
 
 mod namespace;
 mod nft;
+mod turn;
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -101,6 +102,7 @@ impl Links {
         let (connection, handle) = connect()?;
         let task = tokio::spawn(connection);
         let opened = async {
+            let _turn = turn::take().await;
             let mut existing = index_of(&handle, &identity.bridge()).await?;
             if existing.take_if(|_| !is_used).is_some() {
                 delete(&handle, &identity.bridge()).await?;
