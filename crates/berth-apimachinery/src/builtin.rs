@@ -199,7 +199,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_document_has_the_templates_and_every_reference_leads_somewhere() {
+    fn the_document_has_the_templates_and_all_referenced_definitions() {
         assert!(definition("io.k8s.api.core.v1.PodTemplateSpec").is_some());
         assert!(definition("io.k8s.api.batch.v1.JobTemplateSpec").is_some());
         fn check(value: &Value) {

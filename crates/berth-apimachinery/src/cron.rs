@@ -53,7 +53,7 @@ impl Field {
     }
 }
 
-/// Why a text is not a schedule, with robfig/cron's message.
+/// The reason why a string is not a schedule, with robfig/cron's message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ScheduleError(String);
 
@@ -69,7 +69,7 @@ fn fail<T>(message: String) -> Result<T, ScheduleError> {
     Err(ScheduleError(message))
 }
 
-/// Values that a field accepts, and their names.
+/// Values that a field accepts, with their names.
 struct Bounds {
     min: u64,
     max: u64,
@@ -91,7 +91,7 @@ impl Schedule {
     /// Parses a schedule.
     ///
     /// # Errors
-    /// The text is not a schedule. A prefix `TZ=` or `CRON_TZ=` is not part of one.
+    /// The string is not a schedule. A prefix `TZ=` or `CRON_TZ=` is not allowed.
     pub fn parse(text: &str) -> Result<Self, ScheduleError> {
         let fields = match text {
             "" => return fail("empty spec string".to_owned()),
@@ -166,7 +166,7 @@ impl Calendar {
             } else if !self.is_day(&local) {
                 local.date().tomorrow().ok()?.to_zoned(zone.clone()).ok()?.timestamp()
             } else if !self.hours.matches(local.hour()) {
-                // A change of the clock within this hour would show in steps of minutes only.
+                // Within this hour, a change of the clock is only found in steps of minutes.
                 let end = at.checked_add(minutes(60 - i64::from(local.minute()))).ok()?;
                 if zone.to_offset(end) == local.offset() { end } else { at.checked_add(minutes(1)).ok()? }
             } else if !self.minutes.matches(local.minute()) {
@@ -186,7 +186,7 @@ impl Calendar {
     }
 }
 
-/// Parses `@every` with a duration as in Go. Fractions of a second are cut off.
+/// Parses `@every` with a duration as in Go. Fractions of a second are truncated.
 fn every(text: &str) -> Result<Schedule, ScheduleError> {
     let Some(delay) = text.strip_prefix("@every ") else {
         return fail(format!("unrecognized descriptor: {text}"));

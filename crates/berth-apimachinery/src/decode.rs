@@ -44,8 +44,9 @@ pub fn json(bytes: &[u8]) -> Result<Decoded, DecodeError> {
     Ok(Decoded { value, duplicates, lines: Vec::new() })
 }
 
-/// Calls `visit` with the path of each field of a JSON document, in the order of the document, and
-/// with whether a field of that path came before in the same object. Stops at the first error.
+/// Calls `visit` with the path of each field of a JSON document, in the order of the document. The
+/// second argument is true if the same object has an earlier field of that path. Stops at the first
+/// error.
 pub fn json_fields(bytes: &[u8], visit: &mut dyn FnMut(&str, bool)) {
     let mut deserializer = serde_json::Deserializer::from_slice(bytes);
     let start = Trail::start();
@@ -180,7 +181,7 @@ pub fn documents(text: &str) -> Result<Vec<Value>, DecodeError> {
             match stream.next() {
                 None => return Ok(documents),
                 Some(Ok(value)) => documents.push(value),
-                // A single JSON document may be followed by YAML; a run of them may not.
+                // A single JSON document may be followed by YAML; several may not.
                 Some(Err(_)) if documents.len() <= 1 => {
                     rest = &text[offset..];
                     break;
@@ -410,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn yaml_reads_like_kubernetes_reads_it() {
+    fn yaml_is_decoded_as_in_kubernetes() {
         let text = "mode: 0644\non: yes\nname: \"yes\"\n1: x\nwhen: 2020-01-01\n";
         assert_eq!(
             yaml(text).expect("is YAML"),
@@ -439,7 +440,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_has_documents_and_comments() {
+    fn a_stream_is_split_into_documents_without_comments() {
         let text = "# first\n---\na: 1\n--- # second\nb: 2\n---\n# nothing\n";
         assert_eq!(documents(text).expect("is a stream"), [value!({"a": 1}), value!({"b": 2})]);
         assert_eq!(documents("{\"a\":1}{\"b\":2}").expect("is a stream"), [value!({"a": 1}), value!({"b": 2})]);

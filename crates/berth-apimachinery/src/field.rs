@@ -342,7 +342,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn a_path_reads_like_the_manifest() {
+    fn a_path_is_written_as_in_a_manifest() {
         let spec = Path::new("spec");
         let flavors = spec.child("flavors");
         let third = flavors.index(3);
@@ -353,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unsupported_value_lists_what_is_supported() {
+    fn the_error_of_an_unsupported_value_lists_the_supported_values() {
         let error = Error::not_supported(&Path::new("spec.mode"), "c", &["a", "b"]);
         assert_eq!(error.to_string(), "spec.mode: Unsupported value: \"c\": supported values: \"a\", \"b\"");
     }

@@ -57,7 +57,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn a_percentage_rounds_as_asked() {
+    fn a_percentage_is_rounded_up_or_down() {
         assert_eq!(scaled(&json!("90%"), 95, true), Ok(86));
         assert_eq!(scaled(&json!("90%"), 95, false), Ok(85));
         assert_eq!(scaled(&json!(3), 95, false), Ok(3));

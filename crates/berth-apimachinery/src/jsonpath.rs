@@ -44,7 +44,7 @@ enum Comparison {
     GreaterOrEqual,
 }
 
-/// Why a path cannot be parsed.
+/// The reason why a path cannot be parsed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("JSON path {path}: {problem}")]
 pub struct JsonPathError {
@@ -277,7 +277,7 @@ fn operand(text: &str) -> Result<Operand, &'static str> {
     if let Some(path) = text.strip_prefix(['@', '$']) {
         return Ok(Operand::Path(JsonPath { steps: parse_steps(path)? }));
     }
-    literal(text).map(Operand::Literal).ok_or("expected a path, a text or a number")
+    literal(text).map(Operand::Literal).ok_or("expected a path, a string or a number")
 }
 
 fn literal(text: &str) -> Option<Value> {
@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn an_open_bracket_is_refused() {
+    fn an_unclosed_bracket_is_rejected() {
         assert!(JsonPath::parse(".a[0").is_err());
     }
 }

@@ -1,8 +1,8 @@
 //! Semantic equality of values that are written differently.
 //!
 //! Immutable fields are compared by meaning. A client that reads an object and writes it back may
-//! change its text: Go's types write an empty struct where there was none, and omit an empty list,
-//! an empty string or a false flag.
+//! change its JSON: Go's types encode an empty struct for an absent one, and omit an empty list, an
+//! empty string or a false flag.
 
 use serde_json::Value;
 
@@ -117,8 +117,8 @@ mod tests {
         {
             assert!(!same(&plain, &other) && !same(&other, &plain), "{other}");
         }
-        assert!(!same(&json!([{}]), &json!([])), "items keep their places");
-        assert!(!same(&json!({"a": false}), &json!({})), "to some a flag that is off is not none");
+        assert!(!same(&json!([{}]), &json!([])), "the number of items matters");
+        assert!(!same(&json!({"a": false}), &json!({})), "a false flag may differ from an absent one");
     }
 
     #[test]
@@ -148,13 +148,16 @@ mod tests {
         assert!(same_as(SET, &set(json!({})), &set(json!({"serviceName": "", "podManagementPolicy": ""}))));
         assert!(!same_as(SET, &set(json!({})), &set(json!({"serviceName": "s"}))));
         assert!(!same_as(SET, &set(json!({})), &set(json!({"replicas": 0}))));
-        assert!(!same_as(SET, &set(json!({})), &set(json!({"template": {}}))), "an empty label is one");
+        assert!(!same_as(SET, &set(json!({})), &set(json!({"template": {}}))), "an empty label is a label");
     }
 
     #[test]
     fn values_that_the_type_would_drop_are_compared_unchanged() {
         let (one, other) = (json!({"spec": {"later": 1}}), json!({"spec": {"later": 2}}));
         assert!(!same_as(TEMPLATE, &one, &other));
-        assert!(!same_as(TEMPLATE, &json!({"spec": "x"}), &json!({"spec": "y"})), "nor what it cannot hold");
+        assert!(
+            !same_as(TEMPLATE, &json!({"spec": "x"}), &json!({"spec": "y"})),
+            "values that the type cannot hold are compared unchanged"
+        );
     }
 }

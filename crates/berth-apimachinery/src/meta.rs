@@ -226,7 +226,7 @@ impl GroupVersion {
         GroupVersion { group: group.to_owned(), version: version.to_owned() }
     }
 
-    /// Reads an `apiVersion`. The empty text and `/` are the empty group and version.
+    /// Reads an `apiVersion`. The empty string and `/` are the empty group and version.
     pub fn parse(text: &str) -> Result<Self, String> {
         if text.is_empty() || text == "/" {
             return Ok(GroupVersion::default());

@@ -1,13 +1,12 @@
-//! Objects whose `metadata.managedFields` is packed: kept as the text of the list.
+//! Objects whose `metadata.managedFields` is packed: stored as the JSON text of the list.
 //!
-//! The list is half of a typical object, and most code that holds an object only carries the list
-//! along. As a tree it would be parsed, copied, compared, dropped and written field by field at
-//! every step. The packed form is a list of one entry whose only field is the text. It is a list so
-//! that code that deserializes the object to its typed form still works. The server keeps objects
-//! packed between reading them from the store and writing them back. Code that shows an object to a
+//! The list is half of a typical object, and most code that uses an object does not need the list.
+//! As a tree it would be parsed, copied, compared, dropped and written field by field at every
+//! step. The packed form is a list of one entry whose only field is the text. It is a list so that
+//! code that deserializes the object to its typed form still works. The server keeps objects packed
+//! between reading them from the store and writing them back. Code that returns an object to a
 //! client, webhook or policy [expands](expand) it first. A list sent by a client is never treated
 //! as packed: see [`disarm`].
-//! list: see [`disarm`].
 
 use std::borrow::Cow;
 use std::sync::Arc;

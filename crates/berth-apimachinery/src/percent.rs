@@ -57,7 +57,7 @@ pub fn decode_path(path: &str) -> Result<Vec<u8>, &str> {
     }
 }
 
-/// A component of a query: `+` is a space, and malformed escapes stay as they are.
+/// A component of a query: `+` is a space, and malformed escapes are returned unchanged.
 pub fn decode_component(text: &str) -> String {
     let bytes: Cow<'_, [u8]> = if text.contains('+') {
         text.bytes().map(|byte| if byte == b'+' { b' ' } else { byte }).collect::<Vec<u8>>().into()

@@ -41,10 +41,10 @@ impl Format {
     }
 }
 
-/// Why a quantity cannot be parsed.
+/// The reason why a quantity cannot be parsed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum QuantityError {
-    /// The text does not have the form of a quantity.
+    /// The string does not have the form of a quantity.
     #[error("quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'")]
     Format,
     /// The part before the suffix is not a number.
@@ -58,7 +58,7 @@ pub enum QuantityError {
     TooLarge,
 }
 
-/// An amount. Equality and order are by value, whatever the format.
+/// An amount. Equality and order are by value, regardless of the format.
 #[derive(Clone, Copy, Debug)]
 pub struct Quantity {
     /// In units of 10^`power` nanos.
@@ -84,7 +84,7 @@ pub struct Parts<'a> {
     pub suffix: &'a str,
 }
 
-/// Splits a text into sign, number and suffix without interpreting the suffix.
+/// Splits a string into sign, number and suffix without interpreting the suffix.
 pub fn split(text: &str) -> Result<Parts<'_>, QuantityError> {
     let unsigned = text.strip_prefix(['+', '-']).unwrap_or(text);
     let sign = text.len() - unsigned.len();
@@ -156,7 +156,7 @@ impl Quantity {
         Some(Quantity { amount, power, format })
     }
 
-    /// Parses a text, which may not contain blanks.
+    /// Parses a string, which may not contain blanks.
     pub fn parse(text: &str) -> Result<Self, QuantityError> {
         let parts = split(text)?;
         let multiplier = multiplier(parts.suffix)?;
@@ -672,7 +672,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sum_takes_the_format_of_the_first_amount_that_is_not_zero() {
+    fn a_sum_has_the_format_of_the_first_amount_that_is_not_zero() {
         let mut sum = Quantity::ZERO;
         sum.add(Quantity::parse("1Gi").expect("parses"));
         assert_eq!(sum.to_string(), "1Gi");

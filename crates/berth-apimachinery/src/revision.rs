@@ -9,8 +9,8 @@ use base64::Engine as _;
 use base64::engine::general_purpose::{URL_SAFE, URL_SAFE_NO_PAD};
 use serde_json::{Value, json};
 
-/// Compares two resource versions. `0`, empty text, and text other than digits without leading
-/// zeros are errors.
+/// Compares two resource versions. `0`, the empty string, and strings other than digits without
+/// leading zeros are errors.
 pub fn compare(a: &str, b: &str) -> Result<Ordering, String> {
     for version in [a, b] {
         if version.is_empty() || version.starts_with('0') || !version.bytes().all(|b| b.is_ascii_digit()) {
@@ -76,7 +76,7 @@ impl Continue {
     }
 }
 
-/// What a list reads: the revision, and the first key.
+/// The read options of a list: the revision, and the first key.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ReadAt {
     /// The exact revision to read at; 0 if any revision is acceptable.

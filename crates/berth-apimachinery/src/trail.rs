@@ -7,7 +7,7 @@
 
 use std::fmt;
 
-/// A place in a value.
+/// A position in a value.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Trail<'a> {
     above: Option<&'a Trail<'a>>,

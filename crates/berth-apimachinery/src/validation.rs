@@ -43,7 +43,7 @@ pub fn validate_annotations(annotations: &Value, path: &Path<'_>) -> Vec<Error> 
     let mut errors = Vec::new();
     let mut bytes = 0;
     for (key, value) in annotations.as_object().into_iter().flatten() {
-        // Keys are compared case-insensitively, for annotations only.
+        // Keys of annotations, unlike other keys, are compared case-insensitively.
         let lower = key.to_lowercase();
         errors.extend(
             names::is_qualified_name(&lower).into_iter().map(|message| Error::invalid(path, key.as_str(), message)),
@@ -458,7 +458,7 @@ fn is_condition_reason(reason: &str) -> bool {
         && bytes.iter().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b',' | b':'))
 }
 
-/// Removes the condition of a type from a list. Returns true if there was one.
+/// Removes the condition of a type from a list. Returns true if the list had one.
 pub fn remove_condition(conditions: &mut Vec<Value>, condition_type: &str) -> bool {
     let before = conditions.len();
     conditions.retain(|condition| condition.get("type").and_then(Value::as_str) != Some(condition_type));

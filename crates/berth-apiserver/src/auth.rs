@@ -45,11 +45,11 @@ pub struct Attributes<'a> {
     pub resource: &'a str,
     /// Subresource, empty for the object itself.
     pub subresource: &'a str,
-    /// Name of the object, empty where there is none.
+    /// Name of the object; empty for requests without one.
     pub name: &'a str,
     /// Namespace, empty for cluster scope.
     pub namespace: &'a str,
-    /// Path of a request that is not about resources.
+    /// Path of a request that is not for a resource.
     pub path: &'a str,
     /// Whether the request is for a resource; otherwise it is for `path`.
     pub is_resource_request: bool,
@@ -127,7 +127,7 @@ pub struct Decision {
     pub reason: String,
 }
 
-/// Decides whether `user` may do what `attributes` describe, by the stored roles and bindings.
+/// Decides, with the stored roles and bindings, whether `user` may do what `attributes` describe.
 pub fn decide(objects: &Objects, attributes: &Attributes<'_>, user: &UserInfo) -> Decision {
     if user.in_group(MASTERS) {
         return Decision { allowed: true, reason: String::new() };
@@ -151,7 +151,8 @@ pub fn impersonate(objects: &Objects, user: UserInfo, headers: &mut http::Header
     impersonation::apply(user, headers, |user, attributes| decide(objects, attributes, user))
 }
 
-/// Answers a create on a row of origin [`crate::registry::Origin::Virtual`] (SubjectAccessReview and its kin).
+/// Responds to a create on a row of origin [`crate::registry::Origin::Virtual`]
+/// (SubjectAccessReview and related kinds).
 pub fn review(
     objects: &Objects,
     tokens: Option<&tokens::Tokens>,

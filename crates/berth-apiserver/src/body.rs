@@ -50,8 +50,8 @@ impl Body {
         }
     }
 
-    /// The body of another server's response, as it arrives. Its head has been sent when it breaks
-    /// off, so an error only ends it; `what` names the response in the log.
+    /// The body of another server's response, streamed. Its headers are already sent when it fails,
+    /// so an error ends the body; `what` names the response in the log.
     pub(crate) fn incoming(body: hyper::body::Incoming, what: &'static str) -> Body {
         Body::stream(futures::stream::unfold(body, move |mut body| async move {
             loop {

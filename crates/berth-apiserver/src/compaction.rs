@@ -15,8 +15,7 @@ use crate::ApiServer;
 /// Upstream's default.
 const INTERVAL: Duration = Duration::from_secs(5 * 60);
 
-/// Compacts regularly until the last other owner drops the server's store. Must be called within a
-/// runtime.
+/// Compacts regularly until the server's store has no other owner. Must be called within a runtime.
 pub fn forget_history(server: &ApiServer) {
     tokio::spawn(run(Arc::downgrade(server.store()), server.store().revision(), server.inner.forgotten.clone()));
 }

@@ -41,7 +41,7 @@ pub(crate) fn note_write() {
 }
 
 /// Records that the request being polled on this thread waits for an external server, which may
-/// itself call this API server before it answers.
+/// itself call this API server before it responds.
 pub(crate) fn note_external_call() {
     CALLED.set(true);
 }
@@ -64,7 +64,7 @@ pub(crate) fn noting<T>(poll: impl FnOnce() -> T) -> (T, bool) {
 
 /// A request that runs to its end once it has begun to write.
 pub(crate) struct Completing<T: 'static> {
-    /// `None` once the request has been answered.
+    /// `None` once the response is complete.
     request: Option<Pin<Box<dyn Future<Output = T> + Send>>>,
     client: Disconnection,
     has_written: bool,
@@ -72,7 +72,7 @@ pub(crate) struct Completing<T: 'static> {
 
 impl<T: 'static> Completing<T> {
     /// A future that completes `request`. `client` is marked as disconnected if this future is
-    /// dropped before the request has been answered.
+    /// dropped before the response is complete.
     pub(crate) fn new(client: Disconnection, request: impl Future<Output = T> + Send + 'static) -> Completing<T> {
         Completing { request: Some(Box::pin(request)), client, has_written: false }
     }
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_request_ends_when_it_is_answered_or_panics() {
+    async fn a_request_ends_when_it_completes_or_panics() {
         assert_eq!(Completing::new(Disconnection::default(), async { 7 }).await, 7);
         let panics = tokio::spawn(Completing::new(Disconnection::default(), async {
             note_write();

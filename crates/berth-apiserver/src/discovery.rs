@@ -92,7 +92,7 @@ impl<'a> Served<'a> {
     }
 }
 
-/// Answers requests for discovery and `/version`; `None` for other paths.
+/// Responds to requests for discovery and `/version`; `None` for other paths.
 pub(crate) fn handle(
     served: &Served<'_>,
     info: &RequestInfo,
@@ -190,8 +190,8 @@ pub(crate) fn group_version(group: &str, version: &str) -> String {
 }
 
 fn api_versions() -> Value {
-    // Server address for clients of any network. It is empty: clients keep using the address they
-    // connected to.
+    // Server address for clients of any network. It is empty, so clients keep using the address to
+    // which they connected.
     json!({
         "kind": "APIVersions",
         "versions": ["v1"],

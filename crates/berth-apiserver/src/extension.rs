@@ -1,5 +1,5 @@
-//! API groups that other code in this process serves: the counterpart of an aggregated API server
-//! in a real cluster. They are authorized like all requests, and read only.
+//! API groups that other code in this process serves. In a real cluster an aggregated API server
+//! would serve them. They are authorized like all requests, and read-only.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -21,9 +21,9 @@ pub trait Extension: Send + Sync {
     fn versions(&self) -> &[&str];
     /// Its resources, as discovery lists them.
     fn resources(&self) -> Vec<Value>;
-    /// Answers `get` of an object or of its subresource, and `list` of resources that have the verb,
-    /// for an authorized user. The error is the response's Status. The implementation may call the
-    /// API server meanwhile: the waiting request holds no lane.
+    /// Responds to `get` of an object or of its subresource, and to `list` of resources that have
+    /// the verb, for an authorized user. The error is the response's Status. The implementation may
+    /// call the API server, because the waiting request holds no lane.
     fn get<'a>(&'a self, asked: Asked<'a>) -> Answer<'a>;
     /// Columns of the resource's Table. Resources without columns are sent as objects only.
     fn columns(&self, _resource: &str) -> Vec<Column> {
@@ -46,7 +46,7 @@ pub struct Asked<'a> {
     pub user: &'a UserInfo,
 }
 
-/// Future of an extension's answer.
+/// Future of an extension's response.
 pub type Answer<'a> = Pin<Box<dyn Future<Output = Result<Value, Status>> + Send + 'a>>;
 
 /// The group as discovery lists it.
@@ -112,7 +112,7 @@ fn has_verb(extension: &dyn Extension, info: &RequestInfo) -> bool {
     verbs.into_iter().flatten().any(|verb| verb == info.verb.as_str())
 }
 
-/// The response with objects: as they are, as a Table, or their metadata only.
+/// The response with objects: unchanged, as a Table, or only their metadata.
 async fn objects(extension: &dyn Extension, asked: Asked<'_>, accept: &str) -> Result<Response<Body>, Status> {
     let resource = asked.info.resource.as_str();
     let columns = extension.columns(resource);

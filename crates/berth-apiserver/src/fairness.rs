@@ -1,5 +1,5 @@
-//! Fair sharing of the server among users. Requests wait in one queue (a *row*) per user, and the
-//! users take turns.
+//! Fair sharing of the server among users. Requests wait in one queue per user, and the users take
+//! turns.
 //!
 //! A turn is a right to compute. Computing (decoding, admission, validation) delays other requests;
 //! waiting for the disk does not. Each of a few *lanes* runs one request until its first wait, then
@@ -53,7 +53,7 @@ pub(crate) const RETRY_AFTER: u32 = 1;
 /// no client that would retry them.
 pub(crate) const BUSY_PAUSE: Duration = Duration::from_millis(100);
 
-/// The users' rows and their lanes. Dropping this value ends the lanes.
+/// The users' queues and their lanes. Dropping this value ends the lanes.
 pub(crate) struct Fairness {
     short: Arc<LaneGroup>,
     long: Arc<LaneGroup>,
@@ -109,12 +109,12 @@ impl LaneGroup {
         self.turns.lock()
     }
 
-    /// Hands out turns forever, one at a time.
+    /// Gives out turns forever, one at a time.
     async fn lane(self: Arc<Self>) {
         loop {
             // Pick the next request only after all other ready tasks have run. These are requests
-            // that the store has answered, which are almost done, and new arrivals. Otherwise
-            // turns would follow the order of arrival.
+            // whose writes are durable, which are almost done, and new arrivals. Otherwise turns
+            // would follow the order of arrival.
             let popped = self.turns().pop();
             let Some((next, under_way)) = popped else {
                 self.arrived.notified().await;
@@ -132,15 +132,16 @@ impl LaneGroup {
     }
 }
 
-/// A request in its row. Dropping it removes the request from the row if it still waits.
-struct InRow<'a> {
+/// A request in its user's queue. Dropping this value removes the request from the queue if it
+/// still waits.
+struct Queued<'a> {
     group: &'a LaneGroup,
     place: Place,
     figures: &'a Figures,
     flow: &'a Flow,
 }
 
-impl Drop for InRow<'_> {
+impl Drop for Queued<'_> {
     fn drop(&mut self) {
         self.group.turns().remove(&self.place);
         self.figures.stopped_waiting(self.flow.level);
@@ -191,7 +192,7 @@ impl Fairness {
 
     /// Executes a request when its user has a turn; `bytes` is the size of its body. Rejects the
     /// request with 429 when too many of the user's requests wait. `request` should be small (a
-    /// box), as it is held here while it waits.
+    /// box), because it is held here while it waits.
     pub(crate) async fn run<F: Future + Unpin>(
         &self,
         flow: &Flow,
@@ -210,7 +211,8 @@ impl Fairness {
     }
 
     /// As [`Fairness::run`], but a request that has written is completed even if its client
-    /// disconnects. It still counts against its user's share, and writes in its user's row.
+    /// disconnects. It still counts against its user's share, and its writes are in its user's
+    /// queue of the store.
     pub(crate) fn complete<F>(
         self: &Arc<Self>,
         flow: Flow,
@@ -237,9 +239,9 @@ impl Fairness {
             return Err(Status::too_many_requests("too many requests of this user are waiting", RETRY_AFTER));
         };
         self.figures.began_waiting(flow.level);
-        let _row = InRow { group, place, figures: &self.figures, flow };
+        let _queued = Queued { group, place, figures: &self.figures, flow };
         group.arrived.notify_one();
-        // The lanes end with the listener. Requests under way at that time are still answered.
+        // The lanes end with the listener. Requests under way at that time still get a response.
         Ok(turn.await.ok())
     }
 }
@@ -255,9 +257,9 @@ pub(crate) fn current_user() -> Arc<str> {
     USER.try_with(Arc::clone).unwrap_or_default()
 }
 
-/// A request that has its turn. At its first wait it releases its lane. At a wait for anything but
-/// the disk it also releases its slot in the user's share. At its next wait for the disk it takes
-/// a slot again, even beyond the share: the user's next requests then wait for it.
+/// A request that has its turn. At its first wait it releases its lane. If it waits for anything
+/// but the disk, it also releases its slot in the user's share. At its next wait for the disk it
+/// takes a slot again, even beyond the share: the user's next requests then wait for it.
 struct UntilWaiting<'a, F> {
     request: F,
     flow: &'a Flow,

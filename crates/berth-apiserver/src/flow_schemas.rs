@@ -21,7 +21,7 @@ const GROUP: &str = "flowcontrol.apiserver.k8s.io";
 const VERSION: &str = "v1";
 const SCHEMAS: &str = "flowschemas";
 const LEVELS: &str = "prioritylevelconfigurations";
-/// Attempts to write a condition while other clients write the schema.
+/// Attempts to write a condition while other clients write the same schema.
 const ATTEMPTS: usize = 16;
 const DANGLING: &str = "Dangling";
 /// Field manager of the condition: upstream's name for the consumer of the configuration.
@@ -66,7 +66,7 @@ impl FlowSchemas {
         }
     }
 
-    /// Updates all conditions at a start: earlier updates may have been lost.
+    /// Updates all conditions when the server starts: earlier updates may have been lost.
     async fn report_all(&self, requests: &dyn OwnRequests) {
         for schema in self.state.objects.list(GROUP, SCHEMAS, None) {
             report_dangling(&self.state, requests, &schema).await;
@@ -84,7 +84,7 @@ async fn report_dangling(state: &State, requests: &dyn OwnRequests, schema: &Val
     let name = meta::name(schema);
     for _ in 0..ATTEMPTS {
         let Some(current) = state.objects.get(GROUP, SCHEMAS, "", name) else { return };
-        // A new schema of the same name is handled by its own write.
+        // If the schema was recreated, the write of the new schema updates its condition.
         if meta::uid(&current) != meta::uid(schema) {
             return;
         }

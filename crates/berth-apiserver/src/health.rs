@@ -14,7 +14,7 @@ use http::{Response, StatusCode};
 use crate::request::{HEALTH_PATHS, query_values};
 use crate::{Body, RequestInfo};
 
-/// What the checks look at.
+/// Inputs of the checks.
 pub(crate) struct Health<'a> {
     /// The store of all objects.
     pub(crate) store: &'a dyn Store,
@@ -51,7 +51,7 @@ const CHECKS: [Check; 3] = [
 /// the check only if a restart helps.
 pub(crate) fn of_store(store: &dyn Store, is_fatal: bool) -> Outcome {
     let one = ListQuery { limit: 1, ..ListQuery::all("/") };
-    store.list(&one).map_err(|_| "the store does not answer")?;
+    store.list(&one).map_err(|_| "the store does not respond")?;
     match store.trouble() {
         Some(trouble) if trouble.restart_helps || !is_fatal => {
             Err(format!("the store cannot write: {}", trouble.reason).into())
@@ -74,7 +74,7 @@ fn checks(probe: &str) -> impl Iterator<Item = &'static Check> {
 }
 
 /// The response to a request for a health path; `None` for other paths, and for unknown checks.
-pub(crate) fn answer(health: &Health<'_>, info: &RequestInfo, query: &str) -> Option<Response<Body>> {
+pub(crate) fn response(health: &Health<'_>, info: &RequestInfo, query: &str) -> Option<Response<Body>> {
     if info.verb != "get" && info.verb != "head" {
         return None;
     }

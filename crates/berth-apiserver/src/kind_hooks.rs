@@ -27,7 +27,7 @@ pub(crate) struct Commit<'a> {
 
 /// The hook of one or several kinds.
 pub(crate) trait KindHook: Send + Sync {
-    /// Whether the hook is that of a row.
+    /// Whether the hook belongs to a row.
     fn is_about(&self, row: &ResourceInfo) -> bool;
 
     /// Starts the part of a write that belongs to the kind. `requested` is the object before the
@@ -39,21 +39,21 @@ pub(crate) trait KindHook: Send + Sync {
     /// Follows up a committed write.
     fn after_commit<'a>(&'a self, requests: &'a dyn OwnRequests, commit: Commit<'a>) -> BoxFuture<'a, ()>;
 
-    /// Repairs at a start what a crash between commit and follow-up left behind.
+    /// Repairs, when the server starts, objects whose follow-up was lost in a crash.
     fn repair<'a>(&'a self, _requests: &'a dyn OwnRequests) -> BoxFuture<'a, ()> {
         ready(()).boxed()
     }
 }
 
-/// The part of one write that belongs to the kind of the object. Dropped after the follow-up of
-/// the commit; what it locked is locked until then.
+/// The part of one write that depends on the kind of the object. Its locks are released when it is
+/// dropped, after the follow-up of the commit.
 pub(crate) trait KindWrite: Send {
     /// Assigns values that the cluster chooses, before the object is validated. `old` is the
     /// stored object of an update.
     fn assign(&mut self, object: &mut Value, old: Option<&Value>) -> Result<(), Status>;
 
-    /// Reserves the assigned values just before the commit, and replaces those that another
-    /// write has taken meanwhile. With `gone`, the write removes the object.
+    /// Reserves the assigned values just before the commit, and replaces those that another write
+    /// has taken since. With `gone`, the write removes the object.
     fn before_commit<'a>(
         &'a mut self,
         object: &'a mut Value,
@@ -64,11 +64,11 @@ pub(crate) trait KindWrite: Send {
     /// The store's write queue for the commit; `None` for that of the user.
     fn queue(&self) -> Option<&'static str>;
 
-    /// Releases what was reserved for a write that failed.
+    /// Releases the reservations of a write that failed.
     fn failed(&mut self) -> BoxFuture<'_, ()>;
 }
 
-/// The part of one write that belongs to the kind of the object, for any kind.
+/// The part of one write that depends on the kind of the object, for any kind.
 pub(crate) struct Around(Option<Box<dyn KindWrite>>);
 
 impl Around {

@@ -5,11 +5,11 @@
 //! listener, and leaves as a response whose body may be a stream. On the way: path → row of the
 //! [`Registry`] → authorization → decoding → admission → strategy and schema → [`berth_store`] →
 //! conversion to the requested version and encoding. Objects are `serde_json::Value` throughout;
-//! Kubernetes' operations on them (patch, apply, selectors) live in [`berth_apimachinery`].
+//! [`berth_apimachinery`] has Kubernetes' operations on them (patch, apply, selectors).
 //!
 //! The crate never reads a clock, draws a random number or opens a file by itself: [`Config`]
-//! provides them. It does not know controllers, garbage collection or any kind of batch object.
-//! Admission rules of other crates are plugged in through [`admission::AdmissionPlugin`].
+//! provides them. It does not depend on controllers, garbage collection or any kind of batch
+//! object. Other crates add admission rules through [`admission::AdmissionPlugin`].
 
 pub mod admission;
 mod aggregation;

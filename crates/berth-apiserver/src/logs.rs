@@ -1,4 +1,4 @@
-//! Where the text of `pods/log` comes from.
+//! The interface to the source of `pods/log`.
 
 /// Source of the text that `pods/log` returns (the node agent).
 pub trait PodLogs: Send + Sync {
@@ -10,7 +10,7 @@ pub trait PodLogs: Send + Sync {
 /// Selects the lines of a log and their form; fields of Kubernetes' `PodLogOptions`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LogPart {
-    /// Lines of the container's previous run instead of the present one.
+    /// Lines of the container's previous run instead of the current one.
     pub previous: bool,
     /// Only lines of the last so many seconds.
     pub since_seconds: Option<i64>,

@@ -31,7 +31,7 @@ enum Style {
     V3,
 }
 
-/// Answers `/openapi/v2` and `/openapi/v3…`; `None` for other paths. With `issues_tokens`, the
+/// Responds to `/openapi/v2` and `/openapi/v3…`; `None` for other paths. With `issues_tokens`, the
 /// documents describe the paths of the token issuer.
 pub fn handle(
     registry: &Registry,

@@ -1,4 +1,4 @@
-//! Requests that the server sends to itself: follow-ups of a write that need the whole path of a
+//! Requests that the server sends to itself: follow-ups of a write that need all steps of a
 //! request, such as admission and the steps of a graceful deletion.
 
 use bytes::Bytes;
@@ -8,8 +8,8 @@ use http_body_util::Full;
 
 use crate::Body;
 
-/// Takes requests of the server to itself.
+/// Handles requests of the server to itself.
 pub(crate) trait OwnRequests: Send + Sync {
-    /// Answers a request on behalf of `system:apiserver`, which may do everything.
+    /// Responds to a request on behalf of `system:apiserver`, which may do everything.
     fn send(&self, request: Request<Full<Bytes>>) -> BoxFuture<'_, Response<Body>>;
 }

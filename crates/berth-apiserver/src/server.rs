@@ -40,7 +40,7 @@ use crate::services::ServiceHook;
 use crate::state::{Kinds, State};
 use crate::{Body, Objects, UserInfo, bootstrap, rest};
 
-/// Source of the metrics that `/metrics` serves (the controllers in the same process).
+/// Source of the metrics that `/metrics` serves (such as the controllers in the same process).
 pub trait Metrics: Send + Sync {
     /// All metrics in the Prometheus text format.
     fn text(&self) -> String;
@@ -59,9 +59,9 @@ pub struct Config {
     /// Pod Security policy of namespaces without labels, and exemptions. By default nothing is
     /// enforced.
     pub pod_security: PodSecurity,
-    /// Source of pod logs; `None` answers every request for logs with an error.
+    /// Source of pod logs; `None` responds to every request for logs with an error.
     pub pod_logs: Option<Arc<dyn PodLogs>>,
-    /// Streams of the programs in pods; `None` answers every request for them with an error.
+    /// Streams of the programs in pods; `None` responds to every request for them with an error.
     pub pod_streams: Option<Arc<dyn PodStreams>>,
     /// Audit log; `None` records nothing.
     pub audit: Option<crate::audit::Log>,
@@ -73,7 +73,8 @@ pub struct Config {
     /// Users treated as cluster controllers in API fairness, in addition to those that Kubernetes
     /// names.
     pub controllers: Vec<String>,
-    /// Metrics to serve under `/metrics` beside the server's own; `None` leaves the path unserved.
+    /// Metrics to serve under `/metrics` in addition to the server's own; `None` leaves the path
+    /// unserved.
     pub metrics: Option<Arc<dyn Metrics>>,
     /// Key that signs service account tokens. With `None` the server issues and accepts no tokens,
     /// and mounts none into pods.
@@ -210,7 +211,7 @@ impl ApiServer {
         self.inner.tokens.clone()
     }
 
-    /// The table of kinds as it is now.
+    /// The current table of kinds.
     pub fn registry(&self) -> Arc<Registry> {
         self.inner.state.registry()
     }
@@ -284,13 +285,13 @@ impl ApiServer {
     }
 
     /// Checks the APIServices with a Service: periodically, and at once when an APIService, its
-    /// Service or its endpoints change. Runs until dropped; beside the listener, not in virtual
-    /// time.
+    /// Service or its endpoints change. Runs until dropped. Started with the listener, not in
+    /// virtual time.
     pub async fn follow_services(self) {
         self.inner.services.follow().await;
     }
 
-    /// Answers one request on behalf of `user`. Never fails: errors are Status responses. A
+    /// Responds to one request on behalf of `user`. Never fails: errors are Status responses. A
     /// request that has begun to write is completed even if the returned future is dropped.
     pub async fn handle<B>(&self, request: Request<B>, user: UserInfo) -> Response<Body>
     where
@@ -307,7 +308,7 @@ impl ApiServer {
         Completing::new(client, async move { rest::handle(&server, parts, body, user, disconnection).await }).await
     }
 
-    /// A connection without a socket, for `kube::Client::new`. Every request runs as `user`.
+    /// An in-process connection, for `kube::Client::new`. Every request runs as `user`.
     pub fn in_process(&self, user: UserInfo) -> InProcess {
         InProcess { server: self.clone(), user, lean: false, agent: None }
     }
@@ -329,7 +330,7 @@ pub struct InProcess {
 }
 
 impl InProcess {
-    /// Omits `metadata.managedFields` from responses where that costs nothing. For clients that
+    /// Omits `metadata.managedFields` from responses if that needs no extra work. For clients that
     /// ignore the field, which is half of a typical object.
     #[must_use]
     pub fn lean(self) -> InProcess {

@@ -21,7 +21,7 @@ const PLURAL: &str = "ipaddresses";
 const MANAGED_BY: &str = "ipaddress.kubernetes.io/managed-by";
 const ALLOCATOR: &str = "ipallocator.k8s.io";
 /// The store's write queue for writes under the address lock.
-pub(crate) const ROW: &str = "system:addresses";
+pub(crate) const QUEUE: &str = "system:addresses";
 /// Attempts to delete an IPAddress while the store's queue is full.
 const REMOVALS: usize = 16;
 const FAMILY: &str = "ipaddress.kubernetes.io/ip-family";
@@ -102,7 +102,8 @@ pub(crate) async fn follow(state: &State, service: &Value, gone: bool) {
     }
 }
 
-/// At a start: creates missing IPAddresses of Services, and deletes those of deleted Services.
+/// When the server starts: creates missing IPAddresses of Services, and deletes those of deleted
+/// Services.
 pub(crate) async fn repair(state: &State) {
     let services = state.objects.list("", "services", None);
     for service in &services {
@@ -132,7 +133,7 @@ fn is_of(address: &Value, service: &Value) -> bool {
 async fn make(state: &State, address: &str, service: &Value) -> Result<bool, CommitError> {
     let key = objects::key(GROUP, PLURAL, "", address);
     if let Some(record) = state.store().get(&key) {
-        // It may remain from a Service of this name that could not be stored.
+        // It may remain from an earlier attempt to create a Service of this name.
         let revision = record.revision;
         return if is_of(&record.value(), service) { Ok(false) } else { Err(CommitError::Exists { key, revision }) };
     }
@@ -147,7 +148,7 @@ async fn make(state: &State, address: &str, service: &Value) -> Result<bool, Com
             "resource": "services", "namespace": meta::namespace(service), "name": meta::name(service),
         }},
     });
-    state.commit_in(ROW, Write::Create { key, value }).await.map(|_| true)
+    state.commit_in(QUEUE, Write::Create { key, value }).await.map(|_| true)
 }
 
 /// Deletes an IPAddress. Failures are repaired at the next start; a full store queue is temporary
@@ -157,7 +158,7 @@ async fn remove(state: &State, address: &str) {
     for _ in 0..REMOVALS {
         let Some(record) = state.store().get(&key) else { return };
         let write = Write::Delete { key: key.clone(), expected: record.revision, last: None };
-        match state.commit_in(ROW, write).await {
+        match state.commit_in(QUEUE, write).await {
             Ok(_) => return,
             Err(CommitError::Busy { .. }) => tokio::time::sleep(BUSY_PAUSE).await,
             Err(error) => {
@@ -166,5 +167,5 @@ async fn remove(state: &State, address: &str) {
             }
         }
     }
-    tracing::warn!(%address, "could not delete the IPAddress of a Service, as too many writes wait for the disk; the next start tries again");
+    tracing::warn!(%address, "could not delete the IPAddress of a Service because too many writes wait for the disk; the next start tries again");
 }

@@ -57,7 +57,7 @@ struct ServiceWrite {
     lock: Arc<Mutex<()>>,
     /// Whether the client chose the cluster IP.
     is_chosen: bool,
-    /// The node ports that were drawn, if the write may change node ports.
+    /// The allocated node ports, if the write may change node ports.
     drawn: Option<Drawn>,
     /// `None` for a write of a Service without addresses, which needs no lock.
     held: Option<OwnedMutexGuard<()>>,
@@ -93,9 +93,10 @@ impl KindWrite for ServiceWrite {
         .boxed()
     }
 
-    /// Other Services wait for a write under the lock. So it must not wait for its user's backlog.
+    /// Other Services wait for a write under the lock. So it must not wait for its user's other
+    /// writes.
     fn queue(&self) -> Option<&'static str> {
-        self.held.as_ref().map(|_| service_addresses::ROW)
+        self.held.as_ref().map(|_| service_addresses::QUEUE)
     }
 
     fn failed(&mut self) -> BoxFuture<'_, ()> {

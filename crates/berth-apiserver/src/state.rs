@@ -1,5 +1,5 @@
-//! The state that every part of the server works on: the store and its objects, the table of kinds,
-//! the clock and identifiers. It knows no request and none of the parts.
+//! The state that all parts of the server share: the store and its objects, the table of kinds, the
+//! clock and identifiers. It depends on no request and on none of the parts.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ use crate::registry::{Origin, Registry, ResourceInfo, SchemaSource};
 /// Group, kind and version.
 type KindKey = (String, String, String);
 
-/// What every part of the server works on.
+/// The state that all parts of the server share.
 pub(crate) struct State {
     store: Arc<dyn Store>,
     clock: Clock,
@@ -102,7 +102,7 @@ impl State {
         }
     }
 
-    /// The table of kinds as it is now.
+    /// The current table of kinds.
     pub(crate) fn registry(&self) -> Arc<Registry> {
         self.kinds.read().registry.clone()
     }
@@ -121,10 +121,10 @@ impl State {
         self.commit_in(&current_user(), write)
     }
 
-    /// Queues a write in the store's queue named `row`, which need not be that of a user.
-    pub(crate) fn commit_in(&self, row: &str, write: Write) -> CommitFuture {
+    /// Queues a write in the store's queue named `queue`, which need not be that of a user.
+    pub(crate) fn commit_in(&self, queue: &str, write: Write) -> CommitFuture {
         completion::note_write();
-        self.store.commit_for(row, write)
+        self.store.commit_for(queue, write)
     }
 
     pub(crate) fn kinds(&self) -> Arc<Kinds> {

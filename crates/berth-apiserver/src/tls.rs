@@ -1,12 +1,12 @@
 //! The TLS listener: accepts connections, authenticates requests, and passes them to
-//! [`crate::ApiServer::handle`]. HTTP/1.1 and HTTP/2 on one port, by ALPN.
+//! [`crate::ApiServer::handle`]. HTTP/1.1 and HTTP/2 share one port, by ALPN.
 //!
 //! Every resource that an unauthenticated client can occupy has a limit: connections, the
 //! handshake, the time until a request's headers are complete, their size, streams per connection,
 //! and the time that a client may leave sent data unread. The server limits bodies where it reads
 //! them. Watches have no time limit here: the server ends them, or a shutdown does after its grace
-//! period. A connection that became another protocol's is served by [`crate::connect`]; it keeps its
-//! place among the connections, and ends with the listener.
+//! period. [`crate::connect`] serves a connection that changed its protocol. Such a connection
+//! still counts as a connection of the listener, and ends with the listener.
 
 mod timed_stream;
 mod trust;
@@ -37,16 +37,16 @@ use timed_stream::TimedStream;
 pub use trust::{Certificates, OWN_NAME};
 use trust::{ClientCertificate, Trust};
 
-/// Connections served at once; further ones wait in the kernel's queue.
+/// Maximum number of connections; further ones wait in the kernel's queue.
 const CONNECTIONS_MAX: usize = 16 * 1024;
-/// Size of all headers of a request, as Go's default.
+/// Maximum size of all headers of a request, as Go's default.
 const HEADER_BYTES_MAX: u32 = 1024 * 1024;
 /// Concurrent requests on an HTTP/2 connection, as in kube-apiserver.
 const STREAMS_MAX: u32 = 250;
-/// Interval of keep-alive pings on idle HTTP/2 connections, and the time to answer one.
+/// Interval of keep-alive pings on idle HTTP/2 connections, and the time for a reply.
 const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(30);
-/// Time without traffic after which the kernel probes whether a client is still there, and the
-/// interval of its probes. A session without data notices thus that its client is gone.
+/// Time without traffic after which the kernel probes whether a client is connected, and the
+/// interval of its probes. This detects a lost client of a session without data.
 const PROBE_INTERVAL: Duration = Duration::from_secs(30);
 /// Time for open requests, including watches, to finish after shutdown began.
 const SHUTDOWN_GRACE: Duration = Duration::from_millis(500);
@@ -247,7 +247,7 @@ impl Connection {
                 certificate => certificate.clone(),
             };
             async move {
-                let response = answer(&server, &authenticator, &fairness, certificate, request, limits.body).await;
+                let response = respond(&server, &authenticator, &fairness, certificate, request, limits.body).await;
                 Ok::<_, Infallible>(response)
             }
         });
@@ -279,7 +279,7 @@ impl Connection {
 }
 
 /// Drives a connection to its end. Once the listener has `closed`, `shut_down` lets the connection
-/// finish its open requests only.
+/// finish only its open requests.
 async fn until_closed<C>(
     connection: C,
     mut closed: watch::Receiver<bool>,
@@ -291,7 +291,7 @@ where
     tokio::pin!(connection);
     tokio::select! {
         ended = &mut connection => return ended,
-        // Changes once, also if the listener is gone.
+        // Changes once, or fails if the listener has ended.
         _ = closed.changed() => {}
     }
     shut_down(connection.as_mut());
@@ -300,7 +300,7 @@ where
 
 /// Authenticates a request and returns its response. `body_limit` is the time for the body to
 /// arrive.
-async fn answer(
+async fn respond(
     server: &ApiServer,
     authenticator: &Authenticator,
     fairness: &Arc<Fairness>,
@@ -323,7 +323,7 @@ async fn answer(
         }
     };
     let mut response = match authenticated {
-        Ok(user) => answer_in_turn(server, fairness, user, request, body_limit).await,
+        Ok(user) => respond_in_turn(server, fairness, user, request, body_limit).await,
         Err(status) => status_response(&status, accept.as_ref()),
     };
     // Responses depend on the user: intermediaries must not cache them, unless the response allows
@@ -347,7 +347,7 @@ fn date(now: jiff::Timestamp) -> Option<HeaderValue> {
 
 /// Reads the request's body, which may take long, and executes the request when its user has a
 /// turn.
-async fn answer_in_turn(
+async fn respond_in_turn(
     server: &ApiServer,
     turns: &Arc<Fairness>,
     user: UserInfo,
@@ -358,7 +358,7 @@ async fn answer_in_turn(
     let accept = parts.headers.get(ACCEPT).cloned();
     let info = RequestInfo::parse(&parts.method, parts.uri.path(), parts.uri.query().unwrap_or_default());
     let body = if connect::is_proxy(&info) {
-        // Passed on as it arrives.
+        // The body is forwarded as a stream.
         parts.extensions.insert(connect::StreamedBody::new(body));
         Bytes::new()
     } else {

@@ -5,11 +5,12 @@
 //! | purpose | modules |
 //! |---|---|
 //! | parsing | `lex`, `parse`, `ast` |
-//! | declared types | [`decl`], [`types`], [`env`](mod@env), [`escape`](mod@escape) |
+//! | declared types | [`decl`], [`types`], `signatures`, [`env`](mod@env), [`escape`](mod@escape) |
 //! | type checking and errors | `check`, [`issue`] |
 //! | estimated and actual cost | [`estimate`], `cost` |
-//! | evaluation | [`program`], `eval`, [`value`], [`variables`] |
-//! | functions | [`library`] |
+//! | values | [`value`], [`authorization`], `error` |
+//! | evaluation | [`program`], `node`, `eval`, `operators`, [`variables`] |
+//! | functions | `library` |
 //! | `x-kubernetes-validations` | [`rules`] |
 //! | expressions about requests | [`admission`] |
 //!
@@ -33,27 +34,32 @@
 
 pub mod admission;
 mod ast;
+pub mod authorization;
 mod check;
 mod cost;
 pub mod decl;
 pub mod env;
+mod error;
 pub mod escape;
 pub mod estimate;
 mod eval;
 pub mod issue;
 mod lex;
-pub mod library;
+mod library;
+mod node;
+mod operators;
 mod parse;
 pub mod program;
 pub mod rules;
+mod signatures;
 pub mod types;
 pub mod value;
 pub mod variables;
 
 pub use decl::Decl;
 pub use env::{Env, NEWEST};
+pub use error::EvalError;
 pub use escape::{escape, unescape};
-pub use eval::EvalError;
 pub use issue::Issues;
 pub use program::{Program, Ran, Run};
 pub use rules::Rules;

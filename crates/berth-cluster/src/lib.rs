@@ -26,6 +26,7 @@ pub mod roles;
 pub mod scheduler;
 pub mod scheduling;
 pub mod storage;
+pub mod taint_eviction;
 
 mod bootstrap;
 mod indexes;
@@ -37,7 +38,7 @@ use std::sync::Arc;
 use berth_api::berth::ClusterConfiguration;
 use berth_runtime::Manager;
 
-pub use kubelet::options::KubeletOptions;
+pub use kubelet::options::{ClusterIps, KubeletOptions, ServiceAddresses};
 pub use kubelet::process::ProcessNode;
 pub use logs::{LogOptions, PodLogs};
 pub use machine::MachineNode;
@@ -55,10 +56,11 @@ pub struct Options {
     pub process_nodes: Vec<ProcessNode>,
     /// Nodes of this process that keep volumes in folders; the volumes of other nodes are simulated.
     pub folders: storage::Folders,
-    /// Sources of the figures of `metrics.k8s.io`; nodes without one are simulated. A clone is in
-    /// the API server of this process.
+    /// Sources of the usage in `metrics.k8s.io`; nodes without a source are simulated. The API
+    /// server of this process has a clone.
     pub metrics: metrics::ClusterMetrics,
-    /// The cluster's CA certificate in PEM, published as ConfigMap `kube-root-ca.crt` in every namespace.
+    /// The cluster's CA certificate in PEM, published as ConfigMap `kube-root-ca.crt` in every
+    /// namespace.
     pub root_ca: Option<String>,
     /// This machine as a node. Simulated nodes then have a taint.
     pub machine: Option<MachineNode>,
@@ -103,6 +105,7 @@ pub fn install(manager: &mut Manager, options: Options) {
         machine::install(manager, node.clone(), &configuration.kubernetes_version);
     }
     machine::install_lifecycle(manager);
+    taint_eviction::install(manager);
     kubelet::simulated::install(manager, configuration.pods.clone(), options.seed, process_nodes);
     metrics::install(manager, &options.metrics, &options.process_nodes);
     kubelet::process::install(manager, options.process_nodes.clone());

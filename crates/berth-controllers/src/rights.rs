@@ -448,7 +448,7 @@ mod tests {
     }
 
     /// Kueue's roles for users (`config/components/rbac` there): name, group, resource, verbs,
-    /// whether the status may be read, and aggregation labels: `A` batch-admin, `U` batch-user, and
+    /// readability of the status, and aggregation labels: `A` batch-admin, `U` batch-user, and
     /// `v`, `e`, `a` for Kubernetes' `view`, `edit` and `admin`.
     const EXPECTED: &[(&str, &str, &str, &str, bool, &str)] = &[
         ("clusterqueue-editor", "kueue.x-k8s.io", "clusterqueues", "edit", true, "A"),

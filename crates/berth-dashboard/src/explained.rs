@@ -1,5 +1,4 @@
-//! An explanation as a page: the structure that `berth explain` prints, with tables of figures and
-//! links.
+//! An explanation as a page: the structure that `berth explain` prints, with tables and links.
 
 use berth_api::berth::explanation::{
     Finding, FlavorAttempt, ObjectName, Outlook, Shortage, Standing, TopologyFinding, VictimSearch, Waiting,
@@ -133,7 +132,7 @@ pub(crate) fn link(html: &mut Html, name: &ObjectName) {
     );
 }
 
-/// A share in thousandths. The largest number stands for an unlimited share.
+/// A share in thousandths. The largest number means an unlimited share.
 pub(crate) fn share(share: i64) -> String {
     if share == i64::MAX { "infinite".to_owned() } else { share.to_string() }
 }

@@ -1,4 +1,4 @@
-//! The images of one node, as its runtime asks for them.
+//! The images of one node, for its runtime.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -23,8 +23,8 @@ const INVALID: &str = "InvalidImageName";
 
 /// A pull that containers wait for.
 type Pull = Shared<BoxFuture<'static, Result<Record, RuntimeError>>>;
-/// Pulls with other credentials are pulls of their own: an image must not reach a pod whose
-/// credentials the registry refuses.
+/// Pulls with other credentials are separate: a pod must not get an image if the registry rejects
+/// the pod's credentials.
 type PullKey = (String, Vec<(String, String, String)>);
 
 /// Where an image is.
@@ -67,7 +67,8 @@ impl NodeImages {
         let present = self.lookup(&name).await?;
         let must_ask = request.policy == ImagePullPolicy::Always && *otherwise == Target::Pull;
         match present {
-            // An imported image is what its user wants to run: the registry may not even have it.
+            // An imported image is used without a request to the registry, which may not even have
+            // it.
             Some(record) if record.origin == Origin::Imported || !must_ask => {
                 return Ok(Found::Here(self.store.image(&name, &record)));
             }
@@ -99,7 +100,8 @@ impl NodeImages {
         pull.await
     }
 
-    /// A pull goes on when the container that asked for it is gone, as others will ask again.
+    /// A pull continues after the container that requested it is deleted, because other containers
+    /// may need it.
     fn start_pull(&self, key: PullKey, name: &Name, credentials: &[RegistryCredential]) -> Pull {
         let (store, pulls) = (self.store.clone(), self.pulls.clone());
         let (name, credentials, plain_http) = (name.clone(), credentials.to_vec(), self.config.plain_http.clone());

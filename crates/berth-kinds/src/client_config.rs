@@ -1,4 +1,5 @@
-//! Where a webhook is: checks of `clientConfig`, shared by admission webhooks and conversion webhooks.
+//! Validation of `clientConfig`, the location of a webhook, for admission webhooks and conversion
+//! webhooks.
 
 use berth_apimachinery::field::{Error, Path};
 use berth_apimachinery::{names, percent};
@@ -8,8 +9,8 @@ use serde_json::Value;
 
 const FORM: &str = "; desired format: https://host[/path]";
 
-/// Checks that exactly one of `url` and `service` is given and that it can be called. `ca_bundle` says whether the
-/// bundle is checked too; stored objects may be older than that check.
+/// Checks that exactly one of `url` and `service` is set and valid. `ca_bundle` is true to check
+/// the bundle too; stored objects may be older than that check.
 pub fn validate(config: &Value, ca_bundle: bool, path: &Path<'_>) -> Vec<Error> {
     let url = config.get("url").and_then(Value::as_str);
     let service = config.get("service").filter(|service| service.is_object());
@@ -24,7 +25,8 @@ pub fn validate(config: &Value, ca_bundle: bool, path: &Path<'_>) -> Vec<Error> 
     errors
 }
 
-/// A URL cut at its parts. Only what webhooks need: no escapes are undone, those of the path are sound.
+/// A URL split into its parts, as far as webhooks need it: escapes are not decoded, and those in
+/// the path are valid.
 pub struct Url<'a> {
     /// Scheme, such as `https`; empty if there is none.
     pub scheme: &'a str,
@@ -32,11 +34,11 @@ pub struct Url<'a> {
     pub user: Option<&'a str>,
     /// Host with its port.
     pub host: &'a str,
-    /// Begins with `/` or is empty.
+    /// Path, which begins with `/` or is empty.
     pub path: &'a str,
-    /// Text after `?`, without it.
+    /// Query after `?`, without the `?`.
     pub query: &'a str,
-    /// Text after `#`, without it.
+    /// Fragment after `#`, without the `#`.
     pub fragment: &'a str,
 }
 
@@ -44,7 +46,7 @@ impl<'a> Url<'a> {
     /// Splits a URL into its parts.
     ///
     /// # Errors
-    /// The text is no URL; the error is in the words of Go's `net/url`.
+    /// The string is not a URL; the error has the message of Go's `net/url`.
     pub fn parse(text: &'a str) -> Result<Url<'a>, String> {
         if text.chars().any(char::is_control) {
             return Err("net/url: invalid control character in URL".to_owned());
@@ -77,7 +79,7 @@ impl<'a> Url<'a> {
         Ok(Url { scheme, user, host, path, query, fragment })
     }
 
-    /// Host without brackets, and the port if one is written.
+    /// Host without brackets, and the port, if it is given.
     pub fn host_and_port(&self) -> (&'a str, Option<u16>) {
         if let Some(rest) = self.host.strip_prefix('[')
             && let Some((host, after)) = rest.split_once(']')
@@ -91,9 +93,11 @@ impl<'a> Url<'a> {
     }
 }
 
-/// The path that a webhook is called under for one written in its `clientConfig`. Kubernetes' own client joins the parts of a
-/// path anew: empty steps and `.` go, `..` takes the step before it along, no slash ends it, and only what must be escaped is.
-/// Generators of configurations rely on it, and many servers answer other forms with a redirect, which no webhook may.
+/// The path with which a webhook is called, for a path in its `clientConfig`. Like Kubernetes'
+/// client it is normalized: empty segments and `.` are removed, `..` removes the segment before it,
+/// there is no slash at the end, and only characters that must be escaped are. Generators of
+/// configurations rely on this. Many servers respond to other forms with a redirect, which webhooks
+/// must not do.
 pub fn clean_path(path: &str) -> String {
     let bytes = percent::decode_path(path).unwrap_or_else(|_| path.as_bytes().to_vec());
     let mut steps: Vec<&[u8]> = Vec::new();
@@ -176,7 +180,7 @@ fn validate_path(url_path: &str, path: &Path<'_>, errors: &mut Vec<Error>) {
     }
 }
 
-/// Checks that a `caBundle` (base64 of PEM, as objects carry it) holds certificates; absent and empty ones are fine.
+/// Checks that a `caBundle` (base64 of PEM) has certificates. It may be absent or empty.
 pub fn validate_ca_bundle(bundle: Option<&Value>, path: &Path<'_>) -> Vec<Error> {
     let Some(text) = bundle.and_then(Value::as_str).filter(|text| !text.is_empty()) else { return Vec::new() };
     match certificates(text) {
@@ -208,7 +212,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_path_is_joined_anew_from_its_steps() {
+    fn a_path_is_normalized() {
         for (written, called) in [
             ("", "/"),
             ("/", "/"),
@@ -228,10 +232,10 @@ mod tests {
     }
 
     #[test]
-    fn an_escape_that_is_none_is_refused() {
+    fn an_invalid_escape_is_rejected() {
         for (url, escape) in [("https://h/a%zz", "%zz"), ("https://h/%", "%"), ("https://h/%2\u{e9}", "%2\u{e9}")] {
-            let refused = Url::parse(url).err();
-            assert_eq!(refused, Some(format!("invalid URL escape \"{escape}\"")), "{url}");
+            let rejected = Url::parse(url).err();
+            assert_eq!(rejected, Some(format!("invalid URL escape \"{escape}\"")), "{url}");
         }
         assert!(Url::parse("https://h/%2Fa%20b").is_ok());
     }

@@ -1,4 +1,5 @@
-//! The kinds of the Kubernetes API: what the server knows of each kind, and nothing of the server.
+//! The kinds of the Kubernetes API: their names, defaults, validation, columns and encoding,
+//! independent of the server.
 //!
 //! | module | what it has |
 //! |---|---|
@@ -9,7 +10,7 @@
 //! | [`protobuf`] | the encoding of built-in kinds that Go clients use |
 //!
 //! Everything here is a function of its arguments: no clock, no store, no request. The rules of a
-//! kind see stored objects through [`strategy::StoredObjects`].
+//! kind read stored objects through [`strategy::StoredObjects`].
 
 pub mod client_config;
 pub mod crd;

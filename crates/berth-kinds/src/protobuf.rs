@@ -54,7 +54,7 @@ mod tests {
 
     #[test]
     fn a_namespace_encoded_by_go_is_decoded_without_its_zero_values() {
-        // The name, and zero values of fields that are no pointers: generateName, uid, generation
+        // The name, and zero values of fields that are not pointers: generateName, uid, generation
         // and an unset creation time.
         let label = [bytes(1, b"team"), bytes(2, b"a")].concat();
         let metadata =

@@ -52,13 +52,13 @@ pub struct VersionInfo {
     pub name: String,
     /// Whether the server serves this version.
     pub served: bool,
-    /// Text of the `Warning` header for requests to a deprecated version.
+    /// Message of the `Warning` header for requests to a deprecated version.
     pub deprecation_warning: Option<String>,
     /// Subresources of this version.
     pub subresources: Vec<Subresource>,
     /// Schema of objects of this version.
     pub schema: SchemaSource,
-    /// `additionalPrinterColumns` of a custom resource; built-in kinds have printers of their own.
+    /// `additionalPrinterColumns` of a custom resource; built-in kinds have their own printers.
     pub columns: Vec<PrinterColumn>,
     /// JSON paths (`.spec.color`) that field selectors may use besides `metadata.name` and
     /// `metadata.namespace`.
@@ -86,9 +86,9 @@ pub struct Subresource {
 /// dot (`.spec.replicas`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ScalePaths {
-    /// Path of the wanted count.
+    /// Path of the desired number of replicas.
     pub spec_replicas: String,
-    /// Path of the observed count.
+    /// Path of the observed number of replicas.
     pub status_replicas: String,
     /// Path of the selector, a string in custom resources, a LabelSelector in built-in kinds.
     pub selector: Option<String>,
@@ -124,8 +124,8 @@ pub enum SchemaSource {
     Custom(Arc<CustomSchema>),
 }
 
-/// Does not show whether a built-in schema is already cached: hashes of OpenAPI documents are
-/// computed from this text.
+/// Omits whether a built-in schema is already cached, because hashes of OpenAPI documents are
+/// computed from this string.
 impl std::fmt::Debug for SchemaSource {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {

@@ -1,4 +1,4 @@
-//! The version of the reviews a webhook is sent.
+//! Versions of the reviews that are sent to webhooks.
 
 /// A version of AdmissionReview or ConversionReview.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -10,7 +10,7 @@ pub enum ReviewVersion {
 }
 
 impl ReviewVersion {
-    /// The first version of a webhook's list that is spoken here.
+    /// The first version in a webhook's list that the server supports.
     pub fn pick<'a>(versions: impl IntoIterator<Item = &'a str>) -> Option<ReviewVersion> {
         versions.into_iter().find_map(|version| match version {
             "v1" => Some(ReviewVersion::V1),

@@ -2,8 +2,8 @@
 //! outside, and the health check port of a load balancer. No two Services share a node port.
 //!
 //! The stored Services are the record of assigned ports. A free port is drawn while the object is
-//! prepared, so that later steps see it. The draw is repeated once the write holds the lock for which all such
-//! writes wait.
+//! prepared, so that later steps see it. The draw is repeated once the write holds the lock that
+//! all such writes need.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -33,7 +33,7 @@ fn may_have(service: &Value) -> bool {
     matches!(service["spec"]["type"].as_str(), Some("NodePort" | "LoadBalancer"))
 }
 
-/// Whether each port of a Service gets a node port.
+/// Whether the ports of a Service get node ports.
 pub fn needs(service: &Value) -> bool {
     may_have(service)
         && (service["spec"]["type"] == "NodePort" || service["spec"]["allocateLoadBalancerNodePorts"] != false)
@@ -186,7 +186,7 @@ pub fn draw(objects: &dyn StoredObjects, service: &mut Value, before: Option<&Va
     Ok(drawn)
 }
 
-/// Repeats the draw under the lock: another Service may have taken a drawn port meanwhile.
+/// Repeats the draw under the lock: another Service may have taken a drawn port in the meantime.
 pub fn settle(
     objects: &dyn StoredObjects,
     service: &mut Value,

@@ -12,8 +12,9 @@ use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::api::PostParams;
 use kube::{Api, Client, ResourceExt};
 
+use crate::host_ports;
 use crate::network::Network;
-use crate::proxy::wanted;
+use crate::proxy::{Owner, wanted};
 use crate::published::{Endpoint, EndpointPort, Kind, Published};
 
 /// Label of an EndpointSlice with the name of its Service.
@@ -30,6 +31,7 @@ pub fn install(manager: &mut Manager, network: Arc<Network>) {
         of_service: slices.index(|slice| service_of(slice).map(|key| key.to_string()).into_iter().collect()),
         network: network.clone(),
     });
+    host_ports::install(manager, &pods, network.clone());
     let of_pods = network.clone();
     manager
         .controller("service-network")
@@ -86,15 +88,18 @@ impl Reconciler for Shared {
         let service = controller.services.get(&key);
         let published = controller.name(&key, service.as_ref());
         let fronts = published.map_or(Vec::new(), |it| wanted(&it, controller.network.as_ref()));
-        let served = controller.network.proxy().set(&key.namespace, &key.name, fronts).await;
+        let served = controller.network.proxy().set(Owner::Service(key), fronts).await;
         if let Some(service) = &service {
             controller.balance(service).await?;
             if let Err(error) = &served {
                 controller.recorder.event(service.as_ref(), EventType::Warning, "FailedToServe", &error.to_string());
             }
         }
-        served?;
-        Ok(Action::Wait)
+        match served {
+            // A repetition would fail, too.
+            Err(error) if !error.is_forbidden() => Err(error.into()),
+            _ => Ok(Action::Wait),
+        }
     }
 }
 

@@ -16,7 +16,6 @@ impl Identity {
     }
 
     /// Name of the bridge. Names of interfaces have 15 characters at most.
-    #[cfg_attr(not(target_os = "linux"), expect(dead_code, reason = "only Linux has bridges"))]
     pub(crate) fn bridge(&self) -> String {
         format!("berth-{}", hex::encode(&self.0[..4]))
     }
@@ -45,6 +44,14 @@ impl Identity {
     }
 }
 
+/// Name of the packet filter table of a bridge; `None` if the bridge is none of a cluster.
+#[cfg_attr(not(target_os = "linux"), expect(dead_code, reason = "only Linux has bridges"))]
+pub(crate) fn table_of_bridge(bridge: &str) -> Option<String> {
+    let number = bridge.strip_prefix("berth-")?;
+    let is_ours = number.len() == 8 && number.bytes().all(|byte| byte.is_ascii_hexdigit());
+    is_ours.then(|| format!("berth_{number}"))
+}
+
 fn hash(parts: &[&[u8]]) -> [u8; 32] {
     let mut digest = Sha256::new();
     for part in parts {
@@ -62,6 +69,8 @@ mod tests {
         let (a, b) = (Identity::of(Path::new("/data/a")), Identity::of(Path::new("/data/b")));
         let pod = PodUid("0b0e7e0e-6c5f-4f6a-8f5e-000000000001".to_owned());
         assert_ne!(a.bridge(), b.bridge());
+        assert_eq!(table_of_bridge(&a.bridge()), Some(a.table()));
+        assert_eq!(table_of_bridge("berth-x"), None);
         assert_ne!(a.interface(&pod), b.interface(&pod));
         assert_ne!(a.interface(&pod), a.interface(&PodUid("other".to_owned())));
         for name in [a.bridge(), a.interface(&pod)] {

@@ -5,8 +5,8 @@
 //! the controllers that feed it.
 //!
 //! Services are served by a proxy of this process at their cluster IPs, which are addresses of this
-//! machine, at node ports, and at the addresses of load balancers. Endpoints are reached while this
-//! process runs; connections between pods do not depend on it.
+//! machine, at node ports, and at the addresses of load balancers. It serves the host ports of pods,
+//! too. Endpoints are reached while this process runs; connections between pods do not depend on it.
 //!
 //! The network has one of two levels:
 //!
@@ -22,6 +22,7 @@
 mod addresses;
 mod controllers;
 mod dns;
+mod host_ports;
 mod identity;
 #[cfg(target_os = "linux")]
 mod linux;

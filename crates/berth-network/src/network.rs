@@ -17,7 +17,7 @@ use crate::addresses::{AddressError, Addresses};
 use crate::dns::{Names, Sockets, Zone};
 use crate::identity::Identity;
 use crate::plain::Loopback;
-use crate::proxy::{Place, Proxy};
+use crate::proxy::{Clients, Insiders, Place, Proxy};
 use crate::published::Endpoint;
 use crate::ranges::Ranges;
 
@@ -126,8 +126,8 @@ pub struct Network {
     addresses: Mutex<Addresses>,
     fabric: Fabric,
     ranges: Ranges,
-    /// Range of cluster IPs, if this machine serves them at their own addresses.
-    services: Option<Ipv4Net>,
+    /// Range of cluster IPs, if they are served at their own addresses, and to which clients.
+    services: Option<(Ipv4Net, Clients)>,
     node_addresses: Vec<Ipv4Addr>,
     expose_node_ports: bool,
     api_server: SocketAddr,
@@ -185,7 +185,7 @@ impl Network {
         let pods = folder.join("addresses");
         let is_used = Addresses::open(&pods, Ipv4Net::default(), Vec::new())?.pods().next().is_some();
         let domain = domain(&options.cluster_domain)?;
-        let opened = match full(&options, &identity, known, is_used).await {
+        let opened = match full(&options, &identity, &folder, known, is_used).await {
             Ok(opened) => opened,
             Err(reason) => plain(&options, &identity, known, reason)?,
         };
@@ -203,24 +203,26 @@ impl Network {
                 (None, None)
             }
         };
-        let mut network = Self {
+        let mut node_addresses = vec![Ipv4Addr::LOCALHOST];
+        if !matches!(fabric, Fabric::Plain(_)) {
+            node_addresses.push(ranges.gateway);
+        }
+        node_addresses.extend(&options.node_addresses);
+        let insiders = Insiders { pods: ranges.pods, machine: node_addresses.clone() };
+        let network = Self {
             addresses: Mutex::new(addresses),
             fabric,
             ranges,
             services,
-            node_addresses: vec![Ipv4Addr::LOCALHOST],
+            node_addresses,
             expose_node_ports: options.expose_node_ports,
             api_server: options.api_server,
             domain: options.cluster_domain.trim_end_matches('.').to_owned(),
             names,
             name_server,
             dns,
-            proxy: Proxy::new(ranges.pods),
+            proxy: Proxy::new(insiders, identity.bridge()),
         };
-        if network.level() == Level::Full {
-            network.node_addresses.push(ranges.gateway);
-        }
-        network.node_addresses.extend(&options.node_addresses);
         let report = Report { level: network.level(), reason, pods: ranges.pods, limits };
         Ok((Arc::new(network), report))
     }
@@ -295,7 +297,13 @@ impl Network {
     pub fn api_server_for_pods(&self, cluster_ip: Ipv4Addr) -> SocketAddr {
         /// Port of the Service `kubernetes`.
         const HTTPS: u16 = 443;
-        if self.services.is_some() { SocketAddr::new(cluster_ip.into(), HTTPS) } else { self.api_server }
+        if self.services.is_some() {
+            return SocketAddr::new(cluster_ip.into(), HTTPS);
+        }
+        if self.api_server.ip().is_unspecified() {
+            return SocketAddr::new(Ipv4Addr::LOCALHOST.into(), self.api_server.port());
+        }
+        self.api_server
     }
 
     /// The names of the cluster.
@@ -349,11 +357,14 @@ impl Network {
 }
 
 impl Place for Network {
-    fn service_address(&self, cluster_ip: Ipv4Addr) -> Option<Ipv4Addr> {
+    fn service_address(&self, cluster_ip: Ipv4Addr) -> Option<(Ipv4Addr, Clients)> {
         match &self.fabric {
             #[cfg(target_os = "linux")]
-            Fabric::Full(_) => self.services.filter(|range| range.contains(&cluster_ip)).map(|_| cluster_ip),
-            Fabric::Plain(loopback) => Some(loopback.service(cluster_ip)),
+            Fabric::Full(_) => {
+                let (range, clients) = self.services?;
+                range.contains(&cluster_ip).then_some((cluster_ip, clients))
+            }
+            Fabric::Plain(loopback) => Some((loopback.service(cluster_ip), Clients::All)),
         }
     }
 
@@ -365,8 +376,8 @@ impl Place for Network {
         &self.node_addresses
     }
 
-    fn is_private(&self) -> bool {
-        !self.expose_node_ports
+    fn node_clients(&self) -> Clients {
+        if self.expose_node_ports { Clients::All } else { Clients::Machine }
     }
 
     fn reaches(&self, endpoint: &Endpoint) -> bool {
@@ -379,7 +390,7 @@ impl Place for Network {
 struct Opened {
     fabric: Fabric,
     ranges: Ranges,
-    services: Option<Ipv4Net>,
+    services: Option<(Ipv4Net, Clients)>,
     reason: Option<String>,
     limits: Vec<String>,
 }
@@ -410,18 +421,31 @@ fn plain(options: &Options, identity: &Identity, known: Option<Ipv4Net>, reason:
 
 /// Opens the full level. The error is the reason why it does not work.
 #[cfg(target_os = "linux")]
-async fn full(options: &Options, identity: &Identity, known: Option<Ipv4Net>, is_used: bool) -> Result<Opened, String> {
+async fn full(
+    options: &Options,
+    identity: &Identity,
+    folder: &Path,
+    known: Option<Ipv4Net>,
+    is_used: bool,
+) -> Result<Opened, String> {
     if options.level < Level::Full {
         return Err("the plain level was requested".to_owned());
     }
     let known = known.filter(|range| !range.network().is_loopback());
-    let opened = crate::linux::Links::open(identity.clone(), options.pod_range, known, is_used).await;
+    let opened = crate::linux::Links::open(identity.clone(), folder, options.pod_range, known, is_used).await;
     let links = opened.map_err(|error| error.to_string())?;
     let lacking = links.extend(options.service_range).await.map_err(|error| error.to_string())?;
-    let services = lacking.services.is_none().then_some(options.service_range);
+    let range = options.service_range;
+    let (services, lack) = match lacking.services {
+        crate::linux::Reach::Everywhere => (Some((range, Clients::MachineFirst)), None),
+        crate::linux::Reach::Pods => {
+            let lack = format!("cluster IPs are reached from pods only: another cluster of this machine uses {range}");
+            (Some((range, Clients::Bridge)), Some(lack))
+        }
+        crate::linux::Reach::Nowhere(why) => (None, Some(format!("cluster IPs are not reachable: {why}"))),
+    };
     let outside = lacking.outside.map(|why| format!("pods cannot reach other networks: {why}"));
-    let unserved = lacking.services.map(|why| format!("cluster IPs are not reachable: {why}"));
-    let limits = outside.into_iter().chain(unserved).collect();
+    let limits = outside.into_iter().chain(lack).collect();
     Ok(Opened { ranges: links.ranges(), fabric: Fabric::Full(links), services, reason: None, limits })
 }
 
@@ -430,6 +454,7 @@ async fn full(options: &Options, identity: &Identity, known: Option<Ipv4Net>, is
 async fn full(
     _options: &Options,
     _identity: &Identity,
+    _folder: &Path,
     _known: Option<Ipv4Net>,
     _is_used: bool,
 ) -> Result<Opened, String> {
@@ -437,6 +462,10 @@ async fn full(
 }
 
 impl SandboxNetwork for Network {
+    fn is_shared(&self) -> bool {
+        self.level() == Level::Plain
+    }
+
     fn allocate<'a>(&'a self, pod: &'a PodUid) -> BoxFuture<'a, berth_pod_runtime::Result<IpAddr>> {
         Box::pin(async move {
             let address: Ipv4Addr = self.addresses.lock().allocate(pod).map_err(internal)?;

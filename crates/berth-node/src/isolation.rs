@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use berth_pod_runtime::{
     ContainerConfig, ContainerId, ContainerKind, Image, Limits, PodUid, Result, RuntimeError, SandboxConfig, Security,
@@ -12,7 +13,7 @@ use crate::cgroup::Hierarchies;
 use crate::folder::PodFolder;
 use crate::options::{Isolation, Level, Options};
 use crate::protocol::{HostRoot, Launch, Reply, Request};
-use crate::runtime::supervisor::{Connection, spawn};
+use crate::runtime::supervisor::{Connection, lock, spawn};
 use crate::time::now;
 use crate::tree;
 
@@ -43,8 +44,16 @@ const HOME_SECRETS: [&str; 10] = [
 /// Homes whose secrets are hidden, at most. Each costs mounts for each container.
 const HOMES_MAX: usize = 64;
 
+/// Start of the name of a probe's folder; the ID of the probing process follows.
+const PROBE: &str = "probe-";
+
+/// Attempts to end a probe that a killed process left, and the time limit of each.
+const PROBE_END_ATTEMPTS: u32 = 5;
+const PROBE_END_MAX: Duration = Duration::from_secs(2);
+
 /// Finds the highest level that works, or checks the requested one.
 pub(crate) async fn probe(options: &Options) -> Result<Found> {
+    end_former_probes(options).await;
     let is_root = rustix::process::geteuid().is_root();
     let mut reasons = Vec::new();
     let candidates = match options.level {
@@ -97,10 +106,36 @@ async fn find_root(options: &Options, level: Level) -> std::result::Result<(Host
     Ok((HostRoot::Binds, Some(notice)))
 }
 
+/// Ends the probes of processes that were killed while they probed, and removes their folders. The
+/// caller holds the lock of the node's folder, so that none of them is in use.
+async fn end_former_probes(options: &Options) {
+    let entries = std::fs::read_dir(&options.folder).into_iter().flatten().flatten();
+    let probes = entries.filter(|entry| entry.file_name().to_str().is_some_and(|name| name.starts_with(PROBE)));
+    for folder in probes.map(|entry| PodFolder(entry.path())) {
+        let mut ended = Ok(());
+        // A supervisor that is about to start serves its socket, or finds no folder, in a moment.
+        for _ in 0..PROBE_END_ATTEMPTS {
+            let _ = tokio::time::timeout(PROBE_END_MAX, Connection::ask(&folder, &Request::Shutdown)).await;
+            let removed = folder.clone();
+            let removed = tokio::task::spawn_blocking(move || {
+                let _lock = lock(&removed).map_err(|error| error.to_string())?;
+                tree::remove(removed.path()).map_err(|error| error.to_string())
+            });
+            ended = removed.await.unwrap_or_else(|error| Err(error.to_string()));
+            if ended.is_ok() {
+                break;
+            }
+        }
+        if let Err(error) = ended {
+            tracing::warn!(folder = %folder.path().display(), %error, "cannot remove a former probe of the isolation");
+        }
+    }
+}
+
 /// Runs a container at a level.
 async fn try_level(options: &Options, level: Level, host_root: HostRoot) -> std::result::Result<(), String> {
     let text = |error: &dyn std::fmt::Display| error.to_string();
-    let uid = PodUid(format!("probe-{}", std::process::id()));
+    let uid = PodUid(format!("{PROBE}{}", std::process::id()));
     let folder = PodFolder(options.folder.join(&uid.0));
     tree::remove(folder.path()).map_err(|error| text(&error))?;
     for path in [folder.logs(), folder.containers(), folder.volumes(), folder.etc()] {
@@ -110,6 +145,7 @@ async fn try_level(options: &Options, level: Level, host_root: HostRoot) -> std:
         config: sandbox(uid.clone()),
         created_at: now(),
         ips: Vec::new(),
+        shared_network: false,
         level,
         group: None,
         init: init_command(options),

@@ -1,4 +1,4 @@
-//! What a runtime reports.
+//! States and results that a runtime reports.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{ContainerId, PodUid, UserSpec};
 
-/// An image that is available, and what it declares.
+/// An image that is available, with the defaults that it declares.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Image {
@@ -32,12 +32,12 @@ pub struct Image {
     pub stop_signal: String,
     /// Size in bytes, zero if unknown.
     pub size_bytes: u64,
-    /// Something that users should know, such as "no image was imported: runs on the host's
-    /// files". The kubelet reports it in an event.
+    /// A notice for users, such as "no image was imported: runs on the host's files". The kubelet
+    /// reports it in an event.
     pub notice: Option<String>,
 }
 
-/// Where the root file system of an image is.
+/// Location of the root file system of an image.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", tag = "type")]
 pub enum ImageRoot {
@@ -46,7 +46,7 @@ pub enum ImageRoot {
         /// Folders.
         folders: Vec<PathBuf>,
     },
-    /// A folder that is used as it is, read-only.
+    /// A folder that is used unchanged, read-only.
     Folder {
         /// Folder.
         path: PathBuf,
@@ -64,12 +64,12 @@ pub struct PodState {
     pub name: String,
     /// Addresses, the primary one first.
     pub ips: Vec<String>,
-    /// Whether the sandbox exists and its supervisor runs. Without it, running containers of the
-    /// pod are lost: their exit codes are unknown.
+    /// True if the sandbox exists and its supervisor runs. Without the supervisor, running
+    /// containers of the pod are lost: their exit codes are unknown.
     pub is_ready: bool,
     /// When the sandbox was created.
     pub created_at: Timestamp,
-    /// Each run of each container that the runtime knows, in order of starts.
+    /// All runs of containers that the runtime knows, in order of their starts.
     pub containers: Vec<ContainerStatus>,
 }
 
@@ -77,7 +77,7 @@ pub struct PodState {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ContainerStatus {
-    /// Which run.
+    /// Identifies the run.
     pub id: ContainerId,
     /// ID of the image.
     pub image_id: String,
@@ -131,18 +131,18 @@ pub struct ExecOutput {
     pub output: Vec<u8>,
 }
 
-/// Use of CPU and memory by a pod.
+/// CPU and memory usage of a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodStats {
     /// UID.
     pub uid: PodUid,
-    /// When the figures were read.
+    /// Time of the measurement.
     pub at: Timestamp,
-    /// Containers that run.
+    /// Running containers.
     pub containers: Vec<ContainerStats>,
 }
 
-/// Use of CPU and memory by a container.
+/// CPU and memory usage of a container.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ContainerStats {
     /// Name.

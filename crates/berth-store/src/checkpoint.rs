@@ -1,8 +1,8 @@
 //! Checkpoints: moves the write-ahead log into the database file, in the background.
 //!
 //! By default SQLite runs a checkpoint in the commit that makes the log too long: a thousand pages
-//! and a sync, thirty times as long as a commit. All writes of that commit, and all that arrive
-//! meanwhile, would wait for it. Here a thread with its own connection does that work while commits
+//! and a sync, thirty times as long as a commit. All writes of that commit, and all that arrive in
+//! that time, would wait for it. Here a thread with its own connection does that work while commits
 //! continue. SQLite can restart the log only when all of it has been moved, but commits extend it
 //! all the time. So when the log is long, the writer moves the remainder itself, right after the
 //! thread has left as little as possible.
@@ -24,10 +24,11 @@ use crate::file::page_size;
 const STEP: usize = 2 * 1024 * 1024;
 /// Remainder in bytes that the writer may move itself: this takes not much longer than a commit.
 const REMAINDER_MAX: usize = STEP / 8;
-/// Log length in bytes at which the log is to be restarted. Reading this much after a crash takes
+/// Log length in bytes at which the log should be restarted. Reading this much after a crash takes
+/// some hundredths of a second.
 /// some hundredths of a second.
 const LOG_LENGTH: usize = 32 * 1024 * 1024;
-/// Log length in bytes at which the writer moves the remainder whatever its size.
+/// Log length in bytes at which the writer moves the remainder regardless of its size.
 const LOG_LENGTH_MAX: usize = 4 * LOG_LENGTH;
 /// Log length in bytes at which the writer no longer waits for the thread, which may have ended.
 const LOG_LENGTH_STUCK: usize = 2 * LOG_LENGTH_MAX;
@@ -42,7 +43,7 @@ pub(crate) struct Checkpoints {
     /// Pages of the log that the thread has moved.
     moved: Arc<AtomicUsize>,
     is_moving: Arc<AtomicBool>,
-    /// True if the last checkpoint failed. Only changes are logged.
+    /// True if the last checkpoint failed. Only changes of this value are logged.
     is_failing: Arc<AtomicBool>,
     /// Log length in pages when the writer last checked.
     checked_at: usize,
@@ -102,7 +103,7 @@ impl Checkpoints {
         })
     }
 
-    /// Runs a checkpoint if one is due. The writer calls this after it has answered a batch.
+    /// Runs a checkpoint if one is due. The writer calls this after it has acknowledged a batch.
     pub(crate) fn run_if_due(&mut self, writer: &Connection) {
         let pages = self.pages.load(Ordering::Relaxed);
         if pages < self.checked_at {

@@ -46,7 +46,8 @@ pub enum CommitError {
 pub struct Trouble {
     /// Description for the operator.
     pub reason: String,
-    /// True if only a restart of the process helps. Otherwise writes resume once the cause is gone.
+    /// True if only a restart of the process helps. Otherwise writes resume once the cause is
+    /// removed.
     pub restart_helps: bool,
 }
 
@@ -54,7 +55,7 @@ pub struct Trouble {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReadError {
     /// The revision is older than the kept history.
-    #[error("revision {requested} is gone: history begins at {oldest}")]
+    #[error("revision {requested} was compacted: history begins at {oldest}")]
     Compacted {
         /// The requested revision.
         requested: u64,

@@ -59,8 +59,8 @@ impl Lock {
         }
     }
 
-    /// True if the locked file is still the one at its path. It is not after another file system
-    /// was mounted there.
+    /// True if the locked file is still the file at its path. It is not if another file system was
+    /// mounted there.
     #[cfg(unix)]
     fn is_in_place(&self) -> bool {
         use std::os::unix::fs::MetadataExt;
@@ -143,8 +143,7 @@ pub(crate) fn open(path: &Path) -> rusqlite::Result<Connection> {
 }
 
 /// Opens a connection for writing. Until the caller disables [`keep_log`], closing the connection
-/// leaves SQLite's log unchanged, so that a file that turns out to be damaged stays as it was
-/// found.
+/// leaves SQLite's log unchanged, so that a file that turns out to be damaged is not changed.
 pub(crate) fn connect(path: &Path) -> rusqlite::Result<Connection> {
     let connection = open(path)?;
     keep_log(&connection, true)?;
@@ -154,7 +153,7 @@ pub(crate) fn connect(path: &Path) -> rusqlite::Result<Connection> {
     Ok(connection)
 }
 
-/// Sets whether closing the last connection keeps SQLite's log as it is (`true`) or moves it into
+/// Sets whether closing the last connection keeps SQLite's log unchanged (`true`) or moves it into
 /// the file.
 pub(crate) fn keep_log(connection: &Connection, keep: bool) -> rusqlite::Result<()> {
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, keep).map(|_| ())

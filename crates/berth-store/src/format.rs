@@ -115,7 +115,7 @@ struct Metadata {
     namespace: Option<String>,
 }
 
-/// Checks that a text is a stored object of `key` at `revision`, as far as that shows without a
+/// Checks that a string is a stored object of `key` at `revision`, as far as possible without a
 /// checksum. Returns a description of the mismatch otherwise. The object's name is the last segment
 /// of its key, and its namespace the one before.
 pub(crate) fn check_object(key: &str, revision: u64, text: &[u8]) -> Result<(), String> {
@@ -142,8 +142,8 @@ pub(crate) fn check_object(key: &str, revision: u64, text: &[u8]) -> Result<(), 
     Ok(())
 }
 
-/// Checks the object of a row without a checksum. It also parses the whole text, because damage
-/// shows only as a syntax error.
+/// Checks the object of a row without a checksum. It also parses the whole text, because damage can
+/// only be found as a syntax error.
 pub(crate) fn check_unsummed(key: &str, revision: u64, text: &[u8]) -> Result<(), String> {
     check_object(key, revision, text)?;
     berth_apimachinery::packed::parse(text).map(|_| ()).map_err(|error| format!("is not JSON: {error}"))
@@ -172,8 +172,7 @@ impl From<rusqlite::Error> for Unreadable {
     fn from(error: rusqlite::Error) -> Unreadable {
         use rusqlite::ErrorCode::{DatabaseCorrupt, NotADatabase, TooBig, TypeMismatch, Unknown};
         match error.sqlite_error_code() {
-            // These codes also stand for missing tables and columns, and for values of another
-            // type.
+            // These codes also mean missing tables and columns, and values of another type.
             None | Some(DatabaseCorrupt | NotADatabase | TooBig | TypeMismatch | Unknown) => {
                 Unreadable::Damaged(error.to_string())
             }
@@ -312,7 +311,7 @@ fn cells<'a>(row: &'a Row<'_>) -> Result<(u64, &'a str, Option<&'a [u8]>), Unrea
     let Some(revision) = cell(0)?.as_i64().ok().and_then(|revision| u64::try_from(revision).ok()) else {
         return damaged("a row has an invalid revision");
     };
-    let Ok(key) = cell(1)?.as_str() else { return damaged(format!("the key of revision {revision} is not a text")) };
+    let Ok(key) = cell(1)?.as_str() else { return damaged(format!("the key of revision {revision} is not a string")) };
     let value = cell(2)?;
     match value.data_type() {
         Type::Null => Ok((revision, key, None)),
@@ -381,7 +380,7 @@ mod tests {
         }
         let error = check_object("/a", 1, b"{\"metadata\":{\"resourceVersion\":\"1\"},\"x\":\"\xff\"}").unwrap_err();
         assert!(error.contains("UTF-8"), "{error}");
-        // A scan of the text that does not decode its strings misses this error.
+        // A scan of the text that does not decode its strings would miss this error.
         assert!(check_unsummed("/a", 1, br#"{"metadata":{"resourceVersion":"1"},"x":"\ud800"}"#).is_err());
     }
 }

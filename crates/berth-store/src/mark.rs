@@ -3,8 +3,9 @@
 //! A store file that has lost its last rows looks like one that never had them, so the last
 //! revision is also written here. It is written after the commit is on disk and before the commit
 //! is acknowledged, so it is never ahead of the store. It is not synced with each commit, which
-//! would double the time of a commit. After a kill it is exact, because the operating system keeps
-//! what was written. After a power loss it may be as old as the last checkpoint.
+//! would double the time of a commit. After a kill of the process it is exact, because the
+//! operating system still has the written data. After a power loss it may be as old as the last
+//! checkpoint.
 
 use std::fs::File;
 use std::io::{ErrorKind, Seek, Write};
@@ -45,7 +46,7 @@ pub(crate) fn read(store: &Path) -> std::io::Result<Content> {
     }
 }
 
-/// The text has the same length for every revision, so a shorter one leaves no rest of an earlier
+/// The text has the same length for every revision, so overwriting it leaves no part of an earlier
 /// one.
 fn text(revision: u64) -> String {
     let content = format!("revision {revision:020}");

@@ -19,7 +19,7 @@ pub struct Record {
     pub revision: u64,
     text: RwLock<Text>,
     parsed: Mutex<Weak<Value>>,
-    /// Place of `managedFields` in the text, computed on first use.
+    /// Location of `managedFields` in the text, computed on first use.
     managed: OnceLock<Option<Place>>,
 }
 

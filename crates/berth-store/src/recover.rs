@@ -168,7 +168,7 @@ fn keep_damaged_files(file: &Path, why: &str, plan: &Plan) -> std::io::Result<(P
             std::fs::copy(&from, &to)?;
         }
     }
-    // The mark file is copied, as the store goes on writing to it.
+    // The mark file is copied, because the store continues to write to it.
     let mark = mark::path_of(file);
     if mark.exists() {
         std::fs::copy(&mark, mark::path_of(&damaged))?;

@@ -1,8 +1,8 @@
 //! The writer thread.
 //!
 //! It takes all queued writes, plans them in order, and writes their rows in one transaction (WAL,
-//! `synchronous = FULL`: one sync for the batch). Then it makes the writes visible and answers
-//! them. If the transaction fails, every write of the batch gets an error and none is applied;
+//! `synchronous = FULL`: one sync for the batch). Then it makes the writes visible and sends their
+//! results. If the transaction fails, every write of the batch gets an error and none is applied;
 //! reads continue. A second thread moves SQLite's log into the file (`checkpoint`). Rows that no
 //! reader needs any more are deleted in later batches.
 //!
@@ -32,9 +32,9 @@ use crate::reserve::{self, Reserve};
 use crate::sqlite::{Opened, examine, unreadable};
 use crate::{CommitError, Committed, OpenError, Trouble, Write};
 
-/// Maximum number of writes in one transaction, however slow the disk is.
+/// Maximum number of writes in one transaction, even on a slow disk.
 const BATCH_MAX: usize = 1024;
-/// Number of writes that may be in one transaction, however fast the disk is.
+/// Number of writes that may be in one transaction even on a fast disk.
 const BATCH_MIN: usize = 64;
 /// Approximate time that a write adds to its transaction.
 const WRITE_TIME: Duration = Duration::from_micros(40);
@@ -112,8 +112,8 @@ struct Database {
 
 impl Database {
     /// Prepares an examined file for writing. With `may_be_full`, a full disk is not an error, so
-    /// that reads and deletions still work. After an error it must be false, because the rows of
-    /// before have to be in the file for certain.
+    /// that reads and deletions still work. After an error it must be false, because all rows of
+    /// earlier commits must be in the file.
     fn begin(file: &Path, opened: Opened, limits: Limits, may_be_full: bool) -> Result<Database, OpenError> {
         let Opened { mut connection, format, totals } = opened;
         let engine = |error: rusqlite::Error| unreadable(file, error.into());
@@ -210,7 +210,7 @@ pub(crate) struct Writer {
 }
 
 impl Drop for Writer {
-    /// Fails all waiting writes, however the thread ends.
+    /// Fails all waiting writes, also if the thread panics.
     fn drop(&mut self) {
         self.queue.abandon();
     }
@@ -323,8 +323,9 @@ impl Writer {
         Some(CommitError::Unavailable { reason })
     }
 
-    /// Returns the number of writes whose time equals that of a commit without them. With it a
-    /// single write waits at most twice as long as alone, and the disk is still used fully.
+    /// Returns the number of writes that together take as long as a commit without them. With this
+    /// limit, a single write waits at most twice as long as alone, and the disk is still used
+    /// fully.
     fn batch_max(&self) -> usize {
         let fitting = self.commit_time.as_nanos() / WRITE_TIME.as_nanos();
         usize::try_from(fitting).unwrap_or(BATCH_MAX).clamp(BATCH_MIN, BATCH_MAX)
@@ -341,7 +342,7 @@ impl Writer {
         }
     }
 
-    /// Persists, publishes and answers one batch.
+    /// Persists a batch, publishes it and sends the results.
     fn finish(&mut self, batch: Batch) {
         let Batch { plan, planned, replies, .. } = batch;
         let (mut old, mut failure) = (Vec::new(), None);
@@ -358,9 +359,9 @@ impl Writer {
             }
         }
         for (reply, outcome) in replies {
-            // Failed guards are also answered after the batch, because the state that they were
-            // checked against becomes visible only now. If the batch failed, that state never
-            // existed.
+            // The results of failed guards are also sent after the batch, because the state that
+            // they were checked against becomes visible only now. If the batch failed, that state
+            // never existed.
             let answer = match (&failure, outcome) {
                 (Some(failure), _) => Err(failure.clone()),
                 (None, Ok(index)) => Ok(planned[index].committed()),
@@ -387,7 +388,7 @@ impl Writer {
         let written: rusqlite::Result<Duration> = (|| {
             let transaction = database.connection.transaction()?;
             for revision in garbage {
-                // The row may be gone already: its deletion was part of a commit that seemed to
+                // The row may be deleted already: its deletion was part of a commit that seemed to
                 // fail.
                 if format::remove(&transaction, *revision)? {
                     totals.remove(*revision);

@@ -1,6 +1,6 @@
 //! `--runtime process`: this machine as a node of `berth up`, on which pods run as processes.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use berth_api::berth::{ClusterConfiguration, ImageConfiguration, ImageFiles, Ima
 use berth_apiserver::admission::pod_security::PodSecurity;
 use berth_apiserver::admission::pod_security::policy::Level as PodSecurityLevel;
 use berth_cluster::storage::{DiskFolders, Folders};
-use berth_cluster::{KubeletOptions, MachineNode, ProcessNode};
+use berth_cluster::{KubeletOptions, MachineNode, ProcessNode, ServiceAddresses};
 use berth_embedded::Node;
 use berth_images::{NodeImages, Store};
 use berth_machine::{AssignedDevices, ThisMachine};
@@ -43,7 +43,7 @@ pub struct NodeOptions {
     #[arg(long, value_enum)]
     isolation: Option<IsolationLevel>,
     /// Files of images that no mapping matches and that are not imported: `host` for this machine's
-    /// own files, `pull` for the registry, `strict` to refuse them. Default: images.otherwise of the
+    /// own files, `pull` for the registry, `strict` to reject them. Default: images.otherwise of the
     /// cluster configuration, else `host`.
     #[arg(long, value_name = "host|pull|strict")]
     images: Option<ImageFiles>,
@@ -113,7 +113,7 @@ impl NodeOptions {
         security
     }
 
-    /// Whether pods run as processes: by the option, or by a node pool of the configuration.
+    /// True if pods run as processes: by the option, or by a node pool of the configuration.
     pub fn runs_processes(&self, cluster: &ClusterConfiguration) -> bool {
         self.runtime == Runtime::Process || cluster.node_pools.iter().any(|pool| pool.spec.is_process())
     }
@@ -157,6 +157,7 @@ impl NodeOptions {
             cluster_domain: DOMAIN.to_owned(),
             host_ip: facts.addresses.first().map_or_else(|| "127.0.0.1".to_owned(), ToString::to_string),
             host_dns: berth_network::host_dns(),
+            services: Arc::new(Served(network.clone())),
         };
         let process =
             ProcessNode { name: facts.name.clone(), runtime: runtime.clone(), devices: devices.clone(), options };
@@ -220,11 +221,28 @@ impl NodeOptions {
     }
 }
 
+/// Where the pods of this machine reach Services.
+#[derive(Debug)]
+struct Served(Arc<Network>);
+
+impl ServiceAddresses for Served {
+    fn service(&self, cluster_ip: Ipv4Addr) -> Ipv4Addr {
+        self.0.address_of_service(cluster_ip)
+    }
+
+    fn api_server(&self, service: SocketAddr) -> SocketAddr {
+        match service.ip() {
+            IpAddr::V4(cluster_ip) => self.0.api_server_for_pods(cluster_ip),
+            IpAddr::V6(_) => service,
+        }
+    }
+}
+
 /// This machine as an opened node.
 pub struct OpenNode {
-    /// What the embedded cluster needs of it.
+    /// The node for the embedded cluster.
     pub node: Node,
-    /// Lines to print: isolation and network, with the reasons for what is missing.
+    /// Lines to print: isolation and network, with the reasons for missing parts.
     pub report: Vec<String>,
     runtime: Arc<ProcessRuntime>,
     network: Arc<Network>,
@@ -239,7 +257,7 @@ pub struct Closing {
 }
 
 impl OpenNode {
-    /// Separates the node for the cluster from its end.
+    /// Separates the cluster's node from the handle that closes it.
     pub fn split(self) -> (Node, Closing) {
         let Self { node, runtime, network, stop_pods, .. } = self;
         (node, Closing { runtime, network, stop_pods })
@@ -247,8 +265,8 @@ impl OpenNode {
 }
 
 impl Closing {
-    /// Called after the controllers have stopped. Stops the pods and removes the network if that was
-    /// requested; otherwise pods continue.
+    /// Call it after the controllers have stopped. Stops the pods and removes the network if that
+    /// was requested; otherwise pods continue.
     pub async fn close(self) {
         if !self.stop_pods {
             let running = self.runtime.pods().iter().filter(|pod| pod.is_ready).count();

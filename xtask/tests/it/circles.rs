@@ -17,13 +17,6 @@ use crate::workspace_root;
 /// Maximum number of files in a circle.
 const FILES_MAX: usize = 10;
 
-/// Crates with a larger circle, and its size. The circles may only shrink: lower the number with
-/// the circle, and remove the line at [`FILES_MAX`].
-///
-/// berth-cel: values, evaluation and the library of functions. Types of the library (`Cidr`, `Url`,
-/// `Semver`, formats) are values, and its functions are called by the evaluator.
-const LARGER: [(&str, usize); 1] = [("berth-cel", 20)];
-
 /// A path in code: `crate::a::b` is `["crate", "a", "b"]`.
 type Segments = Vec<String>;
 
@@ -327,14 +320,7 @@ fn no_circle_of_files_is_large() {
         let files = Files::of_crate(&folder.join("src"));
         assert!(!files.0.is_empty(), "{} has no source: adapt this test", folder.display());
         let name = folder.file_name().unwrap_or_default().to_string_lossy();
-        let known = LARGER.iter().find(|(known, _)| *known == name).map(|(_, size)| *size);
-        let circles = files.circles();
-        if let Some(known) = known {
-            let largest = circles.first().map_or(0, Vec::len);
-            assert!(largest >= known, "{name}: the largest circle has {largest} files: lower its number in LARGER");
-        }
-        let files_max = known.unwrap_or(FILES_MAX);
-        for circle in circles.into_iter().filter(|circle| circle.len() > files_max) {
+        for circle in files.circles().into_iter().filter(|circle| circle.len() > FILES_MAX) {
             large.push(format!("{name}: {} files need each other: {}", circle.len(), circle.join(", ")));
         }
     }

@@ -197,7 +197,7 @@ pub struct NodeTaint {
     pub effect: TaintEffect,
 }
 
-/// What a taint does to pods that do not tolerate it.
+/// Effect of a taint on pods that do not tolerate it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 pub enum TaintEffect {
     /// They are not scheduled there.

@@ -121,7 +121,7 @@ impl Comparer<'_> {
             (Shape::List(list), Value::Array(items)) if list.relationship == Relationship::Granular => {
                 let elements = elements(self.types, list, items, &self.path)?;
                 for (i, (element, item)) in elements.iter().zip(items).enumerate() {
-                    // Duplicate items count as one field, whatever they contain.
+                    // Duplicate items are one field, regardless of their content.
                     let duplicated = elements.iter().enumerate().any(|(j, other)| i != j && other == element);
                     let below = if duplicated { Set::new() } else { self.whole(&list.element, item)? };
                     set.insert_whole(std::slice::from_ref(element), below);
@@ -188,7 +188,7 @@ impl Comparer<'_> {
                 ([], [new]) => self.value(&list.element, None, Some(new))?,
                 ([old], []) => self.value(&list.element, Some(old), None)?,
                 ([old], [new]) => self.value(&list.element, Some(old), Some(new))?,
-                // Duplicate items count as one field, whatever they contain.
+                // Duplicate items are one field, regardless of their content.
                 ([], _) => self.result.added.insert(&self.path),
                 (_, []) => self.result.removed.insert(&self.path),
                 // One item became several, or several became one: only one side has separate fields

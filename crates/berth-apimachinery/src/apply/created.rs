@@ -12,8 +12,8 @@ use super::set::{Set, put_text};
 use super::types::{Relationship, TypeRef, Types};
 use super::walk::{Shape, TypeError, elements, shapes};
 
-/// The `fieldsV1` text of every field of a value, containers included. Members of `never` are left
-/// out. Members of `ignored` are left out with everything below them.
+/// The `fieldsV1` text of every field of a value, containers included. Members of `never` are
+/// omitted. Members of `ignored` are omitted with everything below them.
 pub(super) fn created_fields(
     types: &Types,
     root: &TypeRef,
@@ -27,7 +27,7 @@ pub(super) fn created_fields(
     Ok(out)
 }
 
-/// The fields to leave out below one step.
+/// The fields to omit below one step.
 #[derive(Clone, Copy)]
 struct Without<'a> {
     never: Option<&'a Set>,
@@ -104,7 +104,7 @@ fn put(
             parts.sort_by(|(a, ..), (b, ..)| a.cmp(b));
             for same in parts.chunk_by(|(_, a, _), (_, b, _)| a == b) {
                 let (text, element, item) = &same[0];
-                // Duplicate items count as one field, whatever they contain.
+                // Duplicate items are one field, regardless of their content.
                 let item = if same.len() == 1 { *item } else { &Value::Null };
                 part(&list.element, item, without.step(|| (*element).clone()), "", text, out)?;
             }
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_without_a_type_has_no_first_entry() {
+    fn a_value_that_does_not_match_its_type_has_no_first_entry() {
         let refused = |value: Value| created_fields(&types(), &Types::root(), &value, &Set::new(), None).is_err();
         assert!(refused(json!({"spec": {"unknown": 1}})));
         assert!(refused(json!({"spec": {"items": [{"name": "a"}, 1]}})));

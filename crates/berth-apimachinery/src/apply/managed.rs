@@ -27,7 +27,7 @@ pub struct Identity {
     pub manager: String,
     /// True for an apply, false for an update.
     pub applied: bool,
-    /// API version of an update. Applies of one manager share an entry, whatever their version.
+    /// API version of an update. Applies of one manager in all versions share an entry.
     pub version: String,
     /// Subresource of the write, or empty for the main resource.
     pub subresource: String,
@@ -470,8 +470,7 @@ impl ScaleFields {
     /// The parent's entries after the entries of the scale object became `scale`.
     pub fn to_parent(&self, parent: &Managed, scale: &Managed) -> Managed {
         let mut result = Managed { managers: Managers::new(), times: parent.times.clone() };
-        // A scale entry corresponds to the parent's entry of the same manager, whatever their
-        // versions.
+        // A scale entry corresponds to the parent's entry of the same manager, in any version.
         let same = |a: &Identity, b: &Identity| {
             a.manager == b.manager && a.applied == b.applied && a.subresource == b.subresource
         };

@@ -150,8 +150,8 @@ impl fmt::Display for PathElement {
     }
 }
 
-/// The total order of values: numbers (by size, whatever their spelling), strings, booleans, lists,
-/// maps, null.
+/// The total order of values: numbers (by size, regardless of their spelling), strings, booleans,
+/// lists, maps, null.
 pub fn compare_values(a: &Value, b: &Value) -> Ordering {
     fn rank(value: &Value) -> u8 {
         match value {

@@ -1,9 +1,9 @@
 //! Sets of paths to fields, and their compact form `fieldsV1`.
 //!
 //! A set is a tree: each node says whether it is a member and which nodes are below it. A node that
-//! is no member and has no members below it does not exist, so two sets are equal exactly if their
-//! trees are. Sets share subtrees: a copy is cheap, and most writes leave most of a manager's set
-//! unchanged.
+//! neither is a member nor has members below it does not exist, so two sets are equal exactly if
+//! their trees are. Sets share subtrees: a copy is cheap, and most writes leave most of a manager's
+//! set unchanged.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -54,7 +54,7 @@ impl Nodes {
     /// The node of a step, created if it is missing.
     fn entry(&mut self, element: PathElement) -> &mut Node {
         let nodes = Arc::make_mut(self.0.get_or_insert_default());
-        // Sets are read in order, so the last node is the likely place.
+        // Sets are read in order, so the node is usually the last one.
         let at = match nodes.last() {
             Some((last, _)) if *last < element => Err(nodes.len()),
             _ => nodes.binary_search_by(|(other, _)| other.cmp(&element)),
@@ -192,7 +192,7 @@ impl Set {
         })
     }
 
-    /// The set below one step, if there is one.
+    /// The set below one step; `None` if it is empty.
     pub(super) fn below(&self, element: &PathElement) -> Option<&Set> {
         self.nodes.get(element).map(|node| &node.below).filter(|below| !below.is_empty())
     }
@@ -275,7 +275,7 @@ impl Set {
         Set { nodes: Nodes::of(mine.collect()) }
     }
 
-    /// Members of this set that neither are members of the other nor lie below one.
+    /// Members of this set that are neither members of the other set nor below one.
     #[must_use]
     pub fn recursive_difference(&self, other: &Set) -> Set {
         if other.is_empty() || self.is_empty() {
@@ -478,7 +478,7 @@ pub struct Pattern {
 impl Pattern {
     fn below(&self, element: &PathElement) -> Option<Pattern> {
         let mut found: Option<Pattern> = None;
-        // A wildcard matches every step, also steps that are listed beside it.
+        // A wildcard matches every step, including steps that the list also names.
         let wildcard = self.members.iter().any(|(member, _)| member.is_none());
         for (member, below) in &self.members {
             let matches = if wildcard { member.is_none() } else { member.as_ref() == Some(element) };
@@ -648,7 +648,7 @@ mod tests {
     }
 
     #[test]
-    fn a_recursive_difference_takes_children_along() {
+    fn a_recursive_difference_removes_children_too() {
         let a = Set::from_fields_v1(&json!({"f:a": {".": {}, "f:b": {}}, "f:c": {}})).expect("parses");
         let b = Set::from_fields_v1(&json!({"f:a": {}})).expect("parses");
         assert_eq!(a.difference(&b).to_fields_v1(), json!({"f:a": {"f:b": {}}, "f:c": {}}));

@@ -1,8 +1,8 @@
 //! The type model of server-side apply: scalars, structs, maps, sets and keyed lists.
 //!
 //! A [`Types`] is made once per kind and version, from a [`Schema`] or from the
-//! structured-merge-diff form. A type may allow several shapes (any shape where a schema preserves
-//! unknown fields); the value then decides.
+//! structured-merge-diff form. A type may allow several shapes (any shape if a schema preserves
+//! unknown fields). The value then determines the shape.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -245,8 +245,8 @@ impl Types {
                         let type_ref = scalar(Scalar::String);
                         fields.entry(name.to_owned()).or_insert(Field { type_ref, default: None });
                     }
-                    // A schema's rules for metadata concern its values; the fields of metadata are
-                    // those of every object.
+                    // A schema's rules for metadata restrict its values; the fields of metadata are
+                    // the same for every object.
                     fields.insert("metadata".to_owned(), Field { type_ref: object_meta(), default: None });
                 }
                 let element = match &schema.additional_properties {

@@ -292,8 +292,8 @@ impl Updater<'_> {
     }
 
     /// The changes of an update within one version, and the fields it sets (without `never`), if it
-    /// removes no field and no other manager owns a field it sets. All other owners then stay as
-    /// they are.
+    /// removes no field and no other manager owns a field it sets. All other owners then stay
+    /// unchanged.
     pub(super) fn only_adds(
         &self,
         live: &Value,
@@ -403,7 +403,7 @@ impl Updater<'_> {
         let compared = self.comparison_between(live, new, version)?.unwrap_or_default();
         let (mut managers, _) = self.take(live, new, compared, managers, manager, force)?;
         managers.retain(|_, owned| !owned.set.is_empty());
-        // The order of list items counts, though no manager owns it.
+        // The order of list items is part of the comparison, although no manager owns it.
         let unchanged = equal_values(&live_here, &pruned);
         Ok(((!unchanged || self.return_unchanged).then_some(pruned), managers))
     }
@@ -480,8 +480,8 @@ impl Updater<'_> {
     }
 }
 
-/// Restores fields without an owner that lie below a removed field: the manager never asked to
-/// remove them.
+/// Restores fields without an owner that lie below a removed field: the manager did not request
+/// their removal.
 fn add_back_dangling(typing: &Typing, merged: &Value, pruned: &Value, last: &Set) -> Result<Value, ApplyError> {
     let named = |set: &Set| with_named_fields(&typing.types, &typing.root, set);
     let all = named(&to_set(&typing.types, &typing.root, merged)?);

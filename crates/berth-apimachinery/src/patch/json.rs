@@ -121,8 +121,8 @@ fn apply(document: &mut Value, operation: Operation) -> Result<(), PatchError> {
 /// Maximum nesting depth of an object after a patch: the JSON parser rejects more than 127 levels.
 const DEPTH_MAX: usize = 120;
 
-/// Rejects a value that would be nested too deep at its path. No document exceeds the depth limit
-/// of request bodies, so recursive walks cannot overflow the stack.
+/// Rejects a value that would be nested too deep at its path. The depth limit of request bodies
+/// applies to every document, so recursive walks cannot overflow the stack.
 fn check_depth(path: &str, value: &Value) -> Result<(), PatchError> {
     fn depth(value: &Value) -> usize {
         match value {

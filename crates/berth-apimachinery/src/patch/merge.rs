@@ -94,8 +94,8 @@ fn combine(mut under: Value, over: Value) -> Value {
     }
 }
 
-/// True if two patches set the same path to different values. JSON types count: `0` and `0.0`
-/// conflict.
+/// True if two patches set the same path to different values. JSON types are compared too: `0` and
+/// `0.0` conflict.
 pub fn has_conflicts(a: &Value, b: &Value) -> Result<bool, PatchError> {
     Ok(match (a, b) {
         (Value::Object(a), Value::Object(b)) => {

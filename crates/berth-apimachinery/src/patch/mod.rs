@@ -18,7 +18,7 @@ pub use strategic_diff::{three_way_strategic, two_way_strategic};
 /// Maximum number of operations of a JSON patch, as in kube-apiserver.
 pub const JSON_PATCH_OPERATIONS_MAX: usize = 10_000;
 
-/// Why a patch cannot be applied or computed.
+/// The reason why a patch cannot be applied or computed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PatchError {
     /// The patch itself cannot be read: 400 Bad Request.
@@ -35,7 +35,7 @@ pub enum PatchError {
     Conflict {
         /// The change that the caller wants.
         patch: String,
-        /// The change that another client made meanwhile.
+        /// The change that another client made in the meantime.
         changed: String,
     },
     /// A field is unknown, so its merge strategy is unknown as well.

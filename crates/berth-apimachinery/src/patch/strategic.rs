@@ -214,7 +214,7 @@ impl Merger {
                     Some(Value::Array(changes)) => Some(changes),
                     _ => None,
                 },
-                // A null deletes the list, whatever order is requested.
+                // A null deletes the list, regardless of the requested order.
                 Some(_) => continue,
                 None => None,
             };
@@ -289,7 +289,7 @@ impl Merger {
                     )));
                 }
                 None => plain.push(change),
-                // In a patch of patches a deletion is data.
+                // In a patch of patches, a deletion is data.
                 Some("delete") if !self.to_object => plain.push(change),
                 Some("delete") => {
                     let Some(wanted) = change.remove(key) else {

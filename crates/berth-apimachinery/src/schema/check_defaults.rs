@@ -1,6 +1,5 @@
 //! Validates the defaults in a schema: only known fields, the right type, and valid metadata in
 //! embedded objects.
-//! embedded, good metadata.
 
 use serde_json::{Map, Value};
 

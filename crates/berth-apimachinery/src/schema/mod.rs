@@ -59,7 +59,7 @@ impl Type {
     }
 }
 
-/// The entries that a map may have beyond its declared properties.
+/// The entries that a map may have besides its declared properties.
 #[derive(Clone, Debug)]
 pub enum AdditionalProperties {
     /// Any entries, or none.
@@ -181,37 +181,37 @@ pub struct Schema {
     pub default: Option<Value>,
     /// The allowed values.
     pub enumeration: Option<Vec<Value>>,
-    /// Smallest number.
+    /// Minimum of a number.
     pub minimum: Option<Bound>,
-    /// Largest number.
+    /// Maximum of a number.
     pub maximum: Option<Bound>,
     /// Numbers must be multiples of this.
     pub multiple_of: Option<f64>,
-    /// Fewest characters.
+    /// Minimum number of characters.
     pub min_length: Option<u64>,
-    /// Most characters.
+    /// Maximum number of characters.
     pub max_length: Option<u64>,
     /// Pattern that strings must match.
     pub pattern: Option<Pattern>,
-    /// Fewest items.
+    /// Minimum number of items.
     pub min_items: Option<u64>,
-    /// Most items.
+    /// Maximum number of items.
     pub max_items: Option<u64>,
     /// True if items must be unique.
     pub unique_items: bool,
-    /// Fewest map entries.
+    /// Minimum number of map entries.
     pub min_properties: Option<u64>,
-    /// Most map entries.
+    /// Maximum number of map entries.
     pub max_properties: Option<u64>,
     /// True if null is allowed.
     pub nullable: bool,
-    /// All of these must hold.
+    /// All of these schemas must match.
     pub all_of: Vec<Arc<Schema>>,
-    /// At least one of these must hold.
+    /// At least one of these schemas must match.
     pub any_of: Vec<Arc<Schema>>,
-    /// Exactly one of these must hold.
+    /// Exactly one of these schemas must match.
     pub one_of: Vec<Arc<Schema>>,
-    /// This must not hold.
+    /// This schema must not match.
     pub not: Option<Arc<Schema>>,
     /// `x-kubernetes-preserve-unknown-fields`, or a built-in object without declared fields.
     pub preserve_unknown_fields: bool,
@@ -246,7 +246,7 @@ pub struct Schema {
     pub has_embedded: bool,
     /// True if this node or one below is a set or keyed list, or may be one behind a reference.
     pub has_distinct: bool,
-    /// `$ref`; the other fields then hold only the keywords beside it.
+    /// `$ref`; the other fields then have only the keywords next to it.
     pub reference: Option<Reference>,
 }
 

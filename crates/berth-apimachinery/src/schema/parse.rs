@@ -9,7 +9,7 @@ use super::{AdditionalProperties, Bound, ListType, Pattern, Reference, Rule, Sch
 /// Maximum nesting depth of a schema. Published schemas stay below 30.
 const DEPTH_MAX: usize = 200;
 
-/// Why a schema could not be parsed.
+/// The reason why a schema could not be parsed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("schema: {at}: {problem}")]
 pub struct SchemaError {
@@ -148,7 +148,7 @@ impl Parser {
             schema.properties.values().chain(&schema.items).chain(additional)
         };
         let has_rules = children().any(|child| child.has_rules);
-        // The target of a reference is not known yet: assume that it has them all.
+        // The target of a reference is not known yet. Assume that it has all of them.
         let has_defaults =
             children().any(|child| child.has_defaults || child.default.is_some() || child.reference.is_some());
         let is_reference = schema.reference.is_some();
@@ -182,8 +182,8 @@ fn built_in(schema: &mut Schema) {
         schema.schema_type = None;
         schema.format.clear();
     }
-    // Null reads as absent in every built-in type. The document has `default: {}` beside every
-    // reference to a struct; that default is ignored because it would create empty structs.
+    // Null is decoded as absent in every built-in type. The document has `default: {}` next to
+    // every reference to a struct; that default is ignored because it would create empty structs.
     schema.nullable = true;
     if schema.default.as_ref().is_some_and(|default| default.as_object().is_some_and(Map::is_empty)) {
         schema.default = None;

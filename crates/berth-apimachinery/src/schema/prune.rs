@@ -29,7 +29,7 @@ impl Schema {
     }
 }
 
-/// Prunes against no schema at all: every field is unknown.
+/// Prunes values without a schema: every field is unknown.
 pub(super) struct Pruner {
     path: String,
     unknown: Vec<String>,

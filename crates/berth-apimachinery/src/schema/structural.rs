@@ -14,8 +14,8 @@ use crate::regexp;
 
 const TYPES: [&str; 6] = ["array", "boolean", "integer", "number", "object", "string"];
 
-/// The checks beyond the basic shape. New definitions must pass all; a stored one may predate a
-/// check.
+/// The checks beyond the basic shape. New definitions must pass all; a stored one may be older than
+/// a check.
 #[derive(Clone, Copy, Debug)]
 pub struct StructuralOptions {
     /// The schema must be structural.
@@ -177,7 +177,7 @@ fn refuses_to_preserve(schema: &Value) -> bool {
 struct Place {
     /// True inside apiVersion, kind or metadata.
     inside_meta: bool,
-    /// Why a default is not allowed at this position.
+    /// The reason why a default is not allowed at this position.
     no_default: Option<&'static str>,
 }
 
@@ -523,7 +523,7 @@ impl Checker {
         };
         for key in ["allOf", "anyOf", "oneOf"] {
             for (i, branch) in list(schema, key).enumerate() {
-                // `x-kubernetes-int-or-string` may be spelled out at this node or as the first item
+                // `x-kubernetes-int-or-string` may be written out at this node or as the first item
                 // of allOf.
                 let spelled = int_or_string
                     && match key {
@@ -653,7 +653,7 @@ mod tests {
     }
 
     #[test]
-    fn an_int_or_string_may_be_spelled_out() {
+    fn an_int_or_string_may_be_written_as_any_of() {
         let schema = json!({"type": "object", "properties": {"port": {
             "x-kubernetes-int-or-string": true, "anyOf": [{"type": "integer"}, {"type": "string"}]}}});
         assert!(check_v1(schema).is_empty());

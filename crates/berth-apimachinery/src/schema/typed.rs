@@ -266,8 +266,8 @@ fn zero(schema: &Schema) -> Value {
     }
 }
 
-/// The Go type, as far as the published definitions show it: string types with a name are `string`
-/// here.
+/// The Go type, as far as it follows from the published definitions: named string types are
+/// `string` here.
 fn go_type(schema: &Schema) -> String {
     let node = schema.target();
     match (node.schema_type, &schema.reference) {
@@ -404,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_that_is_no_schema_and_no_alternative_is_rejected() {
+    fn a_value_that_is_neither_schema_nor_alternative_is_rejected() {
         let says = |schema: Value| read_definition(definition(schema, json!({}))).expect_err("does not fit");
         let at = "spec.versions[0].schema.openAPIV3Schema";
         assert_eq!(says(json!({"items": "x"})), format!("{at}.items: JSON schema or list of JSON schemas expected"));

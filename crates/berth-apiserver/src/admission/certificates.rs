@@ -2,7 +2,8 @@
 //! permission on the signer's name to approve or sign a request. No request to the signer of
 //! client certificates may ask for membership in `system:masters`.
 //!
-//! Source of the behaviour: Kubernetes documentation, "Certificates and Certificate Signing Requests" and "Admission Controllers".
+//! Source of the behaviour: Kubernetes documentation, "Certificates and Certificate Signing
+//! Requests" and "Admission Controllers".
 
 use berth_apimachinery::status::Status;
 use serde_json::Value;
@@ -41,8 +42,8 @@ impl AdmissionPlugin for Certificates {
     }
 }
 
-/// Checks that the user may act for the signer, or for all signers of its domain. Reads the stored
-/// object's signer, which is immutable.
+/// Checks that the user has the permission for the signer, or for all signers of its domain. Uses
+/// the signer of the stored object; it is immutable.
 fn check_signer(request: &AdmissionRequest<'_>, stored: &Value, verb: &str) -> Result<(), Status> {
     let signer = stored["spec"]["signerName"].as_str().unwrap_or_default();
     let of_domain = signer.split_once('/').map(|(domain, _)| format!("{domain}/*"));

@@ -1,5 +1,5 @@
-//! DefaultStorageClass and DefaultIngressClass: claims and ingresses without a class get the
-//! cluster's default class, the newest of several. Without a default class they stay as they are.
+//! DefaultStorageClass and DefaultIngressClass: claims and ingresses without a class get the newest
+//! default class of the cluster. Without a default class they are not changed.
 
 use std::cmp::Reverse;
 use std::sync::Arc;
@@ -11,7 +11,8 @@ use serde_json::Value;
 use super::{AdmissionPlugin, AdmissionRequest, Operation};
 use crate::strategy;
 
-/// The newest object with one of these annotations set to `true`; of several, the first name.
+/// Name of the newest object with one of these annotations set to `true`; of equally old ones, the
+/// first by name.
 fn newest_default(classes: Vec<Arc<Value>>, annotations: &[&str]) -> Option<String> {
     let is_default = |class: &Arc<Value>| annotations.iter().any(|name| meta::annotation(class, name) == Some("true"));
     let created = |class: &Value| class["metadata"]["creationTimestamp"].as_str().unwrap_or_default().to_owned();
@@ -36,7 +37,7 @@ impl AdmissionPlugin for DefaultStorageClass {
 
     fn mutate(&self, request: &mut AdmissionRequest<'_>) -> Result<(), Status> {
         let has_class = |claim: &Value| {
-            // An empty name asks for volumes without a class.
+            // An empty name requests volumes without a class.
             !claim["spec"]["storageClassName"].is_null()
                 || meta::annotation(claim, "volume.beta.kubernetes.io/storage-class").is_some()
         };

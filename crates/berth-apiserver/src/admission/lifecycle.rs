@@ -1,5 +1,5 @@
-//! NamespaceLifecycle: nothing is created in a namespace that does not exist or is going, and the namespaces everything
-//! rests on are not deleted.
+//! NamespaceLifecycle: rejects objects in a namespace that does not exist or is being deleted, and
+//! deletions of the namespaces that every cluster needs.
 
 use std::collections::HashMap;
 
@@ -24,7 +24,7 @@ pub(crate) struct NamespaceLifecycle {
 }
 
 impl NamespaceLifecycle {
-    /// Whether the namespace is being deleted; `None` when there is none of that name.
+    /// Whether the namespace is being deleted; `None` if it does not exist.
     fn is_terminating(&self, objects: &Objects, namespace: &str) -> Option<bool> {
         let record = objects.record("", "namespaces", "", namespace)?;
         let known = self.known.read().get(namespace).copied();

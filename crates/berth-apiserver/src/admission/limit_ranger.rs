@@ -1,4 +1,5 @@
-//! LimitRanger: defaults and bounds a namespace's LimitRange objects set for containers, pods and volume claims.
+//! LimitRanger: the defaults and limits that LimitRange objects of a namespace set for containers,
+//! pods and volume claims.
 //!
 //! Source: Kubernetes documentation, "Limit Ranges".
 
@@ -11,7 +12,7 @@ use serde_json::{Map, Value, json};
 
 use super::{AdmissionPlugin, AdmissionRequest, Operation, forbidden, is_pod_create};
 
-/// Says on a pod what was filled in.
+/// Annotation on a pod that lists the amounts set by default.
 const ANNOTATION: &str = "kubernetes.io/limit-ranger";
 
 pub(crate) struct LimitRanger;
@@ -81,7 +82,7 @@ fn fill_pod(pod: &mut Value, item: &Value, filled: &mut Vec<String>) {
     }
 }
 
-/// Sets the amounts that are missing; their names.
+/// Sets the amounts that are missing, and returns their names.
 fn fill(container: &mut Value, list: &str, defaults: &Value) -> Vec<String> {
     let mut set = Vec::new();
     for (name, amount) in defaults.as_object().into_iter().flatten() {
@@ -95,26 +96,26 @@ fn fill(container: &mut Value, list: &str, defaults: &Value) -> Vec<String> {
     set
 }
 
-/// What a container, or a whole pod, asks for.
-struct Asked {
+/// Requests and limits of a container, or of a whole pod.
+struct Resources {
     requests: Map<String, Value>,
     limits: Map<String, Value>,
 }
 
-impl Asked {
-    fn of(container: &Value) -> Asked {
+impl Resources {
+    fn of(container: &Value) -> Resources {
         let list = |what: &str| container["resources"][what].as_object().cloned().unwrap_or_default();
-        Asked { requests: list("requests"), limits: list("limits") }
+        Resources { requests: list("requests"), limits: list("limits") }
     }
 
-    /// The containers' amounts together, or the largest init container's where that is more. A sum exists only for what
-    /// every container speaks of.
-    fn total(pod: &Value) -> Asked {
-        let containers = |field: &str| -> Vec<Asked> {
-            pod["spec"][field].as_array().into_iter().flatten().map(Asked::of).collect()
+    /// Sum of the containers' amounts, or the amount of the largest init container if that is more.
+    /// A resource is included only if every container has an amount of it.
+    fn total(pod: &Value) -> Resources {
+        let containers = |field: &str| -> Vec<Resources> {
+            pod["spec"][field].as_array().into_iter().flatten().map(Resources::of).collect()
         };
         let (all, init) = (containers("containers"), containers("initContainers"));
-        let sum = |list: fn(&Asked) -> &Map<String, Value>| {
+        let sum = |list: fn(&Resources) -> &Map<String, Value>| {
             let mut total: Map<String, Value> = Map::new();
             for (name, _) in all.first().map(list).into_iter().flatten() {
                 let amounts: Option<Vec<Quantity>> = all.iter().map(|it| quantity(list(it).get(name)?)).collect();
@@ -126,7 +127,7 @@ impl Asked {
             }
             total
         };
-        Asked { requests: sum(|it| &it.requests), limits: sum(|it| &it.limits) }
+        Resources { requests: sum(|it| &it.requests), limits: sum(|it| &it.limits) }
     }
 }
 
@@ -139,11 +140,11 @@ fn pod_problems(pod: &Value, ranges: &[Arc<Value>]) -> Vec<String> {
     for item in items(ranges, "Container") {
         for field in ["containers", "initContainers"] {
             for container in pod["spec"][field].as_array().into_iter().flatten() {
-                check(item, "Container", &Asked::of(container), &mut problems);
+                check(item, "Container", &Resources::of(container), &mut problems);
             }
         }
     }
-    let total = Asked::total(pod);
+    let total = Resources::total(pod);
     for item in items(ranges, "Pod") {
         check(item, "Pod", &total, &mut problems);
     }
@@ -168,7 +169,7 @@ fn claim_problems(claim: &Value, ranges: &[Arc<Value>]) -> Vec<String> {
     problems
 }
 
-fn check(item: &Value, kind: &str, asked: &Asked, problems: &mut Vec<String>) {
+fn check(item: &Value, kind: &str, asked: &Resources, problems: &mut Vec<String>) {
     let bounds = |which: &str| -> Vec<(String, Quantity)> {
         let bounds = item[which].as_object().into_iter().flatten();
         bounds.filter_map(|(name, bound)| Some((name.clone(), quantity(bound)?))).collect()
@@ -213,9 +214,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_range_says_nothing_about_is_free() {
+    fn resources_without_a_limit_range_are_not_limited() {
         let mut problems = Vec::new();
-        let asked = Asked::of(&json!({"resources": {"requests": {"cpu": "2"}, "limits": {"cpu": "4"}}}));
+        let asked = Resources::of(&json!({"resources": {"requests": {"cpu": "2"}, "limits": {"cpu": "4"}}}));
         check(&json!({"max": {"cpu": "3"}, "min": {"memory": "1Gi"}}), "Container", &asked, &mut problems);
         assert_eq!(
             problems,

@@ -72,7 +72,7 @@ pub struct AdmissionRequest<'a> {
     pub kind: &'a str,
     /// Namespace, empty for cluster-scoped kinds.
     pub namespace: &'a str,
-    /// Name; empty on create with `generateName` until the name was made.
+    /// Name; empty on create with `generateName` until a name was generated.
     pub name: &'a str,
     /// The object to store, its `managedFields` [packed]; `None` on delete.
     pub object: Option<Value>,
@@ -86,9 +86,9 @@ pub struct AdmissionRequest<'a> {
     pub(crate) options: &'a Options,
     /// Other stored objects.
     pub objects: &'a Objects,
-    /// Texts for `Warning` headers of the response.
+    /// Messages for `Warning` headers of the response.
     pub warnings: Vec<String>,
-    /// Facts for the audit log, where one is written.
+    /// Facts for the audit log, if it is written.
     pub(crate) annotations: &'a Annotations,
     /// Strategy that adds defaults introduced after the object was stored; `None` once they are
     /// added.
@@ -105,7 +105,7 @@ impl Annotations {
         self.0.lock().entry(key).or_insert(value);
     }
 
-    /// All of them, taken out.
+    /// Removes and returns all facts.
     pub(crate) fn take(&self) -> BTreeMap<String, String> {
         std::mem::take(&mut *self.0.lock())
     }
@@ -248,7 +248,7 @@ pub(crate) fn forbidden(request: &AdmissionRequest<'_>, why: &str) -> Status {
     Status::forbidden(&resource, &name, why)
 }
 
-/// Whether the request makes a pod.
+/// Whether the request creates a pod.
 pub(crate) fn is_pod_create(request: &AdmissionRequest<'_>) -> bool {
     request.operation == Operation::Create
         && request.group.is_empty()

@@ -1,4 +1,5 @@
-//! Priority: a pod's `priorityClassName` becomes its number; without one the global default class counts.
+//! Priority: sets a pod's priority from its `priorityClassName`, or from the global default class
+//! without one.
 
 use std::sync::Arc;
 
@@ -14,7 +15,7 @@ const PLURAL: &str = "priorityclasses";
 
 pub(crate) struct Priority;
 
-/// What a pod takes over from its class.
+/// The fields that a pod gets from its class.
 struct Class {
     name: String,
     value: i64,
@@ -101,13 +102,13 @@ fn find(request: &AdmissionRequest<'_>, name: &str) -> Option<Class> {
     if let Some(object) = request.objects.get(GROUP, PLURAL, "", name) {
         return Some(class_of(&object));
     }
-    // The system's classes exist whether or not their objects do.
+    // The system's classes apply even if their objects do not exist.
     let (name, value, _) = strategy::SYSTEM_CLASSES.iter().find(|(system, ..)| *system == name)?;
     Some(Class { name: (*name).to_owned(), value: *value, policy: "PreemptLowerPriority".to_owned() })
 }
 
 fn global_default(request: &AdmissionRequest<'_>) -> Class {
-    // Of several defaults (two servers, one store) the lowest counts, as upstream.
+    // Of several defaults (two servers, one store) the lowest applies, as upstream.
     classes(request)
         .iter()
         .filter(|class| class["globalDefault"] == true)

@@ -8,11 +8,11 @@
 //! A charge for a write that fails afterwards is released at once. If that release cannot be
 //! written, the next recount repairs it; until then the quota reports more usage than there is.
 //!
-//! It never reports less. A recount would see neither what is charged and not stored yet, nor what
-//! is deleted and not released yet. So every write that changes usage holds the namespace's
-//! [`Turn`] from before its charge until its last follow-up, and a recount waits until no write
-//! holds it. Writes in namespaces without a quota take the turn too, as the first quota may be
-//! created before they are done.
+//! It never reports less. A recount would miss objects that are charged but not stored yet, and
+//! those that are deleted but not released yet. So every write that changes usage holds the
+//! namespace's [`Turn`] from before its charge until its last follow-up, and a recount waits until
+//! no write holds it. Writes in namespaces without a quota hold the turn too, because the first
+//! quota may be created before they end.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -35,14 +35,14 @@ use crate::state::{State, unwritten};
 
 /// The store's write queue for recounts, and for releases that the user's own queue does not
 /// accept.
-const ROW: &str = "system:quotas";
+const QUEUE: &str = "system:quotas";
 /// Plural name of quotas.
 const PLURAL: &str = "resourcequotas";
-/// Attempts to charge a quota that other writes change at the same time.
+/// Attempts to charge a quota that concurrent writes change.
 const ATTEMPTS: usize = 16;
 
-/// The quotas of all namespaces. The namespaces that have quotas are cached: every write looks
-/// there.
+/// The quotas of all namespaces. The names of namespaces with quotas are cached, because every
+/// write needs them.
 pub(crate) struct Quotas {
     state: Arc<State>,
     any: AtomicBool,
@@ -54,7 +54,7 @@ pub(crate) struct Quotas {
 #[derive(Default)]
 struct Turns {
     of: BTreeMap<String, Arc<AsyncRwLock<()>>>,
-    /// Number of locks at which unused ones are dropped next.
+    /// Number of locks at which unused locks are dropped next.
     swept: usize,
 }
 
@@ -142,8 +142,8 @@ impl Quotas {
         matches!(subresource, "" | "resize") && self.has(namespace)
     }
 
-    /// Charges the namespace's quotas for the request's object, or rejects the request. A dry run is
-    /// checked, but neither charged nor given a turn.
+    /// Charges the namespace's quotas for the request's object, or rejects the request. A dry run
+    /// is checked, but neither charged nor given a turn.
     pub(crate) async fn charge(&self, request: &AdmissionRequest<'_>) -> Result<Charge, Status> {
         let turn = async || if request.dry_run { None } else { self.turn(request.namespace).await };
         let mut charge = Charge { is_charged: false, turn: turn().await };
@@ -169,14 +169,14 @@ impl Quotas {
         Err(forbidden(request, "the namespace's quotas are changing too often to count this request; try again"))
     }
 
-    /// The empty charge of a write that uses no more than before, with its turn.
+    /// An empty charge, with its turn, for a write that does not increase usage.
     pub(crate) async fn nothing(&self, namespace: &str) -> Charge {
         Charge { is_charged: false, turn: self.turn(namespace).await }
     }
 
-    /// Releases what a deleted, completed or reduced object used. `new` is absent when the object is
-    /// gone. The caller holds the namespace's [`Turn`] since before the write. `queue` is the store's
-    /// write queue for releases; `None` for that of the user.
+    /// Releases the amounts that a deleted, completed or reduced object used. `new` is `None` if
+    /// the object is deleted. The caller must hold the namespace's [`Turn`] since before the write.
+    /// `queue` is the store's write queue for releases; `None` for that of the user.
     pub(crate) async fn released(
         &self,
         queue: Option<&'static str>,
@@ -212,9 +212,10 @@ impl Quotas {
         let _alone = lock.write().await;
         let key = objects::key("", PLURAL, namespace, name);
         if let Some(record) = self.state.store().get(&key) {
-            // Not in the user's own queue: the namespace's other writes must not wait for the backlog
-            // of the user that changed the quota.
-            rewrite(&self.state, record, Some(ROW), |stored, limited| Some(count(&self.state, stored, limited))).await;
+            // Uses a separate queue: the namespace's other writes must not wait for the queue of
+            // the user that changed the quota.
+            rewrite(&self.state, record, Some(QUEUE), |stored, limited| Some(count(&self.state, stored, limited)))
+                .await;
         }
     }
 }
@@ -260,7 +261,7 @@ async fn try_charge(quotas: &Quotas, request: &AdmissionRequest<'_>, object: &Va
         if wanted.is_empty() {
             continue;
         }
-        let mut used = match said(&stored, &limited) {
+        let mut used = match recorded(&stored, &limited) {
             Some(used) => used,
             None if request.dry_run => count(&quotas.state, &stored, &limited),
             None => return Ok(Charged::Uncounted(name.to_owned())),
@@ -298,13 +299,13 @@ async fn try_charge(quotas: &Quotas, request: &AdmissionRequest<'_>, object: &Va
     let mut charged = Vec::new();
     for (record, value, wanted) in charges {
         let key = record.key.to_string();
-        let refused =
+        let rejected =
             match quotas.state.commit(Write::Update { key: key.clone(), expected: record.revision, value }).await {
                 Ok(_) => {
                     charged.push((key, wanted));
                     continue;
                 }
-                Err(refused) => refused,
+                Err(rejected) => rejected,
             };
         // A write is charged to all quotas or to none.
         for (key, wanted) in &charged {
@@ -312,7 +313,7 @@ async fn try_charge(quotas: &Quotas, request: &AdmissionRequest<'_>, object: &Va
                 rewrite(&quotas.state, record, None, |stored, limited| without(stored, limited, wanted)).await;
             }
         }
-        return match refused {
+        return match rejected {
             CommitError::Conflict { .. } | CommitError::NotFound { .. } => Ok(Charged::Raced),
             error => Err(unwritten(error)),
         };
@@ -340,7 +341,7 @@ fn with_status(stored: &Value, limited: &Amounts, used: &Amounts) -> Value {
 }
 
 /// The used amounts in the status; `None` unless every limited resource has one.
-fn said(stored: &Value, limited: &Amounts) -> Option<Amounts> {
+fn recorded(stored: &Value, limited: &Amounts) -> Option<Amounts> {
     let said: Amounts = stored["status"]["used"]
         .as_object()
         .into_iter()
@@ -351,10 +352,10 @@ fn said(stored: &Value, limited: &Amounts) -> Option<Amounts> {
     (said.len() == limited.len()).then_some(said)
 }
 
-/// The used amounts after a release. `None` where the status lacks used amounts: the recount that
-/// will fill them in comes after the deletion.
+/// The used amounts after a release. `None` if the status has no used amounts yet: their recount
+/// runs after the deletion.
 fn without(stored: &Value, limited: &Amounts, freed: &Amounts) -> Option<Amounts> {
-    let mut used = said(stored, limited)?;
+    let mut used = recorded(stored, limited)?;
     for (name, amount) in freed.iter().filter(|(name, _)| limited.contains_key(*name)) {
         let own = used.entry(name.clone()).or_insert(Quantity::ZERO);
         own.sub(*amount);
@@ -405,20 +406,20 @@ fn counted(limited: &Amounts) -> BTreeSet<(String, String)> {
     limited.keys().map(kind).collect()
 }
 
-/// Writes the used amounts that `use_of` returns, unless the status has them already. Retries
-/// after every conflicting write, as each conflict means that another write succeeded. Retries
-/// [`ATTEMPTS`] times when the store's queue is full, then in [`ROW`]. Writes in the queue `row`,
-/// or in that of the user.
+/// Writes the used amounts that `use_of` returns, unless the status has them already. Retries after
+/// every conflicting write, as each conflict means that another write succeeded. Retries
+/// [`ATTEMPTS`] times when the store's queue is full, then in [`QUEUE`]. Writes in the queue
+/// `queue`, or in that of the user.
 async fn rewrite(
     state: &State,
     mut record: Arc<Record>,
-    row: Option<&'static str>,
+    queue: Option<&'static str>,
     use_of: impl Fn(&Value, &Amounts) -> Option<Amounts>,
 ) {
     let user = current_user();
-    let mut row = row.unwrap_or(&user);
-    let mut refused = 0;
-    while refused < ATTEMPTS {
+    let mut queue = queue.unwrap_or(&user);
+    let mut rejected = 0;
+    while rejected < ATTEMPTS {
         let stored = record.value();
         let limited = quota::limited(&stored);
         let Some(used) = use_of(&stored, &limited) else { return };
@@ -427,11 +428,11 @@ async fn rewrite(
             return;
         }
         let key = record.key.to_string();
-        match state.commit_in(row, Write::Update { key: key.clone(), expected: record.revision, value }).await {
+        match state.commit_in(queue, Write::Update { key: key.clone(), expected: record.revision, value }).await {
             Err(CommitError::Conflict { .. }) => {}
             Err(CommitError::Busy { .. }) => {
-                refused += 1;
-                row = ROW;
+                rejected += 1;
+                queue = QUEUE;
                 tokio::time::sleep(BUSY_PAUSE).await;
             }
             _ => return,

@@ -1,4 +1,4 @@
-//! The hook of ResourceQuotas: a new or changed quota is counted.
+//! The hook of ResourceQuotas: recounts a new or changed quota.
 
 use std::future::ready;
 use std::sync::Arc;

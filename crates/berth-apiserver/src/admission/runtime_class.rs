@@ -1,5 +1,5 @@
-//! RuntimeClass: a pod takes over the overhead, node selector and tolerations of its class. A pod
-//! whose class does not exist, or that says something else than its class, is rejected.
+//! RuntimeClass: a pod gets the overhead, node selector and tolerations of its class. A pod is
+//! rejected if its class does not exist, or if its fields contradict the class.
 //!
 //! Source: Kubernetes documentation, "Runtime Class" and "Pod Overhead".
 
@@ -12,7 +12,7 @@ use serde_json::{Map, Value};
 use super::{AdmissionPlugin, AdmissionRequest, forbidden, is_pod_create};
 use crate::strategy;
 
-/// The pod has another overhead than its class.
+/// Message for a pod whose overhead differs from that of its class.
 const MISMATCH: &str = "pod rejected: Pod's Overhead doesn't match RuntimeClass's defined Overhead";
 
 pub(crate) struct RuntimeClass;
@@ -124,7 +124,7 @@ fn take_over(spec: &mut Map<String, Value>, class: &Value) -> Result<(), String>
     Ok(())
 }
 
-/// Tolerations without those that another one covers.
+/// The tolerations without those that another toleration covers.
 fn without_covered(tolerations: &[Value]) -> Vec<Value> {
     let mut kept: Vec<Value> = Vec::new();
     for (index, toleration) in tolerations.iter().enumerate() {
@@ -136,7 +136,7 @@ fn without_covered(tolerations: &[Value]) -> Vec<Value> {
     kept
 }
 
-/// True if a toleration covers all taints that another one covers, for as long.
+/// True if `wide` tolerates all taints that `narrow` does, for at least as long.
 fn covers(wide: &Value, narrow: &Value) -> bool {
     let text = |toleration: &Value, field: &str| toleration[field].as_str().unwrap_or_default().to_owned();
     if wide == narrow {
@@ -170,7 +170,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn a_pod_takes_over_what_its_class_says() {
+    fn a_pod_gets_the_fields_of_its_class() {
         let class = json!({"metadata": {"name": "gvisor"}, "overhead": {"podFixed": {"cpu": "250m"}},
             "scheduling": {"nodeSelector": {"runtime": "gvisor"}, "tolerations": [{"key": "gvisor", "operator": "Exists"}]}});
         let take = |mut spec: Value| take_over(spec.as_object_mut().expect("an object"), &class).map(|()| spec);

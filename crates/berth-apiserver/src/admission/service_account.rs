@@ -3,7 +3,8 @@
 //! certificate and the namespace, unless the pod or the account opts out or this server issues no
 //! tokens.
 //!
-//! Source of the behaviour: Kubernetes documentation, "Managing Service Accounts" and "Configure Service Accounts for Pods".
+//! Source of the behaviour: Kubernetes documentation, "Managing Service Accounts" and "Configure
+//! Service Accounts for Pods".
 
 use std::sync::Arc;
 
@@ -36,18 +37,18 @@ const SECRET_OF_VOLUME: [&str; 10] = [
     "/scaleIO/secretRef",
     "/storageos/secretRef",
 ];
-/// Lifetime of such a token: an hour and seven seconds. The seconds distinguish it from a token
+/// Lifetime of a mounted token: an hour and seven seconds. The seconds distinguish it from a token
 /// that a client requested.
 const EXPIRATION_SECONDS: u32 = 3607;
 
 pub(crate) struct ServiceAccounts {
-    /// Draws the ends of volumes' names; `None` when there are no tokens to mount. A source of its own: what pods are called does
-    /// not depend on how many of them mount a token.
+    /// Generates the suffixes of volume names; `None` if no tokens are mounted. Separate from the
+    /// generator of pod names, which must not depend on the number of token volumes.
     names: Option<Mutex<SmallRng>>,
 }
 
 impl ServiceAccounts {
-    /// The plugin of a server with that seed, and with or without tokens.
+    /// The plugin of a server with this seed, with or without tokens.
     pub(crate) fn new(seed: u64, has_tokens: bool) -> ServiceAccounts {
         ServiceAccounts { names: has_tokens.then(|| Mutex::new(SmallRng::seed_from_u64(seed.rotate_left(32)))) }
     }
@@ -83,7 +84,7 @@ impl AdmissionPlugin for ServiceAccounts {
             );
             return Err(forbidden(request, &why));
         }
-        // The default account is made with its namespace by a controller, which may be a moment behind.
+        // A controller creates the default account after its namespace, so it may not exist yet.
         let account = account.as_deref().unwrap_or(&Value::Null);
         let wants = |of: &Value| of["automountServiceAccountToken"].as_bool();
         if let Some(names) = &self.names
@@ -104,15 +105,15 @@ impl AdmissionPlugin for ServiceAccounts {
         if !is_pod_create(request) || meta::annotation(object, MIRROR).is_none() {
             return Ok(());
         }
-        match mirrored_too_much(&object["spec"]) {
+        match forbidden_reference(&object["spec"]) {
             Some(what) => Err(forbidden(request, &format!("a mirror pod may not {what}"))),
             None => Ok(()),
         }
     }
 }
 
-/// What the API would have to hand to a pod that is there already without it; `None` where there is nothing of the kind.
-fn mirrored_too_much(spec: &Value) -> Option<&'static str> {
+/// The reference of a mirror pod to an API object that it may not use; `None` if it has none.
+fn forbidden_reference(spec: &Value) -> Option<&'static str> {
     let list = |of: &Value, field: &str| of[field].as_array().cloned().unwrap_or_default();
     if ["serviceAccountName", "serviceAccount"]
         .iter()
@@ -145,7 +146,7 @@ fn is_there(value: &Value) -> bool {
     !value.is_null()
 }
 
-/// Gives every container that mounts nothing where tokens are a volume with one.
+/// Mounts the token volume in every container that has no other mount at its path.
 fn mount_token(spec: &mut Map<String, Value>, new_name: impl FnOnce() -> String) {
     let volumes = spec.get("volumes").and_then(Value::as_array).into_iter().flatten();
     let known = volumes.filter_map(|volume| volume["name"].as_str()).find(|name| name.starts_with(VOLUME));
@@ -189,12 +190,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_token_is_mounted_once_where_nothing_else_is() {
+    fn a_token_is_mounted_once_in_containers_without_another_mount() {
         let mut spec = json!({"containers": [{"name": "a"}, {"name": "b", "volumeMounts": [
             {"name": "own", "mountPath": MOUNT_PATH}]}], "initContainers": [{"name": "i", "volumeMounts": null}]});
         let map = spec.as_object_mut().expect("an object");
         mount_token(map, || "kube-api-access-abcde".to_owned());
-        mount_token(map, || panic!("there is one"));
+        mount_token(map, || panic!("the volume exists"));
         let mount = json!([{"name": "kube-api-access-abcde", "readOnly": true, "mountPath": MOUNT_PATH}]);
         assert_eq!(spec["containers"][0]["volumeMounts"], mount);
         assert_eq!(spec["containers"][1]["volumeMounts"][0]["name"], "own");
@@ -205,6 +206,6 @@ mod tests {
             json!({"containers": [{"name": "a", "volumeMounts": [{"name": "own", "mountPath": MOUNT_PATH}]}]});
         let before = own.clone();
         mount_token(own.as_object_mut().expect("an object"), || "kube-api-access-x".to_owned());
-        assert_eq!(own, before, "who mounts something else there gets no volume");
+        assert_eq!(own, before, "a container with its own mount there gets no volume");
     }
 }

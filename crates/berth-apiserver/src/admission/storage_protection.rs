@@ -1,5 +1,5 @@
-//! StorageObjectInUseProtection: claims and volumes get a finalizer at creation, so that they stay
-//! while they are in use. The cluster's controllers remove it.
+//! StorageObjectInUseProtection: claims and volumes get a finalizer at creation, so that they are
+//! not deleted while they are in use. The cluster's controllers remove it.
 
 use berth_apimachinery::meta;
 use berth_apimachinery::status::Status;
@@ -7,7 +7,7 @@ use serde_json::json;
 
 use super::{AdmissionPlugin, AdmissionRequest, Operation};
 
-/// The kinds that are protected, and by which finalizer.
+/// The kinds that are protected, with their finalizers.
 const PROTECTED: [(&str, &str); 2] =
     [("persistentvolumeclaims", "kubernetes.io/pvc-protection"), ("persistentvolumes", "kubernetes.io/pv-protection")];
 

@@ -1,4 +1,5 @@
-//! Tolerations pods get without asking: a while on a node that fails, and nodes set apart for a device they request.
+//! Default tolerations of pods: for a limited time on a failing node, and for nodes that are
+//! tainted for a device that the pod requests.
 
 use berth_apimachinery::status::Status;
 use serde_json::{Value, json};
@@ -6,7 +7,7 @@ use serde_json::{Value, json};
 use super::{AdmissionPlugin, AdmissionRequest, is_pod_create};
 use crate::strategy;
 
-/// Seconds a pod stays on a node that is not ready or unreachable.
+/// Seconds that a pod stays on a node that is not ready or unreachable.
 const SECONDS: i64 = 300;
 
 /// DefaultTolerationSeconds.
@@ -37,8 +38,8 @@ impl AdmissionPlugin for DefaultTolerationSeconds {
     }
 }
 
-/// ExtendedResourceToleration: nodes with devices are tainted with the device's name; pods that request it tolerate
-/// that (GKE and others rely on this plugin).
+/// ExtendedResourceToleration: nodes with devices are tainted with the device's name. Pods that
+/// request the device get a toleration (GKE and others rely on this plugin).
 pub(crate) struct ExtendedResourceToleration;
 
 impl AdmissionPlugin for ExtendedResourceToleration {
@@ -78,7 +79,7 @@ impl AdmissionPlugin for ExtendedResourceToleration {
     }
 }
 
-/// The pod's tolerations as a list that exists.
+/// The pod's list of tolerations; adds an empty one if it has none.
 fn tolerations(object: &mut Value) -> &mut Vec<Value> {
     let list = strategy::spec_mut(object).entry("tolerations").or_insert_with(|| json!([]));
     if !list.is_array() {

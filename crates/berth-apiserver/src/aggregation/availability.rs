@@ -20,32 +20,32 @@ use crate::webhook::service::Unreachable;
 use crate::{UserInfo, objects};
 use berth_kinds::crd::conditions::{self, Condition};
 
-/// Time an answer may take, as upstream.
+/// Maximum duration of a check, as upstream.
 const TIMEOUT: Duration = Duration::from_secs(5);
 /// Interval of checks of an available server, as upstream.
 const AGAIN: Duration = Duration::from_secs(30);
 /// Interval of checks of an unavailable server.
 const RETRY: Duration = Duration::from_secs(2);
-/// Largest list of resources that is read.
+/// Maximum size of a list of resources.
 const ANSWER_BYTES_MAX: usize = 3 * 1024 * 1024;
 
 /// Inputs of the last check of an APIService, and the time of the next.
-struct Looked {
+struct LastCheck {
     inputs: (String, Result<(String, u16), Unreachable>),
     due: Instant,
 }
 
 impl Services {
     /// Checks the APIServices with a Service: periodically, and at once when an APIService, its
-    /// Service or its endpoints change. Runs until dropped; beside the listener, not in virtual
-    /// time.
+    /// Service or its endpoints change. Runs until dropped. Started with the listener, not in
+    /// virtual time.
     pub(crate) async fn follow(&self) {
-        let mut looked: BTreeMap<String, Looked> = BTreeMap::new();
+        let mut checks: BTreeMap<String, LastCheck> = BTreeMap::new();
         loop {
             // Watch before the first check, so that no change in between is missed.
             let Some(mut watchers) = self.watch_inputs() else { continue };
             loop {
-                let due = self.look(&mut looked).await;
+                let due = self.check_due(&mut checks).await;
                 let changed = select_all(watchers.iter_mut().map(|watcher| watcher.next().boxed()));
                 let wait = async {
                     match due {
@@ -57,7 +57,7 @@ impl Services {
                     (change, ..) = changed => change.is_err(),
                     () = wait => false,
                 };
-                // Whatever else has changed meanwhile is part of the same look.
+                // Changes that have arrived since are covered by the same check.
                 if ended || watchers.iter_mut().any(|watcher| drain(watcher).is_err()) {
                     break;
                 }
@@ -74,24 +74,24 @@ impl Services {
         kinds.into_iter().map(watch).collect()
     }
 
-    /// Checks APIServices that changed or are due. Returns when the next one is due.
-    async fn look(&self, looked: &mut BTreeMap<String, Looked>) -> Option<Instant> {
+    /// Checks APIServices that changed or are due. Returns when the next check is due.
+    async fn check_due(&self, checks: &mut BTreeMap<String, LastCheck>) -> Option<Instant> {
         let remotes = self.remotes();
-        looked.retain(|name, _| remotes.iter().any(|remote| remote.name == *name));
+        checks.retain(|name, _| remotes.iter().any(|remote| remote.name == *name));
         let now = Instant::now();
-        let mut asked = Vec::new();
+        let mut requests = Vec::new();
         for remote in remotes.iter() {
             let object = self.state.objects.get(GROUP, PLURAL, "", &remote.name);
             let spec = object.map(|object| object["spec"].to_string()).unwrap_or_default();
             let inputs = (spec, remote.address(&self.state.objects));
-            if looked.get(&remote.name).is_some_and(|before| before.inputs == inputs && before.due > now) {
+            if checks.get(&remote.name).is_some_and(|before| before.inputs == inputs && before.due > now) {
                 continue;
             }
-            asked.push(async move { (remote, self.ask(remote).await, inputs) });
+            requests.push(async move { (remote, self.fetch_resources(remote).await, inputs) });
         }
-        for (remote, answer, inputs) in join_all(asked).await {
+        for (remote, answer, inputs) in join_all(requests).await {
             let after = if answer.is_ok() { AGAIN } else { RETRY };
-            looked.insert(remote.name.clone(), Looked { inputs, due: Instant::now() + after });
+            checks.insert(remote.name.clone(), LastCheck { inputs, due: Instant::now() + after });
             let (status, reason, message) = match answer {
                 Ok(resources) => {
                     self.learn(&remote.name, resources);
@@ -102,11 +102,12 @@ impl Services {
             let condition = Condition { kind: AVAILABLE, status, reason, message: &message };
             self.write_condition(&remote.name, &condition).await;
         }
-        looked.values().map(|looked| looked.due).min()
+        checks.values().map(|check| check.due).min()
     }
 
-    /// The resources a program serves; the error is a condition's reason and message.
-    async fn ask(&self, remote: &Remote) -> Result<Vec<Value>, (&'static str, String)> {
+    /// Fetches the resources of an aggregated API server. The error is the reason and message of a
+    /// condition.
+    async fn fetch_resources(&self, remote: &Remote) -> Result<Vec<Value>, (&'static str, String)> {
         let (service, namespace) = (&remote.service, &remote.namespace);
         match remote.address(&self.state.objects) {
             Ok(_) => {}
@@ -133,7 +134,7 @@ impl Services {
             body: Bytes::new(),
             user: &user,
         };
-        let asked = async {
+        let resources = async {
             let response = proxy::send(&self.state.objects, remote, request).await?;
             let status = response.status();
             let body = Limited::new(response.into_body(), ANSWER_BYTES_MAX).collect().await;
@@ -145,14 +146,14 @@ impl Services {
             let list: Value = serde_json::from_slice(&body).map_err(|error| error.to_string())?;
             Ok(list["resources"].as_array().cloned().unwrap_or_default())
         };
-        let asked = tokio::time::timeout(TIMEOUT, asked).await;
-        asked.unwrap_or_else(|_| Err("context deadline exceeded".to_owned())).map_err(|why| {
+        let resources = tokio::time::timeout(TIMEOUT, resources).await;
+        resources.unwrap_or_else(|_| Err("context deadline exceeded".to_owned())).map_err(|why| {
             let url = format!("https://{service}.{namespace}.svc:{}{path}", remote.port);
             ("FailedDiscoveryCheck", format!("failing or missing response from {url}: {why}"))
         })
     }
 
-    /// Writes the condition unless it says so already.
+    /// Writes the condition unless it is unchanged.
     async fn write_condition(&self, name: &str, condition: &Condition<'_>) {
         let key = objects::key(GROUP, PLURAL, "", name);
         while let Some(record) = self.state.store().get(&key) {
@@ -173,13 +174,13 @@ impl Services {
                     tracing::info!(name, available = condition.status, "{}", condition.message);
                     return self.forget();
                 }
-                Err(error) => return tracing::warn!(name, %error, "writing whether an APIService is available"),
+                Err(error) => return tracing::warn!(name, %error, "writing the availability of an APIService failed"),
             }
         }
     }
 }
 
-/// Takes what has come meanwhile.
+/// Discards pending events.
 fn drain(watcher: &mut Watcher) -> Result<(), berth_store::WatchEnd> {
     while watcher.try_next()?.is_some() {}
     Ok(())

@@ -6,7 +6,8 @@ use serde_json::{Value, json};
 
 use super::{Remote, Services};
 
-/// A version of a group, in the aggregated form. What its server said last is shown as stale while it does not answer.
+/// A version of a group, in the aggregated form. The last known resources are shown as stale while
+/// the server is unavailable.
 pub(crate) fn version(services: &Services, remote: &Remote) -> Value {
     let known = services.resources(&remote.name);
     let resources = known.map(|known| resources(&remote.group, &remote.version, &known)).unwrap_or_default();
@@ -15,10 +16,10 @@ pub(crate) fn version(services: &Services, remote: &Remote) -> Value {
     json!({"version": remote.version, "resources": resources, "freshness": freshness})
 }
 
-/// Resources of an APIResourceList in the aggregated form, each with its subresources. Only texts
-/// and lists of texts are taken from other servers: clients read all groups in one document, and
-/// one invalid group would make them reject it. A resource that only has subresources gets no kind
-/// of its own, as from a real server: clients do not treat it as a resource.
+/// Resources of an APIResourceList in the aggregated form, each with its subresources. Only strings
+/// and lists of strings are copied from other servers: clients decode all groups as one document,
+/// and one invalid group would make them reject it. A resource that has only subresources gets no
+/// kind of its own, as from a real server: clients do not treat it as a resource.
 pub(crate) fn resources(group: &str, version: &str, listed: &[Value]) -> Vec<Value> {
     let text = |resource: &Value, field: &str| resource[field].as_str().unwrap_or_default().to_owned();
     let texts = |list: &Value| -> Vec<Value> {
@@ -71,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_texts_and_lists_of_texts_are_taken() {
+    fn only_strings_and_lists_of_strings_are_copied() {
         let listed = [
             json!({"name": "shouts/scale", "kind": {}, "group": 1, "verbs": "get"}),
             json!({"name": "shouts", "singularName": ["shout"], "namespaced": true, "kind": 7, "version": null,
@@ -95,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn subresources_alone_are_listed_under_a_resource_without_a_kind() {
+    fn subresources_without_their_resource_are_listed_under_a_resource_without_a_kind() {
         let listed = [
             json!({"name": "things/why", "singularName": "", "namespaced": true, "kind": "Why", "verbs": ["get"]}),
             json!({"name": "things/who", "singularName": "", "namespaced": true, "kind": "Who", "verbs": ["get"]}),

@@ -1,11 +1,10 @@
 //! API groups of aggregated API servers: an APIService names the Service that serves a group's
-//! version. Its requests are authorized here. They are forwarded with a certificate that
-//! identifies this server and with headers that name the user. Discovery lists its resources among
-//! the others.
+//! version. Its requests are authorized here. They are forwarded with a certificate that identifies
+//! this server and with headers that name the user. Discovery includes its resources.
 //!
-//! Requests for built-in kinds are never forwarded. An APIService without a Service stands for a
-//! group served here, as in a cluster where every version has one; here such objects are only
-//! stored.
+//! Requests for built-in kinds are never forwarded. An APIService without a Service means that this
+//! server serves the group. A Kubernetes cluster has one for every version; here such objects are
+//! stored and have no effect.
 
 mod availability;
 pub(crate) mod discovery;
@@ -34,12 +33,12 @@ use crate::webhook::connection;
 use crate::webhook::service::{self, Unreachable};
 use crate::{Objects, Registry, RequestInfo};
 
-/// Group of APIServices.
+/// API group of APIServices.
 pub(crate) const GROUP: &str = "apiregistration.k8s.io";
-/// Their plural name.
+/// Plural name of APIServices.
 pub(crate) const PLURAL: &str = "apiservices";
 
-/// A group's version behind a Service.
+/// A version of a group that a Service provides.
 pub(crate) struct Remote {
     /// Name of the APIService.
     pub(crate) name: String,
@@ -51,7 +50,7 @@ pub(crate) struct Remote {
     service: String,
     port: i64,
     tls: Result<Arc<rustls::ClientConfig>, String>,
-    /// What was last found out: status and message of the condition `Available`.
+    /// Status and message of the condition `Available`, from the last check.
     available: Option<(bool, String)>,
 }
 
@@ -81,7 +80,7 @@ impl Remote {
         })
     }
 
-    /// Where it is now.
+    /// The current address of the server.
     fn address(&self, objects: &Objects) -> Result<(String, u16), Unreachable> {
         service::address(objects, &self.namespace, &self.service, self.port)
     }
@@ -102,7 +101,7 @@ impl Services {
         Services { state, front_proxy, remotes: RwLock::default(), resources: RwLock::default() }
     }
 
-    /// To be called when an APIService was written.
+    /// Clears the cache after an APIService was written.
     pub(crate) fn forget(&self) {
         *self.remotes.write() = None;
     }
@@ -116,7 +115,7 @@ impl Services {
         known.insert(name.to_owned(), Arc::new(resources));
     }
 
-    /// The versions behind Services, most important first: by their group's priority, then by their own.
+    /// The versions behind Services, sorted by the priority of their group, then by their own.
     pub(crate) fn remotes(&self) -> Arc<Vec<Arc<Remote>>> {
         if let Some(remotes) = self.remotes.read().as_ref() {
             return remotes.clone();

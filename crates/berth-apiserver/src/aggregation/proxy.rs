@@ -65,18 +65,18 @@ pub(crate) async fn forward(
     }
     match tokio::time::timeout(ANSWER_TIMEOUT, send(objects, remote, request)).await {
         Ok(answer) => answer.map_err(|why| unavailable(&why)),
-        Err(_) => Err(Status::timeout("the aggregated API server did not answer in time", 0)),
+        Err(_) => Err(Status::timeout("the aggregated API server did not respond in time", 0)),
     }
 }
 
-/// Sends a request over a connection of its own. The error says why there is no answer.
+/// Sends a request over a new connection. The error says why there is no response.
 pub(super) async fn send(objects: &Objects, remote: &Remote, request: Forwarded<'_>) -> Result<Response<Body>, String> {
     let (host, port) = remote.address(objects).map_err(|why| why.to_string())?;
     let name = service::server_name(&remote.namespace, &remote.service);
     let stream = connection::open(&host, port, name.clone(), remote.tls.clone()?).await?;
     let (mut sender, connection) =
         hyper::client::conn::http1::handshake(stream).await.map_err(|error| error.to_string())?;
-    // Drives the exchange until the answer's body has been read or dropped.
+    // Drives the connection until the response body has been read or dropped.
     tokio::spawn(async move {
         if let Err(error) = connection.await {
             tracing::debug!(%error, "connection to an aggregated API server");

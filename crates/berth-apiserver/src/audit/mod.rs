@@ -71,7 +71,7 @@ pub(crate) struct Arrival<'a> {
     pub(crate) time: jiff::Timestamp,
 }
 
-/// A body, in JSON or protobuf, as JSON.
+/// A request body (JSON or protobuf) as JSON.
 fn parsed(body: &[u8]) -> Option<Value> {
     if body.starts_with(protobuf::PREFIX) { protobuf::to_json(body).ok() } else { serde_json::from_slice(body).ok() }
 }
@@ -81,7 +81,7 @@ fn micro_time(time: jiff::Timestamp) -> String {
 }
 
 impl Record {
-    /// Starts the record of a request; `None` when the policy wants none.
+    /// Starts the record of a request; `None` if the policy does not record it.
     pub(crate) fn start(log: &Log, arrival: &Arrival<'_>) -> Option<Record> {
         let info = arrival.info;
         let decision = log.policy.decide(&Attributes::of(info), arrival.user);
@@ -132,9 +132,9 @@ impl Record {
         }
     }
 
-    /// Records the response; `annotations` come from admission. A stream is only beginning: its
-    /// events are not part of the record.
-    pub(crate) fn answered(
+    /// Records the response; `annotations` come from admission. For a stream, records that it
+    /// started; its events are not recorded.
+    pub(crate) fn responded(
         mut self,
         response: &Response<Body>,
         annotations: BTreeMap<String, String>,

@@ -1,7 +1,8 @@
-//! What is recorded about which requests (`audit.k8s.io/v1` Policy). The first rule that matches decides; where none
-//! does, nothing is recorded.
+//! The audit policy (`audit.k8s.io/v1` Policy): which requests are recorded, and in how much
+//! detail. The first rule that matches applies. Without a match, nothing is recorded.
 //!
-//! Behaviour after Kubernetes' audit policy checker (conformance suites `audit-policy`, `audit-stages`).
+//! Behaviour after Kubernetes' audit policy checker (conformance suites `audit-policy`,
+//! `audit-stages`).
 
 use berth_apimachinery::field::{Error, Path};
 use serde_json::Value;
@@ -15,11 +16,11 @@ pub enum Level {
     /// Nothing.
     #[default]
     None,
-    /// Who asked for what and with which outcome.
+    /// The user, the request and its outcome.
     Metadata,
-    /// Also what was sent.
+    /// Also the request body.
     Request,
-    /// Also what was answered.
+    /// Also the response body.
     RequestResponse,
 }
 
@@ -44,18 +45,18 @@ impl Level {
 /// A moment in the life of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Stage {
-    /// It has arrived.
+    /// The request has arrived.
     RequestReceived,
-    /// The answer's headers are sent, its body is not (watches).
+    /// The headers of the response are sent, its body is not (watches).
     ResponseStarted,
-    /// The answer is complete.
+    /// The response is complete.
     ResponseComplete,
-    /// The server failed in the middle of it.
+    /// The request panicked.
     Panic,
 }
 
 impl Stage {
-    /// All of them, in order of time.
+    /// All stages, in order of time.
     pub const ALL: [Stage; 4] = [Stage::RequestReceived, Stage::ResponseStarted, Stage::ResponseComplete, Stage::Panic];
 
     /// The stage's name in policies and events.
@@ -68,34 +69,34 @@ impl Stage {
         }
     }
 
-    /// The stage of that name.
+    /// Parses the name of a stage.
     pub fn parse(name: &str) -> Option<Stage> {
         Stage::ALL.into_iter().find(|stage| stage.name() == name)
     }
 }
 
-/// Every stage in either list, once.
+/// The stages of both lists, without duplicates.
 pub fn union(a: &[Stage], b: &[Stage]) -> Vec<Stage> {
     Stage::ALL.into_iter().filter(|stage| a.contains(stage) || b.contains(stage)).collect()
 }
 
-/// Every stage that is not in the list.
+/// The stages that are not in the list.
 pub fn inverse(stages: &[Stage]) -> Vec<Stage> {
     Stage::ALL.into_iter().filter(|stage| !stages.contains(stage)).collect()
 }
 
-/// What is to be recorded of one request.
+/// The audit level and options of one request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Decision {
-    /// How much.
+    /// Level of detail.
     pub level: Level,
-    /// When not.
+    /// Stages that are not recorded.
     pub omit_stages: Vec<Stage>,
-    /// Whether `managedFields` are left out of recorded objects.
+    /// Whether `managedFields` are omitted from recorded objects.
     pub omit_managed_fields: bool,
 }
 
-/// A policy, ready to be asked.
+/// A decoded policy.
 #[derive(Clone, Debug, Default)]
 pub struct Policy {
     rules: Vec<Rule>,
@@ -140,7 +141,8 @@ struct Resources {
     names: Vec<String>,
 }
 
-/// Complains of every field that is none of these: a misspelt one would leave its rule to match more, or less, than was meant.
+/// Adds an error for every unknown field. With a misspelled field, a rule would match other
+/// requests than intended.
 fn known(object: &Value, fields: &[&str], path: &Path<'_>, errors: &mut Vec<Error>) {
     let Some(map) = object.as_object() else {
         errors.push(Error::type_invalid(path, object.clone(), "must be an object"));
@@ -152,7 +154,7 @@ fn known(object: &Value, fields: &[&str], path: &Path<'_>, errors: &mut Vec<Erro
     }
 }
 
-/// The items of a list; what is absent or null has none.
+/// The items of a list; empty if it is absent or null.
 fn list<'a>(value: &'a Value, path: &Path<'_>, errors: &mut Vec<Error>) -> &'a [Value] {
     match value {
         Value::Null => &[],
@@ -197,10 +199,10 @@ fn stages(value: &Value, path: &Path<'_>, errors: &mut Vec<Error>) -> Vec<Stage>
 }
 
 impl Policy {
-    /// Reads a policy, strictly: what is misspelt would otherwise silently not be recorded.
+    /// Decodes a policy strictly. A misspelled field could otherwise leave requests unrecorded.
     ///
     /// # Errors
-    /// Every field that has no meaning or another type than it should, and a policy without rules, which records nothing.
+    /// All unknown fields and fields of the wrong type, and a policy without rules.
     pub fn from_value(policy: &Value) -> Result<Policy, Vec<Error>> {
         let mut errors = Vec::new();
         let root = Path::root();
@@ -223,7 +225,7 @@ impl Policy {
         if errors.is_empty() { Ok(policy) } else { Err(errors) }
     }
 
-    /// What is to be recorded of a request by `user`.
+    /// The audit level and options of a request by `user`.
     pub fn decide(&self, attributes: &Attributes<'_>, user: &UserInfo) -> Decision {
         match self.rules.iter().find(|rule| rule.matches(attributes, user)) {
             Some(rule) => Decision {
@@ -371,11 +373,11 @@ mod tests {
     use super::*;
 
     fn fields(policy: Value) -> Vec<String> {
-        Policy::from_value(&policy).expect_err("refused").into_iter().map(|error| error.field).collect()
+        Policy::from_value(&policy).expect_err("rejected").into_iter().map(|error| error.field).collect()
     }
 
     #[test]
-    fn what_is_misspelt_is_named() {
+    fn misspelled_fields_are_reported() {
         let rule = |extra: Value| {
             let mut rule = json!({"level": "Metadata"});
             rule.as_object_mut().expect("an object").extend(extra.as_object().expect("an object").clone());
@@ -402,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn a_policy_without_rules_is_refused() {
+    fn a_policy_without_rules_is_rejected() {
         for policy in [json!({}), json!({"rules": []}), json!({"rules": null})] {
             assert_eq!(fields(policy), ["rules"]);
         }

@@ -1,7 +1,7 @@
 //! Authentication: from a client certificate or a bearer token to a [`UserInfo`].
 //!
-//! The TLS layer has verified a certificate's signature before it comes here. Requests without
-//! certificate and token are rejected, except for the public paths: version and health.
+//! The TLS layer has already verified the signature of a certificate. Requests without certificate
+//! and token are rejected, except for the public paths: version and health.
 
 use std::collections::BTreeMap;
 
@@ -139,11 +139,12 @@ pub fn bearer_token(header: &str) -> Bearer<'_> {
 /// Prefix of the WebSocket subprotocol that carries a token.
 const WEBSOCKET_BEARER: &str = "base64url.bearer.authorization.k8s.io.";
 
-/// The token browsers send as a WebSocket subprotocol, as they cannot set other headers, and the subprotocols besides it.
-/// `None` without one.
+/// The token that browsers send as a WebSocket subprotocol, because they cannot set other headers,
+/// and the remaining subprotocols. `None` without a token.
 ///
 /// # Errors
-/// A token that is not base64url of text, more than one, or no other subprotocol for the server to choose.
+/// A token that is not base64url of UTF-8, more than one token, or no other subprotocol for the
+/// server to choose.
 pub fn websocket_token(headers: &HeaderMap) -> Result<Option<(String, String)>, String> {
     use base64::Engine;
     let values = headers.get_all(SEC_WEBSOCKET_PROTOCOL).iter().filter_map(|value| value.to_str().ok());
@@ -178,7 +179,7 @@ pub fn websocket_token(headers: &HeaderMap) -> Result<Option<(String, String)>, 
 pub fn x509_user(der: &[u8]) -> Option<UserInfo> {
     let (_, certificate) = X509Certificate::from_der(der).ok()?;
     let subject = certificate.subject();
-    // The last of several common names counts, as in Go.
+    // Of several common names the last one is used, as in Go.
     let name = subject.iter_common_name().last()?.as_str().ok()?.to_owned();
     if name.is_empty() {
         return None;
@@ -217,19 +218,19 @@ mod tests {
     }
 
     #[test]
-    fn strangers_see_version_and_health_only() {
+    fn unauthenticated_clients_can_only_read_version_and_health() {
         let authenticator = Authenticator::new(BTreeMap::new(), None);
         let mut headers = HeaderMap::new();
         for path in ["/version", "/readyz", "/healthz"] {
             assert_eq!(authenticator.authenticate(None, path, &mut headers), Ok(UserInfo::anonymous()));
         }
         for path in ["/api/v1/pods", "/versions", "/readyz/ping", "/"] {
-            assert_eq!(authenticator.authenticate(None, path, &mut headers).expect_err("refused").code, 401);
+            assert_eq!(authenticator.authenticate(None, path, &mut headers).expect_err("rejected").code, 401);
         }
     }
 
     #[test]
-    fn a_known_token_is_taken_out_of_the_request() {
+    fn a_valid_token_is_removed_from_the_request() {
         let tokens =
             BTreeMap::from([("secret".to_owned(), UserInfo { name: "bob".to_owned(), ..UserInfo::default() })]);
         let authenticator = Authenticator::new(tokens, None);
@@ -238,6 +239,6 @@ mod tests {
         assert_eq!((user.name.as_str(), user.groups), ("bob", vec!["system:authenticated".to_owned()]));
         assert!(headers.is_empty());
         let mut headers = HeaderMap::from_iter([(AUTHORIZATION, "Bearer wrong".parse().expect("a header"))]);
-        assert_eq!(authenticator.authenticate(None, "/version", &mut headers).expect_err("refused").code, 401);
+        assert_eq!(authenticator.authenticate(None, "/version", &mut headers).expect_err("rejected").code, 401);
     }
 }

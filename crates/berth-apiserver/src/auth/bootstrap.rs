@@ -1,10 +1,11 @@
-//! The roles and bindings every cluster starts with, so that `kubectl create rolebinding … --clusterrole=edit` means
-//! what people expect. Names, labels and scope follow Kubernetes' default roles ("Using RBAC Authorization", default
-//! roles and role bindings); the resources are those served here. Roles of components that do not exist here
-//! (`system:kube-scheduler`, `system:node-problem-detector`, …) are left out.
+//! The default roles and bindings of every cluster, so that `kubectl create rolebinding …
+//! --clusterrole=edit` works as in Kubernetes. Names, labels and scope follow Kubernetes' default
+//! roles ("Using RBAC Authorization", default roles and role bindings). The resources are those
+//! served here. Roles of components that do not exist here (`system:kube-scheduler`,
+//! `system:node-problem-detector`, …) are omitted.
 //!
-//! Custom kinds join `admin`, `edit` and `view` as everywhere: by ClusterRoles labelled
-//! `rbac.authorization.k8s.io/aggregate-to-…`.
+//! Custom kinds are added to `admin`, `edit` and `view` as in Kubernetes: by ClusterRoles with the
+//! label `rbac.authorization.k8s.io/aggregate-to-…`.
 
 use serde_json::{Value, json};
 
@@ -12,7 +13,8 @@ const API_VERSION: &str = "rbac.authorization.k8s.io/v1";
 const READ: &str = "get list watch";
 const WRITE: &str = "create delete deletecollection patch update";
 
-/// What `view` may read, besides what `edit` may write. Not secrets: they would let a reader act as service accounts.
+/// Resources that `view` may read, besides those that `edit` may write. Secrets are excluded: a
+/// reader could act as their service accounts.
 const VIEW: &[(&str, &str)] = &[
     (
         "",
@@ -33,7 +35,7 @@ const VIEW: &[(&str, &str)] = &[
     ("resource.k8s.io", "resourceclaims resourceclaims/status resourceclaimtemplates"),
 ];
 
-/// What `edit` may write.
+/// Resources that `edit` may write.
 const EDIT: &[(&str, &str)] = &[
     (
         "",
@@ -52,7 +54,8 @@ const EDIT: &[(&str, &str)] = &[
     ("resource.k8s.io", "resourceclaims resourceclaimtemplates"),
 ];
 
-/// The ClusterRoles and ClusterRoleBindings to create when they are missing. Users may change them afterwards.
+/// The default ClusterRoles and ClusterRoleBindings, which are created if missing. Users may change
+/// them afterwards.
 pub fn objects() -> Vec<Value> {
     let mut objects = roles();
     objects.push(authentication_reader());
@@ -138,7 +141,7 @@ fn roles() -> Vec<Value> {
                 rule("authentication.k8s.io", "selfsubjectreviews", "create"),
             ],
         ),
-        // In the order in which the controller that keeps them up to date puts them together.
+        // In the order in which the aggregation controller combines them.
         aggregated("admin", None, &["admin"], all(&[&edit, &view, &admin])),
         aggregated("edit", Some("admin"), &["edit"], all(&[&edit, &view])),
         aggregated("view", Some("edit"), &["view"], view.clone()),
@@ -148,7 +151,7 @@ fn roles() -> Vec<Value> {
     ]
 }
 
-/// Aggregated API servers read in that ConfigMap whom to believe.
+/// Permits aggregated API servers to read the ConfigMap with the certificates that they must trust.
 fn authentication_reader() -> Value {
     let mut rule = rule("", "configmaps", READ);
     rule["resourceNames"] = json!([crate::aggregation::AUTHENTICATION]);
@@ -226,7 +229,7 @@ mod tests {
     use berth_apimachinery::meta;
     use std::sync::Arc;
 
-    /// The default objects and whatever a test adds.
+    /// The default objects and those that a test adds.
     struct Fixture(Vec<Arc<Value>>);
 
     impl Fixture {
@@ -254,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn an_editor_of_a_namespace_runs_jobs_there_and_nowhere_else() {
+    fn an_editor_of_a_namespace_may_create_jobs_in_that_namespace_only() {
         let binding = json!({"apiVersion": API_VERSION, "kind": "RoleBinding",
             "metadata": {"name": "b", "namespace": "team-a"},
             "roleRef": {"kind": "ClusterRole", "name": "edit"}, "subjects": [{"kind": "User", "name": "alice"}]});
@@ -276,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn admin_covers_edit_and_edit_covers_view_also_after_custom_kinds_join() {
+    fn admin_covers_edit_and_edit_covers_view_with_and_without_custom_kinds() {
         let custom = json!({"apiVersion": API_VERSION, "kind": "ClusterRole", "metadata": {"name": "queues-view",
             "labels": {"rbac.authorization.k8s.io/aggregate-to-view": "true"}},
             "rules": [{"apiGroups": ["kueue.x-k8s.io"], "resources": ["localqueues"], "verbs": ["get"]}]});

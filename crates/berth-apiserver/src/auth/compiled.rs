@@ -63,7 +63,7 @@ impl Compiled {
         map: impl FnOnce(&Cached) -> &HashMap<String, T>,
         read: impl FnOnce() -> T,
     ) -> T {
-        // Read the counter first: what is read afterwards is at least as new.
+        // Read the counter first: the data read afterwards is at least as new.
         let now = self.changes.load(Ordering::Acquire);
         {
             let cached = self.cached.read();
@@ -78,7 +78,7 @@ impl Compiled {
         if cached.at < now {
             *cached = Cached { at: now, ..Cached::default() };
         }
-        // Another thread may have cached newer entries meanwhile.
+        // Another thread may have cached newer entries in between.
         if cached.at == now && key.len() <= KEY_MAX {
             let map = map_mut(&mut cached);
             if map.len() >= CACHED_MAX {
@@ -97,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_worked_out_is_kept_until_something_changes() {
+    fn compiled_roles_are_cached_until_something_changes() {
         let changes = Arc::new(AtomicU64::new(0));
         let compiled = Compiled::new(changes.clone());
         let read = Cell::new(0);
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn what_changes_while_it_is_read_is_read_again() {
+    fn roles_that_change_while_they_are_read_are_read_again() {
         let changes = Arc::new(AtomicU64::new(0));
         let compiled = Compiled::new(changes.clone());
         let first = compiled.rules("Role", "r", "a", || {

@@ -14,7 +14,7 @@ use super::{Attributes, MASTERS, RBAC_GROUP, StoredPolicies, decide};
 use crate::admission::{AdmissionPlugin, AdmissionRequest, Operation};
 use crate::strategy::same;
 
-/// Rejects roles and bindings that would grant more than their writer has.
+/// Rejects roles and bindings that would grant permissions that their writer does not have.
 pub struct EscalationCheck;
 
 impl AdmissionPlugin for EscalationCheck {
@@ -54,9 +54,9 @@ fn check_role(request: &AdmissionRequest<'_>, role: &Value) -> Result<(), Status
         return Ok(());
     }
     let rules: Vec<Rule> = role["rules"].as_array().into_iter().flatten().map(Rule::from_value).collect();
-    refuse_uncovered(request, &rules)?;
-    // A user that chooses the selection of an aggregation rule can obtain every rule. Removing the
-    // selection lets in the rules that it kept out.
+    reject_uncovered(request, &rules)?;
+    // A user that chooses the selectors of an aggregation rule can obtain every rule. Removing the
+    // aggregation rule makes the rules of the object writable.
     let aggregates = |role: &Value| role.get("aggregationRule").is_some_and(|rule| !rule.is_null());
     if aggregates(role) || request.old_object.as_deref().is_some_and(aggregates) {
         let all = || vec!["*".to_owned()];
@@ -101,7 +101,7 @@ fn check_binding(request: &AdmissionRequest<'_>, binding: &Value) -> Result<(), 
     }
     let policies = StoredPolicies(request.objects);
     match rules_of(&policies, reference("kind"), reference("name"), request.namespace) {
-        Ok(rules) => refuse_uncovered(request, &rules),
+        Ok(rules) => reject_uncovered(request, &rules),
         // The missing role might be created later with any rules.
         Err(_) => Err(Status::not_found(&GroupResource::new(RBAC_GROUP, resource), reference("name"))),
     }
@@ -112,7 +112,7 @@ fn owned(request: &AdmissionRequest<'_>) -> Vec<Rule> {
     rules_for(&StoredPolicies(request.objects), request.user, request.namespace).0
 }
 
-fn refuse_uncovered(request: &AdmissionRequest<'_>, wanted: &[Rule]) -> Result<(), Status> {
+fn reject_uncovered(request: &AdmissionRequest<'_>, wanted: &[Rule]) -> Result<(), Status> {
     let missing = uncovered(&owned(request), wanted);
     if missing.is_empty() {
         return Ok(());

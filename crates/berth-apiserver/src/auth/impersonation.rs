@@ -124,7 +124,7 @@ pub(super) fn encode_key(key: &str) -> String {
     encoded
 }
 
-/// Decodes a percent-encoded key of extras; invalid encoding stays as it is.
+/// Decodes a percent-encoded key of extras. An invalid encoding is returned unchanged.
 pub(super) fn decode_key(key: &str) -> String {
     let bytes = key.as_bytes();
     let mut decoded = Vec::with_capacity(bytes.len());

@@ -1,4 +1,5 @@
-//! Where others find out how to verify service-account tokens: the issuer's OpenID configuration and its keys.
+//! Documents with which other programs verify service-account tokens: the issuer's OpenID
+//! configuration and its keys.
 
 use http::header::{CONTENT_TYPE, HOST};
 use http::{HeaderMap, HeaderValue, Response};
@@ -11,8 +12,8 @@ use crate::{Body, RequestInfo};
 const CONFIGURATION: &str = "/.well-known/openid-configuration";
 const KEYS: &str = "/openid/v1/jwks";
 
-/// The answer to a request for one of the two documents; `None` for other paths.
-pub(crate) fn answer(tokens: &Tokens, info: &RequestInfo, headers: &HeaderMap) -> Option<Response<Body>> {
+/// The response to a request for one of the two documents; `None` for other paths.
+pub(crate) fn response(tokens: &Tokens, info: &RequestInfo, headers: &HeaderMap) -> Option<Response<Body>> {
     if !matches!(info.verb.as_str(), "get" | "head") {
         return None;
     }
@@ -22,7 +23,7 @@ pub(crate) fn answer(tokens: &Tokens, info: &RequestInfo, headers: &HeaderMap) -
         response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/jwk-set+json"));
         return Some(response);
     }
-    // The keys are where the asker found this document.
+    // The URL of the keys has the host with which the client requested this document.
     let host = headers.get(HOST).and_then(|host| host.to_str().ok());
     let base = host.map_or(ISSUER.to_owned(), |host| format!("https://{host}"));
     (path == CONFIGURATION).then(|| {

@@ -1,4 +1,4 @@
-//! Paths that every authenticated user may request without a role: health, mostly.
+//! Paths that every authenticated user may request without a role, such as health checks.
 
 use std::collections::BTreeSet;
 
@@ -31,7 +31,7 @@ impl AllowedPaths {
         Ok(allowed)
     }
 
-    /// The health paths that every server allows: health, liveness, readiness.
+    /// The health paths that every server allows: `/healthz`, `/livez`, `/readyz`.
     pub fn health() -> &'static AllowedPaths {
         static HEALTH: std::sync::LazyLock<AllowedPaths> = std::sync::LazyLock::new(|| {
             AllowedPaths::new(&["/healthz", "/livez", "/readyz"]).expect("these paths are well-formed")

@@ -1,7 +1,9 @@
-//! Role-based access control, pure: rules, who they apply to, what they allow, and which rules cover others.
+//! Role-based access control without I/O: rules, the users that they apply to, the requests that
+//! they allow, and which rules cover others.
 //!
-//! Behaviour after Kubernetes' RBAC authorizer (conformance suites `rbac-*`): rules only ever allow; bindings of the
-//! cluster are looked at before those of the namespace; a binding to a role that does not exist is noted and skipped.
+//! Behaviour after Kubernetes' RBAC authorizer (conformance suites `rbac-*`): rules only allow.
+//! Bindings of the cluster are evaluated before those of the namespace. A binding to a role that
+//! does not exist is reported and skipped.
 
 use std::sync::Arc;
 
@@ -12,7 +14,8 @@ use serde_json::{Map, Value, json};
 use super::{Attributes, Decision};
 use crate::UserInfo;
 
-/// How deep aggregated roles may aggregate aggregated roles. Kubernetes' own go two deep (view → edit → admin).
+/// Maximum depth of aggregated roles that aggregate aggregated roles. Kubernetes' own have a depth
+/// of two (view → edit → admin).
 const AGGREGATION_DEPTH_MAX: usize = 5;
 
 /// One rule of a role.
@@ -26,7 +29,7 @@ pub struct Rule {
     pub resources: Vec<String>,
     /// Names of objects; empty for all.
     pub resource_names: Vec<String>,
-    /// Paths, with `*` at the end for all below.
+    /// Paths; one with `*` at the end includes all paths below it.
     pub non_resource_urls: Vec<String>,
 }
 
@@ -63,7 +66,7 @@ impl Rule {
         Value::Object(out)
     }
 
-    /// Whether the rule allows this.
+    /// Whether the rule allows the request.
     pub fn allows(&self, attributes: &Attributes<'_>) -> bool {
         if !has(&self.verbs, attributes.verb) {
             return false;
@@ -91,7 +94,7 @@ impl Rule {
         })
     }
 
-    /// The rule as rules with one verb, group, resource, name or path each.
+    /// The rule split into rules with one verb, group, resource, name or path each.
     fn break_down(&self) -> Vec<Rule> {
         let one = |text: &String| vec![text.clone()];
         let mut simple = Vec::new();
@@ -118,7 +121,7 @@ impl Rule {
         simple
     }
 
-    /// Whether everything the broken-down `requested` allows is allowed by this rule alone.
+    /// Whether this rule alone allows everything that `requested` (a split rule) allows.
     fn covers(&self, requested: &Rule) -> bool {
         let all = |own: &[String], wanted: &[String]| {
             own.iter().any(|item| item == "*") || wanted.iter().all(|item| own.contains(item))
@@ -142,7 +145,7 @@ fn has(list: &[String], wanted: &str) -> bool {
     list.iter().any(|item| item == "*" || item == wanted)
 }
 
-/// Whether a rule's path lets a request for `path` through.
+/// Whether a rule's path allows a request for `path`.
 fn path_matches(rule: &str, path: &str) -> bool {
     match rule.strip_suffix('*') {
         Some(_) if rule == "*" => true,
@@ -160,12 +163,12 @@ pub fn url_covers(owner: &str, requested: &str) -> bool {
         })
 }
 
-/// The parts of `requested`, broken down, that no single rule of `owned` covers; empty when all is covered.
+/// The split rules of `requested` that no single rule of `owned` covers; empty if all are covered.
 pub fn uncovered(owned: &[Rule], requested: &[Rule]) -> Vec<Rule> {
     requested.iter().flat_map(Rule::break_down).filter(|simple| !owned.iter().any(|rule| rule.covers(simple))).collect()
 }
 
-/// Where roles and bindings are found.
+/// Source of roles and bindings.
 pub trait Policies {
     /// A Role.
     fn role(&self, namespace: &str, name: &str) -> Option<Arc<Value>>;
@@ -178,12 +181,12 @@ pub trait Policies {
     /// All ClusterRoleBindings.
     fn cluster_role_bindings(&self) -> Vec<Arc<Value>>;
 
-    /// What [`bindings_of`] says, which may be kept while nothing changes.
+    /// The result of [`bindings_of`], which may be cached while nothing changes.
     fn bindings(&self, namespace: &str) -> Arc<Vec<Binding>> {
         Arc::new(bindings_of(self, namespace))
     }
 
-    /// What [`rules_of`] says, which may be kept while nothing changes.
+    /// The result of [`rules_of`], which may be cached while nothing changes.
     fn rules(&self, kind: &str, name: &str, namespace: &str) -> Result<Arc<Vec<Rule>>, String> {
         rules_of(self, kind, name, namespace).map(Arc::new)
     }
@@ -198,7 +201,7 @@ pub struct Binding {
     subjects: Vec<Subject>,
 }
 
-/// Who a binding is for.
+/// A subject of a binding.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Subject {
     kind: String,
@@ -243,7 +246,7 @@ fn text<'a>(object: &'a Value, field: &str) -> &'a str {
     object.get(field).and_then(Value::as_str).unwrap_or_default()
 }
 
-/// Whether a subject of a binding in `namespace` (empty: of the cluster) is this user.
+/// Whether the user is the subject of a binding in `namespace` (empty: of the cluster).
 pub fn applies_to(user: &UserInfo, subject: &Value, namespace: &str) -> bool {
     Subject::from_value(subject).is(user, namespace)
 }
@@ -255,8 +258,9 @@ pub fn bindings_of(policies: &(impl Policies + ?Sized), namespace: &str) -> Vec<
     stored.iter().map(|binding| Binding::from_value(binding)).collect()
 }
 
-/// Calls `visit` with every rule that applies to `user` in `namespace` (empty: for the cluster) and a text that says
-/// where it comes from, until it returns `false`. Returns what went wrong on the way.
+/// Calls `visit` with every rule that applies to `user` in `namespace` (empty: for the cluster) and
+/// with a description of its binding, until `visit` returns `false`. Returns the errors, such as
+/// missing roles.
 fn visit_rules(
     policies: &dyn Policies,
     user: &UserInfo,
@@ -302,8 +306,8 @@ fn source(binding: &Binding, subject: &Subject, namespace: &str) -> String {
     }
 }
 
-/// The rules of a role as a binding of `namespace` refers to it; an aggregated ClusterRole has the rules of those it
-/// selects, and its own stored ones.
+/// The rules of a role to which a binding of `namespace` refers. An aggregated ClusterRole has the
+/// rules of the roles that it selects, and its own stored rules.
 pub fn rules_of(
     policies: &(impl Policies + ?Sized),
     kind: &str,
@@ -349,7 +353,8 @@ fn aggregate(policies: &(impl Policies + ?Sized), role: &Value, rules: &mut Vec<
     }
 }
 
-/// All rules that apply to `user` in `namespace` (empty: for the cluster), and what went wrong while looking.
+/// All rules that apply to `user` in `namespace` (empty: for the cluster), and the errors, such as
+/// missing roles.
 pub fn rules_for(policies: &dyn Policies, user: &UserInfo, namespace: &str) -> (Vec<Rule>, Vec<String>) {
     let mut rules = Vec::new();
     let errors = visit_rules(policies, user, namespace, &mut |rule, _| {
@@ -359,7 +364,7 @@ pub fn rules_for(policies: &dyn Policies, user: &UserInfo, namespace: &str) -> (
     (rules, errors)
 }
 
-/// Whether some rule that applies to `user` allows this.
+/// Whether a rule that applies to `user` allows the request.
 pub fn decide(policies: &dyn Policies, attributes: &Attributes<'_>, user: &UserInfo) -> Decision {
     let mut reason = None;
     let errors = visit_rules(policies, user, attributes.namespace, &mut |rule, source| {

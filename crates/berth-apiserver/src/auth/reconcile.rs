@@ -2,7 +2,8 @@
 //! are added; additions by users stay (unless extras are to be removed). Objects that opt out are
 //! left alone.
 //!
-//! Behaviour after Kubernetes' reconciliation of its default roles (conformance suites `rbac-reconcile-*`).
+//! Behaviour after Kubernetes' reconciliation of its default roles (conformance suites
+//! `rbac-reconcile-*`).
 
 use berth_apimachinery::meta;
 use serde_json::{Map, Value, json};
@@ -118,7 +119,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_default_objects_are_up_to_date_with_themselves_and_lost_rules_come_back() {
+    fn default_objects_need_no_update_and_missing_rules_are_restored() {
         for wanted in super::super::bootstrap::objects() {
             assert!(is_wanted(&wanted));
             assert_eq!(object(&wanted, &wanted), None, "{}", meta::name(&wanted));

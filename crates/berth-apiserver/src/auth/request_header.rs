@@ -12,18 +12,18 @@ use crate::UserInfo;
 /// Names of the headers that carry an identity, compared without regard to case.
 #[derive(Clone, Debug, Default)]
 pub struct RequestHeaders {
-    /// Headers for the name; the first that is present counts.
+    /// Headers for the name; the first one in the request is used.
     pub names: Vec<String>,
-    /// Headers for the uid; the first that is present counts.
+    /// Headers for the uid; the first one in the request is used.
     pub uids: Vec<String>,
-    /// Headers for groups; all count.
+    /// Headers for groups; all are used.
     pub groups: Vec<String>,
     /// Prefixes of headers for extras; the rest of the header's name is the key, percent-encoded.
     pub extra_prefixes: Vec<String>,
 }
 
 impl RequestHeaders {
-    /// The headers every Kubernetes front proxy sends.
+    /// The headers that every Kubernetes front proxy sends.
     pub fn standard() -> RequestHeaders {
         let one = |name: &str| vec![name.to_owned()];
         RequestHeaders {
@@ -81,7 +81,7 @@ impl RequestHeaders {
         headers
     }
 
-    /// Whether a header is one of these, which must not reach code after authentication.
+    /// Whether a header is one of these headers, which must be removed after authentication.
     pub fn is_one(&self, header: &str) -> bool {
         let mut exact = self.names.iter().chain(&self.uids).chain(&self.groups);
         let starts = |prefix: &String| header.get(..prefix.len()).is_some_and(|it| it.eq_ignore_ascii_case(prefix));

@@ -1,4 +1,5 @@
-//! Access reviews: `kubectl auth can-i`, `kubectl auth whoami` and what controllers ask with them. Nothing is stored.
+//! Access reviews, as `kubectl auth can-i`, `kubectl auth whoami` and controllers send them.
+//! Nothing is stored.
 
 use berth_apimachinery::meta::{GroupKind, GroupResource};
 use berth_apimachinery::status::Status;
@@ -15,7 +16,7 @@ const DEFAULT_SECONDS: i64 = 3600;
 const MIN_SECONDS: i64 = 600;
 const MAX_SECONDS: i64 = 1 << 32;
 
-/// Answers a create of a review kind: the object with its `status`.
+/// Responds to a create of a review kind with the object and its `status`.
 pub fn answer(
     objects: &Objects,
     tokens: Option<&Tokens>,
@@ -104,7 +105,7 @@ pub(crate) fn complete_token_request(account: &Value, body: &mut Value) -> Resul
     Ok(())
 }
 
-/// Answers a TokenRequest for a stored service account.
+/// Issues a token in response to a TokenRequest for a stored service account.
 pub fn issue_token(
     objects: &Objects,
     tokens: Option<&Tokens>,
@@ -204,7 +205,7 @@ fn user_value(user: &UserInfo) -> Value {
     value
 }
 
-/// The user a SubjectAccessReview asks about.
+/// The user of a SubjectAccessReview.
 fn subject(kind: &GroupKind, body: &Value) -> Result<UserInfo, Status> {
     let spec = body.get("spec").cloned().unwrap_or_default();
     let text = |name: &str| spec.get(name).and_then(Value::as_str).unwrap_or_default().to_owned();

@@ -24,7 +24,7 @@ use serde_json::{Value, json};
 use crate::strategy::{ACCOUNT_NAME, SecretTokens, TOKEN_TYPE};
 use crate::{Clock, Objects, UserInfo};
 
-/// `iss` of tokens and the audience of those issued for the server itself.
+/// `iss` of tokens, and the audience of tokens issued for this server itself.
 pub const ISSUER: &str = "https://kubernetes.default.svc.cluster.local";
 /// `iss` of tokens in Secrets.
 const SECRET_ISSUER: &str = "kubernetes/serviceaccount";
@@ -33,7 +33,7 @@ pub const ACCOUNT_UID: &str = "kubernetes.io/service-account.uid";
 /// Maximum number of verified tokens to cache: checking a signature costs as much as a small read.
 const REMEMBERED_MAX: usize = 1024;
 
-/// The key pair tokens are signed with (ECDSA, P-256). Clones share it.
+/// The key pair with which tokens are signed (ECDSA, P-256). Clones share it.
 #[derive(Clone)]
 pub struct TokenKey(Arc<Pair>);
 
@@ -108,7 +108,7 @@ impl TokenKey {
     }
 }
 
-/// Signs and verifies.
+/// Signs and verifies tokens.
 pub struct Tokens {
     key: TokenKey,
     clock: Clock,
@@ -117,7 +117,7 @@ pub struct Tokens {
     verified: Mutex<BTreeMap<String, Arc<Value>>>,
 }
 
-/// What a token is issued for.
+/// The service account and the bound object of a new token.
 #[derive(Clone, Debug)]
 pub struct TokenSubject<'a> {
     /// Namespace of the service account.
@@ -126,7 +126,7 @@ pub struct TokenSubject<'a> {
     pub name: &'a str,
     /// Its uid.
     pub uid: &'a str,
-    /// What the token is bound to.
+    /// Object that the token is bound to.
     pub bound: Option<BoundObject>,
     /// Name and uid of the node that the pod it is bound to runs on.
     pub node: Option<(String, String)>,
@@ -261,7 +261,7 @@ impl Tokens {
             nbf: now.as_second(),
             sub: format!("{USER_PREFIX}{}:{}", subject.namespace, subject.name),
         };
-        let claims = serde_json::to_value(claims).expect("claims are texts and numbers");
+        let claims = serde_json::to_value(claims).expect("claims are strings and numbers");
         (self.key.sign(&claims), jiff::Timestamp::from_second(exp).unwrap_or(jiff::Timestamp::MAX))
     }
 
@@ -365,8 +365,8 @@ impl Tokens {
 
 impl SecretTokens for Tokens {
     /// Fills in the missing data of a Secret of type `kubernetes.io/service-account-token`: the
-    /// token of the account it names, the account's uid, its namespace, and the CA certificate. A
-    /// Secret that names no existing account is left as it is.
+    /// token of the account it names, the account's uid, its namespace, and the CA certificate.
+    /// Does not change a Secret whose service account does not exist.
     fn fill_secret(&self, secret: &mut Value) {
         let Some(objects) = &self.objects else { return };
         let (namespace, own_name) = (meta::namespace(secret).to_owned(), meta::name(secret).to_owned());
@@ -430,7 +430,7 @@ pub fn service_account_user_name(namespace: &str, name: &str) -> Option<String> 
     valid.then(|| format!("{USER_PREFIX}{namespace}:{name}"))
 }
 
-/// Namespace and name of the service account a user is; `None` for other users.
+/// Namespace and name of the service account with this user name; `None` for other users.
 pub fn split_service_account(user: &str) -> Option<(&str, &str)> {
     let (namespace, name) = user.strip_prefix(USER_PREFIX)?.split_once(':')?;
     service_account_user_name(namespace, name).is_some().then_some((namespace, name))
@@ -463,7 +463,7 @@ pub struct Account<'a> {
 }
 
 impl Account<'_> {
-    /// The account as a user, with what the token is bound to as extras.
+    /// The account as a user, with the bound object as extras.
     pub fn user(&self) -> UserInfo {
         let mut user = service_account_user(self.namespace, self.name, self.uid);
         let mut add = |key: &str, value: &str| {
@@ -502,7 +502,7 @@ mod tests {
     use std::sync::atomic::{AtomicI64, Ordering};
 
     #[test]
-    fn a_token_is_good_until_it_ends_and_only_for_its_audience() {
+    fn a_token_is_valid_until_it_expires_and_only_for_its_audience() {
         let seconds = Arc::new(AtomicI64::new(1_000));
         let clock: Clock = {
             let seconds = seconds.clone();

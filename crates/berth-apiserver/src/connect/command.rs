@@ -1,4 +1,4 @@
-//! `pods/exec` and `pods/attach`: a client's streams and those of a program.
+//! `pods/exec` and `pods/attach`: connects a client's streams to those of a program.
 
 use std::sync::Arc;
 
@@ -9,12 +9,12 @@ use serde_json::Value;
 
 use super::session::Wanted;
 use super::streams::Container;
-use super::upgrade::{self, Asked};
+use super::upgrade::{self, Upgrade};
 use super::{Wire, containers, spdy, websocket};
 use crate::Body;
 use crate::rest::Call;
 
-/// Answers a request that was admitted with `options` (PodExecOptions or PodAttachOptions).
+/// Responds to a request that was admitted with `options` (PodExecOptions or PodAttachOptions).
 pub(super) fn handle(call: &Call, pod: Arc<Value>, options: &Value, wire: Wire<'_>) -> Result<Response<Body>, Status> {
     let name = containers::selected(&pod, options["container"].as_str().unwrap_or_default())?;
     let streams = super::pod_streams(call)?;
@@ -29,16 +29,16 @@ pub(super) fn handle(call: &Call, pod: Arc<Value>, options: &Value, wire: Wire<'
     };
     let command = match command {
         Ok(command) => command,
-        Err(status) => return super::refused(status),
+        Err(status) => return super::kubelet_error(status),
     };
-    match upgrade::asked(&wire)? {
-        Asked::WebSocket { accept, protocols } => {
+    match upgrade::requested(&wire)? {
+        Upgrade::WebSocket { accept, protocols } => {
             let (protocol, format) = websocket::channels::choose(&protocols)?;
             upgrade::to_websocket(wire.link, &accept, protocol, move |io| {
                 websocket::channels::serve(io, format, wanted, action, command)
             })
         }
-        Asked::Spdy { protocols } => {
+        Upgrade::Spdy { protocols } => {
             let (protocol, format) = match spdy::command::choose(&protocols) {
                 Ok(chosen) => chosen,
                 Err(error) => return Ok(upgrade::unsupported(&error, &spdy::command::PROTOCOLS)),
@@ -48,8 +48,8 @@ pub(super) fn handle(call: &Call, pod: Arc<Value>, options: &Value, wire: Wire<'
     }
 }
 
-/// The streams that the client asked for. `has_terminal` is of the container: a program that is
-/// attached to has the terminal that it was started with.
+/// The streams that the client requested. `has_terminal` is that of the container: attaching uses
+/// the terminal with which the program was started.
 fn wanted(options: &Value, is_exec: bool, has_terminal: bool) -> Result<Wanted, Status> {
     let is_set = |flag: &str| options[flag] == true;
     let tty = is_set("tty");

@@ -1,4 +1,4 @@
-//! Which container of a pod a request means.
+//! Selection of a pod's container for a request.
 
 use berth_apimachinery::meta;
 use berth_apimachinery::status::Status;

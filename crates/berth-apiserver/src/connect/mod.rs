@@ -2,9 +2,9 @@
 //! `portforward` and `proxy`.
 //!
 //! A request is authorized and admitted (operation CONNECT) like any other. The HTTP connection
-//! then changes its protocol: to a WebSocket ([`websocket`]) or to SPDY ([`spdy`]). A task of its
-//! own serves the session, which counts as a connection of the listener until it ends. The programs
-//! behind a session come from [`PodStreams`]; this module knows no runtime of pods.
+//! then changes its protocol: to a WebSocket ([`websocket`]) or to SPDY ([`spdy`]). A separate task
+//! serves the session. The session counts as a connection of the listener until it ends.
+//! [`PodStreams`] provides the programs behind a session; this module knows no runtime of pods.
 
 mod command;
 mod containers;
@@ -41,7 +41,7 @@ pub(crate) fn is_connection(info: &RequestInfo) -> bool {
     is_proxy(info) || (info.is_resource_request && info.api_group.is_empty() && info.resource == "pods" && is_stream)
 }
 
-/// Whether a request is passed on to a pod, a service or a node.
+/// Whether a request is forwarded to a pod, a service or a node.
 pub(crate) fn is_proxy(info: &RequestInfo) -> bool {
     info.is_resource_request
         && info.api_group.is_empty()
@@ -49,7 +49,7 @@ pub(crate) fn is_proxy(info: &RequestInfo) -> bool {
         && matches!(info.resource.as_str(), "pods" | "services" | "nodes")
 }
 
-/// Answers a request for a subresource of this module.
+/// Responds to a request for a subresource of this module.
 pub(crate) async fn handle(
     server: &ApiServer,
     info: RequestInfo,
@@ -59,8 +59,8 @@ pub(crate) async fn handle(
     annotations: &Annotations,
     wire: Wire<'_>,
 ) -> Result<Response<Body>, Status> {
-    // Query and `Accept` of a proxied request are meant for the program behind the proxy, and the
-    // parameters of the others are not those of objects.
+    // Query and `Accept` of a proxied request are meant for the program behind the proxy. The query
+    // parameters of other requests are not those of objects.
     let mut call = Call::new(server, info, row, version, None, &HeaderMap::new(), "", Bytes::new(), user)?;
     call.annotations = annotations.clone();
     call.check_scope()?;
@@ -83,7 +83,7 @@ pub(crate) async fn handle(
     }
 }
 
-/// Every method is passed on by a proxy; the other subresources have GET and POST.
+/// A proxy forwards every method; the other subresources support GET and POST.
 fn check_verb(call: &Call, method: &Method) -> Result<(), Status> {
     let passed_on = is_proxy(&call.info) && matches!(*method, Method::OPTIONS | Method::HEAD);
     if passed_on {
@@ -109,7 +109,7 @@ async fn admit(call: &mut Call, options: Value) -> Result<Value, Status> {
     request.object.take().ok_or_else(|| Status::internal("an admission plugin removed the options"))
 }
 
-/// The pods' programs; 503 if this server has none.
+/// The [`PodStreams`] of this server; 503 if it has none.
 fn pod_streams(call: &Call) -> Result<Arc<dyn PodStreams>, Status> {
     call.server.inner.config.pod_streams.clone().ok_or_else(|| {
         let (what, name) = (&call.info.subresource, &call.info.name);
@@ -120,8 +120,8 @@ fn pod_streams(call: &Call) -> Result<Arc<dyn PodStreams>, Status> {
     })
 }
 
-/// An error of a kubelet, which clients expect as plain text; other errors are Statuses.
-fn refused(status: Status) -> Result<Response<Body>, Status> {
+/// Sends an error of a kubelet as plain text, as clients expect; other errors as a Status.
+fn kubelet_error(status: Status) -> Result<Response<Body>, Status> {
     if status.reason != "InternalError" {
         return Err(status);
     }
@@ -132,7 +132,7 @@ fn refused(status: Status) -> Result<Response<Body>, Status> {
     Ok(response)
 }
 
-/// The error of a pod that no node runs yet.
+/// Rejects a pod that is not assigned to a node yet.
 fn check_has_node(pod: &Value, name: &str) -> Result<(), Status> {
     match pod["spec"]["nodeName"].as_str() {
         None | Some("") => Err(Status::bad_request(format!("pod {name} does not have a host assigned"))),

@@ -1,4 +1,4 @@
-//! The options of connections: query parameters, as objects that admission sees.
+//! The options of connections: query parameters in the form of objects, as admission sees them.
 
 use berth_apimachinery::status::Status;
 use serde_json::{Map, Value, json};

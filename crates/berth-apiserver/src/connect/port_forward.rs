@@ -9,12 +9,12 @@ use http::Response;
 use serde_json::Value;
 
 use super::streams::Forward;
-use super::upgrade::{self, Asked};
+use super::upgrade::{self, Upgrade};
 use super::{Wire, spdy, websocket};
 use crate::Body;
 use crate::rest::Call;
 
-/// The pod behind a session, with what its messages need.
+/// The pod of a session, with the names for messages.
 #[derive(Clone)]
 pub(super) struct Target {
     forward: Forward,
@@ -35,22 +35,22 @@ impl Target {
     }
 }
 
-/// Answers a request that was admitted with `options` (PodPortForwardOptions).
+/// Responds to a request that was admitted with `options` (PodPortForwardOptions).
 pub(super) fn handle(call: &Call, pod: &Arc<Value>, options: &Value, wire: Wire<'_>) -> Result<Response<Body>, Status> {
     let streams = super::pod_streams(call)?;
     super::check_has_node(pod, meta::name(pod))?;
     let forward = match streams.port_forward(pod) {
         Ok(forward) => forward,
-        Err(status) => return super::refused(status),
+        Err(status) => return super::kubelet_error(status),
     };
     let target = Target { forward, name: meta::name(pod).to_owned(), uid: meta::uid(pod).to_owned() };
-    match upgrade::asked(&wire)? {
-        Asked::WebSocket { accept, protocols } if protocols.iter().any(|it| it == websocket::tunnel::PROTOCOL) => {
+    match upgrade::requested(&wire)? {
+        Upgrade::WebSocket { accept, protocols } if protocols.iter().any(|it| it == websocket::tunnel::PROTOCOL) => {
             upgrade::to_websocket(wire.link, &accept, websocket::tunnel::PROTOCOL, move |io| async move {
                 spdy::ports::serve(websocket::tunnel::open_stream(io).await, target).await;
             })
         }
-        Asked::WebSocket { accept, protocols } => {
+        Upgrade::WebSocket { accept, protocols } => {
             let (protocol, is_base64) = websocket::ports::choose(&protocols)?;
             let ports = options["ports"].as_array().into_iter().flatten();
             let ports = ports.filter_map(|port| port.as_u64().and_then(|port| u16::try_from(port).ok())).collect();
@@ -59,7 +59,7 @@ pub(super) fn handle(call: &Call, pod: &Arc<Value>, options: &Value, wire: Wire<
                 websocket::ports::serve(io, is_base64, ports, target)
             })
         }
-        Asked::Spdy { protocols } => match spdy::ports::choose(&protocols) {
+        Upgrade::Spdy { protocols } => match spdy::ports::choose(&protocols) {
             Ok(protocol) => upgrade::to_spdy(wire.link, protocol, move |io| spdy::ports::serve(io, target)),
             Err(error) => Ok(upgrade::unsupported(&error, &spdy::ports::PROTOCOLS)),
         },

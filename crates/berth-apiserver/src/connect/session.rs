@@ -1,5 +1,5 @@
-//! Sessions: what an upgraded connection shares with its listener, and the pipes between a client
-//! and a program.
+//! Sessions: the data that an upgraded connection shares with its listener, and the pipes between a
+//! client and a program.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,16 +14,16 @@ use tokio::io::DuplexStream;
 use tokio::sync::{OwnedSemaphorePermit, mpsc, watch};
 use tokio::task::JoinSet;
 
-/// Bytes between a client and a program that neither has taken yet, per stream. A fast side waits
-/// for the slow one.
+/// Maximum number of bytes of a stream that are buffered between a client and a program. A fast
+/// side waits for the slow one.
 pub(super) const PIPE_BYTES: usize = 64 * 1024;
-/// Most bytes of one message to a client.
+/// Maximum size of a message to a client in bytes.
 pub(super) const CHUNK_BYTES: usize = 32 * 1024;
 /// Time for a program to end after its client has disconnected and its input has ended.
 const END_GRACE: Duration = Duration::from_secs(5);
 /// Time for a client to close its connection after the session's result was sent. Data that it
-/// sends meanwhile is discarded. Closing earlier could reset the connection before the client has
-/// read the result.
+/// sends in this time is discarded. Closing earlier could reset the connection before the client
+/// has read the result.
 pub(super) const CLOSE_GRACE: Duration = Duration::from_secs(10);
 
 /// The sessions of one listener. Clones share them.
@@ -45,7 +45,8 @@ impl Sessions {
     }
 }
 
-/// What a listener lends to the requests of a connection, so that a session can take it over.
+/// Data of a connection that its requests share with the listener, so that a session can keep the
+/// connection.
 #[derive(Clone)]
 pub(crate) struct Carrier {
     pub(crate) sessions: Sessions,
@@ -54,8 +55,9 @@ pub(crate) struct Carrier {
     pub(crate) unread: Unread,
 }
 
-/// Whether a client's connection ends when the client leaves data unread for too long. Clones share
-/// the answer. A session lifts the limit: a person may stop reading a terminal for hours.
+/// Whether a client's connection is closed when the client leaves data unread for too long. Clones
+/// share the value. A session removes the limit, because a person may stop reading a terminal for
+/// hours.
 #[derive(Clone, Debug)]
 pub(crate) struct Unread(Arc<AtomicBool>);
 
@@ -73,7 +75,7 @@ impl Unread {
     }
 }
 
-/// The streams that a client asked for.
+/// The streams that a client requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Wanted {
     pub(super) stdin: bool,
@@ -142,7 +144,7 @@ impl Resize {
     }
 }
 
-/// How a session's program ended.
+/// The outcome of a session's program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
     Exited(i32),
@@ -171,7 +173,7 @@ impl Outcome {
         }
     }
 
-    /// The text on the error channel before protocol v4; `None` for success.
+    /// The message on the error channel before protocol v4; `None` for success.
     pub(super) fn text(&self) -> Option<String> {
         match self {
             Outcome::Exited(0) => None,
@@ -181,8 +183,9 @@ impl Outcome {
     }
 }
 
-/// Waits for a program until it ends or its client has gone. Then its input has ended, and it has
-/// [`END_GRACE`] to end by itself. `None` if the client has gone.
+/// Waits for a program until it ends or its client disconnects. After a disconnect, the program's
+/// input has ended and it has [`END_GRACE`] to end by itself. Returns `None` if the client
+/// disconnected.
 pub(super) async fn until_ended<T>(
     mut program: BoxFuture<'static, T>,
     client_gone: impl Future<Output = ()>,

@@ -7,8 +7,8 @@ use berth_pod_runtime::{Duplex, ExitStatus, LogQuery, LogStream, RuntimeError, S
 use futures::future::BoxFuture;
 use serde_json::Value;
 
-/// A container of a pod. It is in the pod's spec; whether it runs is for the implementation of
-/// [`PodStreams`] to say.
+/// A container in the spec of a pod. The implementation of [`PodStreams`] finds out whether it
+/// runs.
 #[derive(Clone, Debug)]
 pub struct Container {
     /// The pod as stored.
@@ -18,14 +18,14 @@ pub struct Container {
 }
 
 /// Connects streams to a program that was found, and returns when it has ended. Errors are reported
-/// to the client through the connection. Dropping the future ends a command of `exec` and
-/// disconnects from a container that was attached to.
+/// to the client through the connection. Dropping the future ends a command of `exec`, and
+/// disconnects from a container that `attach` connected to.
 pub type Command = Box<dyn FnOnce(StreamIo) -> BoxFuture<'static, Result<ExitStatus, RuntimeError>> + Send>;
 
 /// Connects a stream to a port of a pod, and returns when either side has closed it.
 pub type Forward = Arc<dyn Fn(u16, Box<dyn Duplex>) -> BoxFuture<'static, Result<(), RuntimeError>> + Send + Sync>;
 
-/// Streams of the programs in pods: the counterpart of the kubelets' own servers.
+/// Streams of the programs in pods: replaces the servers of the kubelets.
 ///
 /// The methods find the program without waiting. An error is the response to the client's request.
 /// One with the reason `InternalError` is sent as plain text, as a kubelet does, for example
@@ -49,7 +49,7 @@ pub trait PodStreams: Send + Sync + 'static {
     /// The pod does not run, or its node cannot connect to it.
     fn port_forward(&self, pod: &Arc<Value>) -> Result<Forward, Status>;
 
-    /// The log of a container's present or `previous` run. `None` for a pod whose log comes from
+    /// The log of the container's current or `previous` run. `None` for a pod whose log comes from
     /// [`crate::Config::pod_logs`].
     fn logs(
         &self,
@@ -61,7 +61,7 @@ pub trait PodStreams: Send + Sync + 'static {
     /// Opens a connection to a TCP port at the address of a pod, for `proxy`.
     fn connect(&self, pod: &Arc<Value>, port: u16) -> BoxFuture<'static, Result<Box<dyn Duplex>, Status>>;
 
-    /// Use of resources on a node, as `/stats/summary` of its kubelet; `None` for a node without
-    /// such figures.
+    /// Resource usage of a node, as `/stats/summary` of its kubelet; `None` for a node without such
+    /// statistics.
     fn node_summary(&self, node: &Arc<Value>) -> BoxFuture<'static, Option<Value>>;
 }

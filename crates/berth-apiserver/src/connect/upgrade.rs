@@ -1,4 +1,4 @@
-//! From an HTTP/1.1 request to a connection of another protocol.
+//! Upgrades an HTTP/1.1 request to a connection of another protocol.
 
 use std::sync::Arc;
 
@@ -14,12 +14,12 @@ use parking_lot::Mutex;
 use super::session::Carrier;
 use crate::Body;
 
-/// Header of SPDY clients with the protocols they speak, the preferred one first.
+/// Header of SPDY clients with the protocols that they support, the preferred one first.
 const STREAM_PROTOCOL: HeaderName = HeaderName::from_static("x-stream-protocol-version");
-/// Header of an error with the protocols that the server speaks.
+/// Header of an error with the protocols that the server supports.
 const ACCEPTED_PROTOCOLS: HeaderName = HeaderName::from_static("x-accepted-stream-protocol-versions");
 
-/// The parts of a request that a connection needs besides its path.
+/// The parts of a request, other than its path, that a connection needs.
 pub(crate) struct Wire<'a> {
     pub(crate) method: &'a Method,
     pub(crate) headers: &'a HeaderMap,
@@ -28,8 +28,8 @@ pub(crate) struct Wire<'a> {
     pub(crate) link: Link,
 }
 
-/// What the listener knows about the connection of a request. Requests of clients in this process
-/// have none of it.
+/// The listener's data about the connection of a request. Requests of clients in this process have
+/// none.
 #[derive(Default)]
 pub(crate) struct Link {
     upgrade: Option<OnUpgrade>,
@@ -38,7 +38,7 @@ pub(crate) struct Link {
 }
 
 impl Link {
-    /// Takes the link out of a request.
+    /// Removes the link from a request and returns it.
     pub(crate) fn take(extensions: &mut Extensions) -> Link {
         Link { upgrade: extensions.remove(), carrier: extensions.remove(), body: extensions.remove() }
     }
@@ -56,7 +56,7 @@ impl Link {
     }
 }
 
-/// The body of a request that is passed on as it arrives.
+/// The body of a forwarded request, which is streamed.
 #[derive(Clone)]
 pub(crate) struct StreamedBody(Arc<Mutex<Option<hyper::body::Incoming>>>);
 
@@ -66,12 +66,12 @@ impl StreamedBody {
     }
 }
 
-/// The protocol that a request asks to change to.
-pub(super) enum Asked {
-    /// WebSocket, with the value of `Sec-WebSocket-Accept` and the protocols that the client speaks
-    /// in it, the preferred one first.
+/// The protocol change that a request asks for.
+pub(super) enum Upgrade {
+    /// WebSocket, with the value of `Sec-WebSocket-Accept` and the subprotocols that the client
+    /// supports, the preferred one first.
     WebSocket { accept: String, protocols: Vec<String> },
-    /// SPDY/3.1, with the protocols that the client speaks in it.
+    /// SPDY/3.1, with the subprotocols that the client supports.
     Spdy { protocols: Vec<String> },
 }
 
@@ -86,23 +86,23 @@ fn items(headers: &HeaderMap, name: &HeaderName) -> Vec<String> {
 }
 
 /// Whether a request asks to change the protocol of its connection.
-pub(super) fn is_asked(headers: &HeaderMap) -> bool {
+pub(super) fn is_requested(headers: &HeaderMap) -> bool {
     let connection = items(headers, &header::CONNECTION);
     connection.iter().any(|item| item.eq_ignore_ascii_case("upgrade")) && headers.contains_key(header::UPGRADE)
 }
 
-/// The protocol that a request asks for.
+/// The protocol change that a request asks for.
 ///
 /// # Errors
-/// 400 for a request without such a wish, or with one that cannot be fulfilled.
-pub(super) fn asked(wire: &Wire<'_>) -> Result<Asked, Status> {
-    if !is_asked(wire.headers) || wire.link.upgrade.is_none() {
+/// 400 for a request without `Upgrade`, or to an unsupported protocol.
+pub(super) fn requested(wire: &Wire<'_>) -> Result<Upgrade, Status> {
+    if !is_requested(wire.headers) || wire.link.upgrade.is_none() {
         return Err(Status::bad_request("Upgrade request required"));
     }
     let wanted = items(wire.headers, &header::UPGRADE);
     let wants = |name: &str| wanted.iter().any(|item| item.eq_ignore_ascii_case(name));
     if wants("SPDY/3.1") {
-        return Ok(Asked::Spdy { protocols: items(wire.headers, &STREAM_PROTOCOL) });
+        return Ok(Upgrade::Spdy { protocols: items(wire.headers, &STREAM_PROTOCOL) });
     }
     if !wants("websocket") {
         let wanted = wanted.join(", ");
@@ -117,7 +117,7 @@ pub(super) fn asked(wire: &Wire<'_>) -> Result<Asked, Status> {
     let key = wire.headers.get(header::SEC_WEBSOCKET_KEY);
     let key = key.ok_or_else(|| Status::bad_request("the header Sec-WebSocket-Key is missing"))?;
     let protocols = items(wire.headers, &header::SEC_WEBSOCKET_PROTOCOL);
-    Ok(Asked::WebSocket { accept: accept_key(key.as_bytes()), protocols })
+    Ok(Upgrade::WebSocket { accept: accept_key(key.as_bytes()), protocols })
 }
 
 /// The value of `Sec-WebSocket-Accept` for a client's key (RFC 6455, section 4.2.2).
@@ -128,10 +128,10 @@ fn accept_key(key: &[u8]) -> String {
     STANDARD.encode(context.finish())
 }
 
-/// The first protocol of the client that the server speaks.
+/// The first protocol of the client that the server supports.
 ///
 /// # Errors
-/// 400 if there is none.
+/// 400 if the server supports none of them.
 pub(super) fn choose<'a, T>(
     wanted: &[String],
     spoken: &'a [(&'static str, T)],
@@ -160,7 +160,7 @@ pub(super) fn unsupported<T>(error: &Status, spoken: &[(&'static str, T)]) -> Re
 /// A connection after its change of protocol.
 pub(super) type Io = TokioIo<Upgraded>;
 
-/// Answers 101 and serves the connection with `session` in a task of its own.
+/// Responds with 101 and serves the connection with `session` in a new task.
 fn switch<F>(
     link: Link,
     headers: impl IntoIterator<Item = (HeaderName, HeaderValue)>,
@@ -177,7 +177,7 @@ where
     sessions.spawn(async move {
         match upgrade.await {
             Ok(upgraded) => session(TokioIo::new(upgraded)).await,
-            Err(error) => tracing::debug!(%error, "the client left before its connection was upgraded"),
+            Err(error) => tracing::debug!(%error, "the client disconnected before its connection was upgraded"),
         }
         drop(slot);
     });
@@ -188,7 +188,7 @@ where
     Ok(response)
 }
 
-/// Changes to a WebSocket that speaks `protocol`; empty for a client that named none.
+/// Changes to a WebSocket with the subprotocol `protocol`; empty for a client that named none.
 pub(super) fn to_websocket<F>(
     link: Link,
     accept: &str,
@@ -223,7 +223,8 @@ where
     switch(link, headers, session)
 }
 
-/// Changes to what the program behind a proxy has changed to; `headers` are from its response.
+/// Changes to the protocol that the program behind a proxy has chosen; `headers` are from its
+/// response.
 pub(super) fn to_any<F>(
     link: Link,
     headers: HeaderMap,
@@ -247,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn the_clients_preference_decides_and_an_unknown_protocol_is_reported() {
+    fn the_clients_preferred_protocol_is_chosen_and_unknown_ones_are_reported() {
         let spoken = [("v5", 5), ("v4", 4)];
         let wanted = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
         assert_eq!(choose(&wanted(&["v6", "v4", "v5"]), &spoken).unwrap().1, 4);

@@ -1,6 +1,6 @@
-//! The accepted names of stored definitions, cached by definition; each definition is read once
+//! The accepted names of stored definitions, cached by definition. Each definition is decoded once
 //! per revision. Every write of a definition checks several times whether a name is free. Without
-//! the cache the thousandth definition would cost a thousand times as much as the first.
+//! the cache, the thousandth definition would cost a thousand times as much as the first.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -14,13 +14,13 @@ use crate::objects;
 use berth_kinds::crd::names::{Names, Taken};
 use berth_kinds::crd::{GROUP, PLURAL, conditions};
 
-/// What is known of one stored definition.
+/// Names of one stored definition.
 struct Known {
     revision: u64,
     group: String,
     name: String,
     accepted: Names,
-    /// Whether some of its names are not accepted, and it is not being deleted.
+    /// Whether some of its names are not accepted and it is not being deleted.
     lacks_names: bool,
 }
 
@@ -42,7 +42,7 @@ impl Known {
 pub(crate) struct Accepted(Mutex<BTreeMap<Arc<str>, Arc<Known>>>);
 
 impl Accepted {
-    /// The names of other definitions that are in the way of this one's.
+    /// The names of other definitions that conflict with this definition.
     pub(crate) fn in_the_way(&self, store: &dyn Store, definition: &Value) -> Taken {
         let group = definition["spec"]["group"].as_str().unwrap_or_default();
         let name = meta::name(definition);
@@ -51,7 +51,7 @@ impl Accepted {
         Taken::from_names(definition, others.map(|known| &known.accepted))
     }
 
-    /// The definitions of a group, beside `but`, that lack a name.
+    /// The definitions of a group, except `but`, that lack an accepted name.
     pub(crate) fn lacking(&self, store: &dyn Store, group: &str, but: &str) -> Vec<String> {
         let known = self.refreshed(store);
         let lacking = known.iter().filter(|known| known.lacks_names && known.group == group && known.name != but);
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn names_are_known_as_they_are_stored() {
+    async fn the_cache_follows_the_stored_definitions() {
         let store = MemoryStore::new();
         let key = |plural: &str| objects::key(GROUP, PLURAL, "", &format!("{plural}.x.dev"));
         let index = Accepted::default();
@@ -114,11 +114,11 @@ mod tests {
         let value = definition("ships", "x.dev", "s", "True");
         let expected = stored.record.revision;
         store.commit(Write::Update { key: key("ships"), expected, value }).await.expect("stored");
-        assert_eq!(in_the_way(&index), Taken::default(), "the name was given up");
+        assert_eq!(in_the_way(&index), Taken::default(), "the other definition has released the name");
         assert!(index.lacking(&store, "x.dev", "boats.x.dev").is_empty());
         let expected = store.get(&key("ships")).expect("there").revision;
         store.commit(Write::Delete { key: key("ships"), expected, last: None }).await.expect("gone");
         in_the_way(&index);
-        assert_eq!(index.0.lock().len(), 2, "what is gone is forgotten");
+        assert_eq!(index.0.lock().len(), 2, "deleted definitions are removed from the cache");
     }
 }

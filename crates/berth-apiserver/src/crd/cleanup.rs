@@ -1,4 +1,5 @@
-//! The end of a custom resource: its objects are deleted, and with the last of them the definition itself.
+//! Deletion of a custom resource definition: first its objects, then, with the last object, the
+//! definition.
 
 use std::collections::BTreeSet;
 
@@ -22,7 +23,7 @@ pub(super) async fn delete_objects(state: &State, requests: &dyn OwnRequests, de
     let (Some(group), Some(plural)) = (spec["group"].as_str(), spec["names"]["plural"].as_str()) else { return };
     let served = spec["versions"].as_array().into_iter().flatten().find(|version| version["served"] == true);
     if let Some(version) = served.and_then(|version| version["name"].as_str()) {
-        // One request per namespace, as there is none for all of them.
+        // One request per namespace: no request deletes the objects of all namespaces.
         let namespaces: BTreeSet<String> =
             state.objects.list(group, plural, None).iter().map(|object| meta::namespace(object).to_owned()).collect();
         for namespace in namespaces {
@@ -34,14 +35,14 @@ pub(super) async fn delete_objects(state: &State, requests: &dyn OwnRequests, de
             let Ok(request) = request else { continue };
             let response = requests.send(request).await;
             if !response.status().is_success() {
-                tracing::warn!(group, plural, status = %response.status(), "objects of a removed kind could not be deleted");
+                tracing::warn!(group, plural, status = %response.status(), "objects of a deleted kind could not be deleted");
             }
         }
     }
     finish(state, meta::name(definition)).await;
 }
 
-/// Says in a definition's status that its objects are being deleted.
+/// Sets the condition in a definition's status that its objects are being deleted.
 async fn mark_terminating(state: &State, name: &str) {
     let key = objects::key(GROUP, PLURAL, "", name);
     let Some(record) = state.store().get(&key) else { return };
@@ -55,7 +56,7 @@ async fn mark_terminating(state: &State, name: &str) {
     let _ = state.commit(Write::Update { key, expected: record.revision, value }).await;
 }
 
-/// Removes a definition that is being deleted, if no object is left.
+/// Removes a definition that is being deleted, if it has no objects left.
 pub(super) async fn finish(state: &State, name: &str) {
     let key = objects::key(GROUP, PLURAL, "", name);
     let Some(record) = state.store().get(&key) else { return };

@@ -1,4 +1,4 @@
-//! What the server keeps for a row of custom resources besides the row: converter and rules.
+//! Data of a custom resource that is not in its row: converter and rules.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,31 +8,32 @@ use berth_apimachinery::status::Status;
 use berth_kinds::crd::{Rules, conversion};
 use serde_json::Value;
 
-/// Converts custom resources of one kind between its versions, in the server's process (where a cluster would call the
-/// operator's webhook).
+/// Converts custom resources of one kind between its versions, in the server's process. In a real
+/// cluster, the operator's webhook does that.
 pub trait Converter: Send + Sync {
-    /// `object` in the form of `to_api_version`; its metadata must stay as it is. An error is shown to the client.
+    /// Returns `object` in version `to_api_version`. Metadata must not change. An error is returned
+    /// to the client.
     fn convert(&self, object: Value, to_api_version: &str) -> Result<Value, String>;
 
-    /// Many objects at once, in their order.
+    /// Converts many objects at once, in their order.
     fn convert_all(&self, objects: Vec<Value>, to_api_version: &str) -> Result<Vec<Value>, String> {
         objects.into_iter().map(|object| self.convert(object, to_api_version)).collect()
     }
 
     /// Whether a webhook converts, so that converting many objects in one call is worth it.
-    fn asks_elsewhere(&self) -> bool {
+    fn calls_webhook(&self) -> bool {
         false
     }
 }
 
-/// What the server keeps for a row of custom resources besides the row.
+/// Data of a custom resource that is not in its row.
 pub(crate) struct CustomKind {
     /// Objects written up to this revision may not have seen the current schema.
     pub(crate) since: u64,
-    /// Whether the definition is being deleted: nothing new is made of a kind that is going.
+    /// Whether the definition is being deleted. No objects can be created then.
     pub(crate) terminating: bool,
     pub(super) converter: Option<Arc<dyn Converter>>,
-    /// `spec.conversion`, as far as the converter comes from it.
+    /// `spec.conversion`, if the converter was made from it.
     pub(super) conversion: Value,
     pub(super) rules: Arc<BTreeMap<String, Rules>>,
 }
@@ -43,18 +44,18 @@ impl CustomKind {
         self.rules.get(version)
     }
 
-    /// Whether another program converts.
-    pub(crate) fn asks_elsewhere(&self) -> bool {
-        self.converter.as_ref().is_some_and(|converter| converter.asks_elsewhere())
+    /// Whether a webhook converts.
+    pub(crate) fn calls_webhook(&self) -> bool {
+        self.converter.as_ref().is_some_and(|converter| converter.calls_webhook())
     }
 
-    /// An object in another version.
+    /// Converts an object to another version.
     pub(crate) fn convert(&self, object: Value, to_api_version: &str) -> Result<Value, Status> {
         let mut converted = self.convert_all(vec![object], to_api_version)?;
         converted.pop().ok_or_else(|| Status::internal("the conversion lost the object"))
     }
 
-    /// Objects of one version in another, in their order.
+    /// Converts objects of one version to another, in their order.
     pub(crate) fn convert_all(&self, mut objects: Vec<Value>, to_api_version: &str) -> Result<Vec<Value>, Status> {
         let in_version = |object: &mut Value| {
             meta::map_mut(object).insert("apiVersion".to_owned(), to_api_version.into());
@@ -65,14 +66,14 @@ impl CustomKind {
         };
         let from = meta::api_version(first).to_owned();
         let kind = first["kind"].as_str().unwrap_or_default();
-        // In the words, and with as little else, as upstream says it.
+        // The message is upstream's.
         let failed = |error: String| {
             let why = format!("conversion webhook for {from}, Kind={kind} failed: {error}");
             Status { reason: "".into(), details: None, message: why, ..Status::internal("") }
         };
         let mut converted = converter.convert_all(objects.clone(), to_api_version).map_err(failed)?;
         for (original, converted) in objects.iter().zip(&mut converted) {
-            // Of metadata a conversion may change labels and annotations only.
+            // A conversion may change only labels and annotations of the metadata.
             conversion::restore_metadata(original, converted).map_err(failed)?;
             in_version(converted);
         }

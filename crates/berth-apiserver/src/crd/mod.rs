@@ -1,7 +1,8 @@
-//! Custom resources: rows of the table that come and go with CustomResourceDefinition objects.
+//! Custom resources: rows of the table that are added and removed with CustomResourceDefinition
+//! objects.
 //!
-//! There is no controller between a definition and its row: the write that stores a definition decides whether its
-//! names are accepted, and the row is there when the write is answered.
+//! No controller runs between a definition and its row. The write that stores a definition decides
+//! whether its names are accepted, and the row exists when the client gets the response.
 
 mod accepted;
 mod cleanup;
@@ -31,7 +32,7 @@ pub(crate) use accepted::Accepted;
 pub use custom_kind::Converter;
 pub(crate) use custom_kind::CustomKind;
 
-/// Adds and removes the rows of definitions, and ends a kind whose definition is deleted.
+/// Adds and removes the rows of definitions, and deletes the objects of a deleted definition.
 pub(crate) struct Definitions {
     state: Arc<State>,
     /// Converters in this process, by group and kind. They replace the webhooks of their kinds.
@@ -62,7 +63,7 @@ impl KindHook for Definitions {
                 return cleanup::delete_objects(&self.state, requests, commit.object).boxed();
             }
         }
-        // Names that were given up may be what another definition waits for.
+        // Other definitions may wait for names that this one has released.
         self.recheck_names(commit.object).boxed()
     }
 }
@@ -77,7 +78,7 @@ impl Definitions {
         definitions
     }
 
-    /// Gives definitions of the same group that lack a name another chance.
+    /// Checks the names of the definitions in the same group that lack a name again.
     async fn recheck_names(&self, changed: &Value) {
         let group = changed["spec"]["group"].as_str().unwrap_or_default();
         for name in self.state.objects.definitions_lacking_names(group, meta::name(changed)) {
@@ -118,7 +119,8 @@ impl Definitions {
             && same_schemas(old, &row)
             && kinds.custom[&key].conversion == object["spec"]["conversion"]
         {
-            // Only status or names changed, not schemas or conversion: keep `since` and the converter.
+            // Only status or names changed, not schemas or conversion: keep `since` and the
+            // converter.
             let mut custom = kinds.custom[&key].clone();
             if custom.terminating != terminating {
                 custom = Arc::new(CustomKind {
@@ -142,7 +144,7 @@ impl Definitions {
             .collect();
         let rules = Arc::new(rules);
         let conversion = object["spec"]["conversion"].clone();
-        // A converter in the process stands in for the webhook of its kind.
+        // A converter in the process replaces the webhook of its kind.
         let own = self.converters.get(&(row.group.clone(), row.kind.clone())).cloned();
         let converter = own.or_else(|| {
             let webhook = WebhookConverter::new(&conversion, self.state.objects.clone());

@@ -1,9 +1,9 @@
-//! Conversion by the webhook a definition names (`spec.conversion.strategy: Webhook`).
+//! Conversion by the webhook of a definition (`spec.conversion.strategy: Webhook`).
 //!
-//! Reads are synchronous in this server, as all other data is in memory; only a conversion webhook
-//! is remote. So a call runs on a thread of its own while its caller waits, and tokio moves other
-//! tasks to another thread. Results are cached, so that lists and watches of the same objects call
-//! the webhook once. A list converts its objects in one call.
+//! Reads are synchronous in this server, because all other data is in memory; only a conversion
+//! webhook is remote. So a call runs on a separate thread while its caller waits, and tokio moves
+//! other tasks to another thread. Results are cached, so that lists and watches of the same objects
+//! call the webhook once. A list converts its objects in one call.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,11 +21,12 @@ use crate::webhook::client::Endpoint;
 use berth_kinds::ReviewVersion;
 use berth_kinds::crd::conversion;
 
-/// Time for an answer, as upstream.
+/// Maximum duration of a call, as upstream.
 const TIMEOUT: Duration = Duration::from_secs(30);
-/// Most objects in one review: a review of large ones stays below what webhooks take.
+/// Maximum number of objects in one review: a review of large objects stays below the size that
+/// webhooks accept.
 const ASKED_AT_ONCE: usize = 100;
-/// Converted objects that are remembered.
+/// Maximum number of cached objects.
 const REMEMBERED_MAX: usize = 4096;
 
 /// Converts objects by calling a webhook.
@@ -37,7 +38,7 @@ pub(crate) struct WebhookConverter {
     remembered: Mutex<Remembered>,
 }
 
-/// Cached results by uid, resourceVersion and requested version; the oldest in front.
+/// Cached results by uid, resourceVersion and requested version; the oldest first.
 #[derive(Default)]
 struct Remembered {
     objects: BTreeMap<Key, (Value, Value)>,
@@ -47,7 +48,8 @@ struct Remembered {
 type Key = (String, String, String);
 
 impl Remembered {
-    /// What became of exactly this object: one that is being written may share its key with the stored one.
+    /// The result for exactly this object: an object that is being written may have the same key as
+    /// the stored one.
     fn get(&self, key: &Key, object: &Value) -> Option<Value> {
         self.objects.get(key).filter(|(from, _)| from == object).map(|(_, to)| to.clone())
     }
@@ -65,8 +67,8 @@ impl Remembered {
 }
 
 impl WebhookConverter {
-    /// The converter of a definition's `spec.conversion`. An invalid configuration is reported at
-    /// each call.
+    /// The converter for a definition's `spec.conversion`. Each call reports an invalid
+    /// configuration.
     pub(crate) fn new(conversion: &Value, objects: Objects) -> WebhookConverter {
         let webhook = &conversion["webhook"];
         let versions = webhook["conversionReviewVersions"].as_array().into_iter().flatten();
@@ -137,12 +139,12 @@ impl Converter for WebhookConverter {
         Ok(converted.into_iter().flatten().collect())
     }
 
-    fn asks_elsewhere(&self) -> bool {
+    fn calls_webhook(&self) -> bool {
         true
     }
 }
 
-/// Runs a future to its end on a thread of its own while this one waits.
+/// Runs a future to completion on a separate thread while this one waits.
 fn wait<T: Send>(future: impl Future<Output = T> + Send) -> Result<T, String> {
     let run = || {
         let work = move || {

@@ -78,7 +78,7 @@ impl Figures {
         });
     }
 
-    /// Counts a request answered `execution` after its turn began.
+    /// Counts a request whose response was complete `execution` after its turn began.
     pub(super) fn done(&self, level: Level, execution: Duration) {
         self.of(level, |it| {
             it.executing -= 1;

@@ -50,7 +50,7 @@ impl Level {
     }
 }
 
-/// Requests that wait in one row.
+/// Level and user of a request, which determine the queue in which it waits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Flow {
     pub(crate) level: Level,

@@ -1,11 +1,10 @@
 //! Limits how many requests of a user may be under way at once. A lone user is unlimited. While
-//! several users call, each gets an equal share of the processors' capacity. Pure: the caller
-//! passes the time.
+//! several users call, each gets an equal share of the processors' capacity. Time is an argument.
 //!
 //! Turns alone are not enough. Each request of a flood is woken again when its write is durable,
 //! and a request of another user waits behind all woken requests, several times over. With few
 //! requests of the flood under way, the queues of the runtime, the store and the kernel stay
-//! short. The other requests of the flood wait in their row, where they delay no other user.
+//! short. The other requests of the flood wait in their queue, where they delay no other user.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -91,7 +90,7 @@ impl Shares {
     pub(super) fn started(&mut self, level: Level, user: &Arc<str>, is_long: bool) {
         let users = &mut self.users[level as usize];
         if !users.contains_key(user) {
-            // The request waited longer than its user was remembered.
+            // The request waited longer than the record of its user was kept.
             users.insert(user.clone(), User::default());
         }
         if let Some(user) = users.get_mut(user) {

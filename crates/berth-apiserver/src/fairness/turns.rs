@@ -1,6 +1,5 @@
 //! Picks the next request: priority levels take turns, users take turns within a level, and a
-//! user's own requests keep their order of arrival. Pure: the type of a waiting entry is a
-//! parameter.
+//! user's own requests keep their order of arrival. The type of a waiting entry is a parameter.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -10,8 +9,8 @@ use tokio::time::Instant;
 use super::flow::{Flow, Level};
 use super::shares::Shares;
 
-/// Maximum number of waiting requests of one user; further ones are rejected with `Retry-After`.
-/// A client with reasonable limits has far fewer under way.
+/// Maximum number of waiting requests of one user; further ones are rejected with `Retry-After`. A
+/// client with reasonable limits has far fewer requests under way.
 pub(super) const WAITING_MAX: usize = 4096;
 /// Maximum total body size of one user's waiting requests, in bytes: about twenty bodies of the
 /// largest allowed size.
@@ -30,15 +29,15 @@ pub(super) struct Turns<T> {
 /// The users of a level, in the order of their turns.
 struct Users<T> {
     order: VecDeque<Arc<str>>,
-    rows: BTreeMap<Arc<str>, Row<T>>,
+    queues: BTreeMap<Arc<str>, UserQueue<T>>,
 }
 
 /// One user's requests, the one that arrived first at the front.
-struct Row<T> {
+struct UserQueue<T> {
     /// Whether the user has its full share under way. It gets no turn until a request ends.
     is_held: bool,
-    /// Whether the user's share applies. It does not to long requests, which the number of lanes
-    /// limits already.
+    /// Whether the user's share applies. It does not apply to long requests, which the number of
+    /// lanes limits already.
     shares: bool,
     requests: VecDeque<Waiting<T>>,
     bytes: usize,
@@ -67,12 +66,12 @@ pub(super) struct Place {
 
 impl<T> Turns<T> {
     pub(super) fn new() -> Turns<T> {
-        let levels = std::array::from_fn(|_| Users { order: VecDeque::new(), rows: BTreeMap::new() });
+        let levels = std::array::from_fn(|_| Users { order: VecDeque::new(), queues: BTreeMap::new() });
         Turns { shares: Shares::default(), levels, next: 0, number: 0 }
     }
 
-    /// Records a call of a user that shares, whichever lanes the request needs. `capacity`
-    /// requests may be under way while several users share.
+    /// Records a call of a user that shares, for any group of lanes. `capacity` requests may be
+    /// under way while several users share.
     pub(super) fn called(&mut self, flow: &Flow, capacity: usize, now: Instant) {
         self.shares.called(flow.level, &flow.user, capacity, now);
     }
@@ -80,54 +79,55 @@ impl<T> Turns<T> {
     /// Queues a request of `bytes` behind the user's others; `None` when too many wait already.
     pub(super) fn push(&mut self, flow: &Flow, bytes: usize, turn: T) -> Option<Place> {
         let users = &mut self.levels[flow.level as usize];
-        if !users.rows.contains_key(&*flow.user) {
+        if !users.queues.contains_key(&*flow.user) {
             users.order.push_back(flow.user.clone());
         }
-        let row = users.rows.entry(flow.user.clone()).or_insert_with(|| Row {
+        let queue = users.queues.entry(flow.user.clone()).or_insert_with(|| UserQueue {
             is_held: false,
             shares: flow.shares && !flow.is_long,
             requests: VecDeque::new(),
             bytes: 0,
         });
         // The first waiting request is always accepted, however large.
-        let is_full = row.requests.len() >= WAITING_MAX || row.bytes + bytes > WAITING_BYTES_MAX;
-        if is_full && !row.requests.is_empty() {
+        let is_full = queue.requests.len() >= WAITING_MAX || queue.bytes + bytes > WAITING_BYTES_MAX;
+        if is_full && !queue.requests.is_empty() {
             return None;
         }
         let number = self.number;
         self.number += 1;
-        row.bytes += bytes;
-        row.requests.push_back(Waiting { number, bytes, turn });
+        queue.bytes += bytes;
+        queue.requests.push_back(Waiting { number, bytes, turn });
         Some(Place { level: flow.level, user: flow.user.clone(), number })
     }
 
-    /// The level whose turn it is among those with waiting requests.
+    /// The level with the next turn among those with waiting requests.
     fn level(&self) -> Option<usize> {
         (0..Level::COUNT).map(|step| (self.next + step) % Level::COUNT).find(|at| !self.levels[*at].order.is_empty())
     }
 
-    /// Removes and returns the request whose turn it is; its level and its user move to the end of
-    /// their queues. The request of a user that shares is under way until it [ends](Turns::ended).
+    /// Removes and returns the request with the next turn; its level and its user move to the end
+    /// of their queues. The request of a user that shares is under way until it
+    /// [ends](Turns::ended).
     pub(super) fn pop(&mut self) -> Option<(T, Option<UnderWay>)> {
         loop {
             let level = self.level()?;
             let users = &mut self.levels[level];
             let user = users.order.pop_front()?;
-            let row = users.rows.get_mut(&user)?;
-            if row.shares && !self.shares.may_start(Level::ALL[level], &user) {
-                row.is_held = true;
+            let queue = users.queues.get_mut(&user)?;
+            if queue.shares && !self.shares.may_start(Level::ALL[level], &user) {
+                queue.is_held = true;
                 continue;
             }
             self.next = (level + 1) % Level::COUNT;
-            let first = row.requests.pop_front()?;
-            row.bytes -= first.bytes;
+            let first = queue.requests.pop_front()?;
+            queue.bytes -= first.bytes;
             let under_way =
-                row.shares.then(|| UnderWay { level: Level::ALL[level], user: user.clone(), is_long: false });
-            if row.shares {
+                queue.shares.then(|| UnderWay { level: Level::ALL[level], user: user.clone(), is_long: false });
+            if queue.shares {
                 self.shares.started(Level::ALL[level], &user, false);
             }
-            if row.requests.is_empty() {
-                users.rows.remove(&user);
+            if queue.requests.is_empty() {
+                users.queues.remove(&user);
             } else {
                 users.order.push_back(user);
             }
@@ -135,8 +135,8 @@ impl<T> Turns<T> {
         }
     }
 
-    /// Counts a request as under way after its turn, whatever its lane, even beyond the user's
-    /// share.
+    /// Counts a request as under way after its turn, for any group of lanes and even beyond the
+    /// user's share.
     pub(super) fn began(&mut self, flow: &Flow) -> UnderWay {
         self.shares.started(flow.level, &flow.user, flow.is_long);
         UnderWay { level: flow.level, user: flow.user.clone(), is_long: flow.is_long }
@@ -147,8 +147,8 @@ impl<T> Turns<T> {
         let UnderWay { level, user, is_long } = under_way;
         self.shares.ended(*level, user, *is_long);
         let users = &mut self.levels[*level as usize];
-        let Some(row) = users.rows.get_mut(user).filter(|row| row.is_held) else { return false };
-        row.is_held = false;
+        let Some(queue) = users.queues.get_mut(user).filter(|queue| queue.is_held) else { return false };
+        queue.is_held = false;
         users.order.push_back(user.clone());
         true
     }
@@ -156,11 +156,11 @@ impl<T> Turns<T> {
     /// Removes a waiting request that was cancelled.
     pub(super) fn remove(&mut self, place: &Place) {
         let users = &mut self.levels[place.level as usize];
-        let Some(row) = users.rows.get_mut(&place.user) else { return };
-        let Ok(at) = row.requests.binary_search_by_key(&place.number, |waiting| waiting.number) else { return };
-        row.bytes -= row.requests.remove(at).map_or(0, |gone| gone.bytes);
-        if row.requests.is_empty() {
-            users.rows.remove(&place.user);
+        let Some(queue) = users.queues.get_mut(&place.user) else { return };
+        let Ok(at) = queue.requests.binary_search_by_key(&place.number, |waiting| waiting.number) else { return };
+        queue.bytes -= queue.requests.remove(at).map_or(0, |gone| gone.bytes);
+        if queue.requests.is_empty() {
+            users.queues.remove(&place.user);
             users.order.retain(|user| *user != place.user);
         }
     }
@@ -235,7 +235,7 @@ mod tests {
         assert_eq!(drain(&mut turns), "b1 a3");
         let only = turns.push(&low("ann"), 1, "a4").expect("accepted");
         turns.remove(&only);
-        assert!(turns.levels.iter().all(|users| users.order.is_empty() && users.rows.is_empty()));
+        assert!(turns.levels.iter().all(|users| users.order.is_empty() && users.queues.is_empty()));
     }
 
     #[test]
@@ -253,7 +253,7 @@ mod tests {
         assert_eq!(turns.pop().map(|(turn, _)| turn), Some("a1"));
         assert!(turns.pop().is_none());
         // The share is two, and three requests are under way: two have to end before the next one
-        // starts. Other users' requests get their turns meanwhile.
+        // starts. Other users' requests still get their turns.
         assert!(turns.ended(&under_way.remove(0)));
         assert!(turns.pop().is_none());
         turns.push(&flow(Level::WorkloadHigh, "manager"), 0, "high");
@@ -264,7 +264,7 @@ mod tests {
         // A request removed while its user is held leaves no state.
         assert!(turns.ended(&under_way.remove(0)));
         assert_eq!(turns.pop().map(|(turn, _)| turn), Some("f5"));
-        assert!(turns.levels.iter().all(|users| users.order.is_empty() && users.rows.is_empty()));
+        assert!(turns.levels.iter().all(|users| users.order.is_empty() && users.queues.is_empty()));
     }
 
     #[test]

@@ -18,7 +18,7 @@ pub(super) struct Document {
 }
 
 impl Cache {
-    /// The document under `key`; made on first use.
+    /// The document under `key`; generated on first use.
     pub(super) fn get(&self, key: &str, make: impl FnOnce() -> Vec<u8>) -> Document {
         let mut documents = self.0.lock();
         if let Some(document) = documents.get(key) {

@@ -4,7 +4,7 @@
 use serde_json::{Map, Value, json};
 
 use super::Style;
-use super::paths::{Parameter, answer, capitalized, group_id, parameter};
+use super::paths::{Parameter, capitalized, group_id, parameter, response};
 use crate::registry::Subresource;
 
 const STDIN: Parameter = ("stdin", "boolean", "Whether the client sends standard input.");
@@ -50,7 +50,7 @@ pub(super) fn operations(
             "parameters": parameters(sub).iter().map(|it| parameter(style, "query", it, false)).collect::<Vec<_>>(),
             "responses": {"401": {"description": "Unauthorized"}},
         });
-        operation["responses"]["200"] = answer(style, "OK", &json!({"type": "string"}), ["*/*"].into_iter());
+        operation["responses"]["200"] = response(style, "OK", &json!({"type": "string"}), ["*/*"].into_iter());
         if style == Style::V2 {
             operation["consumes"] = json!(["*/*"]);
             operation["produces"] = json!(["*/*"]);

@@ -29,7 +29,7 @@ pub(super) const MEDIA_TYPES: [&str; 2] = ["application/json", "application/yaml
 pub(super) type Parameter = (&'static str, &'static str, &'static str);
 
 const DRY_RUN: Parameter =
-    ("dryRun", "string", "With \"All\", the request is validated and answered, but nothing is stored.");
+    ("dryRun", "string", "With \"All\", the request is validated and its result is returned, but nothing is stored.");
 const LIST: [Parameter; 10] = [
     ("allowWatchBookmarks", "boolean", "Whether a watch may send bookmarks."),
     ("continue", "string", "Continue token of the previous page of a list."),
@@ -111,7 +111,7 @@ fn resources(group: &str, version: &str, style: Style) -> Value {
         "tags": [format!("{group}_{version}")],
         "responses": {"401": {"description": "Unauthorized"}},
     });
-    operation["responses"]["200"] = answer_with(style, "OK", RESOURCES, &[]);
+    operation["responses"]["200"] = object_response(style, "OK", RESOURCES, &[]);
     if style == Style::V2 {
         operation["consumes"] = json!(MEDIA_TYPES);
         operation["produces"] = json!(MEDIA_TYPES);
@@ -313,7 +313,7 @@ impl<'a> Target<'a> {
         }
     }
 
-    fn operation(&self, action: &str, query: &[Parameter], body: Option<&str>, answer: &str) -> Value {
+    fn operation(&self, action: &str, query: &[Parameter], body: Option<&str>, definition: &str) -> Value {
         let mut parameters: Vec<Value> = query.iter().map(|it| parameter(self.style, "query", it, false)).collect();
         let verb = match action {
             "get" => "read",
@@ -354,8 +354,8 @@ impl<'a> Target<'a> {
                 }
             }
         }
-        for (code, description) in answers(action) {
-            operation["responses"][code] = answer_with(self.style, description, answer, streams);
+        for (code, description) in response_codes(action) {
+            operation["responses"][code] = object_response(self.style, description, definition, streams);
         }
         operation["responses"]["401"] = json!({"description": "Unauthorized"});
         operation["parameters"] = Value::Array(parameters);
@@ -364,12 +364,12 @@ impl<'a> Target<'a> {
 }
 
 /// A successful response with an object. `streams` are media types in addition to [`MEDIA_TYPES`].
-fn answer_with(style: Style, description: &str, definition: &str, streams: &[&'static str]) -> Value {
-    answer(style, description, &reference(style, definition), MEDIA_TYPES.iter().chain(streams).copied())
+fn object_response(style: Style, description: &str, definition: &str, streams: &[&'static str]) -> Value {
+    response(style, description, &reference(style, definition), MEDIA_TYPES.iter().chain(streams).copied())
 }
 
 /// A successful response, in any of the media types `forms`.
-pub(super) fn answer(
+pub(super) fn response(
     style: Style,
     description: &str,
     schema: &Value,
@@ -387,7 +387,7 @@ pub(super) fn answer(
 
 /// Status codes of a successful action: 201 if an object was created (also by PUT or apply), 202
 /// if the action continues after the response.
-fn answers(action: &str) -> &'static [(&'static str, &'static str)] {
+fn response_codes(action: &str) -> &'static [(&'static str, &'static str)] {
     match action {
         "post" => &[("200", "OK"), ("201", "Created"), ("202", "Accepted")],
         "put" | "patch" => &[("200", "OK"), ("201", "Created")],

@@ -35,7 +35,7 @@ impl Message {
         self.bytes(number, &message.0);
     }
 
-    /// Writes a text field, unless it is absent or empty.
+    /// Writes a string field, unless it is absent or empty.
     fn text(&mut self, number: u32, object: &Map<String, Value>, key: &str) {
         if let Some(text) = object.get(key).and_then(Value::as_str).filter(|text| !text.is_empty()) {
             self.bytes(number, text.as_bytes());

@@ -1,11 +1,11 @@
-//! OpenAPI of paths that belong to no group's version: the roots of discovery, `/version`, and the
-//! OpenID paths for the verification of tokens. In v3 each path has its own document, named after
-//! the path.
+//! OpenAPI of paths that belong to no version of a group: the roots of discovery, `/version`, and
+//! the OpenID paths for the verification of tokens. In v3 each path has its own document, named
+//! after the path.
 
 use serde_json::{Map, Value, json};
 
 use super::definitions::{Definitions, reference};
-use super::paths::{MEDIA_TYPES, answer, capitalized, group_id};
+use super::paths::{MEDIA_TYPES, capitalized, group_id, response};
 use super::{Style, info, security, text};
 use crate::Registry;
 use crate::discovery::groups;
@@ -97,7 +97,7 @@ impl Root {
             "responses": {"401": {"description": "Unauthorized"}},
         });
         let schema = self.definition.as_ref().map_or_else(|| json!({"type": "string"}), |it| reference(style, it));
-        operation["responses"]["200"] = answer(style, "OK", &schema, self.media_types.iter().copied());
+        operation["responses"]["200"] = response(style, "OK", &schema, self.media_types.iter().copied());
         if style == Style::V2 {
             if self.definition.is_some() {
                 operation["consumes"] = json!(self.media_types);

@@ -1,4 +1,4 @@
-//! One request for a resource, with everything its response depends on.
+//! One request for a resource, with all inputs of its response.
 
 use std::sync::Arc;
 
@@ -35,11 +35,11 @@ pub(crate) struct Call {
     pub(crate) content_type: String,
     pub(crate) user_agent: String,
     pub(crate) body: Bytes,
-    /// Texts for `Warning` headers.
+    /// Messages for `Warning` headers.
     pub(crate) warnings: Vec<String>,
     /// Facts for the audit log.
     pub(crate) annotations: Annotations,
-    /// Warnings about the text of a patch, beside those about the patched object.
+    /// Warnings about the patch document, besides those about the patched object.
     pub(crate) of_patch: Complaints,
 }
 
@@ -148,7 +148,8 @@ impl Call {
         self.version().subresource("status").is_some()
     }
 
-    /// Namespaced kinds need a namespace for anything but reading all of them; cluster-scoped kinds have none.
+    /// Namespaced kinds need a namespace, except for reads of all namespaces; cluster-scoped kinds
+    /// have none.
     pub(crate) fn check_scope(&self) -> Result<(), Status> {
         let is_namespace = self.row.group.is_empty() && self.row.plural == "namespaces";
         if !self.row.namespaced {
@@ -156,14 +157,14 @@ impl Call {
         }
         if self.info.namespace.is_empty() {
             let reads_all = matches!(self.info.verb.as_str(), "list" | "watch");
-            // Reviews and events may be posted without a namespace in the path where the body names it; upstream
-            // serves no such path.
+            // Reviews and events may be posted without a namespace in the path if the body names
+            // it. Upstream serves no such path.
             return if reads_all { Ok(()) } else { Err(Status::no_such_path()) };
         }
         Ok(())
     }
 
-    /// The namespace of the objects this request is about.
+    /// The namespace of the requested objects.
     pub(crate) fn namespace(&self) -> &str {
         if self.row.namespaced { &self.info.namespace } else { "" }
     }
@@ -188,7 +189,7 @@ impl Call {
         let fits = match verb.as_str() {
             "create" | "list" | "deletecollection" => !named,
             "get" | "update" | "patch" | "delete" => named,
-            // The path may ask for a watch (`/watch/`) with any method.
+            // The path may request a watch (`/watch/`) with any method.
             "watch" => *method == Method::GET,
             _ => false,
         };
@@ -199,7 +200,7 @@ impl Call {
         }
     }
 
-    /// Storage key of the object this request names.
+    /// Storage key of the requested object.
     pub(crate) fn key(&self) -> String {
         self.key_of(&self.info.name)
     }
@@ -209,7 +210,7 @@ impl Call {
         objects::key(group, plural, self.namespace(), name)
     }
 
-    /// Common prefix of the storage keys of the objects this request is about.
+    /// Common prefix of the storage keys of the requested objects.
     pub(crate) fn prefix(&self) -> String {
         let (group, plural) = self.row.storage();
         let namespace = self.namespace();
@@ -220,20 +221,20 @@ impl Call {
         Status::not_found(&self.group_resource(), &self.info.name)
     }
 
-    /// Returns 403 unless the user may create the object this request names. Permission to change
-    /// objects is not enough for a change that creates a missing object.
+    /// Returns 403 unless the user may create the requested object. Permission to change objects is
+    /// not enough for a change that creates a missing object.
     pub(crate) fn authorize_create(&self) -> Result<(), Status> {
         let attributes = Attributes { verb: "create", ..Attributes::of(&self.info) };
         let decision = auth::decide(&self.server.inner.objects, &attributes, &self.user);
         if decision.allowed { Ok(()) } else { Err(attributes.forbidden(&self.user, &decision.reason)) }
     }
 
-    /// The stored object this request names.
+    /// The stored object with the requested name.
     pub(crate) fn stored(&self) -> Result<Arc<Record>, Status> {
         self.server.store().get(&self.key()).ok_or_else(|| self.not_found())
     }
 
-    /// A request for the admission chain.
+    /// The request in the form of the admission chain.
     pub(crate) fn admission<'a>(
         &'a self,
         operation: Operation,

@@ -1,4 +1,4 @@
-//! Validation of an object about to be stored: metadata, schema, the kind's own rules, CEL.
+//! Validation of an object that will be stored: metadata, schema, the kind's own rules, CEL.
 
 use std::collections::HashSet;
 
@@ -11,7 +11,7 @@ use serde_json::Value;
 use super::call::Call;
 use crate::strategy::{ERRORS_MAX, pod_ephemeral, pod_resize, signing_request};
 
-/// What part of an object is being written.
+/// The part of an object that is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Target {
     /// Everything but status (if that has its own subresource).
@@ -22,17 +22,17 @@ pub(crate) enum Target {
     Approval,
     /// Resources of a pod's containers only.
     Resize,
-    /// Containers added to a pod that runs.
+    /// Containers added to a running pod.
     Ephemeral,
-    /// Everything: the server itself knows what it does (binding, finalizing).
+    /// The whole object, by the server itself (binding, finalizing).
     Whole,
 }
 
-/// Metadata a client may change.
+/// Metadata that a client may change.
 const CHANGEABLE: [&str; 4] = ["labels", "annotations", "ownerReferences", "finalizers"];
 
 impl Call {
-    /// Checks an object that is new.
+    /// Checks a new object.
     pub(crate) fn check_create(&self, object: &Value) -> Result<(), Status> {
         let path = Path::new("metadata");
         let name_check = self.strategy().name_check();
@@ -43,14 +43,15 @@ impl Call {
         }
         errors.extend(self.strategy().validate(object));
         self.check_schema(object, None, &mut errors);
-        self.refuse(object, errors)
+        self.reject(object, errors)
     }
 
-    /// Checks an object that takes the place of `old`. What was wrong before and is let through is warned about.
+    /// Checks an object that replaces `old`. Adds warnings for errors that `old` has too and that
+    /// are therefore allowed.
     pub(crate) fn check_update(&mut self, target: Target, object: &Value, old: &Value) -> Result<(), Status> {
         let path = Path::new("metadata");
         let (new_meta, old_meta) = (&object["metadata"], &old["metadata"]);
-        // What is stored was checked when it came.
+        // Unchanged metadata was checked when it was stored.
         let is_same = |field: &&str| new_meta.get(*field) == old_meta.get(*field);
         let mut errors = if new_meta.get("managedFields").is_none() && CHANGEABLE.iter().all(is_same) {
             validation::validate_object_meta_kept(new_meta, old_meta, &path)
@@ -58,7 +59,7 @@ impl Call {
             validation::validate_object_meta_update(new_meta, old_meta, &path)
         };
         if self.wants_finalizer_domains() && !is_same(&"finalizers") {
-            // One that was there before the rule was stays as good as it was.
+            // Finalizers that were stored before this rule existed remain valid.
             let before: Vec<Value> = meta::finalizers(old).into_iter().map(Value::from).collect();
             let (finalizers, path) = (&new_meta["finalizers"], path.child("finalizers"));
             let mut unknown = validation::validate_finalizer_domains(finalizers, &path);
@@ -68,7 +69,7 @@ impl Call {
         errors.extend(self.changed_for_worse(target, object, old));
         let forgiven = self.check_schema(object, Some(old), &mut errors);
         self.warnings.extend(forgiven);
-        self.refuse(object, errors)
+        self.reject(object, errors)
     }
 
     /// Whether finalizers of this kind must be qualified with a domain, as for most built-in
@@ -89,9 +90,10 @@ impl Call {
         self.custom.is_none() && !generic
     }
 
-    /// What the rules of the kind say against an update, and not against what is stored as it is: an object that was stored
-    /// before there was some rule stays as good as it was, or else its finalizers could not even be taken away. What may not
-    /// change at all is as it was in an update that changes nothing.
+    /// The errors of an update by the rules of the kind, without the errors that the stored object
+    /// has too. Otherwise an object that was stored before a rule existed could not even lose its
+    /// finalizers. An update without changes never violates the rule that a field is immutable, so
+    /// changes of immutable fields are reported.
     fn changed_for_worse(&self, target: Target, object: &Value, old: &Value) -> Vec<field::Error> {
         let rules = |object: &Value, old: &Value| match target {
             Target::Main => self.strategy().validate_update(object, old),
@@ -103,13 +105,13 @@ impl Call {
         };
         let mut errors = rules(object, old);
         if !errors.is_empty() {
-            // Stored zeros that are not kept any more are no change.
+            // Zeros in the stored object that are no longer stored are not a change.
             let mut old = old.clone();
             packed::take(&mut old);
             if self.custom.is_none()
                 && let Some(schema) = self.row.schema(&self.version().name)
             {
-                // Where it cannot be read, the rest stays as it is.
+                // If a field cannot be decoded, the remaining fields are unchanged.
                 let _ = schema.read_typed(&self.row.kind, &mut old);
             }
             errors = rules(object, &old);
@@ -119,7 +121,7 @@ impl Call {
         errors
     }
 
-    fn refuse(&self, object: &Value, mut errors: Vec<field::Error>) -> Result<(), Status> {
+    fn reject(&self, object: &Value, mut errors: Vec<field::Error>) -> Result<(), Status> {
         if errors.is_empty() {
             return Ok(());
         }
@@ -127,7 +129,8 @@ impl Call {
         Err(Status::invalid(&self.group_kind(), meta::name(object), &errors))
     }
 
-    /// The structural schema and the rules of a custom resource. Returns warnings about what is let through.
+    /// Checks the structural schema and the rules of a custom resource. Returns warnings about
+    /// errors that are allowed.
     fn check_schema(&self, object: &Value, old: Option<&Value>, errors: &mut Vec<field::Error>) -> Vec<String> {
         let Some(custom) = &self.custom else { return Vec::new() };
         let version = &self.version().name;
@@ -138,7 +141,7 @@ impl Call {
                 None => schema.validate(object, &root),
             });
             errors.extend(schema.validate_embedded(object, Root::Resource, &root));
-            // On update uniqueness counts only when the old object kept it.
+            // On update, items must be unique only if they were in the old object.
             let duplicates = schema.validate_lists(object, &root);
             if !duplicates.is_empty() && old.is_none_or(|old| schema.validate_lists(old, &root).is_empty()) {
                 errors.extend(duplicates);

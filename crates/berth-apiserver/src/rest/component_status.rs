@@ -19,8 +19,8 @@ use crate::{Body, health};
 /// In the order of a real server.
 const COMPONENTS: [&str; 3] = ["scheduler", "controller-manager", "etcd-0"];
 
-/// GET of one or of all.
-pub(crate) fn answer(call: &Call, verb: &str) -> Result<Response<Body>, Status> {
+/// GET of one ComponentStatus or of all.
+pub(crate) fn response(call: &Call, verb: &str) -> Result<Response<Body>, Status> {
     if verb == "get" {
         let name = COMPONENTS.into_iter().find(|name| *name == call.info.name).ok_or_else(|| call.not_found())?;
         return call.object_response(StatusCode::OK, &status(call, name));

@@ -1,5 +1,6 @@
-//! The `continue` token of paged lists: where the next page starts and at which revision. Base64url JSON
-//! `{"v": "meta.k8s.io/v1", "rv": …, "start": …}` as upstream (conformance suite `continue-token`).
+//! The `continue` token of paged lists: where the next page starts and at which revision. Base64url
+//! JSON `{"v": "meta.k8s.io/v1", "rv": …, "start": …}` as upstream (conformance suite
+//! `continue-token`).
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -7,22 +8,22 @@ use berth_apimachinery::status::Status;
 use serde_json::{Value, json};
 
 const VERSION: &str = "meta.k8s.io/v1";
-/// Member of a token that upstream has not: clients hand tokens back as they are.
+/// Member of a token that upstream does not have. Clients return tokens unchanged.
 const FORGOTTEN: &str = "forgotten";
 
-/// The place a list goes on from.
+/// The position at which a list continues.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Continue {
     /// Full key after which the next page starts.
     pub(crate) after: String,
-    /// Revision of the first page; `None` to go on at the latest state, accepting a gap.
+    /// Revision of the first page; `None` to continue with the latest state, which may leave a gap.
     pub(crate) revision: Option<u64>,
-    /// How often history had been forgotten when the first page was read.
+    /// Number of compactions of the history when the first page was read.
     pub(crate) forgotten: u64,
 }
 
 impl Continue {
-    /// The token for going on after `key`, which begins with `prefix`.
+    /// The token that continues after `key`, which begins with `prefix`.
     pub(crate) fn encode(key: &str, prefix: &str, revision: u64, forgotten: u64) -> String {
         let mut token = json!({"v": VERSION, "rv": revision, "start": start(key, prefix)});
         if forgotten > 0 {
@@ -31,12 +32,12 @@ impl Continue {
         URL_SAFE_NO_PAD.encode(token.to_string())
     }
 
-    /// The token for going on after `key` in whatever state there is then.
+    /// The token that continues after `key` with the state at that time.
     pub(crate) fn encode_at_latest(key: &str, prefix: &str) -> String {
         URL_SAFE_NO_PAD.encode(json!({"v": VERSION, "rv": -1, "start": start(key, prefix)}).to_string())
     }
 
-    /// Reads a token.
+    /// Decodes a token.
     pub(crate) fn decode(token: &str, prefix: &str) -> Result<Continue, Status> {
         let invalid = |why: &str| Status::bad_request(format!("continue key is not valid: {why}"));
         let bytes = URL_SAFE_NO_PAD.decode(token).map_err(|error| invalid(&error.to_string()))?;
@@ -52,7 +53,7 @@ impl Continue {
         if start.is_empty() {
             return Err(invalid("encoded start key empty (version meta.k8s.io/v1)"));
         }
-        // A start that climbs out of the prefix would read other kinds.
+        // A start outside the prefix would read other kinds.
         if start.split('/').any(|part| matches!(part, "." | "..")) || start.contains("//") {
             return Err(invalid(start));
         }

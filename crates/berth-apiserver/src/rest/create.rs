@@ -1,4 +1,4 @@
-//! Creating objects.
+//! Creates objects.
 
 use std::sync::Arc;
 
@@ -16,9 +16,10 @@ use crate::state::unwritten;
 use crate::strategy::SecretTokens;
 use crate::{Body, strategy};
 
-/// Names tried for one `generateName` before giving up, as upstream.
+/// Number of names tried for one `generateName`, as upstream.
 const GENERATE_ATTEMPTS: usize = 8;
-/// Longest part of `generateName` that is kept: a name of 63 with five random characters.
+/// Maximum length of `generateName` that is used; with five random characters, a name has at most
+/// 63.
 const GENERATED_BASE_MAX: usize = 58;
 
 /// POST on a collection.
@@ -30,9 +31,9 @@ pub(crate) async fn create(call: &mut Call) -> Result<Response<Body>, Status> {
     call.stored_response(StatusCode::CREATED, &stored)
 }
 
-/// How the new object's `managedFields` come about.
+/// How the `managedFields` of the new object are set.
 pub(crate) enum Tracking {
-    /// As a write by this manager.
+    /// As for a write by this manager.
     Update(String),
     /// They are set already (server-side apply).
     Done,
@@ -46,10 +47,10 @@ pub(crate) fn keep_owners(object: &mut Value, list: Option<Value>) {
     }
 }
 
-/// Takes a decoded and defaulted object through admission and validation into the store. Returns it as stored, in the
-/// request's version.
+/// Runs admission and validation for a decoded and defaulted object, and stores it. Returns the
+/// stored object in the request's version.
 pub(crate) async fn store_new(call: &mut Call, object: Value, tracking: Tracking) -> Result<Stored, Status> {
-    // Only a generated name is worth another attempt, and a copy of the object.
+    // Only a generated name needs a retry, and a copy of the object for it.
     let is_generated = meta::name(&object).is_empty();
     for _ in 1..if is_generated { GENERATE_ATTEMPTS } else { 1 } {
         match try_store_new(call, object.clone(), &tracking).await {
@@ -66,7 +67,7 @@ pub(crate) async fn store_new(call: &mut Call, object: Value, tracking: Tracking
 }
 
 enum TryError {
-    /// A generated name was taken already.
+    /// The generated name is taken.
     NameTaken(String),
     Status(Status),
 }
@@ -95,14 +96,16 @@ async fn try_store_new(call: &mut Call, mut object: Value, tracking: &Tracking) 
     }
     let name = meta::name(&object).to_owned();
 
-    // A duplicate is found before admission, so that plugins do not count it; the store decides in the end.
+    // A duplicate is found before admission, so that plugins do not count it. The store has the
+    // final check.
     if !name.is_empty()
         && let Some(existing) = call.server.store().get(&call.key_of(&name))
     {
         return Err(taken(call, generated, name, &existing.value()));
     }
 
-    // Its creator owns what was sent, with its defaults; not what admission and the kind's preparations add, as upstream.
+    // The client owns the fields that it sent and their defaults, but not what admission and the
+    // kind's preparation add, as upstream.
     meta::dedup_owner_references(&mut object);
     call.strategy().default(&mut object);
     let managed = call.track(&mut object, None, tracking);
@@ -114,7 +117,8 @@ async fn try_store_new(call: &mut Call, mut object: Value, tracking: &Tracking) 
     call.warnings.extend(warnings);
     let mut object = object.ok_or_else(|| Status::internal("an admission plugin removed the object"))?;
     keep_owners(&mut object, managed);
-    // Admission may have changed all of it. It goes where the request goes, by the name it has now.
+    // Admission may have changed all metadata. The object must have the namespace of the request;
+    // its name is the one that it has now.
     validation::match_namespace(&mut object, call.namespace()).map_err(Status::bad_request)?;
     let generated = generated && meta::name(&object) == name;
     let name = meta::name(&object).to_owned();
@@ -152,9 +156,9 @@ async fn try_store_new(call: &mut Call, mut object: Value, tracking: &Tracking) 
     stored
 }
 
-/// What the last step has to know of a new object.
+/// Data of a new object for its commit.
 struct Making {
-    /// Its name is one of many it could have.
+    /// Whether the name was generated.
     generated: bool,
     /// The storage-version object, if a conversion webhook produced it.
     converted: Option<Value>,
@@ -162,10 +166,10 @@ struct Making {
 
 impl Call {
     /// The storage-version object, if a conversion webhook produces it. The call may take long, so
-    /// it comes before any lock is held.
+    /// it is made before any lock is held.
     pub(crate) fn converted(&self, object: &Value) -> Result<Option<Value>, Status> {
         let view = self.view();
-        if !view.asks_elsewhere() {
+        if !view.calls_webhook() {
             return Ok(None);
         }
         let mut object = object.clone();
@@ -174,7 +178,7 @@ impl Call {
     }
 }
 
-/// Stores an object that nothing speaks against any more.
+/// Stores a validated object.
 async fn commit_new(
     call: &Call,
     mut object: Value,
@@ -219,7 +223,7 @@ fn taken(call: &Call, generated: bool, name: String, existing: &Value) -> TryErr
     TryError::Status(status)
 }
 
-/// System fields and the kind's own preparations.
+/// Sets the system fields, and prepares the object by the rules of its kind.
 fn prepare(call: &Call, object: &mut Value) {
     let server = &call.server;
     meta::dedup_owner_references(object);
@@ -245,7 +249,7 @@ fn prepare(call: &Call, object: &mut Value) {
     own.default(object);
 }
 
-/// What the store's refusal means to a client.
+/// The status for an error of the store.
 pub(crate) fn commit_status(call: &Call, error: CommitError) -> Status {
     match error {
         CommitError::NotFound { .. } => call.not_found(),

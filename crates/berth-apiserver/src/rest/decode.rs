@@ -1,7 +1,9 @@
-//! From a request's body to an object of the expected kind: JSON or YAML, unknown and duplicate fields, nulls, defaults.
+//! Decodes a request body to an object of the expected kind: JSON or YAML, unknown and duplicate
+//! fields, nulls, defaults.
 //!
-//! The order for custom resources follows upstream: metadata, prune, drop nulls, default. Built-in objects are pruned by
-//! the published schema (as decoding into their Go types would) and defaulted by their strategy.
+//! The order for custom resources follows upstream: metadata, prune, drop nulls, default. Built-in
+//! objects are pruned by the published schema (as decoding into their Go types would) and defaulted
+//! by their strategy.
 
 use std::collections::HashMap;
 
@@ -17,29 +19,31 @@ use super::negotiate;
 use super::options::FieldValidation;
 use crate::registry::builtin_schema;
 
-/// An object as decoded, with what was wrong but may pass.
+/// A decoded object, with the errors that field validation may ignore.
 pub(crate) struct Decoded {
     pub(crate) object: Value,
     pub(crate) complaints: Complaints,
 }
 
-/// What strict field validation refuses, and a lenient one warns of.
+/// Unknown and duplicate fields: strict field validation rejects them, lenient validation warns
+/// about them.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Complaints {
-    /// Keys a YAML document has twice, by line.
+    /// Duplicate keys of a YAML document, by line.
     lines: Vec<String>,
     /// `duplicate field "…"`, `unknown field "…"`.
     fields: Vec<String>,
 }
 
 impl Complaints {
-    /// About what a document has twice; `what` says of which document it is where that is not the object.
+    /// Duplicate keys of a document; `what` is a prefix that names the document if it is not the
+    /// object.
     pub(crate) fn of_repeated(duplicates: Vec<String>, lines: Vec<String>, what: &str) -> Complaints {
         let fields = duplicates.into_iter().map(|field| format!("{what}{}", duplicate_field(&field))).collect();
         Complaints { lines, fields }
     }
 
-    /// About unknown fields.
+    /// Unknown fields.
     pub(crate) fn of_unknown(unknown: Vec<String>, what: &str) -> Complaints {
         let fields = unknown.into_iter().map(|field| format!("{what}{}", unknown_field(&field))).collect();
         Complaints { lines: Vec::new(), fields }
@@ -50,8 +54,8 @@ impl Complaints {
         self.fields.extend(others.fields);
     }
 
-    /// Sorts what was found in a JSON body by the order of its fields, as Go's decoder of typed
-    /// objects reports it.
+    /// Sorts the fields of a JSON body in the order of the body, as Go's decoder of typed objects
+    /// reports them.
     fn sort_as_in(&mut self, body: &[u8]) {
         if self.fields.len() < 2 {
             return;
@@ -74,7 +78,7 @@ impl Complaints {
         self.lines.is_empty() && self.fields.is_empty()
     }
 
-    /// All of them as one error: those about YAML are what its decoder says at once.
+    /// All of them as one message: first the message of the YAML decoder, which has all its lines.
     fn text(&self) -> String {
         let of_yaml = yaml_errors(&self.lines);
         let all: Vec<&str> = of_yaml.as_deref().into_iter().chain(self.fields.iter().map(String::as_str)).collect();
@@ -95,13 +99,14 @@ fn yaml_errors(lines: &[String]) -> Option<String> {
 }
 
 impl Call {
-    /// The body as an object of this request's kind (or of its subresource's), with its fields as they were sent.
+    /// The body as an object of the kind of this request (or of its subresource), with its fields
+    /// unchanged.
     pub(crate) fn decode_body(&self) -> Result<Decoded, Status> {
         let expected = self.body_kind();
         self.decode_body_as(&expected.api_version(), &expected.kind)
     }
 
-    /// What a body is expected to be: of the subresource's kind, or of the row's.
+    /// The expected kind of a body: that of the subresource, or of the row.
     fn body_kind(&self) -> GroupVersionKind {
         match self.version().subresource(&self.info.subresource) {
             Some(subresource) => GroupVersionKind::new(&subresource.group, &subresource.version, &subresource.kind),
@@ -109,14 +114,15 @@ impl Call {
         }
     }
 
-    /// The body as an object of a built-in kind that is not stored, such as a scale: read as its type.
+    /// The body as an object of a built-in kind that is not stored, such as a scale, decoded as its
+    /// type.
     pub(crate) fn typed_body(&mut self) -> Result<Value, Status> {
         let decoded = self.decode_body()?;
         self.read_as_body(decoded, false)
     }
 
-    /// Reads an object of the kind [bodies](Call::typed_body) are of as its type, complaining about unknown fields as
-    /// `fieldValidation` asks. `patched` tells how errors are phrased.
+    /// Decodes an object as the type of [bodies](Call::typed_body), and reports unknown fields as
+    /// `fieldValidation` requests. `patched` selects the form of error messages.
     pub(crate) fn read_as_body(&mut self, decoded: Decoded, patched: bool) -> Result<Value, Status> {
         let Decoded { mut object, mut complaints } = decoded;
         let expected = self.body_kind();
@@ -152,7 +158,7 @@ impl Call {
         Ok(Decoded { object, complaints: Complaints::of_repeated(duplicates, lines, "") })
     }
 
-    /// apiVersion and kind must be those of the path; absent ones are filled in.
+    /// Checks that apiVersion and kind are those of the path; adds them if they are absent.
     pub(crate) fn check_kind(&self, object: &mut Value, api_version: &str, kind: &str) -> Result<(), Status> {
         let Some(map) = object.as_object_mut() else {
             return Err(Status::bad_request(format!("an object of kind {kind} is expected")));
@@ -186,15 +192,16 @@ impl Call {
         Ok(())
     }
 
-    /// Brings a decoded object into the shape of its schema: coerces metadata, removes what the schema does not know
-    /// (complaining as `fieldValidation` asks), drops nulls, fills defaults in. `patched` tells how errors are phrased.
+    /// Adapts a decoded object to its schema: coerces metadata, removes unknown fields (reporting
+    /// them as `fieldValidation` requests), removes nulls and adds defaults. `patched` selects the
+    /// form of error messages.
     pub(crate) fn complete(&mut self, decoded: Decoded, patched: bool) -> Result<Value, Status> {
         let mut object = self.complete_shape(decoded, patched)?;
         self.strategy().default(&mut object);
         Ok(object)
     }
 
-    /// [`Call::complete`] without the defaults that are code.
+    /// [`Call::complete`] without the defaults of the kind's strategy.
     fn complete_shape(&mut self, decoded: Decoded, patched: bool) -> Result<Value, Status> {
         let Decoded { mut object, mut complaints } = decoded;
         packed::disarm(&mut object);
@@ -212,7 +219,7 @@ impl Call {
                 let options = CoerceOptions { is_resource_root: true, drop_invalid_fields: false };
                 let unknown = coerce_metadata(Some(&schema), &mut object, options)
                     .map_err(|error| self.undecodable(&error.to_string()))?;
-                // Those of the object's own metadata come first, those of what is embedded in it last.
+                // Fields of the object's own metadata come first, those of embedded objects last.
                 let (own, embedded) = unknown.into_iter().partition(|field| field.starts_with("metadata."));
                 complaints.extend(Complaints::of_unknown(own, ""));
                 complaints.extend(Complaints::of_unknown(schema.prune(&mut object, Root::Resource), ""));
@@ -226,7 +233,7 @@ impl Call {
         Ok(object)
     }
 
-    /// [`Call::complete`] for what a patch made of `old`: parts the patch left alone have their shape already.
+    /// [`Call::complete`] for the result of patching `old`: unchanged parts are not checked again.
     pub(crate) fn complete_changed(&mut self, mut object: Value, old: &Value) -> Result<Value, Status> {
         let kept = take_unchanged(&mut object, old);
         let map = meta::map_mut(&mut object);
@@ -256,7 +263,8 @@ impl Call {
         }
     }
 
-    /// Keys that a configuration to apply has twice. Whatever its form, it is read as YAML.
+    /// Reports the duplicate keys of an applied configuration. It is decoded as YAML, also if it is
+    /// JSON.
     pub(crate) fn complain_of_applied(&mut self, lines: Vec<String>) -> Result<(), Status> {
         let Some(text) = yaml_errors(&lines) else { return Ok(()) };
         match self.options.field_validation {
@@ -270,7 +278,7 @@ impl Call {
         Ok(())
     }
 
-    /// Warns once, also where a patch is tried again because the object has changed.
+    /// Adds each warning once, also if a patch is retried after a conflict.
     fn warn(&mut self, complaints: Complaints) {
         for complaint in complaints.lines.into_iter().chain(complaints.fields) {
             if !self.warnings.contains(&complaint) {
@@ -279,12 +287,13 @@ impl Call {
         }
     }
 
-    /// What a built-in object that does not fit its types is answered with.
+    /// The response to a built-in object that does not match its type.
     fn unreadable(&self, why: &str, patched: bool) -> Status {
         if !patched {
             return self.undecodable(why);
         }
-        // The body could be read; it is the patch that does not fit. Upstream names neither kind nor object then.
+        // The body could be decoded, but the patch does not fit. Upstream then names neither kind
+        // nor object.
         let error = field::Error::invalid_without_value(&field::Path::new("patch"), why);
         Status::invalid(&meta::GroupKind::new("", ""), "", &[error])
     }
@@ -295,8 +304,8 @@ impl Call {
     }
 }
 
-/// Takes the parts of `object` that `old` has as they are: they have their shape, be it one that would be refused today. Metadata
-/// stays.
+/// Removes and returns the fields of `object` that equal those of `old`. They are valid already,
+/// even if they would be rejected today. Metadata is not removed.
 pub(crate) fn take_unchanged(object: &mut Value, old: &Value) -> Vec<(String, Value)> {
     let same = |(field, value): &(&String, &Value)| *field != "metadata" && old.get(*field) == Some(*value);
     let map = meta::map_mut(object);
@@ -304,7 +313,8 @@ pub(crate) fn take_unchanged(object: &mut Value, old: &Value) -> Vec<(String, Va
     unchanged.into_iter().filter_map(|field| map.remove_entry(&field)).collect()
 }
 
-/// Nulls, empty maps and lists in metadata are the same as nothing; clients send `creationTimestamp: null` all the time.
+/// Nulls and empty maps and lists in metadata are equivalent to absent fields. Clients often send
+/// `creationTimestamp: null`.
 pub(crate) fn drop_empty_metadata(object: &mut Value) {
     meta::metadata_mut(object).retain(|_, value| match value {
         Value::Null => false,

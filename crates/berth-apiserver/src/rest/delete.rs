@@ -1,4 +1,5 @@
-//! Deleting: at once, or in steps (finalizers, grace period, dependents first), one object or a selection.
+//! Deletes one object or a selection: at once, or in steps (finalizers, grace period, dependents
+//! first).
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -24,11 +25,12 @@ use crate::{Body, strategy};
 const FOREGROUND: &str = "foregroundDeletion";
 const ORPHAN: &str = "orphan";
 const ATTEMPTS: usize = 16;
-/// Objects of a collection that are deleted at once. They share commits, so that a collection does not cost a sync of the disk for
-/// each object; more of them would leave watches behind, by which other users' objects are noticed too.
+/// Number of objects of a collection that are deleted concurrently. They share commits, so that a
+/// collection does not cost a sync of the disk for each object. With more of them, watches fall
+/// behind, which delays the events of other users' objects.
 const COLLECTION_AT_ONCE: usize = 4;
 
-/// How to delete: the body and query of a DELETE.
+/// Options of a deletion: the body and query of a DELETE.
 #[derive(Clone, Debug, Default)]
 pub(super) struct DeleteOptions {
     grace_period_seconds: Option<i64>,
@@ -41,12 +43,13 @@ pub(super) struct DeleteOptions {
 }
 
 impl DeleteOptions {
-    /// These options for a deletion that admission does not review again.
+    /// These options, for a deletion that admission does not review again.
     pub(super) fn admitted(self) -> DeleteOptions {
         DeleteOptions { is_admitted: true, ..self }
     }
 
-    /// The same for an object as it was read; `None` if the options say already as what it must be found.
+    /// These options with the resource version of an object that was read as a precondition; `None`
+    /// if they have such a precondition already.
     pub(super) fn of_revision(&self, revision: &str) -> Option<DeleteOptions> {
         let resource_version = Some(revision.to_owned());
         self.resource_version.is_none().then(|| DeleteOptions { resource_version, ..self.clone() })
@@ -69,7 +72,7 @@ impl DeleteOptions {
             .value;
         check_types(&body)?;
         check_options(&body)?;
-        // A body replaces all options of the query, even `dryRun`.
+        // A body replaces all options of the query, including `dryRun`.
         let text = |value: &Value| value.as_str().map(str::to_owned);
         let options = DeleteOptions {
             grace_period_seconds: body["gracePeriodSeconds"].as_i64(),
@@ -79,7 +82,7 @@ impl DeleteOptions {
             resource_version: text(&body["preconditions"]["resourceVersion"]),
             is_admitted: false,
         };
-        // Webhooks are shown the same.
+        // Webhooks get the same options.
         call.options.grace_period_seconds = options.grace_period_seconds;
         call.options.propagation_policy = options.propagation.clone();
         call.options.orphan_dependents = options.orphan;
@@ -88,7 +91,7 @@ impl DeleteOptions {
         Ok(options)
     }
 
-    /// Conflict if the object is not the one, or not the state of it, that is to go.
+    /// Returns a conflict if the object, or its resource version, is not the expected one.
     pub(super) fn check_preconditions(&self, call: &Call, object: &Value) -> Result<(), Status> {
         let conflict = |what: &str, wanted: &str, found: &str| {
             let why = format!("Precondition failed: {what} in precondition: {wanted}, {what} in object meta: {found}");
@@ -104,7 +107,7 @@ impl DeleteOptions {
     }
 }
 
-/// What of a body has another type than it should cannot be read at all.
+/// Rejects a body with a field of another type.
 fn check_types(body: &Value) -> Result<(), Status> {
     type Is = fn(&Value) -> bool;
     let fields: [(&str, Is, &str); 10] = [
@@ -119,7 +122,7 @@ fn check_types(body: &Value) -> Result<(), Status> {
         ("/preconditions/uid", Value::is_string, "a string"),
         ("/preconditions/resourceVersion", Value::is_string, "a string"),
     ];
-    // Any group may have options of its own; none has them under another name.
+    // The options may have any group, but no other kind.
     let kind = body["kind"].as_str().unwrap_or_default();
     if !matches!(kind, "" | "DeleteOptions") {
         return Err(Status::bad_request(format!(
@@ -148,7 +151,7 @@ pub(crate) async fn delete(call: &mut Call) -> Result<Response<Body>, Status> {
     delete_with(call, &options).await
 }
 
-/// The same with options that have been read.
+/// As [`delete`], with options that have been decoded.
 pub(super) async fn delete_with(call: &mut Call, options: &DeleteOptions) -> Result<Response<Body>, Status> {
     let name = call.info.name.clone();
     let (outcome, warnings) = delete_one(call, &name, options).await?;
@@ -158,7 +161,7 @@ pub(super) async fn delete_with(call: &mut Call, options: &DeleteOptions) -> Res
 
 fn respond(call: &Call, name: &str, outcome: Outcome) -> Result<Response<Body>, Status> {
     match outcome {
-        // Objects that stay for a while are answered as they are now, so that clients see the deletionTimestamp.
+        // An object that still exists is returned, so that clients see its deletionTimestamp.
         Outcome::Going(object) => call.object_response(StatusCode::OK, &object),
         Outcome::Gone(object) if strategy::returns_deleted_object(&call.row) => {
             call.object_response(StatusCode::OK, &object)
@@ -171,13 +174,13 @@ fn respond(call: &Call, name: &str, outcome: Outcome) -> Result<Response<Body>, 
 }
 
 enum Outcome {
-    /// Marked for deletion; something still has to happen.
+    /// Marked for deletion, but not removed yet.
     Going(Arc<Value>),
-    /// Removed; this was the last state.
+    /// Removed; its last state.
     Gone(Arc<Value>),
 }
 
-/// Deletes an object; how far that has come, and what admission warns of.
+/// Deletes an object. Returns the outcome and the warnings of admission.
 async fn delete_one(call: &Call, name: &str, options: &DeleteOptions) -> Result<(Outcome, Vec<String>), Status> {
     for _ in 0..ATTEMPTS {
         let key = call.key_of(name);
@@ -214,7 +217,7 @@ async fn try_delete(
     let already = meta::deletion_timestamp(&object).is_some();
     let metadata = meta::metadata_mut(&mut object);
     if already {
-        // Asking again can only shorten the grace period.
+        // A second deletion can only shorten the grace period.
         let current = metadata.get("deletionGracePeriodSeconds").and_then(Value::as_i64).unwrap_or(0);
         if grace < current {
             let deadline = call.server.now().saturating_add(jiff::SignedDuration::from_secs(grace));
@@ -274,7 +277,7 @@ fn set_dependents_finalizers(object: &mut Value, options: &DeleteOptions, orphan
         (Some("Orphan"), _) => (Some(false), Some(true)),
         (Some(_), _) => (Some(false), Some(false)),
         (None, Some(orphan)) => (Some(false), Some(orphan)),
-        // No option given: existing finalizers stay, and override the kind's default.
+        // Without an option, existing finalizers stay and override the kind's default.
         (None, None) => {
             let is_said = meta::finalizers(object).iter().any(|finalizer| [FOREGROUND, ORPHAN].contains(finalizer));
             (None, (orphans && !is_said).then_some(true))
@@ -304,14 +307,15 @@ fn rfc3339(time: jiff::Timestamp) -> Value {
     Value::String(time.strftime("%Y-%m-%dT%H:%M:%SZ").to_string())
 }
 
-/// DELETE of everything a selector matches, begun in the order of the list. Answers with the objects as they were.
+/// DELETE of all objects that a selector matches, started in the order of the list. Returns the
+/// objects in their state before.
 pub(crate) async fn delete_collection(call: &mut Call) -> Result<Response<Body>, Status> {
     let options = DeleteOptions::read(call)?;
     let prefix = call.prefix();
     let selection = Selection::new(call)?;
     let page = read(call, &prefix, &selection)?;
     let names = page.records.iter().filter_map(|record| record.key.rsplit('/').next().map(str::to_owned)).collect();
-    // Before anything is gone: what cannot be answered stays.
+    // Before any deletion, so that a request that cannot be responded to deletes nothing.
     let metadata = page.metadata(&prefix, &selection);
     let answer = list::respond(call, page.records, metadata)?;
     let (warnings, failure) = delete_each(call, names, &options).await;
@@ -322,9 +326,11 @@ pub(crate) async fn delete_collection(call: &mut Call) -> Result<Response<Body>,
     }
 }
 
-/// Deletes the objects with these names, until one cannot be; what admission warns of, and why the rest was left.
+/// Deletes the objects with these names, until a deletion fails. Returns the warnings of admission
+/// and the error.
 async fn delete_each(call: &Call, names: Vec<String>, options: &DeleteOptions) -> (Vec<String>, Option<Status>) {
-    // One that is under way when another fails, or when the client hangs up, is completed: it may have been stored already.
+    // A deletion that is under way when another one fails, or when the client disconnects, is
+    // completed: it may have been stored already.
     let failed = AtomicBool::new(false);
     let goes_on = |_: &String| {
         let goes_on = !call.client.is_known() && !failed.load(Ordering::Relaxed);

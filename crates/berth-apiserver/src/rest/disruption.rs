@@ -1,6 +1,7 @@
 //! Disruption budgets: limits evictions until the disruption controller has recounted the pods.
 //!
-//! Behaviour after Kubernetes' documentation of the eviction API and of PodDisruptionBudgetStatus, and its tests of evictions.
+//! Behaviour after Kubernetes' documentation of the eviction API and of PodDisruptionBudgetStatus,
+//! and its tests of evictions.
 
 use std::sync::Arc;
 
@@ -17,31 +18,33 @@ use berth_kinds::crd::conditions::{self, Condition};
 
 const GROUP: &str = "policy";
 const PLURAL: &str = "poddisruptionbudgets";
-/// Maximum number of evictions in a budget's status that its controller has not seen; more suggest
-/// that no controller runs.
+/// Maximum number of evictions in a budget's status that its controller has not processed. A larger
+/// number suggests that no controller runs.
 const DISRUPTED_MAX: usize = 2000;
-/// How often a budget is tried again that others write at the same time.
+/// Attempts to update a budget that other clients write at the same time.
 const ATTEMPTS: usize = 16;
-/// Seconds after which a budget that is being processed is worth another try.
+/// `Retry-After` in seconds for a budget that is being processed.
 const PROCESSED_AFTER: u32 = 10;
-/// The condition that says whether pods may be evicted.
+/// The condition that reports whether pods may be evicted.
 const ALLOWED: &str = "DisruptionAllowed";
 
-/// What an eviction that is allowed rests on.
+/// The reason why an eviction is allowed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Allowed {
-    /// A budget with one eviction less, or that there is no budget.
+    /// The budget was charged, or the pod has no budget.
     Counted,
-    /// That the budget does not count the pod as it is: in another state it may forbid it.
+    /// The budget does not count the pod in its current state. In another state, it may forbid the
+    /// eviction.
     Uncounted,
 }
 
-/// Whether a pod may be evicted; if so its budget has one eviction less, unless the pod does not count or nothing is to be done.
+/// Rejects the eviction, or charges the pod's budget. A pod that the budget does not count is not
+/// charged, nor is a dry run.
 pub(super) async fn allow(call: &Call, pod: &Value) -> Result<Allowed, Status> {
     let Some(name) = budget_of(call, pod)? else { return Ok(Allowed::Counted) };
     let key = objects::key(GROUP, PLURAL, meta::namespace(pod), &name);
     for _ in 0..ATTEMPTS {
-        // The budget was deleted meanwhile: no limit applies.
+        // The budget was deleted since: no limit applies.
         let Some(record) = call.server.store().get(&key) else { return Ok(Allowed::Counted) };
         let Some(charged) = charged(call, &record, pod)? else { return Ok(Allowed::Uncounted) };
         if call.options.dry_run {
@@ -57,7 +60,7 @@ pub(super) async fn allow(call: &Call, pod: &Value) -> Result<Allowed, Status> {
     Err(Status::timeout(format!("couldn't update PodDisruptionBudget {name:?} due to conflicts"), PROCESSED_AFTER))
 }
 
-/// The name of the budget a pod is of. More than one cannot be counted down together.
+/// The name of the pod's budget. Several budgets cannot be charged together.
 fn budget_of(call: &Call, pod: &Value) -> Result<Option<String>, Status> {
     let Some(labels) = meta::labels(pod).filter(|labels| !labels.is_empty()) else { return Ok(None) };
     let budgets = call.server.inner.objects.list(GROUP, PLURAL, Some(meta::namespace(pod)));
@@ -75,12 +78,12 @@ fn budget_of(call: &Call, pod: &Value) -> Result<Option<String>, Status> {
     }
 }
 
-/// The budget with one eviction less; `None` where the eviction does not count.
+/// The budget after one more eviction; `None` if the eviction is not charged.
 fn charged(call: &Call, record: &Record, pod: &Value) -> Result<Option<Value>, Status> {
     let mut budget = record.value().as_ref().clone();
     let (name, status) = (meta::name(&budget), &budget["status"]);
     let number = |field: &str| status[field].as_i64().unwrap_or(0);
-    // A pod that is not ready is not among those the budget counts.
+    // The budget does not count pods that are not ready.
     if !is_ready(pod) {
         let always = budget["spec"]["unhealthyPodEvictionPolicy"] == "AlwaysAllow";
         let is_kept = number("desiredHealthy") > 0 && number("currentHealthy") >= number("desiredHealthy");
@@ -88,7 +91,7 @@ fn charged(call: &Call, record: &Record, pod: &Value) -> Result<Option<Value>, S
             return Ok(None);
         }
     }
-    let refused = |why: String, retry_after: u32| {
+    let rejected = |why: String, retry_after: u32| {
         let text = "Cannot evict pod as it would violate the pod's disruption budget.";
         let cause = Cause { reason: "DisruptionBudget".to_owned(), message: why, field: String::new() };
         Status::too_many_requests(text, retry_after).with_causes([cause])
@@ -96,7 +99,7 @@ fn charged(call: &Call, record: &Record, pod: &Value) -> Result<Option<Value>, S
     let forbidden = |why: &str| Status::forbidden(&GroupResource::new(GROUP, "poddisruptionbudget"), name, why);
     if number("observedGeneration") < meta::generation(&budget) {
         let why = format!("The disruption budget {name} is still being processed by the server.");
-        return Err(refused(why, PROCESSED_AFTER));
+        return Err(rejected(why, PROCESSED_AFTER));
     }
     let allowed = number("disruptionsAllowed");
     if allowed < 0 {
@@ -118,12 +121,12 @@ fn charged(call: &Call, record: &Record, pod: &Value) -> Result<Option<Value>, S
                 number("currentHealthy")
             ),
         };
-        return Err(refused(why, 0));
+        return Err(rejected(why, 0));
     }
     let now = call.server.timestamp();
     let status = meta::map_mut(meta::map_mut(&mut budget).entry("status").or_insert_with(|| json!({})));
     status.insert("disruptionsAllowed".to_owned(), (allowed - 1).into());
-    // Until its controller has seen the pod go it does not count on it.
+    // Until the controller has processed the eviction, it does not count the pod as healthy.
     let disrupted = meta::map_mut(status.entry("disruptedPods").or_insert_with(|| json!({})));
     disrupted.insert(meta::name(pod).to_owned(), now.clone());
     if allowed == 1 {

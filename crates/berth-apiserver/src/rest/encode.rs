@@ -1,4 +1,4 @@
-//! Encodes objects for responses: as they are stored, as Tables, as metadata only.
+//! Encodes objects for responses: as stored, as Tables, or only their metadata.
 
 use std::sync::Arc;
 
@@ -15,8 +15,8 @@ use super::response::{json_response, response, to_bytes, to_encoding};
 use super::view::View;
 use crate::{Body, printers};
 
-/// A stored object's text, in two parts; without `managedFields` for clients that opted out
-/// (`lean`).
+/// The JSON text of a stored object, in two parts; without `managedFields` for clients that opted
+/// out (`lean`).
 pub(crate) fn text_of(record: &Record, lean: bool) -> [Bytes; 2] {
     if lean { record.without_managed_fields() } else { [record.bytes(), Bytes::new()] }
 }
@@ -89,7 +89,8 @@ impl Call {
         Ok(json_response(code, text))
     }
 
-    /// One object in the negotiated form; `with_columns` is false for all but the first Table of a watch.
+    /// One object in the negotiated form; `with_columns` is false for all but the first Table of a
+    /// watch.
     pub(crate) fn shape_one(&self, object: &Value, with_columns: bool) -> Value {
         match &self.negotiated.form {
             Form::Object => packed::expanded(object).into_owned(),
@@ -129,8 +130,8 @@ impl Call {
     }
 }
 
-/// Writes a stored object's metadata as a PartialObjectMetadata. The text is cut out and not
-/// parsed, because clients that watch metadata mostly watch all objects.
+/// Writes a stored object's metadata as a PartialObjectMetadata. The metadata is copied from the
+/// JSON text without parsing it, because clients that watch metadata mostly watch all objects.
 pub(crate) fn put_partial(out: &mut BytesMut, record: &Record, version: &str, lean: bool) {
     let text = bytes_of(record, lean);
     let Some((metadata, _)) = managed_text::metadata(&text) else {
@@ -151,7 +152,7 @@ pub(crate) fn partial(object: &Value, version: &str) -> Value {
     partial
 }
 
-/// As [`partial`], with `managedFields` left as they are.
+/// As [`partial`], with `managedFields` unchanged.
 pub(crate) fn partial_packed(object: &Value, version: &str) -> Value {
     json!({
         "kind": "PartialObjectMetadata",
@@ -161,7 +162,7 @@ pub(crate) fn partial_packed(object: &Value, version: &str) -> Value {
 }
 
 /// The metadata of a stored object as a PartialObjectMetadata with packed `managedFields`. Parses
-/// no other part of the text.
+/// no other part of the JSON text.
 pub(crate) fn partial_of_record(record: &Record, version: &str) -> Value {
     let text = record.bytes();
     let parsed = managed_text::metadata(&text)

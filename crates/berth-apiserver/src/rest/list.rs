@@ -1,4 +1,4 @@
-//! Reading: one object, or many at one revision, in pages or as a stream.
+//! Reads one object, or many at one revision, in pages or as a stream.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -24,21 +24,22 @@ use super::view::View;
 use crate::protobuf::{EncodeError, LeftOut, ListEncoder};
 use crate::{Body, fields, printers};
 
-/// Lists longer than this are sent as they are written, so that no answer is held in memory as a whole.
+/// Lists longer than this are streamed, so that no whole response is held in memory.
 const STREAM_FROM: usize = 500;
-/// Objects that a selector evaluates together: a conversion webhook is called once for them.
+/// Number of objects that a selector evaluates together; a conversion webhook is called once for
+/// them.
 const SHOWN_AT_ONCE: usize = 100;
 /// Error for a continue token whose revision is compacted.
 const INCONSISTENT: &str = "The provided continue parameter is too old to display a consistent list result. You can start \
     a new list without the continue parameter, or use the continue token in this response to retrieve the remainder of the \
     results. Continuing with the provided token results in an inconsistent list - objects that were created, modified, or \
     deleted between the time the first chunk was returned and now may show up in the list.";
-/// Size of the chunks of such a list.
+/// Size of the chunks of a streamed list.
 const CHUNK_BYTES: usize = 64 * 1024;
-/// How much of a list in protobuf is held in memory.
+/// Number of bytes of a protobuf list that are held in memory.
 const KEPT_BYTES: usize = 2 * 1024 * 1024;
 
-/// One object.
+/// GET of one object.
 pub(crate) fn get(call: &Call) -> Result<Response<Body>, Status> {
     let record = call.stored()?;
     if let Some(version) = call.options.resource_version.filter(|version| *version > call.server.store().revision()) {
@@ -76,7 +77,7 @@ pub(crate) fn check_options(call: &Call) -> Result<(), Status> {
     Err(Status::invalid(&GroupKind::new("meta.k8s.io", "ListOptions"), "", &errors))
 }
 
-/// Many objects.
+/// GET of a collection.
 pub(crate) fn list(call: &Call) -> Result<Response<Body>, Status> {
     let prefix = call.prefix();
     let selection = Selection::new(call)?;
@@ -88,19 +89,19 @@ pub(crate) fn list(call: &Call) -> Result<Response<Body>, Status> {
 /// Stored objects as a list in the negotiated form; a long list is encoded while it is sent.
 pub(super) fn respond(call: &Call, records: Vec<Arc<Record>>, metadata: Value) -> Result<Response<Body>, Status> {
     let view = call.view();
-    // Webhook-converted lists are converted as a whole, before the response begins.
-    let whole = view.asks_elsewhere();
+    // Lists that a webhook converts are converted as a whole, before the response begins.
+    let whole = view.calls_webhook();
     let plain = call.negotiated.encoding == Encoding::Json && call.options.pretty != Some(true);
     let protobuf = call.negotiated.encoding == Encoding::Protobuf;
     match &call.negotiated.form {
         Form::Object | Form::Metadata(_) if plain && !whole => Ok(stream(call, &view, records, &metadata)),
         Form::Object | Form::Metadata(_) if protobuf && !whole => stream_protobuf(call, view, records, &metadata),
-        _ => answer(call, view.show_all(&records)?, metadata),
+        _ => encode_whole(call, view.show_all(&records)?, metadata),
     }
 }
 
 /// Objects as a list in the negotiated form, encoded as a whole.
-fn answer(call: &Call, mut objects: Vec<Arc<Value>>, metadata: Value) -> Result<Response<Body>, Status> {
+fn encode_whole(call: &Call, mut objects: Vec<Arc<Value>>, metadata: Value) -> Result<Response<Body>, Status> {
     let list = match &call.negotiated.form {
         Form::Object => {
             let items: Vec<Value> = objects.iter().map(|item| packed::expanded(item).into_owned()).collect();
@@ -123,19 +124,19 @@ fn answer(call: &Call, mut objects: Vec<Arc<Value>>, metadata: Value) -> Result<
     call.value_response(StatusCode::OK, &list)
 }
 
-/// What a list found.
+/// The result of a list.
 pub(crate) struct Page {
     pub(crate) records: Vec<Arc<Record>>,
     pub(crate) revision: u64,
-    /// The last key read, if there are more.
+    /// The last key read, if more follow.
     next_after: Option<String>,
     remaining: usize,
-    /// How often history had been forgotten when the list began.
+    /// Number of compactions of the history when the list began.
     forgotten: u64,
 }
 
 impl Page {
-    /// What a list says of itself.
+    /// The metadata of the list.
     pub(crate) fn metadata(&self, prefix: &str, selection: &Selection) -> Value {
         let mut metadata = json!({"resourceVersion": self.revision.to_string()});
         if let Some(last) = &self.next_after {
@@ -149,7 +150,7 @@ impl Page {
     }
 }
 
-/// Reads the objects a list or the start of a watch is about.
+/// Reads the objects of a list, or the initial objects of a watch.
 pub(crate) fn read(call: &Call, prefix: &str, selection: &Selection) -> Result<Page, Status> {
     let options = &call.options;
     let store = call.server.store();
@@ -169,7 +170,7 @@ pub(crate) fn read(call: &Call, prefix: &str, selection: &Selection) -> Result<P
         let exact = match options.resource_version_match {
             Some(VersionMatch::Exact) => true,
             Some(VersionMatch::NotOlderThan) => false,
-            // The legacy meaning: a page at a revision is that revision.
+            // Without `resourceVersionMatch`, a page at a revision is at exactly that revision.
             None => options.limit > 0,
         };
         (None, options.resource_version.filter(|version| exact && *version > 0))
@@ -179,8 +180,8 @@ pub(crate) fn read(call: &Call, prefix: &str, selection: &Selection) -> Result<P
         }
         let place = Continue::decode(&options.continue_token, prefix)?;
         if let Some(requested) = place.revision {
-            // Forgotten twice since, also where nothing was written and the revision is still the last one: a page is good for one
-            // to two intervals, not for as long as the cluster is idle.
+            // Rejected after two compactions, even if nothing was written since: a continue token
+            // is valid for one to two intervals, even in an idle cluster.
             if now.saturating_sub(place.forgotten) >= 2 {
                 let error = ReadError::Compacted { requested, oldest: current };
                 return Err(read_status(error, Some(&place.after), prefix));
@@ -189,7 +190,7 @@ pub(crate) fn read(call: &Call, prefix: &str, selection: &Selection) -> Result<P
         }
         (Some(place.after), place.revision)
     };
-    // With a selector the limit counts what matches, so it is applied here.
+    // With selectors, the limit applies to matching objects. It is applied later.
     let limit = if selection.is_everything() { options.limit } else { 0 };
     let query = ListQuery { prefix, start_after: after.as_deref(), limit, at_revision };
     let listing = store.list(&query).map_err(|error| read_status(error, after.as_deref(), prefix))?;
@@ -221,7 +222,7 @@ fn select(call: &Call, selection: &Selection, listing: Listing, forgotten: u64) 
     }
 }
 
-/// `after` is where the list was to go on.
+/// The error of a read. `after` is the key at which the list was to continue.
 fn read_status(error: ReadError, after: Option<&str>, prefix: &str) -> Status {
     match (error, after) {
         (ReadError::Compacted { .. }, None) => Status::expired("The resourceVersion for the provided list is too old."),
@@ -233,7 +234,7 @@ fn read_status(error: ReadError, after: Option<&str>, prefix: &str) -> Status {
     }
 }
 
-/// 504 with the cause reflectors look for.
+/// 504 with the cause that reflectors expect.
 pub(crate) fn too_large_version(requested: u64, current: u64) -> Status {
     Status::timeout(format!("Too large resource version: {requested}, current: {current}"), 1).with_causes([Cause {
         reason: "ResourceVersionTooLarge".to_owned(),
@@ -242,7 +243,8 @@ pub(crate) fn too_large_version(requested: u64, current: u64) -> Status {
     }])
 }
 
-/// Kind and apiVersion of a list in the negotiated form, and the version of that where the items are their metadata only.
+/// Kind and apiVersion of a list in the negotiated form, and, for lists of metadata, the version of
+/// the items.
 fn list_type(call: &Call) -> (&str, String, Option<String>) {
     match &call.negotiated.form {
         Form::Metadata(version) => {
@@ -252,7 +254,8 @@ fn list_type(call: &Call) -> (&str, String, Option<String>) {
     }
 }
 
-/// A JSON list of objects, or of their metadata, written record by record; long ones go out in chunks.
+/// A JSON list of objects, or of their metadata, encoded record by record. Long lists are sent in
+/// chunks.
 fn stream(call: &Call, view: &View, records: Vec<Arc<Record>>, metadata: &Value) -> Response<Body> {
     let (kind, api_version, partial) = list_type(call);
     let (kind, api_version) = (Value::from(kind), Value::from(api_version));
@@ -280,7 +283,8 @@ fn stream(call: &Call, view: &View, records: Vec<Arc<Record>>, metadata: &Value)
 struct ListWriter {
     view: View,
     lean: bool,
-    /// Of each object its metadata only, in this version of the form.
+    /// If set, only the metadata of each object is written, in this version of
+    /// PartialObjectMetadata.
     partial: Option<String>,
     records: std::vec::IntoIter<Arc<Record>>,
     head: Option<String>,
@@ -303,7 +307,8 @@ impl Iterator for ListWriter {
             if !std::mem::take(&mut self.first) {
                 chunk.put_u8(b',');
             }
-            // An object that cannot be converted is shown as it is stored rather than breaking the whole list.
+            // An object that cannot be converted is returned as stored, so that it does not fail
+            // the whole list.
             let converted = || self.view.show(&record).unwrap_or_else(|_| record.value());
             match (&self.partial, self.view.is_stored_form(&record)) {
                 (None, true) => {
@@ -325,8 +330,9 @@ impl Iterator for ListWriter {
     }
 }
 
-/// A list in protobuf. It says how long it is before its first item, so all items are encoded before the answer begins; what
-/// comes after the first [`KEPT_BYTES`] of them is only measured, and encoded again when it is sent: time is given for memory.
+/// A list in protobuf. Its length precedes its first item, so all items are encoded before the
+/// response begins. Items after the first [`KEPT_BYTES`] are only measured, and encoded again when
+/// they are sent, which saves memory.
 fn stream_protobuf(
     call: &Call,
     view: View,
@@ -361,7 +367,7 @@ fn stream_protobuf(
         let mut chunk = Vec::with_capacity(CHUNK_BYTES);
         while chunk.len() < CHUNK_BYTES && !ended {
             match rest.next() {
-                // It was written before, so it is now.
+                // This item was encoded before without an error.
                 Some(record) => drop(items.put(&mut chunk, &record)),
                 None => {
                     chunk.extend_from_slice(&items.encoder.after());
@@ -378,14 +384,15 @@ fn stream_protobuf(
 /// Writes the items of a list in protobuf.
 struct ProtobufItems {
     view: View,
-    /// Of each object its metadata only, in this version of the form.
+    /// If set, only the metadata of each object is written, in this version of
+    /// PartialObjectMetadata.
     partial: Option<String>,
     encoder: ListEncoder,
 }
 
 impl ProtobufItems {
     fn put(&self, out: &mut Vec<u8>, record: &Record) -> Result<LeftOut, EncodeError> {
-        // As in JSON: what cannot be converted is shown as it is stored.
+        // As in JSON: an object that cannot be converted is returned as stored.
         let converted = || self.view.show(record).unwrap_or_else(|_| record.value());
         match &self.partial {
             None => self.encoder.put_item(out, &converted()),
@@ -402,12 +409,12 @@ impl ProtobufItems {
 pub(crate) struct Selection {
     labels: Option<LabelSelector>,
     fields: Option<FieldSelector>,
-    /// Fields other than name and namespace, with their place in the object.
+    /// Fields other than name and namespace, with their paths in the object.
     paths: Vec<(String, Vec<String>)>,
     name: Option<String>,
 }
 
-/// Kinds without fields of their own say which there are.
+/// The error for an unknown field. It lists the known fields if the kind has any.
 fn unknown_field(call: &Call, field: &str) -> String {
     if call.custom.is_none() && call.version().selectable_fields.is_empty() {
         let known = r#"only "metadata.name", "metadata.namespace""#;
@@ -423,7 +430,7 @@ impl Selection {
             fields: call.options.field_selector.clone(),
             ..Selection::default()
         };
-        // `/watch/…/name` and a path that names an object select it.
+        // `/watch/…/name` and a path with the name of an object select that object.
         if call.info.parts.len() > 1 {
             selection.name = Some(call.info.name.clone());
         }
@@ -445,7 +452,7 @@ impl Selection {
         self.labels.is_none() && self.fields.is_none() && self.name.is_none()
     }
 
-    /// A cheap look at the name before anything is parsed.
+    /// Checks the name in the key before anything is parsed.
     pub(crate) fn may_match_key(&self, key: &str) -> bool {
         self.name.as_ref().is_none_or(|name| key.rsplit('/').next() == Some(name))
     }

@@ -1,4 +1,4 @@
-//! `pods/log`: what a container wrote, at once or as it comes.
+//! `pods/log`: the log of a container, complete or followed.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,7 +28,7 @@ pub(crate) async fn read(call: &Call) -> Result<Response<Body>, Status> {
     let container = selected_container(&pod, &call.options.container)?;
     check(&call.options)?;
     if let Some(log) = stream(call, &pod, &container) {
-        // The head is sent before the log is read, so an error only ends it.
+        // The headers are sent before the log is read, so an error only ends the body.
         let chunks = log.await?.map(|chunk| chunk.inspect_err(|error| tracing::debug!(%error, "log of a container")));
         let chunks = chunks.take_while(|chunk| std::future::ready(chunk.is_ok()));
         return Ok(text_response(Body::stream(chunks.filter_map(|chunk| std::future::ready(chunk.ok())))));
@@ -36,7 +36,7 @@ pub(crate) async fn read(call: &Call) -> Result<Response<Body>, Status> {
     let source = call.server.inner.config.pod_logs.clone();
     let source = source.ok_or_else(|| Status::service_unavailable("this server has no source of pod logs"))?;
     let mut part = call.options.log.clone();
-    // Counted from now, also for what comes while the log is followed.
+    // Counted from now, also while the log is followed.
     if let Some(seconds) = part.since_seconds.take() {
         part.since_time = call.server.now().checked_sub(jiff::SignedDuration::from_secs(seconds)).ok();
     }
@@ -108,7 +108,7 @@ fn has_previous_run(pod: &Value, container: &str) -> bool {
     all.any(|status| status["name"] == container && status["lastState"]["terminated"].is_object())
 }
 
-/// The last lines, and of those the first bytes.
+/// The last lines, cut to a number of bytes.
 fn cut(mut text: String, tail_lines: Option<usize>, limit_bytes: Option<usize>) -> String {
     if let Some(lines) = tail_lines {
         let all: Vec<&str> = text.split_inclusive('\n').collect();
@@ -124,7 +124,7 @@ fn cut(mut text: String, tail_lines: Option<usize>, limit_bytes: Option<usize>) 
     text
 }
 
-/// A log that is read again and again until its pod is finished or gone.
+/// A log that is read repeatedly until its pod is finished or deleted.
 struct Follow {
     server: ApiServer,
     source: Arc<dyn PodLogs>,

@@ -19,12 +19,12 @@ use crate::ApiServer;
 use crate::crd::CustomKind;
 use crate::registry::ResourceInfo;
 
-/// Versions of one kind, as ownership needs them.
+/// Versions of one kind, for field ownership.
 struct KindVersions {
     server: ApiServer,
     row: Arc<ResourceInfo>,
     custom: Option<Arc<CustomKind>>,
-    /// The version used last: one request uses the same version many times.
+    /// The version used last, because one request uses the same version many times.
     known: Mutex<Option<(String, Typing)>>,
 }
 
@@ -38,7 +38,7 @@ impl Versions for KindVersions {
         if self.row.version(version).is_none() || self.row.api_version(version) != api_version {
             return Err(ConversionError::NoSuchVersion);
         }
-        // Without a schema types are read off the objects.
+        // Without a schema, types are inferred from the objects.
         let root = match self.row.schema(version) {
             Some(_) => Types::root(),
             None => TypeRef::Named(DEDUCED.to_owned(), None),
@@ -60,7 +60,7 @@ impl Versions for KindVersions {
     }
 }
 
-/// What a write to `pods/resize` can own.
+/// The fields that a write to `pods/resize` can own.
 fn resized() -> Pattern {
     let field = |name: &str, below: Pattern| Pattern {
         everything: false,
@@ -76,7 +76,7 @@ fn resized() -> Pattern {
     Pattern { everything: false, members: members.collect() }
 }
 
-/// What a write to `pods/ephemeralcontainers` can own.
+/// The fields that a write to `pods/ephemeralcontainers` can own.
 fn added() -> Pattern {
     let below = |name: &str, pattern: Pattern| Pattern {
         everything: false,
@@ -86,7 +86,7 @@ fn added() -> Pattern {
 }
 
 impl Call {
-    /// The manager this request writes as.
+    /// The field manager of this request.
     pub(crate) fn manager_name(&self) -> String {
         apply::manager_name(&self.options.field_manager, &self.user_agent)
     }
@@ -106,7 +106,7 @@ impl Call {
         } else if self.info.subresource == "ephemeralcontainers" {
             manager = manager.ignoring(&self.api_version(), Ignored::AllBut(added()));
         } else if self.has_status_subresource() {
-            // What a write cannot change it does not own.
+            // A write does not own fields that it cannot change.
             let fields: &[&[&str]] = match (self.info.subresource.as_str(), self.custom.is_some()) {
                 ("status", true) => &[&["spec"], &["metadata"]],
                 ("status", false) => &[&["spec"], &["metadata", "ownerReferences"]],
@@ -123,7 +123,8 @@ impl Call {
         manager
     }
 
-    /// Entries of the main resource and of scale are one: scaling writes a field of the object.
+    /// The main resource and `scale` share their entries, because scaling writes a field of the
+    /// object.
     fn tracked_subresource(&self) -> &str {
         match self.info.subresource.as_str() {
             "binding" | "finalize" => "",
@@ -131,8 +132,9 @@ impl Call {
         }
     }
 
-    /// Records the creation of `new` or its change from `old`. Returns the packed list of owners, taken out of the object
-    /// so that it can be checked as what it is; a list that comes from the client stays in it, to be checked as well.
+    /// Records the creation of `new` or its change from `old`. Returns the packed list of owners
+    /// and removes it from the object, so that the object can be validated as its type. A list that
+    /// the client sent stays in the object, and is validated as well.
     pub(crate) fn track(&self, new: &mut Value, old: Option<&Value>, tracking: &Tracking) -> Option<Value> {
         let is_sent = new.pointer("/metadata/managedFields").is_some_and(|list| packed::text_of(list).is_none());
         if let Tracking::Update(manager) = tracking {

@@ -1,5 +1,5 @@
 //! The REST path, shared by all kinds. A request becomes a [`Call`] (resource, verb, user and
-//! options), which the verb's module answers.
+//! options), for which the verb's module returns the response.
 
 mod call;
 pub(crate) mod check;
@@ -51,10 +51,10 @@ use crate::registry::{Origin, ResourceInfo};
 use crate::request::RequestInfo;
 use crate::{ApiServer, Body, UserInfo, aggregation, audit, auth, discovery, extension, health, openapi};
 
-/// Largest request body, as upstream: 3 MiB.
+/// Maximum size of a request body, as upstream: 3 MiB.
 const BODY_BYTES_MAX: usize = 3 * 1024 * 1024;
 
-/// Time for a request's body to arrive, as upstream's for whole requests.
+/// Time for a request's body to arrive, as upstream's limit for whole requests.
 pub(crate) const BODY_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Reads a request's body of at most [`BODY_BYTES_MAX`]. Fails unless it is complete within
@@ -64,7 +64,7 @@ where
     B: http_body::Body<Data = Bytes> + Send,
     B::Error: std::fmt::Display,
 {
-    // `Limited` wants errors that convert into boxed ones; a text is enough here.
+    // `Limited` needs errors that convert into boxed errors; the message is enough here.
     let body = body.map_err(|error| std::io::Error::other(error.to_string()));
     let body = Box::pin(Limited::new(body, BODY_BYTES_MAX)).collect();
     // A client that stalls after its headers holds only a timer.
@@ -82,7 +82,7 @@ where
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Lean;
 
-/// Answers one request whose body has been read.
+/// Responds to a request whose body has been read.
 pub(crate) async fn handle(
     server: &ApiServer,
     mut parts: http::request::Parts,
@@ -105,19 +105,19 @@ pub(crate) async fn handle(
             }
         }
         let lean = parts.extensions.get::<Lean>().is_some();
-        answer(server, &parts.method, &parts.headers, info, &query, body, user, lean, client, &annotations, link).await
+        route(server, &parts.method, &parts.headers, info, &query, body, user, lean, client, &annotations, link).await
     }
     .await;
     let response =
         result.unwrap_or_else(|status| status_response_for(&status, &negotiate::accept_header(&parts.headers)));
     if let Some(record) = record {
-        record.answered(&response, annotations.take(), server.now());
+        record.responded(&response, annotations.take(), server.now());
     }
     tracing::debug!(method = %parts.method, uri = %parts.uri, code = response.status().as_u16(), "request");
     response
 }
 
-/// Starts the audit record of a request, if the audit policy wants one.
+/// Starts the audit record of a request, if the audit policy records it.
 fn audit_record(
     server: &ApiServer,
     parts: &http::request::Parts,
@@ -160,7 +160,7 @@ fn from_protobuf(call: &mut Call) -> Result<(), Status> {
         DecodeError::Malformed(_) => Status::bad_request(error.to_string()),
     })?;
     let text = value.to_string();
-    // A byte can take six in JSON, which is the form that is stored and sent.
+    // One byte can become six in JSON, which is the form that is stored and sent.
     if text.len() > BODY_BYTES_MAX {
         return Err(too_long());
     }
@@ -173,7 +173,7 @@ fn too_long() -> Status {
     Status::request_entity_too_large(format!("limit is {BODY_BYTES_MAX}"))
 }
 
-async fn answer(
+async fn route(
     server: &ApiServer,
     method: &Method,
     headers: &HeaderMap,
@@ -189,13 +189,13 @@ async fn answer(
     auth::authorize(&server.inner.objects, &info, &user)?;
     if let Some(extension) = extension::find(&server.inner.config.extensions, &info) {
         let asked = extension::Asked { info: &info, query, user: &user };
-        // Apart, as few requests are for one and all of them would carry the room for it.
+        // Boxed: few requests are for extensions, and the future would enlarge every request's.
         return Box::pin(extension::answer(extension, asked, headers)).await;
     }
     let kinds = server.kinds();
     if let Some(remote) = server.inner.services.find(&kinds.registry, &info) {
         let (path, user) = (info.path.as_str(), &user);
-        // Apart, as few requests go on and all of them would carry the room for it.
+        // Boxed: forwarding is rare, and its future would enlarge every request's.
         let forwarded = Forwarded { method, path, query, headers, body, user };
         return Box::pin(aggregation::forward(&server.inner.objects, &remote, forwarded)).await;
     }
@@ -203,12 +203,12 @@ async fn answer(
         if let Some(metrics) = server.inner.config.metrics.as_ref().filter(|_| info.path == "/metrics") {
             return Ok(metrics_response(server.inner.figures.text() + &metrics.text()));
         }
-        if let Some(answer) = server.tokens().and_then(|tokens| auth::issuer::answer(&tokens, &info, headers)) {
-            return Ok(answer);
+        if let Some(response) = server.tokens().and_then(|tokens| auth::issuer::response(&tokens, &info, headers)) {
+            return Ok(response);
         }
         let health = Health { store: server.store().as_ref(), is_started: server.is_started() };
-        if let Some(answer) = health::answer(&health, &info, query) {
-            return Ok(answer);
+        if let Some(response) = health::response(&health, &info, query) {
+            return Ok(response);
         }
         let served = Served::new(&kinds.registry, &server.inner.config.extensions, &server.inner.services);
         return Ok(discovery::handle(&served, &info, headers)
@@ -219,7 +219,7 @@ async fn answer(
         return Ok(nothing_there());
     }
     let Some(row) = kinds.registry.get(&info.api_group, &info.resource).cloned() else {
-        // Only groups of built-in kinds answer with a Status.
+        // Only groups of built-in kinds respond with a Status.
         let is_builtin = |row: &&Arc<ResourceInfo>| !matches!(row.origin, Origin::Custom(_));
         let known = kinds.registry.rows().filter(is_builtin).any(|row| row.group == info.api_group);
         return if known { Err(Status::no_such_path()) } else { Ok(nothing_there()) };
@@ -230,12 +230,12 @@ async fn answer(
         .position(|version| version.name == info.api_version && version.served)
         .ok_or_else(Status::no_such_path)?;
     if connect::is_connection(&info) {
-        // Boxed: few requests are connections, and all would carry the room for their future.
+        // Boxed: few requests are connections, and their future would enlarge every request's.
         let wire = Wire { method, headers, query, link };
         return Box::pin(connect::handle(server, info, row, version, user, annotations, wire)).await;
     }
     if info.subresource == "log" {
-        // A person may stop reading a log that is followed. What is unread is bounded.
+        // A person may stop reading a log that is followed. The amount of unread data is limited.
         link.lift_unread_limit();
     }
     let custom = kinds.custom.get(&(row.group.clone(), row.plural.clone())).cloned();
@@ -259,7 +259,7 @@ async fn dispatch(call: &mut Call, verb: &str) -> Result<Response<Body>, Status>
     if call.row.origin == Origin::Virtual {
         return match verb {
             "create" => subresource::review(call).await,
-            _ => component_status::answer(call, verb),
+            _ => component_status::response(call, verb),
         };
     }
     if !call.info.subresource.is_empty() {

@@ -1,4 +1,4 @@
-//! Which form an answer takes: the `Accept` header, and what bodies may come in.
+//! The form of a response by the `Accept` header, and the media types of request bodies.
 
 use std::borrow::Cow;
 
@@ -8,10 +8,10 @@ use http::{HeaderMap, HeaderValue, header};
 use crate::negotiation::{self, Parameters, parameter};
 use crate::protobuf;
 
-/// The form of an answer.
+/// The form of a response.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Form {
-    /// The object as it is.
+    /// The object itself.
     Object,
     /// `as=Table`, with the requested version of meta.k8s.io.
     Table(String),
@@ -19,7 +19,7 @@ pub(crate) enum Form {
     Metadata(String),
 }
 
-/// Encoding of an answer.
+/// Encoding of a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Encoding {
     Json,
@@ -28,7 +28,7 @@ pub(crate) enum Encoding {
 }
 
 impl Encoding {
-    /// That of a media type.
+    /// The encoding of a media type.
     pub(crate) fn of(media: &str) -> Encoding {
         match media {
             "application/yaml" => Encoding::Yaml,
@@ -37,7 +37,7 @@ impl Encoding {
         }
     }
 
-    /// What an answer is labelled with.
+    /// The `Content-Type` of a response.
     pub(crate) fn media_type(self) -> HeaderValue {
         HeaderValue::from_static(match self {
             Encoding::Json => "application/json",
@@ -47,31 +47,31 @@ impl Encoding {
     }
 }
 
-/// What to answer with.
+/// The negotiated form and encoding.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Negotiated {
     pub(crate) form: Form,
     pub(crate) encoding: Encoding,
     /// Whether the clause requests an indented response.
     pub(crate) pretty: bool,
-    /// Whether the answer may lack `managedFields`; nothing in a header says so, see [`super::Lean`].
+    /// Whether the response may omit `managedFields`. No header requests this; see [`super::Lean`].
     pub(crate) lean: bool,
 }
 
-/// Media types we can answer in; the first is the default.
+/// Media types of responses; the first is the default.
 pub(crate) const OFFERED: [&str; 3] = ["application/json", "application/yaml", protobuf::MEDIA_TYPE];
-/// The same for watches.
+/// Media types of watches.
 const OFFERED_STREAMS: [&str; 2] =
     ["application/json;stream=watch", "application/vnd.kubernetes.protobuf;stream=watch"];
 
-/// What the request is for.
+/// The properties of a request that limit the choice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct About {
-    /// Whether the objects are custom resources, of which protobuf knows their metadata only.
+    /// Whether the objects are custom resources. Their protobuf encoding exists only for metadata.
     pub(crate) custom: bool,
-    /// Whether the answer is a stream of events.
+    /// Whether the response is a stream of events.
     pub(crate) watch: bool,
-    /// Whether the answer can be shown as a table.
+    /// Whether the response can be a Table.
     pub(crate) table: bool,
 }
 
@@ -102,7 +102,8 @@ pub(crate) fn accept(accept: &str, about: About) -> Result<Negotiated, Status> {
     })
 }
 
-/// The encoding of an answer that has one form only: errors, and discovery. `None` when nothing that is accepted can be had.
+/// The encoding of a response that has only one form: errors, and discovery. `None` if no accepted
+/// encoding is possible.
 pub(crate) fn plain(accept: &str) -> Option<Encoding> {
     let is_plain = |_: &str, parameters: &Parameters<'_>| {
         parameter(parameters, "as").is_none_or(str::is_empty)
@@ -111,7 +112,7 @@ pub(crate) fn plain(accept: &str) -> Option<Encoding> {
     negotiation::choose(accept, &OFFERED, is_plain).map(|(media, _)| Encoding::of(media))
 }
 
-/// The `Accept` headers of a request as one.
+/// The `Accept` headers of a request as one header.
 pub(crate) fn accept_header(headers: &HeaderMap) -> Cow<'_, str> {
     let mut values = headers.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok());
     let first = values.next().unwrap_or_default();
@@ -132,10 +133,10 @@ fn form(parameters: &Parameters<'_>) -> Option<Form> {
     }
 }
 
-/// Media types of bodies. Protobuf is turned into JSON before it comes here.
+/// Media types of bodies. Protobuf is converted to JSON earlier.
 pub(crate) const BODIES: [&str; 3] = OFFERED;
 
-/// Checks the media type of a request's body; the parameters do not matter.
+/// Checks the media type of a request's body; its parameters are ignored.
 pub(crate) fn content_type(header: &str) -> Result<(), Status> {
     let media = header.split(';').next().unwrap_or_default().trim();
     match media {
@@ -176,17 +177,17 @@ mod tests {
     }
 
     #[test]
-    fn watches_come_in_what_can_be_sent_bit_by_bit() {
+    fn watches_use_only_encodings_that_can_be_streamed() {
         let stream = format!("{PROTOBUF};stream=watch");
         assert_eq!(chosen(&stream, false, true), Some((Encoding::Protobuf, Form::Object)));
         assert_eq!(chosen(&format!("{PROTOBUF};stream=other"), false, true), None);
         assert_eq!(chosen("application/yaml;stream=watch", false, true), None);
-        let refused = accept("application/yaml", About { custom: false, watch: true, table: true }).unwrap_err();
-        assert!(refused.message.ends_with("application/vnd.kubernetes.protobuf;stream=watch"), "{refused}");
+        let rejected = accept("application/yaml", About { custom: false, watch: true, table: true }).unwrap_err();
+        assert!(rejected.message.ends_with("application/vnd.kubernetes.protobuf;stream=watch"), "{rejected}");
     }
 
     #[test]
-    fn what_has_no_table_is_not_shown_as_another_form() {
+    fn a_kind_without_a_table_is_not_returned_in_another_form() {
         let about = About { custom: false, watch: false, table: false };
         let table = "application/json;as=Table;g=meta.k8s.io;v=v1";
         assert_eq!(accept(table, about).unwrap_err().code, 406);
@@ -203,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_come_in_what_is_accepted_if_that_can_be() {
+    fn errors_use_an_accepted_encoding_if_possible() {
         assert_eq!(plain(""), Some(Encoding::Json));
         assert_eq!(plain(PROTOBUF), Some(Encoding::Protobuf));
         assert_eq!(plain(&format!("{PROTOBUF};as=Table;g=meta.k8s.io;v=v1")), None);

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use crate::logs::LogPart;
 use crate::negotiation;
 
-/// What to do about fields the schema does not know.
+/// How fields that are not in the schema are handled.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum FieldValidation {
     Ignore,
@@ -33,7 +33,7 @@ pub(crate) enum VersionMatch {
 pub(crate) struct Options {
     pub(crate) limit: usize,
     pub(crate) continue_token: String,
-    /// `None` when not given, also `None` when empty: any state will do and the newest is given.
+    /// `None` if absent or empty: any state is allowed, and the newest is returned.
     pub(crate) resource_version: Option<u64>,
     pub(crate) resource_version_match: Option<VersionMatch>,
     pub(crate) allow_watch_bookmarks: bool,
@@ -44,7 +44,7 @@ pub(crate) struct Options {
     pub(crate) dry_run: bool,
     pub(crate) field_manager: String,
     pub(crate) field_validation: FieldValidation,
-    /// Whether the request itself says how fields are validated.
+    /// Whether the request has the parameter `fieldValidation`.
     says_field_validation: bool,
     pub(crate) force: Option<bool>,
     pub(crate) pretty: Option<bool>,
@@ -52,19 +52,20 @@ pub(crate) struct Options {
     pub(crate) grace_period_seconds: Option<i64>,
     pub(crate) propagation_policy: Option<String>,
     pub(crate) orphan_dependents: Option<bool>,
-    /// Of a deletion; its body says them.
+    /// Preconditions of a deletion, from its body.
     pub(crate) preconditions: Option<Value>,
     pub(crate) container: String,
     pub(crate) tail_lines: Option<usize>,
     pub(crate) follow: bool,
     pub(crate) limit_bytes: Option<usize>,
     pub(crate) log: LogPart,
-    /// The one output stream of a log; `None` for both.
+    /// The requested output stream of a log; `None` for both.
     pub(crate) stream: Option<StreamName>,
 }
 
 impl Options {
-    /// Reads the raw query string; unknown parameters are ignored as upstream does, malformed known ones refused.
+    /// Parses the raw query string. Unknown parameters are ignored, as upstream; malformed known
+    /// parameters are rejected.
     pub(crate) fn parse(query: &str) -> Result<Options, Status> {
         let mut options = Options::default();
         for pair in query.split('&').filter(|pair| !pair.is_empty()) {
@@ -74,7 +75,8 @@ impl Options {
         Ok(options)
     }
 
-    /// The options as admission reviews show them; null for operations that have none. A patch is an update to webhooks.
+    /// The options in the form of admission reviews; null for operations without options. For
+    /// webhooks, a patch is an update.
     pub(crate) fn in_review(&self, operation: &str, dry_run: bool) -> Value {
         let kind = match operation {
             "CREATE" => "CreateOptions",
@@ -242,7 +244,7 @@ fn number<T: std::str::FromStr>(key: &str, value: &str) -> Result<Option<T>, Sta
         .map_err(|_| Status::bad_request(format!("query parameter {key}: {value:?} is not a number in range")))
 }
 
-/// Booleans in queries: everything but `false` and `0` is true, also nothing.
+/// Booleans in queries: everything but `false` and `0` is true, including the empty string.
 fn boolean(value: &str) -> bool {
     !matches!(value, "0" | "false" | "False" | "FALSE" | "f" | "F")
 }

@@ -1,4 +1,5 @@
-//! PATCH: JSON patch, merge patch, strategic merge patch and server-side apply, on objects and their status.
+//! PATCH: JSON patch, merge patch, strategic merge patch and server-side apply, on objects and
+//! their status.
 
 use std::sync::Arc;
 
@@ -18,7 +19,7 @@ use crate::Body;
 /// Maximum number of unknown members of a JSON patch to report.
 const UNKNOWN_MAX: usize = 1000;
 
-/// A patch, read from the body.
+/// A patch, decoded from the body.
 #[derive(Clone, Debug)]
 pub(crate) enum Patch {
     Json(Value),
@@ -143,10 +144,10 @@ fn patched(call: &mut Call, patch: &Patch, old: &Arc<Value>) -> Result<(Value, T
 }
 
 impl Patch {
-    /// Whether this patch may read or write `metadata.managedFields`, judged by its text.
+    /// Whether this patch may read or write `metadata.managedFields`. Searches its text.
     fn may_touch_managed_fields(&self, text: &[u8]) -> bool {
         let of_all = |step: &Value| matches!(step.as_str(), Some("" | "/metadata"));
-        // An escape may spell the name in another way.
+        // An escape may encode the name differently.
         memmem(text, b"managedFields")
             || text.contains(&b'\\')
             || matches!(self, Patch::Json(Value::Array(steps)) if steps.iter().any(|step| of_all(&step["path"]) || of_all(&step["from"])))
@@ -157,7 +158,7 @@ fn memmem(text: &[u8], needle: &[u8]) -> bool {
     text.windows(needle.len()).any(|window| window == needle)
 }
 
-/// Applies a patch that is no server-side apply to a plain value.
+/// Applies a patch other than a server-side apply to a plain value.
 pub(crate) fn merge(call: &Call, patch: &Patch, old: &Value) -> Result<Value, Status> {
     let mut object = match patch {
         Patch::Json(operations) => apply_json(old, operations)?,
@@ -186,7 +187,7 @@ pub(crate) fn merge(call: &Call, patch: &Patch, old: &Value) -> Result<Value, St
     Ok(object)
 }
 
-/// The configuration of a server-side apply, checked and completed as far as applying needs.
+/// Checks the configuration of a server-side apply, and adds the fields that applying needs.
 fn check_applied(call: &mut Call, mut applied: Value) -> Result<Value, Status> {
     let api_version = call.api_version();
     let kind = call.row.kind.clone();
@@ -216,9 +217,9 @@ fn check_applied(call: &mut Call, mut applied: Value) -> Result<Value, Status> {
     Ok(applied)
 }
 
-/// True if only the times in `managedFields` differ. Repeating an apply changes nothing, also
-/// where the object is stored in other words than the configuration (an omitted zero, an amount in
-/// canonical form).
+/// True if only the times in `managedFields` differ. Repeating an apply changes nothing, even if
+/// the stored object and the configuration have different representations (an omitted zero, an
+/// amount in canonical form).
 fn differs_in_times_alone(new: &Value, old: &Value) -> bool {
     fn timeless(object: &Value) -> Value {
         let mut object = packed::expanded(object).into_owned();
@@ -237,12 +238,12 @@ fn differs_in_times_alone(new: &Value, old: &Value) -> bool {
         && timeless(new) == timeless(old)
 }
 
-/// Normalises and defaults the result of an apply. Parts of `old` that the apply left alone are
+/// Normalises and defaults the result of an apply. Parts of `old` that the apply did not change are
 /// normalised already.
 fn complete_applied(call: &Call, object: &mut Value, old: Option<&Value>) -> Result<(), Status> {
     if let Some(schema) = call.row.schema(&call.version().name) {
         if call.custom.is_none() {
-            // What was unknown is gone.
+            // Unknown fields have been removed.
             let managed = packed::take(object);
             let kept = old.map_or_else(Vec::new, |old| take_unchanged(object, old));
             schema.read_typed(&call.row.kind, object).map_err(Status::bad_request)?;

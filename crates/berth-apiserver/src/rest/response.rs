@@ -61,7 +61,7 @@ pub(crate) fn to_encoding(encoding: Encoding, value: &Value) -> Result<Bytes, St
 pub(crate) fn report_left_out(object: &Value, left_out: &[protobuf::EncodeError]) {
     for error in left_out {
         let (kind, namespace, name) = (meta::kind(object), meta::namespace(object), meta::name(object));
-        tracing::warn!(kind, namespace, name, %error, "a field of another type than its kind's is left out");
+        tracing::warn!(kind, namespace, name, %error, "a field with the wrong type is omitted");
     }
 }
 

@@ -1,5 +1,5 @@
-//! Subresources: status and scale of every kind that has them; binding, eviction and log of pods; finalize of
-//! namespaces; tokens of service accounts; reviews that are answered and not stored.
+//! Subresources: status and scale of every kind that has them; binding, eviction and log of pods;
+//! finalize of namespaces; tokens of service accounts; reviews, which are not stored.
 
 use berth_apimachinery::field::{self, Path, quote};
 use berth_apimachinery::meta::{self, GroupResource};
@@ -21,7 +21,7 @@ use crate::admission::Operation;
 use crate::registry::ScalePaths;
 use crate::{Body, auth};
 
-/// Answers a request on a subresource.
+/// Responds to a request for a subresource.
 pub(crate) async fn handle(call: &mut Call, verb: &str) -> Result<Response<Body>, Status> {
     let subresource = call.info.subresource.clone();
     match (subresource.as_str(), verb) {
@@ -43,10 +43,10 @@ pub(crate) async fn handle(call: &mut Call, verb: &str) -> Result<Response<Body>
     }
 }
 
-/// POST of a kind that is only answered.
+/// POST of a kind that is not stored.
 pub(crate) async fn review(call: &mut Call) -> Result<Response<Body>, Status> {
     if call.row.group.is_empty() && call.row.plural == "bindings" {
-        // The old way to bind: the pod is named in the body.
+        // The deprecated way to bind: the body names the pod.
         let binding = call.typed_body()?;
         if meta::name(&binding).is_empty() {
             return Err(Status::bad_request("name must be provided"));
@@ -65,8 +65,9 @@ pub(crate) async fn review(call: &mut Call) -> Result<Response<Body>, Status> {
     call.object_response(StatusCode::CREATED, &answer)
 }
 
-/// Takes what is posted to a subresource through admission, as something new of its own kind: plugins, policies and webhooks may
-/// change or refuse it. `check` sees what the mutating ones made of it.
+/// Runs admission for an object that is posted to a subresource, as a create of its own kind.
+/// Plugins, policies and webhooks may change or reject it. `check` gets the object after the
+/// mutating phase.
 async fn admit(
     call: &mut Call,
     mut object: Value,
@@ -86,7 +87,7 @@ async fn admit(
     object.ok_or_else(|| Status::internal("an admission plugin removed the object"))
 }
 
-/// What is posted to a pod's subresource says which pod it means; the path does, too.
+/// Checks that the name in the body, if it has one, is that of the pod in the path.
 fn check_same_name(call: &Call, object: &Value) -> Result<(), Status> {
     let (name, kind) = (meta::name(object), meta::kind(object));
     if name == call.info.name {
@@ -99,7 +100,7 @@ fn check_same_name(call: &Call, object: &Value) -> Result<(), Status> {
     )))
 }
 
-/// A namespace's finalizers are replaced; with the last one an emptied namespace goes.
+/// Replaces a namespace's finalizers. Removing the last finalizer deletes an empty namespace.
 async fn finalize(call: &mut Call) -> Result<Response<Body>, Status> {
     let decoded = call.decode_body()?;
     let object = call.complete(decoded, false)?;
@@ -115,7 +116,7 @@ async fn finalize(call: &mut Call) -> Result<Response<Body>, Status> {
     call.stored_response(StatusCode::OK, &updated)
 }
 
-/// Reads or sets the wanted count of an object, as a `Scale`.
+/// Reads or sets the desired number of replicas of an object, as a `Scale`.
 async fn scale(call: &mut Call, verb: &str) -> Result<Response<Body>, Status> {
     let paths = call.scale_paths().ok_or_else(Status::no_such_path)?;
     if verb == "get" {
@@ -157,13 +158,13 @@ async fn scale(call: &mut Call, verb: &str) -> Result<Response<Body>, Status> {
 }
 
 impl Call {
-    /// Where the counts of a request about a scale are; `None` for other requests.
+    /// The paths of the counts for a request of a scale; `None` for other requests.
     pub(crate) fn scale_paths(&self) -> Option<ScalePaths> {
         self.version().subresource("scale").filter(|sub| sub.name == self.info.subresource)?.scale.clone()
     }
 }
 
-/// Sets the wanted count of an object to that of a scale.
+/// Sets the desired number of replicas of an object to that of a scale.
 pub(crate) fn set_replicas(object: &mut Value, paths: &ScalePaths, scale: &Value) {
     let path: Vec<&str> = paths.spec_replicas.trim_start_matches('.').split('.').collect();
     set_at(object, &path, scale["spec"]["replicas"].as_i64().unwrap_or(0).into());
@@ -174,7 +175,7 @@ enum Change {
     Patch(patch::Patch),
 }
 
-/// An object as its scale.
+/// Converts an object to its scale.
 pub(crate) fn scale_of(object: &Value, paths: &ScalePaths) -> Value {
     let at = |path: &str| path.trim_start_matches('.').split('.').try_fold(object, |value, step| value.get(step));
     let number = |path: &str| at(path).and_then(Value::as_i64).unwrap_or(0);
@@ -201,7 +202,7 @@ pub(crate) fn scale_of(object: &Value, paths: &ScalePaths) -> Value {
     scale
 }
 
-/// Puts a pod on a node. Refused when it already is on one, or on its way out.
+/// Assigns a pod to a node. Rejected if the pod is already assigned or is being deleted.
 pub(crate) async fn bind(call: &mut Call, binding: &Value) -> Result<Response<Body>, Status> {
     let node = binding["target"]["name"].as_str().unwrap_or_default().to_owned();
     let mut errors = Vec::new();
@@ -223,20 +224,20 @@ pub(crate) async fn bind(call: &mut Call, binding: &Value) -> Result<Response<Bo
     let now = call.server.timestamp();
     update::update(call, Target::Whole, |_, old| {
         let name = meta::name(old);
-        let refuse = |why: String| Err(Status::conflict(&bindings, name, &why));
+        let reject = |why: String| Err(Status::conflict(&bindings, name, &why));
         if !uid.is_empty() && uid != meta::uid(old) {
             let why =
                 format!("Precondition failed: UID in precondition: {uid}, UID in object meta: {}", meta::uid(old));
             return Err(Status::conflict(&pods, name, &why));
         }
         if meta::deletion_timestamp(old).is_some() {
-            return refuse(format!("pod {name} is being deleted, cannot be assigned to a host"));
+            return reject(format!("pod {name} is being deleted, cannot be assigned to a host"));
         }
         if let Some(host) = old["spec"]["nodeName"].as_str().filter(|host| !host.is_empty()) {
-            return refuse(format!("pod {name} is already assigned to node {}", quote(host)));
+            return reject(format!("pod {name} is already assigned to node {}", quote(host)));
         }
         if old["spec"]["schedulingGates"].as_array().is_some_and(|gates| !gates.is_empty()) {
-            return refuse(format!("pod {name} has non-empty .spec.schedulingGates"));
+            return reject(format!("pod {name} has non-empty .spec.schedulingGates"));
         }
         let mut new = old.as_ref().clone();
         new["spec"]["nodeName"] = node.as_str().into();
@@ -254,7 +255,7 @@ pub(crate) async fn bind(call: &mut Call, binding: &Value) -> Result<Response<Bo
     call.value_response(StatusCode::CREATED, &status)
 }
 
-/// The condition that says a pod has a node.
+/// Sets the condition `PodScheduled` of a pod that has a node.
 fn set_scheduled(pod: &mut Value, now: &Value) {
     let status = meta::map_mut(meta::map_mut(pod).entry("status").or_insert_with(|| json!({})));
     let conditions = status.entry("conditions").or_insert_with(|| json!([]));
@@ -266,7 +267,7 @@ fn set_scheduled(pod: &mut Value, now: &Value) {
     }
 }
 
-/// How often an eviction looks at a pod that others write at the same time, and after how many seconds it is worth another try.
+/// Attempts to evict a pod that other clients write at the same time, and `Retry-After` in seconds.
 const EVICTION_ATTEMPTS: usize = 16;
 const EVICTION_RETRY: u32 = 10;
 
@@ -277,7 +278,7 @@ async fn evict(call: &mut Call) -> Result<Response<Body>, Status> {
     call.body = match &eviction["deleteOptions"] {
         Value::Object(options) => {
             let mut options = options.clone();
-            // They are read by where they stand, whatever they call themselves.
+            // They are decoded by the type of the field; their own apiVersion and kind are ignored.
             options.retain(|field, _| !matches!(field.as_str(), "apiVersion" | "kind"));
             // A dry run of an eviction is a dry run of the deletion.
             if call.options.dry_run {
@@ -296,13 +297,14 @@ async fn evict(call: &mut Call) -> Result<Response<Body>, Status> {
         let pod = call.view().show(&record)?;
         let phase = pod["status"]["phase"].as_str().unwrap_or_default();
         let allowed = match phase {
-            // It does not run any more, and never will again.
+            // The pod has terminated, so evicting it disrupts nothing.
             "Succeeded" | "Failed" => Allowed::Counted,
             _ if phase == "Pending" || meta::deletion_timestamp(&pod).is_some() => Allowed::Uncounted,
             _ => disruption::allow(call, &pod).await?,
         };
-        // One that no budget counts may become one that is counted before it goes: it must still be as it was seen. A revision is
-        // of one object alone, so it is the same pod, too.
+        // A pod that no budget counts may become a counted pod before it is deleted. So its
+        // revision must not have changed. A revision belongs to one object, so it is also the same
+        // pod.
         let as_seen = match allowed {
             Allowed::Counted => None,
             Allowed::Uncounted => {
@@ -324,7 +326,7 @@ async fn evict(call: &mut Call) -> Result<Response<Body>, Status> {
     Err(Status::too_many_requests(why, EVICTION_RETRY))
 }
 
-/// A token for a service account.
+/// Issues a token for a service account.
 async fn token(call: &mut Call) -> Result<Response<Body>, Status> {
     let account = call.stored()?.value();
     let wanted = call.typed_body()?;

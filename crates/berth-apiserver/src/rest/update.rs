@@ -59,7 +59,7 @@ impl Call {
     }
 }
 
-/// The name in the object must be that in the path.
+/// Checks that the name in the object is that in the path.
 pub(super) fn check_name(call: &Call, object: &Value) -> Result<(), Status> {
     let name = meta::name(object);
     if name.is_empty() {
@@ -128,7 +128,7 @@ async fn try_update(
     }
 
     let name = call.info.name.clone();
-    // Of a scale, admission sees the scale.
+    // For a scale, admission reviews the scale.
     let scale = call.scale_paths();
     meta::dedup_owner_references(&mut new);
     drop_empty_metadata(&mut new);
@@ -147,9 +147,9 @@ async fn try_update(
     };
     // Admission already reviewed the binding itself. It does not review the pod as well, as
     // upstream.
-    let is_asked = call.info.subresource != "binding";
+    let is_reviewed = call.info.subresource != "binding";
     let mut request = call.admission(Operation::Update, &name, Some(seen), Some(old_seen.clone()));
-    if is_asked {
+    if is_reviewed {
         call.server.inner.admission.mutate(&mut request).await?;
     }
     let (new, warnings) = (request.object.take(), std::mem::take(&mut request.warnings));
@@ -187,7 +187,7 @@ async fn try_update(
         None => new,
     };
     let mut request = call.admission(Operation::Update, &name, Some(seen), Some(old_seen));
-    if is_asked {
+    if is_reviewed {
         call.server.inner.admission.validate(&mut request).await?;
     }
     let converted = match unscaled.as_ref().or(request.object.as_ref()) {
@@ -343,7 +343,7 @@ fn prepare(call: &Call, target: Target, new: &mut Value, old: &Value) {
     }
 }
 
-/// Whether the specification changed: everything but metadata, and but status where it has a
+/// Whether the specification changed: everything except metadata, and except status if it has a
 /// subresource.
 fn spec_changed(call: &Call, new: &Value, old: &Value) -> bool {
     let counts = |key: &str| !(key == "metadata" || key == "status" && call.has_status_subresource());

@@ -1,4 +1,4 @@
-//! Converts stored objects to the version a request asks for, and back.
+//! Converts stored objects to the version of a request, and back.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,12 +21,12 @@ pub(crate) struct View {
 }
 
 impl View {
-    /// Whether the stored bytes are exactly what this view shows.
+    /// Whether this view returns the stored bytes unchanged.
     pub(crate) fn is_stored_form(&self, record: &Record) -> bool {
         if self.version != self.row.storage_version || self.is_foreign() {
             return false;
         }
-        // Objects older than the schema may lack defaults that came with it.
+        // Objects older than the schema may lack the schema's defaults.
         self.custom.as_ref().is_none_or(|custom| record.revision > custom.since)
     }
 
@@ -40,21 +40,21 @@ impl View {
         self.custom.is_none() && !self.is_foreign() && self.version != self.row.storage_version
     }
 
-    /// A stored object in this version.
+    /// A stored object, converted to this version.
     pub(crate) fn show(&self, record: &Record) -> Result<Arc<Value>, Status> {
         let value = record.value();
         if self.is_stored_form(record) { Ok(value) } else { self.convert(&value).map(Arc::new) }
     }
 
     /// Whether a conversion webhook converts stored objects to this version.
-    pub(crate) fn asks_elsewhere(&self) -> bool {
-        self.version != self.row.storage_version && self.custom.as_ref().is_some_and(|custom| custom.asks_elsewhere())
+    pub(crate) fn calls_webhook(&self) -> bool {
+        self.version != self.row.storage_version && self.custom.as_ref().is_some_and(|custom| custom.calls_webhook())
     }
 
-    /// Stored objects in this version, in their order. A conversion webhook gets all of them in
-    /// one call per stored version.
+    /// Stored objects, converted to this version, in their order. A conversion webhook gets all of
+    /// them in one call per stored version.
     pub(crate) fn show_all(&self, records: &[Arc<Record>]) -> Result<Vec<Arc<Value>>, Status> {
-        let Some(custom) = self.custom.as_ref().filter(|_| self.asks_elsewhere()) else {
+        let Some(custom) = self.custom.as_ref().filter(|_| self.calls_webhook()) else {
             return records.iter().map(|record| self.show(record)).collect();
         };
         let mut shown: Vec<Option<Arc<Value>>> = vec![None; records.len()];
@@ -82,7 +82,7 @@ impl View {
         Ok(shown.into_iter().flatten().collect())
     }
 
-    /// A parsed stored object in this version, whatever its revision.
+    /// A parsed stored object in this version, regardless of its revision.
     pub(crate) fn convert(&self, stored: &Value) -> Result<Value, Status> {
         let mut object = stored.clone();
         if self.is_foreign() {
@@ -103,9 +103,9 @@ impl View {
         Ok(object)
     }
 
-    /// [`View::convert`] for watch events and write results; `None` when the stored form is
-    /// already right. An object that cannot be converted is shown as stored, because a watch has
-    /// no way to report the error.
+    /// [`View::convert`] for watch events and write results; `None` if the stored form needs no
+    /// conversion. An object that cannot be converted is returned as stored, because a watch has no
+    /// way to report the error.
     pub(crate) fn convert_if_needed(&self, stored: &Value) -> Option<Value> {
         if !self.is_foreign() && self.version == self.row.storage_version {
             return None;
@@ -113,7 +113,7 @@ impl View {
         self.convert(stored).ok()
     }
 
-    /// An object of this version as it is to be stored.
+    /// Converts an object of this version to the storage version.
     pub(crate) fn to_storage(&self, mut object: Value) -> Result<Value, Status> {
         if self.is_foreign() {
             events::to_core(&mut object);
@@ -135,7 +135,8 @@ impl View {
 
     /// Restores fields for a write in a version other than the stored one of a built-in kind. Such
     /// a version keeps parts of the specification and of the status in annotations. The field
-    /// `kept` (`spec` or `status`) stays as `stored` has it, or is removed if `stored` is `None`.
+    /// `kept` (`spec` or `status`) is replaced by that of `stored`, or removed if `stored` is
+    /// `None`.
     pub(crate) fn keep_stored(&self, object: &mut Value, kept: &str, stored: Option<&Value>) -> Result<(), Status> {
         if !self.is_other_builtin() {
             return Ok(());

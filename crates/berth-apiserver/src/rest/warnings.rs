@@ -1,17 +1,17 @@
-//! Texts for people as `Warning` headers, as many as clients take.
+//! `Warning` headers, as many as clients accept.
 
 use std::collections::HashSet;
 
 use http::{HeaderMap, HeaderValue, header};
 
-/// All of them together, as upstream; where they are longer, each is cut.
+/// Maximum size of all warnings, as upstream; beyond it, each warning is truncated.
 const BYTES_MAX: usize = 4096;
-/// Characters of one that is cut, as upstream.
+/// Length of a truncated warning in characters, as upstream.
 const CUT_AT: usize = 256;
-/// Most of them: Python's client takes no answer with more than 100 headers.
+/// Maximum number of warnings: Python's client rejects a response with more than 100 headers.
 const COUNT_MAX: usize = 64;
 
-/// Adds the warnings to the headers of an answer: each once, and no more than fit.
+/// Adds the warnings to the headers of a response: each once, up to the limits.
 pub(super) fn put(warnings: &[String], headers: &mut HeaderMap) {
     let mut seen = HashSet::new();
     let mut texts: Vec<&str> = warnings.iter().map(String::as_str).collect();
@@ -23,7 +23,7 @@ pub(super) fn put(warnings: &[String], headers: &mut HeaderMap) {
         bytes += text.len();
         let is_last = index + 1 == COUNT_MAX && texts.len() > COUNT_MAX;
         if is_last || bytes > BYTES_MAX {
-            return add(&format!("{} more warnings are left out", texts.len() - index), headers);
+            return add(&format!("{} more warnings are omitted", texts.len() - index), headers);
         }
         add(text, headers);
     }
@@ -33,7 +33,7 @@ fn cut(text: &str) -> &str {
     text.char_indices().nth(CUT_AT).map_or(text, |(end, _)| &text[..end])
 }
 
-/// RFC 7234 warning: code 299, no agent, quoted text.
+/// A warning of RFC 7234: code 299, no agent, quoted message.
 fn add(text: &str, headers: &mut HeaderMap) {
     let text = text.replace('\\', "\\\\").replace('"', "\\\"").replace(['\n', '\r'], " ");
     if let Ok(value) = HeaderValue::from_str(&format!("299 - \"{text}\"")) {

@@ -2,9 +2,9 @@
 //! JSON lines, or length-prefixed protobuf messages. A line mostly consists of the stored text. A
 //! message is encoded for each watcher from the parsed tree, which concurrent watchers share.
 //!
-//! A client that selects by labels or fields sees an object *appear* (ADDED) when it begins to
-//! match and *go* (DELETED) when it no longer does. Bookmarks report the stream's progress when no
-//! change matches.
+//! For a client that selects by labels or fields, an object appears (ADDED) when it begins to
+//! match, and is removed (DELETED) when it no longer does. Bookmarks report the stream's progress
+//! when no change matches.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -139,7 +139,7 @@ struct Stream {
     /// Whether a bookmark still has to mark the end of the initial objects.
     initial_end: bool,
     bookmarks: bool,
-    /// Everything up to here was sent or did not concern the client.
+    /// Revision up to which all events were sent or did not match.
     revision: u64,
     next_bookmark: tokio::time::Instant,
     last_bookmark: Option<tokio::time::Instant>,
@@ -194,7 +194,7 @@ impl Stream {
                             return Some(out.freeze());
                         }
                     }
-                    // Too slow: the client starts over, which a plain end of the stream makes it do.
+                    // The client is too slow. Ending the stream makes it start a new watch.
                     Err(_) => self.state = State::Ended,
                 },
                 () = tokio::time::sleep_until(wake) => {
@@ -217,7 +217,8 @@ impl Stream {
 
     /// A bookmark at the newest revision, after all changes up to it.
     fn progress(&mut self) -> Bytes {
-        // Changes are in the buffer before their revision shows, so after draining it nothing up to here is missing.
+        // Changes are in the buffer before their revision is visible. So after the buffer is
+        // drained, no change up to this revision is missing.
         let revision = self.store.revision();
         let mut out = BytesMut::new();
         while let State::Following(watcher) = &mut self.state
@@ -278,7 +279,7 @@ impl Shaper {
     /// Converts objects in one call of the conversion webhook before they are sent one by one; the
     /// results are cached. Errors surface when each object is sent.
     fn foresee(&self, records: &[Arc<Record>]) {
-        if self.view.asks_elsewhere() {
+        if self.view.calls_webhook() {
             let _ = self.view.show_all(records);
         }
     }
@@ -298,7 +299,7 @@ impl Shaper {
         }
     }
 
-    /// Writes an object from its stored text, if the client sees that or a part of it.
+    /// Writes an object from its stored JSON text, if the client gets that text or a part of it.
     fn put_stored(&self, out: &mut BytesMut, kind: &str, record: &Record) -> bool {
         let negotiated = &self.call.negotiated;
         if !self.view.is_stored_form(record) {
@@ -347,7 +348,8 @@ impl Shaper {
                 report_left_out(shaped, &left_out);
                 out.put_slice(&frame);
             }
-            // The error makes the client list again, and that list names the object at fault.
+            // The error makes the client list again, and the error of that list names the invalid
+            // object.
             Err(error) if kind != "ERROR" => self.error(out, &unwritten(error)),
             Err(_) => {}
         }
@@ -367,7 +369,7 @@ impl Shaper {
             Form::Table(_) => None,
         };
         if let Some((kind, api_version)) = plain {
-            // Every watch gets one every minute.
+            // Every watch gets one bookmark per minute.
             let (kind, api_version) = (Value::from(kind), Value::from(api_version));
             let object = format!(
                 "{{\"kind\":{kind},\"apiVersion\":{api_version},\

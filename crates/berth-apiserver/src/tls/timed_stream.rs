@@ -19,7 +19,7 @@ const PREFACE: usize = 24;
 pub(super) struct TimedStream<S> {
     stream: S,
     unread_limit: Duration,
-    /// Says whether the limit applies.
+    /// Whether the limit applies.
     unread: Unread,
     /// Deadline of a waiting write.
     waiting: Option<Pin<Box<Sleep>>>,

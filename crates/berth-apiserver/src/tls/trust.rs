@@ -2,7 +2,7 @@
 //!
 //! In the handshake a client only proves that it has the key of its certificate. Its issuer is
 //! verified afterwards, as in kube-apiserver: a client with an untrusted or expired certificate
-//! gets a 401 instead of a closed connection, and a bearer token beside it still counts.
+//! gets a 401 instead of a closed connection. A bearer token in the same request is still accepted.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,7 +24,7 @@ use crate::pki::{Identity, Pki};
 #[derive(Clone, Debug)]
 pub struct Certificates {
     /// Trusted authorities of client certificates, as concatenated PEM certificates. An
-    /// intermediate authority needs no root beside it.
+    /// intermediate authority is trusted without its root.
     pub client_authorities_pem: String,
     /// Serving certificate, followed by any intermediates.
     pub serving: Identity,
@@ -190,8 +190,8 @@ impl ClientCertVerifier for ProofOfKey {
 
 /// Accepts the handshake if the signature is valid, or if the certificate cannot be parsed (X.509
 /// version 1, for example), so that the signature cannot be verified. [`Trust::client`] cannot
-/// parse such a certificate either, so that it authenticates no user, whoever signed it. The client
-/// gets an error response instead of a closed connection.
+/// parse such a certificate either, so it authenticates no user, regardless of its issuer. The
+/// client gets an error response instead of a closed connection.
 fn accept_unparsable(
     verified: Result<HandshakeSignatureValid, Error>,
     certificate: &CertificateDer<'_>,
@@ -237,8 +237,8 @@ fgn0RaUtMAoGCCqGSM49BAMCA0kAMEYCIQDQNlpiK+c5vEZ6rQlUbhqk5Rj57mhq
         }
     }
 
-    /// A time long past. By the system's clock, certificates of that time have expired; this must
-    /// not matter.
+    /// A fixed time in the past. By the system's clock, certificates of that time have expired;
+    /// this must not matter.
     fn now() -> jiff::Timestamp {
         "2020-02-03T12:00:00Z".parse().expect("a timestamp")
     }
@@ -254,8 +254,8 @@ fgn0RaUtMAoGCCqGSM49BAMCA0kAMEYCIQDQNlpiK+c5vEZ6rQlUbhqk5Rj57mhq
         }
     }
 
-    /// The server's verdict on a client that presents this certificate and signs with this key. An
-    /// error means that the handshake failed.
+    /// The server's classification of a client that presents this certificate and signs with this
+    /// key. An error means that the handshake failed.
     fn verify(certificate_pem: &str, key_pem: &str, pki: &Pki) -> Result<ClientCertificate, Error> {
         let serving = pki.serving(&[]).expect("signed");
         let trust = Trust::new(&Certificates::of(pki, serving)).expect("usable");

@@ -1,6 +1,8 @@
-//! The HTTP client webhooks are called with: one POST of JSON over TLS, one answer of JSON, within a time.
+//! The HTTP client for webhooks: one POST of JSON over TLS, and one response of JSON, within a time
+//! limit.
 //!
-//! A `service` is found by what is stored about it ([`super::service`]); its certificate must be for `<name>.<namespace>.svc`.
+//! The address of a `service` comes from stored objects ([`super::service`]). Its certificate must
+//! be for `<name>.<namespace>.svc`.
 
 use std::time::Duration;
 
@@ -14,7 +16,7 @@ use super::service;
 use crate::{Objects, completion};
 use berth_kinds::client_config::{Url, clean_path};
 
-/// Largest answer that is read.
+/// Maximum size of a response.
 const ANSWER_BYTES_MAX: usize = 16 * 1024 * 1024;
 
 /// The server to call, from a `clientConfig`.
@@ -29,12 +31,13 @@ enum Place {
 }
 
 impl Endpoint {
-    /// Reads a `clientConfig`; the error says what cannot be used of it.
+    /// Parses a `clientConfig`; the error says what is invalid.
     pub(crate) fn new(config: &Value) -> Result<Endpoint, String> {
         Ok(Endpoint { place: Place::new(config)?, trust: Trust::new(config["caBundle"].as_str())? })
     }
 
-    /// POSTs `body` and returns the answer. `query` is added to the path. Fails after `timeout`; the error says why.
+    /// POSTs `body` and returns the response. `query` is added to the path. Fails after `timeout`;
+    /// the error says why.
     pub(crate) async fn post(
         &self,
         objects: &Objects,
@@ -74,18 +77,18 @@ impl Endpoint {
             let body = body.map_err(|error| failed(&error))?.to_bytes();
             if !status.is_success() {
                 let text: String = String::from_utf8_lossy(&body).chars().take(1024).collect();
-                return Err(failed(&format!("the server answered {status}: {text}")));
+                return Err(failed(&format!("the server responded with {status}: {text}")));
             }
             serde_json::from_slice(&body).map_err(|error| failed(&format!("the response is not JSON: {error}")))
         };
         tokio::pin!(exchange);
         tokio::pin!(connection);
-        // The connection does the work; it ends with the exchange.
+        // The connection drives the exchange, and ends with it.
         tokio::select! {
             biased;
             answer = &mut exchange => answer,
             ended = &mut connection => match ended {
-                // What was read before the end may still complete the exchange.
+                // Data that was read before the end may still complete the exchange.
                 Ok(()) => exchange.await,
                 Err(error) => Err(failed(&error)),
             },
@@ -127,7 +130,7 @@ impl Place {
         }
     }
 
-    /// The name its certificate must have.
+    /// The host name that the server's certificate must have.
     fn server_name(&self) -> String {
         match self {
             Place::Url { host, .. } => host.clone(),
@@ -146,7 +149,7 @@ impl Place {
         format!("\"https://{}{}{query}\"", self.authority(), self.path())
     }
 
-    /// Where to connect.
+    /// Address of the server.
     fn address(&self, objects: &Objects) -> Result<(String, u16), String> {
         match self {
             Place::Url { host, port, .. } => Ok((host.clone(), *port)),

@@ -25,14 +25,14 @@ pub(crate) enum Trust {
 }
 
 impl Trust {
-    /// Parses a `caBundle`; the system's authorities without one.
+    /// Parses a `caBundle`; without one, the system's authorities are used.
     pub(crate) fn new(bundle: Option<&str>) -> Result<Trust, String> {
         let Some(bundle) = bundle.filter(|bundle| !bundle.is_empty()) else { return Ok(Trust::System) };
         tls(trusting(bundle)?, None).map(Trust::Bundle)
     }
 
-    /// The TLS configuration. The system's authorities are read at the first call that needs them:
-    /// most definitions name a webhook that a server with one stored version never calls.
+    /// The TLS configuration. The system's authorities are loaded at the first call that needs
+    /// them: most definitions name a webhook that a server with one stored version never calls.
     pub(crate) fn config(&self) -> Result<Arc<rustls::ClientConfig>, String> {
         static SYSTEM: OnceLock<Result<Arc<rustls::ClientConfig>, String>> = OnceLock::new();
         match self {

@@ -18,7 +18,7 @@ pub(crate) enum Unreachable {
     NotAPort(i64),
 }
 
-/// The name its certificate must have.
+/// The host name that the server's certificate must have.
 pub(crate) fn server_name(namespace: &str, name: &str) -> String {
     format!("{name}.{namespace}.svc")
 }

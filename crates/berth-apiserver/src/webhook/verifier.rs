@@ -1,8 +1,8 @@
 //! Verifies the certificates of webhook servers: by rustls' rules, and also those that only Go's
 //! TLS accepts.
-//!
-//! Many webhooks serve with a self-signed CA certificate (`openssl req -x509`, Go's `httptest`)
-//! and use that very certificate as caBundle. The web's rules reject a CA certificate as server
+//! Many webhooks serve with a self-signed CA certificate (`openssl req -x509`, Go's `httptest`) and
+//! use that certificate as caBundle. The rules of web browsers reject a CA certificate as server
+//! certificate. Go, and with it Kubernetes, accepts it.
 //! certificate; Go, and with it Kubernetes, accepts it.
 
 use std::sync::Arc;
@@ -24,8 +24,8 @@ pub(super) struct Verifier {
 }
 
 impl Verifier {
-    /// Trusts `roots` and the certificates of `bundle` themselves. The error names what is
-    /// unusable.
+    /// Trusts `roots` and the certificates of `bundle` themselves. The error names the invalid
+    /// certificate.
     pub(super) fn new(
         roots: RootCertStore,
         bundle: Vec<CertificateDer<'static>>,
@@ -153,7 +153,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_authority_may_serve_if_it_is_the_bundle_itself() {
+    fn a_ca_certificate_may_serve_if_it_is_itself_in_the_bundle() {
         let authority = |name: &str| {
             let mut params = CertificateParams::new(vec![name.to_owned()]).expect("a name");
             params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -172,11 +172,11 @@ mod tests {
             let now = UnixTime::since_unix_epoch(std::time::Duration::from_secs(seconds));
             trust.verify_server_cert(leaf, &[], &name, &[], now).is_ok()
         };
-        // Mid 2026, and after the end.
+        // Mid 2026, and after the certificate expires.
         let (now, late) = (1_783_000_000, 1_900_000_000);
         assert!(verify(&own, "hook.team.svc", now));
         assert!(!verify(&own, "other.team.svc", now), "another name");
-        assert!(!verify(&own, "hook.team.svc", late), "it has ended");
+        assert!(!verify(&own, "hook.team.svc", late), "it has expired");
         assert!(!verify(&other, "hook.team.svc", now), "another authority of that name");
     }
 }

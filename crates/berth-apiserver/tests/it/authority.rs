@@ -1,5 +1,5 @@
-//! Privilege escalation: users who may update but not create, and users who grant permissions that
-//! they do not have.
+//! Privilege escalation: users with permission to update but not to create, and users that grant
+//! permissions that they do not have.
 
 use berth_apiserver::UserInfo;
 use http::Method;

@@ -30,7 +30,7 @@ fn wanted(name: &str) -> Value {
         "spec": {"request": request("team-a"), "signerName": SIGNER, "usages": ["digital signature", "client auth"]}})
 }
 
-/// A user who may write all parts of requests, and has `verb` for these signers.
+/// A user with permission to write all parts of requests, and `verb` for these signers.
 async fn user(server: &Server, name: &str, verb: &str, signers: &[&str]) -> UserInfo {
     let all = json!([
         "certificatesigningrequests",

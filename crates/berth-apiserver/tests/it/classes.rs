@@ -1,4 +1,4 @@
-//! What pods, claims and ingresses take over from classes.
+//! Fields that pods, claims and ingresses get from their classes.
 
 use serde_json::{Value, json};
 
@@ -82,7 +82,7 @@ async fn an_ingress_without_a_class_gets_the_default_class() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_pod_takes_over_its_runtime_class() {
+async fn a_pod_gets_the_fields_of_its_runtime_class() {
     let server = server();
     let pod = |name: &str, more: Value| {
         let mut spec = json!({"containers": [{"name": "c", "image": "i"}]});

@@ -58,7 +58,7 @@ async fn a_definition_creates_a_kind() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn schema_and_rules_refuse_with_their_paths() {
+async fn objects_that_violate_schema_or_rules_are_rejected_with_field_paths() {
     let server = harbor().await;
     let rejected = server.post(BOATS, boat("a", json!({"length": 0}))).await.expect(422);
     assert_eq!(
@@ -130,7 +130,7 @@ async fn an_invalid_scale_changes_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn other_versions_show_the_same_objects() {
+async fn all_versions_serve_the_same_objects() {
     let server = harbor().await;
     server.post(BOATS, boat("a", json!({"length": 5}))).await.expect(201);
     let old = "/apis/harbor.dev/v1alpha1/namespaces/default/boats";
@@ -147,7 +147,7 @@ async fn other_versions_show_the_same_objects() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn defaults_added_later_show_in_old_objects() {
+async fn defaults_added_later_appear_in_old_objects() {
     let server = harbor().await;
     server.post(BOATS, boat("a", json!({"length": 5}))).await.expect(201);
     let mut wider = definition();

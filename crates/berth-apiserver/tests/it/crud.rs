@@ -145,7 +145,7 @@ async fn a_dry_run_stores_nothing() {
 
 /// The expected responses were recorded from kube-apiserver 1.36.
 #[tokio::test(start_paused = true)]
-async fn dry_runs_of_deletions_return_the_object_as_it_would_be() {
+async fn dry_runs_of_deletions_return_the_object_in_its_state_after_the_deletion() {
     let server = server();
     let pods = "/api/v1/namespaces/default/pods";
     let pod = |name: &str, node: Value, finalizers: Value| {

@@ -19,7 +19,7 @@ const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitio
 
 /// Delays or rejects writes of some keys. A delayed write is visible before it is reported as
 /// durable.
-struct Slow {
+struct DelayedCommits {
     /// Suffix of the keys whose writes are delayed until this is `None`.
     held: watch::Sender<Option<&'static str>>,
     /// Suffix of the keys whose writes are rejected as busy.
@@ -34,7 +34,7 @@ fn key_of(write: &Write) -> &str {
     }
 }
 
-impl CommitInterceptor for Slow {
+impl CommitInterceptor for DelayedCommits {
     fn commit(&self, store: &MemoryStore, user: &str, write: Write) -> CommitFuture {
         let matches = |suffix: &Option<&'static str>| suffix.is_some_and(|end| key_of(&write).ends_with(end));
         if matches(&self.busy.borrow()) {
@@ -56,9 +56,9 @@ impl CommitInterceptor for Slow {
     }
 }
 
-fn slow() -> (Arc<Server>, Arc<InterceptedStore<Slow>>) {
+fn slow() -> (Arc<Server>, Arc<InterceptedStore<DelayedCommits>>) {
     let (held, busy) = (watch::Sender::new(None), watch::Sender::new(None));
-    let store = InterceptedStore::new(Slow { held, busy, backlog: watch::Sender::new(false) });
+    let store = InterceptedStore::new(DelayedCommits { held, busy, backlog: watch::Sender::new(false) });
     (Arc::new(Server { api: ApiServer::new(config_on(store.clone())) }), store)
 }
 
@@ -112,7 +112,7 @@ async fn a_definition_is_served_although_its_client_disconnected() {
     settle().await;
     server.get(tests).await.expect(200);
 
-    // The same for its deletion.
+    // Deleting the definition also completes without its client.
     store.interceptor.held.send_replace(Some(name));
     disconnect(&server, Method::DELETE, &format!("{DEFINITIONS}/{name}"), &json!({})).await;
     store.interceptor.held.send_replace(None);

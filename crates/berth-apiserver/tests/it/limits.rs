@@ -86,14 +86,14 @@ async fn the_number_and_length_of_warnings_are_limited() {
     };
     let many = post((0..3000).map(|index| format!("f{index:04}")).collect()).await;
     assert_eq!((many.len(), many[0].as_str()), (64, "299 - \"unknown field \\\"f0000\\\"\""));
-    assert!(many[63].ends_with(" more warnings are left out\""), "{many:?}");
+    assert!(many[63].ends_with(" more warnings are omitted\""), "{many:?}");
     // Long warnings are complete if there are few, and truncated if there are many.
     let long = |index: usize| format!("{index:02}{}", "x".repeat(1000));
     let whole = post((0..4).map(long).collect()).await;
     assert!(whole.len() == 4 && whole.iter().all(|text| text.len() > 1000), "{whole:?}");
     let cut = post((0..30).map(long).collect()).await;
     assert_eq!((cut.len(), cut[0].len()), (17, "299 - \"\"".len() + 256 + "\\".len()));
-    assert_eq!(cut[16], "299 - \"14 more warnings are left out\"");
+    assert_eq!(cut[16], "299 - \"14 more warnings are omitted\"");
 }
 
 #[tokio::test(start_paused = true)]

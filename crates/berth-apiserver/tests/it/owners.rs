@@ -142,7 +142,7 @@ async fn a_duplicate_owner_reference_is_removed_before_admission() {
 /// Recorded from kube-apiserver 1.36: field ownership is tracked before admission, so admission
 /// owns no fields.
 #[tokio::test(start_paused = true)]
-async fn no_manager_owns_what_admission_adds_and_admission_sees_the_managers() {
+async fn no_manager_owns_fields_that_admission_adds_and_admission_sees_the_managers() {
     let server = server();
     let group = "/apis/admissionregistration.k8s.io/v1";
     let managers = "object.metadata.managedFields.map(entry, entry.manager).join(',')";

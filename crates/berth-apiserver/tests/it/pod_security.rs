@@ -78,7 +78,7 @@ async fn versions_choose_the_checks() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn templates_are_warned_of_and_not_rejected() {
+async fn templates_cause_warnings_and_are_not_rejected() {
     let server = server();
     namespace(&server, "hard", json!({"pod-security.kubernetes.io/enforce": "restricted"})).await.expect(201);
     let template = json!({"spec": {"restartPolicy": "Never", "containers": [{"name": "c", "image": "i"}]}});
@@ -119,7 +119,7 @@ async fn invalid_labels_are_rejected_unless_they_stay() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_namespace_that_enforces_more_names_the_pods_that_violate_it() {
+async fn raising_the_enforced_level_warns_about_pods_that_violate_it() {
     let server = server();
     namespace(&server, "n", json!({})).await.expect(201);
     for name in ["b", "a", "c"] {

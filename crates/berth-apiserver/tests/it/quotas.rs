@@ -125,7 +125,7 @@ impl Converter for QuotaObserver {
         Ok(object)
     }
 
-    fn asks_elsewhere(&self) -> bool {
+    fn calls_webhook(&self) -> bool {
         true
     }
 }

@@ -11,7 +11,7 @@ use crate::harness::{Answer, Server, config_on};
 use crate::intercepted_store::{CommitInterceptor, InterceptedStore};
 
 const MAP: &str = "/api/v1/namespaces/default/configmaps/a";
-/// Suffix of its key in the store.
+/// Suffix of the ConfigMap's key in the store.
 const MAP_NAME: &str = "/a";
 
 /// Another client that writes immediately before the next update of the ConfigMap.
@@ -164,7 +164,7 @@ fn running(ready: &str) -> Value {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_eviction_is_checked_again_if_the_pod_becomes_ready_meanwhile() {
+async fn an_eviction_is_checked_again_if_the_pod_becomes_ready() {
     let uri = "/api/v1/namespaces/default/pods/p";
     for before in [running("False"), json!({"phase": "Pending"})] {
         let (server, answer) = evicted(before, vec![running("True")], json!({})).await;

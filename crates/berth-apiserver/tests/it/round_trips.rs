@@ -9,7 +9,7 @@ use crate::harness::server;
 /// Number of times that each object is written back.
 const TIMES: usize = 30;
 
-/// The empty value that a marker (a string that begins with `?`) stands for.
+/// The empty value that a marker (a string that begins with `?`) represents.
 fn empty_value(mark: &Value) -> Option<Value> {
     Some(match mark.as_str()? {
         "?map" => json!({}),

@@ -199,7 +199,7 @@ async fn a_definition_with_an_invalid_pattern_is_rejected() {
         |text: &str| json!({"apiVersion": "x.dev/v1", "kind": "Sound", "metadata": {"name": "s"}, "spec": {"s": text}});
     server.post("/apis/x.dev/v1/sounds", sound("\u{661}.2.3.4")).await.expect(422);
     server.post("/apis/x.dev/v1/sounds", sound("1.2.3.4")).await.expect(201);
-    // The same applies to a pattern in a CEL expression.
+    // A pattern in a CEL expression is validated too.
     let mut schema = with("a");
     schema["properties"]["spec"]["x-kubernetes-validations"] = json!([{"rule": "self.s.matches('(a{32}){32}')"}]);
     let rejected = define(&server, "rules", "Rule", schema).await.expect(422);

@@ -16,15 +16,15 @@ use crate::harness::Server;
 use crate::wire::connect;
 
 /// Longer than any test takes.
-const EVER: Duration = Duration::from_secs(600);
+const LONG: Duration = Duration::from_secs(600);
 /// The limit under test.
 const SHORT: Duration = Duration::from_millis(200);
 const TOKEN: &str = "Authorization: Bearer secret\r\n";
 
-/// A listener whose time limits are [`EVER`], except those that `change` sets.
+/// A listener whose time limits are [`LONG`], except those that `change` sets.
 async fn listen(change: impl FnOnce(&mut TimeLimits)) -> (SocketAddr, Pki, Server) {
     let (listener, pki, now) = crate::wire::on_a_free_port().await;
-    let mut limits = TimeLimits { handshake: EVER, headers: EVER, body: EVER, unread: EVER };
+    let mut limits = TimeLimits { handshake: LONG, headers: LONG, body: LONG, unread: LONG };
     change(&mut limits);
     let listener = listener.with_time_limits(limits);
     let address = listener.address();
@@ -44,7 +44,7 @@ async fn a_client_without_a_tls_handshake_is_disconnected() {
     let (address, _pki, _server) = listen(|limits| limits.handshake = SHORT).await;
     let mut stream = socket().connect(address).await.expect("connected");
     let mut answer = Vec::new();
-    let end = tokio::time::timeout(EVER / 10, stream.read_to_end(&mut answer)).await.expect("the connection ends");
+    let end = tokio::time::timeout(LONG / 10, stream.read_to_end(&mut answer)).await.expect("the connection ends");
     assert!(end.is_err() || answer.is_empty(), "{answer:?}");
 }
 
@@ -61,7 +61,7 @@ async fn a_client_with_incomplete_headers_is_disconnected() {
         let mut stream = connect(socket(), address, &pki, protocol).await.expect("connected");
         stream.write_all(beginning.as_bytes()).await.expect("sent");
         let mut answer = Vec::new();
-        let end = tokio::time::timeout(EVER / 10, stream.read_to_end(&mut answer)).await.expect("the connection ends");
+        let end = tokio::time::timeout(LONG / 10, stream.read_to_end(&mut answer)).await.expect("the connection ends");
         assert!(end.is_err() || !String::from_utf8_lossy(&answer).contains("200 OK"), "{answer:?}");
     }
 }
@@ -74,7 +74,7 @@ async fn a_client_that_stalls_in_its_body_gets_a_504() {
         format!("POST /api/v1/namespaces HTTP/1.1\r\nHost: localhost\r\n{TOKEN}Content-Length: 100\r\n\r\n{{");
     stream.write_all(request.as_bytes()).await.expect("sent");
     let mut answer = [0; 64];
-    let read = tokio::time::timeout(EVER / 10, stream.read(&mut answer)).await.expect("an answer").expect("an answer");
+    let read = tokio::time::timeout(LONG / 10, stream.read(&mut answer)).await.expect("an answer").expect("an answer");
     let answer = String::from_utf8_lossy(&answer[..read]).into_owned();
     assert!(answer.starts_with("HTTP/1.1 504"), "{answer}");
 }
@@ -98,7 +98,7 @@ async fn a_client_that_does_not_read_its_response_is_disconnected() {
     stream.write_all(request.as_bytes()).await.expect("sent");
     tokio::time::sleep(SHORT * 10).await;
     let mut answer = Vec::new();
-    let end = tokio::time::timeout(EVER / 10, stream.read_to_end(&mut answer)).await.expect("the connection ends");
+    let end = tokio::time::timeout(LONG / 10, stream.read_to_end(&mut answer)).await.expect("the connection ends");
     let whole = end.is_ok() && answer.ends_with(b"]}\n");
     assert!(!whole && answer.starts_with(b"HTTP/1.1 200"), "{} bytes", answer.len());
 }

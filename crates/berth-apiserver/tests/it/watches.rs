@@ -13,7 +13,7 @@ async fn create(server: &Server, name: &str, color: &str) -> String {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_watch_sees_every_change_after_its_revision() {
+async fn a_watch_reports_every_change_after_its_revision() {
     let server = server();
     let version = create(&server, "a", "red").await;
     create(&server, "b", "red").await;
@@ -29,7 +29,7 @@ async fn a_watch_sees_every_change_after_its_revision() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_watch_with_a_selector_sees_objects_that_start_or_stop_matching() {
+async fn a_watch_with_a_selector_reports_objects_that_start_or_stop_matching() {
     let server = server();
     create(&server, "a", "red").await;
     let mut watch = server.watch(&format!("{MAPS}?watch=true&labelSelector=color%3Dred")).await;

@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 
 use crate::harness::Server;
 
-/// A webhook server that answers reviews and records them.
+/// A webhook server that responds to reviews and records them.
 struct WebhookServer {
     port: u16,
     ca_bundle: String,
@@ -259,8 +259,8 @@ async fn an_unreachable_webhook_is_handled_by_its_failure_policy() {
         message.contains("failed calling webhook \"strict.example.com\": Post \"https://127.0.0.1:1/?timeout=10s\""),
         "{message}"
     );
-    // Webhooks are not called for webhook configurations, so that one that rejects everything can
-    // be deleted.
+    // Webhooks are not called for webhook configurations. Otherwise a webhook that rejects every
+    // request could not be deleted.
     server
         .delete("/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations/strict", Value::Null)
         .await
@@ -525,7 +525,7 @@ async fn converter() -> WebhookServer {
     .await
 }
 
-/// Path of the timers in a version.
+/// URL path of the timers in a version.
 fn timers(version: &str) -> String {
     format!("/apis/example.com/{version}/namespaces/default/timers")
 }

@@ -144,7 +144,7 @@ async fn only_authenticated_clients_are_served_and_shutdown_ends_open_watches() 
     let _ = stop.send(());
     let (ended, _) = tokio::join!(serve, watching);
     ended.expect("the listener ends");
-    assert!(ask(address, &pki, Some(&admin), &get("/version", "")).await.is_err(), "the listener still answers");
+    assert!(ask(address, &pki, Some(&admin), &get("/version", "")).await.is_err(), "the listener still responds");
 }
 
 /// An authority or a certificate that it signed, with its key.

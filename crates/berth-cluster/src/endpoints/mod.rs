@@ -1,14 +1,18 @@
-//! The EndpointSlice controller: for each Service with a selector, keeps EndpointSlices with the
-//! addresses of the pods that it selects, simulated pods included.
+//! The endpoint controllers: for each Service with a selector, EndpointSlices and the legacy
+//! Endpoints object with the addresses of the pods that it selects, simulated pods included.
 //!
-//! [`plan`] decides. Like upstream, a Service without endpoints has one empty slice, a change is
-//! written to as few slices as possible, and slices that other programs manage are not touched.
-//! Services of type ExternalName and Services without a selector have no slices of this controller.
-//! Not implemented: hints for topology-aware routing, and the legacy Endpoints objects.
+//! [`plan`] and [`legacy`] decide. Like upstream, a Service without endpoints has one empty slice, a
+//! change is written to as few slices as possible, and slices that other programs manage are not
+//! touched. Services of type ExternalName and Services without a selector have no slices of this
+//! controller; [`mirror`] copies the Endpoints objects that users keep for the latter. Not
+//! implemented: hints for topology-aware routing.
 //!
 //! Source: Kubernetes documentation, "EndpointSlices", and KEP-0752, KEP-1672 (terminating
 //! endpoints).
 
+pub mod arrange;
+pub mod legacy;
+pub mod mirror;
 pub mod plan;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,7 +20,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use berth_runtime::{Action, Cache, Delta, Error, Index, Manager, ObjectKey, Reconciler};
-use k8s_openapi::api::core::v1::{Node, Pod, Service};
+use k8s_openapi::api::core::v1::{Endpoints, Node, Pod, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::ResourceExt;
 use parking_lot::Mutex;
@@ -29,27 +33,39 @@ const BATCH: Duration = Duration::from_millis(100);
 /// Label of nodes with their zone.
 const ZONE: &str = "topology.kubernetes.io/zone";
 
-/// Adds the controller.
+/// Adds the controllers.
 pub fn install(manager: &mut Manager) {
+    mirror::install(manager);
     let (services, pods, slices) =
         (manager.cache::<Service>(), manager.cache::<Pod>(), manager.cache::<EndpointSlice>());
+    let endpoints = manager.cache::<Endpoints>();
     let controller = Controller {
         services: services.clone(),
         pods: pods.clone(),
         nodes: manager.nodes(),
         of_service: slices.index(|slice| service_of(slice).map(|key| key.to_string()).into_iter().collect()),
         slices: Writer::new(manager, &slices),
+        endpoints: Writer::new(manager, &endpoints),
+        of_endpoints: endpoints.clone(),
         members: Members::default(),
+        deleted: Arc::default(),
     };
     let by_namespace = services.index(|service| match selector(service) {
         Some(_) => service.namespace().into_iter().collect(),
         None => Vec::new(),
     });
-    let members = controller.members.clone();
+    let (members, deleted) = (controller.members.clone(), controller.deleted.clone());
     let builder = manager.controller("endpointslice");
     let queue = builder.queue();
     builder
+        .watch(&services, move |delta| {
+            if delta.new.is_none() {
+                deleted.lock().insert(ObjectKey::of(delta.latest().as_ref()));
+            }
+            []
+        })
         .watch_self(&services)
+        .watch_self(&endpoints)
         .watch(&slices, |delta| sides(delta).filter_map(|slice| service_of(slice)).collect::<BTreeSet<_>>())
         .watch(&pods, move |delta| {
             for service in affected(delta, &by_namespace) {
@@ -148,7 +164,11 @@ struct Controller {
     nodes: Cache<Node>,
     of_service: Index<EndpointSlice>,
     slices: Writer<EndpointSlice>,
+    endpoints: Writer<Endpoints>,
+    of_endpoints: Cache<Endpoints>,
     members: Members,
+    /// Services that were deleted: their Endpoints objects are deleted, too, even a user's.
+    deleted: Arc<Mutex<BTreeSet<ObjectKey>>>,
 }
 
 impl Controller {
@@ -161,6 +181,11 @@ impl Controller {
 impl Reconciler for Controller {
     async fn reconcile(&self, key: ObjectKey) -> Result<Action, Error> {
         let service = self.services.get(&key);
+        let was_deleted = self.deleted.lock().contains(&key);
+        if service.is_none() {
+            self.remove_endpoints(&key, was_deleted).await?;
+        }
+        self.deleted.lock().remove(&key);
         let Some(service) = service.filter(|service| selector(service).is_some()) else {
             // The garbage collector deletes the slices of a deleted Service. Those of a Service that
             // lost its selector stay, as its endpoints are the user's from now on.
@@ -172,16 +197,39 @@ impl Reconciler for Controller {
         }
         let pods = self.members.of(&service, &self.pods);
         let slices = self.of_service.get(&key.to_string());
-        let plan = plan::plan(&service, &pods, &slices, |node| self.zone(node));
-        for slice in &plan.create {
-            self.slices.create(&key.namespace, slice).await?;
-        }
-        for slice in &plan.update {
-            self.slices.replace(slice).await?;
-        }
-        for slice in &plan.delete {
-            self.slices.delete(slice).await?;
+        apply(&self.slices, &key, plan::plan(&service, &pods, &slices, |node| self.zone(node))).await?;
+        let known = self.of_endpoints.get(&key);
+        match (legacy::plan(&service, &pods, known.as_deref()), known) {
+            (Some(wanted), None) => drop(self.endpoints.create(&key.namespace, &wanted).await?),
+            (Some(wanted), Some(_)) => self.endpoints.replace(&wanted).await?,
+            (None, _) => {}
         }
         Ok(Action::Wait)
     }
+}
+
+impl Controller {
+    /// Deletes the Endpoints object of a Service that does not exist; without `all` only if this
+    /// controller made it.
+    async fn remove_endpoints(&self, key: &ObjectKey, all: bool) -> Result<(), Error> {
+        let is_ours = |it: &Endpoints| it.labels().get(legacy::MANAGED_BY).is_some_and(|by| by == legacy::MANAGER);
+        if let Some(known) = self.of_endpoints.get(key).filter(|known| all || is_ours(known)) {
+            self.endpoints.delete(&known).await?;
+        }
+        Ok(())
+    }
+}
+
+/// Writes what a plan asks for.
+async fn apply(slices: &Writer<EndpointSlice>, service: &ObjectKey, plan: arrange::Plan) -> Result<(), Error> {
+    for slice in &plan.create {
+        slices.create(&service.namespace, slice).await?;
+    }
+    for slice in &plan.update {
+        slices.replace(slice).await?;
+    }
+    for slice in &plan.delete {
+        slices.delete(slice).await?;
+    }
+    Ok(())
 }

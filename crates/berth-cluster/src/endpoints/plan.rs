@@ -1,14 +1,14 @@
-//! Plans the EndpointSlices of a Service.
+//! Plans the EndpointSlices of a Service from the pods that it selects.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{Container, ObjectReference, Pod, Service, ServicePort};
 use k8s_openapi::api::discovery::v1::{Endpoint, EndpointConditions, EndpointPort, EndpointSlice};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::ResourceExt;
 
+use super::arrange::{Family, Group, IPV4, Plan, arrange};
 use crate::job::facts::{is_deleted, is_terminated};
 use crate::replicas::owned_by;
 
@@ -19,21 +19,7 @@ pub const MANAGER: &str = "endpointslice-controller.k8s.io";
 /// Label with the name of a slice's Service.
 pub const SERVICE_NAME: &str = "kubernetes.io/service-name";
 /// Label of slices of headless Services.
-const HEADLESS: &str = "service.kubernetes.io/headless";
-/// Maximum number of endpoints in a slice, upstream's default.
-pub const ENDPOINTS_MAX: usize = 100;
-
-/// The next writes for the slices of a Service.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Plan {
-    /// Slices to create; the API server completes their names.
-    pub create: Vec<EndpointSlice>,
-    /// Slices to replace.
-    pub update: Vec<EndpointSlice>,
-    /// Slices to delete.
-    pub delete: Vec<Arc<EndpointSlice>>,
-}
-
+pub(super) const HEADLESS: &str = "service.kubernetes.io/headless";
 /// The selector of a Service whose slices this controller keeps.
 pub fn selector(service: &Service) -> Option<&BTreeMap<String, String>> {
     let spec = service.spec.as_ref()?;
@@ -73,17 +59,14 @@ pub fn facts(pod: &Pod) -> Facts<'_> {
     }
 }
 
-fn ip(pod: &Pod) -> Option<&str> {
+pub(super) fn ip(pod: &Pod) -> Option<&str> {
     pod.status.as_ref()?.pod_ip.as_deref().filter(|ip| !ip.is_empty())
 }
 
-fn is_ready(pod: &Pod) -> bool {
+pub(super) fn is_ready(pod: &Pod) -> bool {
     let conditions = pod.status.as_ref().and_then(|status| status.conditions.as_ref());
     conditions.into_iter().flatten().any(|it| it.type_ == "Ready" && it.status == "True")
 }
-
-/// Endpoints by the ports that they have in common.
-type Groups = Vec<(Vec<EndpointPort>, Vec<Endpoint>)>;
 
 /// Plans the next writes. `pods` are those that the Service selects, `slices` its present slices of
 /// this controller. `zone` returns the zone of a node.
@@ -93,109 +76,14 @@ pub fn plan(
     slices: &[Arc<EndpointSlice>],
     zone: impl Fn(&str) -> Option<String>,
 ) -> Plan {
-    let groups = groups(service, pods, zone);
-    let mut plan = Plan::default();
-    let mut unused: Vec<Arc<EndpointSlice>> = Vec::new();
-    let mut of_group: Vec<Vec<&Arc<EndpointSlice>>> = vec![Vec::new(); groups.len()];
-    for slice in slices.iter().filter(|slice| slice.metadata.deletion_timestamp.is_none()) {
-        let ports = slice.ports.clone().unwrap_or_default();
-        match groups.iter().position(|(known, _)| *known == ports && slice.address_type == "IPv4") {
-            Some(index) => of_group[index].push(slice),
-            None => unused.push(slice.clone()),
-        }
-    }
-    for ((ports, endpoints), slices) in groups.into_iter().zip(of_group) {
-        distribute(service, ports, endpoints, &slices, &mut plan, &mut unused);
-    }
-    // A slice that is not needed any more takes the place of a new one.
-    let is_reusable = |slice: &Arc<EndpointSlice>| slice.address_type == "IPv4";
-    while let Some(index) = unused.iter().rposition(is_reusable)
-        && let Some(new) = plan.create.pop()
-    {
-        let old = unused.remove(index);
-        let metadata = ObjectMeta { labels: new.metadata.labels, ..old.metadata.clone() };
-        plan.update.push(EndpointSlice { metadata, ..new });
-    }
-    plan.delete = unused;
-    plan
-}
-
-/// Puts the endpoints of one group into its slices.
-fn distribute(
-    service: &Service,
-    ports: Vec<EndpointPort>,
-    endpoints: Vec<Endpoint>,
-    slices: &[&Arc<EndpointSlice>],
-    plan: &mut Plan,
-    unused: &mut Vec<Arc<EndpointSlice>>,
-) {
-    let labels = labels(service);
-    let is_placeholder = endpoints.is_empty();
-    let mut wanted: BTreeMap<String, Endpoint> = endpoints.into_iter().map(|it| (identity(&it), it)).collect();
-    let mut kept: Vec<(&EndpointSlice, Vec<Endpoint>, bool)> = Vec::new();
-    for slice in slices {
-        // An endpoint keeps its slice and place.
-        let next: Vec<Endpoint> = slice.endpoints.iter().filter_map(|it| wanted.remove(&identity(it))).collect();
-        let differs = next != slice.endpoints || *slice.labels() != labels;
-        kept.push((slice, next, differs));
-    }
-    let mut left: Vec<Endpoint> = wanted.into_values().collect();
-    // New endpoints go to slices that are written anyway, then to others with room.
-    for only_written in [true, false] {
-        for (_, endpoints, differs) in &mut kept {
-            let room = ENDPOINTS_MAX.saturating_sub(endpoints.len()).min(left.len());
-            if room > 0 && (*differs || !only_written) {
-                endpoints.extend(left.drain(..room));
-                *differs = true;
-            }
-        }
-    }
-    let mut has_slice = false;
-    for (slice, endpoints, differs) in kept {
-        let is_needed = !endpoints.is_empty() || (is_placeholder && !has_slice);
-        has_slice |= is_needed;
-        if !is_needed {
-            unused.push(Arc::new(slice.clone()));
-        } else if differs {
-            let metadata = ObjectMeta { labels: Some(labels.clone()), ..slice.metadata.clone() };
-            plan.update.push(EndpointSlice { metadata, endpoints, ..slice.clone() });
-        }
-    }
-    if left.is_empty() && !has_slice {
-        plan.create.push(new_slice(service, &labels, &ports, Vec::new()));
-    }
-    for chunk in left.chunks(ENDPOINTS_MAX) {
-        plan.create.push(new_slice(service, &labels, &ports, chunk.to_vec()));
-    }
-}
-
-/// Distinguishes endpoints: a pod that was created again is another endpoint.
-fn identity(endpoint: &Endpoint) -> String {
-    let target = endpoint.target_ref.as_ref();
-    let of = |text: Option<&String>| text.cloned().unwrap_or_default();
-    let name = of(target.and_then(|target| target.name.as_ref()));
-    let uid = of(target.and_then(|target| target.uid.as_ref()));
-    format!("{name} {uid} {}", endpoint.addresses.join(","))
-}
-
-fn new_slice(
-    service: &Service,
-    labels: &BTreeMap<String, String>,
-    ports: &[EndpointPort],
-    endpoints: Vec<Endpoint>,
-) -> EndpointSlice {
-    EndpointSlice {
-        metadata: ObjectMeta {
-            generate_name: Some(format!("{}-", service.name_any())),
-            namespace: service.namespace(),
-            labels: Some(labels.clone()),
-            owner_references: Some(vec![owned_by(service)]),
-            ..ObjectMeta::default()
-        },
-        address_type: "IPv4".to_owned(),
-        ports: (!ports.is_empty()).then(|| ports.to_vec()),
-        endpoints,
-    }
+    let family = Family {
+        name: service.name_any(),
+        namespace: service.namespace(),
+        owner: owned_by(service),
+        labels: labels(service),
+        annotations: None,
+    };
+    arrange(&family, groups(service, pods, zone), slices)
 }
 
 /// The labels of a Service's slices: its own, and those that say whose slices they are.
@@ -212,8 +100,8 @@ fn labels(service: &Service) -> BTreeMap<String, String> {
 
 /// The endpoints of a Service, grouped by the ports that their pods have. Without endpoints there is
 /// one empty group without ports.
-fn groups(service: &Service, pods: &[Arc<Pod>], zone: impl Fn(&str) -> Option<String>) -> Groups {
-    let mut groups: Groups = Vec::new();
+fn groups(service: &Service, pods: &[Arc<Pod>], zone: impl Fn(&str) -> Option<String>) -> Vec<Group> {
+    let mut groups: Vec<Group> = Vec::new();
     let mut seen = BTreeSet::new();
     for pod in pods.iter().filter(|pod| !is_terminated(pod)) {
         let Some(ip) = ip(pod).filter(|ip| ip.parse::<std::net::Ipv4Addr>().is_ok()) else { continue };
@@ -222,18 +110,18 @@ fn groups(service: &Service, pods: &[Arc<Pod>], zone: impl Fn(&str) -> Option<St
         }
         let ports = ports(service, pod);
         let endpoint = endpoint(service, pod, ip, &zone);
-        match groups.iter_mut().find(|(known, _)| *known == ports) {
-            Some((_, endpoints)) => endpoints.push(endpoint),
-            None => groups.push((ports, vec![endpoint])),
+        match groups.iter_mut().find(|group| group.ports == ports) {
+            Some(group) => group.endpoints.push(endpoint),
+            None => groups.push(Group { address_type: IPV4, ports, endpoints: vec![endpoint] }),
         }
     }
     if groups.is_empty() {
-        groups.push((Vec::new(), Vec::new()));
+        groups.push(Group { address_type: IPV4, ports: Vec::new(), endpoints: Vec::new() });
     }
     groups
 }
 
-fn endpoint(service: &Service, pod: &Pod, ip: &str, zone: impl Fn(&str) -> Option<String>) -> Endpoint {
+pub(super) fn endpoint(service: &Service, pod: &Pod, ip: &str, zone: impl Fn(&str) -> Option<String>) -> Endpoint {
     let publishes = service.spec.as_ref().and_then(|spec| spec.publish_not_ready_addresses).unwrap_or(false);
     let (serving, terminating) = (is_ready(pod), is_deleted(pod));
     let spec = pod.spec.as_ref();
@@ -275,13 +163,13 @@ fn ports(service: &Service, pod: &Pod) -> Vec<EndpointPort> {
     found.collect()
 }
 
-fn protocol(given: Option<&str>) -> &str {
+pub(super) fn protocol(given: Option<&str>) -> &str {
     given.unwrap_or("TCP")
 }
 
 /// The number of a Service's port at a pod: a number as it is, a name among the ports of the pod's
 /// containers and sidecars.
-fn target_port(port: &ServicePort, pod: &Pod) -> Option<i32> {
+pub(super) fn target_port(port: &ServicePort, pod: &Pod) -> Option<i32> {
     let name = match &port.target_port {
         None => return Some(port.port),
         Some(IntOrString::Int(number)) => return Some(*number),

@@ -1,8 +1,32 @@
 //! Options of the kubelet of a node with a runtime.
 
-use std::net::IpAddr;
+use std::fmt::Debug;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::Arc;
 
 use berth_pod_runtime::DnsConfig;
+
+/// Where the pods of a node reach Services, which may be elsewhere than at their cluster IPs.
+pub trait ServiceAddresses: Debug + Send + Sync {
+    /// The address at which pods reach the Service with this cluster IP, on the Service's ports.
+    fn service(&self, cluster_ip: Ipv4Addr) -> Ipv4Addr;
+    /// The address and port at which pods reach the Service of the API server.
+    fn api_server(&self, service: SocketAddr) -> SocketAddr;
+}
+
+/// Services are reached at their cluster IPs.
+#[derive(Clone, Copy, Debug)]
+pub struct ClusterIps;
+
+impl ServiceAddresses for ClusterIps {
+    fn service(&self, cluster_ip: Ipv4Addr) -> Ipv4Addr {
+        cluster_ip
+    }
+
+    fn api_server(&self, service: SocketAddr) -> SocketAddr {
+        service
+    }
+}
 
 /// Options of the kubelet of one node.
 #[derive(Clone, Debug)]
@@ -15,6 +39,8 @@ pub struct KubeletOptions {
     pub host_ip: String,
     /// The host's resolver configuration, for pods that extend it.
     pub host_dns: DnsConfig,
+    /// Where pods reach Services: the values of service variables.
+    pub services: Arc<dyn ServiceAddresses>,
 }
 
 impl Default for KubeletOptions {
@@ -24,6 +50,7 @@ impl Default for KubeletOptions {
             cluster_domain: "cluster.local".to_owned(),
             host_ip: "127.0.0.1".to_owned(),
             host_dns: DnsConfig::default(),
+            services: Arc::new(ClusterIps),
         }
     }
 }

@@ -18,9 +18,9 @@ use super::{Measured, MetricsSource, PodUsage, Usage};
 
 /// Time between two samples.
 pub const SAMPLE_INTERVAL: Duration = Duration::from_secs(10);
-/// A container that started this long ago is new: its usage counts from its start.
+/// Age up to which a container is new: its usage counts from its start.
 const NEW: SignedDuration = SignedDuration::from_secs(30);
-/// Samples that are closer than this give no rate.
+/// Minimum time between two samples from which a rate is computed.
 const WINDOW_MIN: Duration = Duration::from_millis(500);
 
 /// Measures the pods of one pod runtime, and the machine.
@@ -31,7 +31,7 @@ pub struct Sampler {
     samples: Mutex<Samples>,
 }
 
-/// The last samples, and what they say.
+/// The last samples, and the usage computed from them.
 #[derive(Default)]
 struct Samples {
     pods: BTreeMap<String, (PodStats, Option<PodUsage>)>,
@@ -45,7 +45,7 @@ impl Sampler {
         Arc::new(Self { runtime, clock, proc: PathBuf::from("/proc"), samples: Mutex::default() })
     }
 
-    /// Takes samples for ever.
+    /// Takes samples forever.
     pub async fn run(self: Arc<Self>) {
         loop {
             self.sample().await;
@@ -84,19 +84,19 @@ impl Samples {
     }
 }
 
-/// The time between two samples; `None` if it is too short to give a rate.
+/// The time between two samples; `None` if it is too short for a rate.
 fn window(then: Timestamp, now: Timestamp) -> Option<Duration> {
     Duration::try_from(now.duration_since(then)).ok().filter(|window| *window >= WINDOW_MIN)
 }
 
-/// CPU in billionths of a core; `None` if the counter began anew.
+/// CPU in billionths of a core; `None` if the counter was reset.
 fn rate(before: u64, after: u64, window: Duration) -> Option<u64> {
     let used = u128::from(after.checked_sub(before)?);
     u64::try_from(used * 1_000_000_000 / window.as_nanos().max(1)).ok()
 }
 
 /// Usage between two samples. Usage of a container that was started between them counts from its
-/// start, so that figures of a new pod do not wait for its second sample.
+/// start, so that the usage of a new pod does not need a second sample.
 ///
 /// Source: metrics-server, which does the same for containers that have just started.
 fn pod_usage(old: Option<&PodStats>, new: &PodStats) -> Option<PodUsage> {

@@ -1,5 +1,5 @@
-//! Which pods a controller owns: it adopts active pods without a controller that its selector
-//! matches, and releases own pods that the selector no longer matches.
+//! The pods of a controller: it adopts active pods without a controller that its selector matches,
+//! and releases its own pods that the selector no longer matches.
 
 use std::sync::Arc;
 

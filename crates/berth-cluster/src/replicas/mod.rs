@@ -3,13 +3,13 @@
 //!
 //! Each module has a pure function that plans the next writes, and a controller that applies them.
 //! Written objects go into the caches at once, so that no pod is created twice. Not implemented:
-//! adopting ReplicaSets and ControllerRevisions by selector, and deleting the claims of pods that
-//! are scaled down (`whenScaled: Delete`).
+//! adopting ReplicaSets and ControllerRevisions by selector.
 
 pub mod claims;
 pub mod daemon_set;
 pub mod deployment;
 pub mod replica_set;
+pub mod retention;
 pub mod revisions;
 pub mod stateful_set;
 

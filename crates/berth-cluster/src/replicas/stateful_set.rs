@@ -22,12 +22,13 @@ use kube::ResourceExt;
 use serde_json::json;
 
 use super::claims::{Orphans, claim, newly_orphaned};
+use super::retention;
 use super::revisions::{History, Revisions, Wanted, history, revision_name, template_of};
 use super::{Writer, owned_by, pod_of, ready_since, template_hash, time_until_available};
 use crate::job::facts::{is_deleted, is_terminated};
 use crate::scheduling::matches_label_selector;
 
-/// Delay before the controller checks again whether a terminating claim is gone.
+/// Delay before the controller checks again if a terminating claim has been deleted.
 const CLAIM_RECHECK: Duration = Duration::from_secs(1);
 
 /// Label with the revision of the template that a pod was created from.
@@ -61,8 +62,8 @@ pub struct Revision {
     pub template: PodTemplateSpec,
 }
 
-/// Plans the next writes. `pods` are those that the StatefulSet controls, `before` is the revision
-/// of its status if that differs from the current template's.
+/// Plans the next writes. `pods` are the pods that the StatefulSet controls. `before` is the
+/// revision in its status, if that differs from the current template's.
 pub fn plan(set: &StatefulSet, pods: &[Arc<Pod>], before: Option<&Revision>, now: Timestamp) -> Plan {
     let spec = set.spec.clone().unwrap_or_default();
     let revision = revision_name(set, &template_hash(&spec.template));
@@ -157,8 +158,8 @@ fn replacements(
     .collect()
 }
 
-/// True if a missing pod is recreated from the template before the current one: its turn in the
-/// rollout has not come. `position` counts from the first ordinal.
+/// True if a missing pod is recreated from the previous template, because its turn in the rollout
+/// has not come. `position` counts from the first ordinal.
 fn keeps_revision(set: &StatefulSet, position: i32, ordinal: i32) -> bool {
     let strategy = set.spec.as_ref().and_then(|spec| spec.update_strategy.clone()).unwrap_or_default();
     if strategy.type_.as_deref() == Some("OnDelete") {
@@ -309,6 +310,7 @@ impl Reconciler for Controller {
         let Some(set) = self.sets.get(&key) else { return Ok(Action::Wait) };
         let (pods, history, before) = self.observe(&set).await?;
         let plan = plan(&set, &pods, before.as_ref(), self.clock.now());
+        self.retain_claims(&set, &pods).await?;
         let record_event =
             |type_, reason: &str, message: &str| self.recorder.event(set.as_ref(), type_, reason, message);
         for pod in &plan.delete {
@@ -384,6 +386,29 @@ impl Controller {
         Ok((pods, history, before))
     }
 
+    /// Sets the owners of the pods' claims, before a pod is deleted.
+    async fn retain_claims(&self, set: &StatefulSet, pods: &[Arc<Pod>]) -> Result<(), Error> {
+        let spec = set.spec.clone().unwrap_or_default();
+        let templates = spec.volume_claim_templates.unwrap_or_default();
+        if templates.is_empty() || set.metadata.deletion_timestamp.is_some() {
+            return Ok(());
+        }
+        let first = spec.ordinals.and_then(|ordinals| ordinals.start).unwrap_or(0);
+        let ordinals = first..first.saturating_add(spec.replicas.unwrap_or(1));
+        let namespace = set.namespace().unwrap_or_default();
+        for (pod, ordinal) in pods.iter().filter_map(|pod| Some((pod, ordinal_of(set, pod)?))) {
+            for name in templates.iter().map(|template| claim_name(set, template, ordinal)) {
+                let known = self.claims.cache.get(&ObjectKey::namespaced(&namespace, &name));
+                let known = known.filter(|claim| claim.metadata.deletion_timestamp.is_none());
+                let is_surplus = !ordinals.contains(&ordinal);
+                if let Some(claim) = known.and_then(|claim| retention::updated(set, pod, is_surplus, &claim)) {
+                    self.claims.replace(&claim).await?;
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// Creates the missing claims of a pod. Returns false while a claim of the same name is being
     /// deleted: a pod that used it would delay the deletion, and then lose its volume.
     async fn ensure_claims(
@@ -404,7 +429,7 @@ impl Controller {
             let subject = format!("create Claim {name} Pod {pod_name} in StatefulSet {set_name}");
             match self.claims.create(&namespace, &claim).await {
                 Ok(_) => record_event(EventType::Normal, "SuccessfulCreate", &format!("{subject} success")),
-                // The cache is behind. It will show whether this claim is being deleted.
+                // The cache is stale. It will show if this claim is being deleted.
                 Err(error) if berth_runtime::is_already_exists(&error) => return Ok(false),
                 Err(error) => {
                     let cause = berth_runtime::message(&error);
@@ -467,7 +492,7 @@ mod tests {
     }
 
     #[test]
-    fn each_pod_has_claims_of_its_own() {
+    fn each_pod_has_separate_claims() {
         let data =
             json!({"metadata": {"name": "data", "labels": {"tier": "db"}}, "spec": {"accessModes": ["ReadWriteOnce"]}});
         let template =

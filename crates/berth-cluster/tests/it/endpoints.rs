@@ -1,7 +1,7 @@
 //! Services have the addresses of their pods.
 
 use berth_cluster::endpoints;
-use k8s_openapi::api::core::v1::{Node, Pod, Service};
+use k8s_openapi::api::core::v1::{EndpointAddress, Endpoints, Node, Pod, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt};
@@ -68,6 +68,82 @@ async fn slices_follow_pods_and_services() {
         let before = revision().await;
         tokio::time::sleep(std::time::Duration::from_secs(600)).await;
         assert_eq!(revision().await, before, "slices without differences are not written");
+    };
+    world.run(endpoints::install, until).await;
+}
+
+/// Ready and other addresses of an Endpoints object; `None` if it does not exist.
+async fn addresses(world: &World, name: &str) -> Option<(Vec<String>, Vec<String>)> {
+    let endpoints: Api<Endpoints> = Api::namespaced(world.client(), "default");
+    let subsets = endpoints.get_opt(name).await.unwrap()?.subsets.unwrap_or_default();
+    let of = |list: &Option<Vec<EndpointAddress>>| -> Vec<String> {
+        list.iter().flatten().map(|it| it.ip.clone()).collect()
+    };
+    let (ready, other): (Vec<_>, Vec<_>) =
+        subsets.iter().map(|it| (of(&it.addresses), of(&it.not_ready_addresses))).unzip();
+    Some((ready.concat(), other.concat()))
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_service_with_a_selector_has_an_endpoints_object() {
+    let world = World::new().await;
+    let pods: Api<Pod> = Api::namespaced(world.client(), "default");
+    let services: Api<Service> = Api::namespaced(world.client(), "default");
+    let endpoints: Api<Endpoints> = Api::namespaced(world.client(), "default");
+    let (post, merge) = (PostParams::default(), PatchParams::default());
+    let until = async {
+        let spec = json!({"selector": {"app": "web"}, "ports": [{"port": 80}]});
+        services.create(&post, &of(json!({"metadata": {"name": "web"}, "spec": spec}))).await.unwrap();
+        eventually("an empty object", async || addresses(&world, "web").await == Some((vec![], vec![]))).await;
+        for (name, ip, ready) in [("a", "10.0.0.1", "True"), ("b", "10.0.0.2", "False")] {
+            pods.create(&post, &pod(name, "web")).await.unwrap();
+            let status = json!({"phase": "Running", "podIP": ip, "conditions": [{"type": "Ready", "status": ready}]});
+            pods.patch_status(name, &merge, &Patch::Merge(&json!({"status": status}))).await.unwrap();
+        }
+        let both = Some((vec!["10.0.0.1".to_owned()], vec!["10.0.0.2".to_owned()]));
+        eventually("both pods", async || addresses(&world, "web").await == both).await;
+        endpoints.delete("web", &DeleteParams::default()).await.unwrap();
+        eventually("the object again", async || addresses(&world, "web").await == both).await;
+        // It is not mirrored: the Service has slices of its own.
+        let slices: Api<EndpointSlice> = Api::namespaced(world.client(), "default");
+        assert_eq!(slices.list(&ListParams::default()).await.unwrap().items.len(), 1);
+        services.delete("web", &DeleteParams::default()).await.unwrap();
+        eventually("no object", async || addresses(&world, "web").await.is_none()).await;
+        // An object that has no Service is a user's own.
+        endpoints.create(&post, &of(json!({"metadata": {"name": "lone"}}))).await.unwrap();
+        tokio::time::sleep(std::time::Duration::from_secs(600)).await;
+        assert!(endpoints.get_opt("lone").await.unwrap().is_some());
+    };
+    world.run(endpoints::install, until).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn endpoints_of_a_service_without_a_selector_are_mirrored() {
+    let world = World::new().await;
+    let services: Api<Service> = Api::namespaced(world.client(), "default");
+    let endpoints: Api<Endpoints> = Api::namespaced(world.client(), "default");
+    let slices: Api<EndpointSlice> = Api::namespaced(world.client(), "default");
+    let post = PostParams::default();
+    let mirrored = async || {
+        let all = slices.list(&ListParams::default()).await.unwrap().items;
+        let shown = all.iter().flat_map(|slice| {
+            let port = slice.ports.iter().flatten().find_map(|port| port.port).unwrap_or_default();
+            slice.endpoints.iter().map(move |endpoint| format!("{}:{port}", endpoint.addresses[0]))
+        });
+        (all.len(), shown.collect::<Vec<_>>())
+    };
+    let subsets = |ip: &str, port: u16| json!([{"addresses": [{"ip": ip}], "ports": [{"name": "db", "port": port}]}]);
+    let until = async {
+        let spec = json!({"ports": [{"name": "db", "port": 5432}]});
+        services.create(&post, &of(json!({"metadata": {"name": "db"}, "spec": spec}))).await.unwrap();
+        let made = json!({"metadata": {"name": "db"}, "subsets": subsets("192.0.2.1", 5432)});
+        endpoints.create(&post, &of(made)).await.unwrap();
+        eventually("a slice", async || mirrored().await == (1, vec!["192.0.2.1:5432".to_owned()])).await;
+        let change = json!({"subsets": subsets("192.0.2.2", 8080)});
+        endpoints.patch("db", &PatchParams::default(), &Patch::Merge(&change)).await.unwrap();
+        eventually("the change", async || mirrored().await == (1, vec!["192.0.2.2:8080".to_owned()])).await;
+        endpoints.delete("db", &DeleteParams::default()).await.unwrap();
+        eventually("no slice", async || mirrored().await == (0, vec![])).await;
     };
     world.run(endpoints::install, until).await;
 }

@@ -6,6 +6,7 @@ mod cron_jobs;
 mod daemon_sets;
 mod disruption;
 mod endpoints;
+mod evictions;
 mod fake_runtime;
 mod jobs;
 mod jobsets;

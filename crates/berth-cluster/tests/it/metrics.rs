@@ -1,4 +1,4 @@
-//! Figures of pods on nodes with a pod runtime.
+//! Usage of pods on nodes with a pod runtime.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -543,7 +543,7 @@ pub struct Resources {
 pub struct ResourceTransformation {
     /// The requested resource.
     pub input: String,
-    /// Whether the input is counted too.
+    /// How the input is counted.
     pub strategy: TransformationStrategy,
     /// Multiply by the amount of this resource.
     pub multiply_by: Option<String>,
@@ -569,7 +569,7 @@ impl ResourceTransformation {
     }
 }
 
-/// Whether the input of a transformation is counted too.
+/// How the input of a transformation is counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum TransformationStrategy {
     /// Count the input and the outputs.

@@ -133,7 +133,7 @@ mod tests {
                     .iter()
                     .any(|name| path.ends_with(name))
                 {
-                    source += &std::fs::read_to_string(path).expect("a text");
+                    source += &std::fs::read_to_string(path).expect("a source file");
                 }
             }
         }

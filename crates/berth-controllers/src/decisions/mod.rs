@@ -45,14 +45,14 @@ pub struct Decisions {
 
 #[derive(Debug, Default)]
 struct Inner {
-    kept: Mutex<Kept>,
+    records: Mutex<Records>,
     journal: Mutex<Option<SyncSender<Arc<DecisionRecord>>>>,
     dropped: AtomicU64,
 }
 
 /// Records in the order they came, by number.
 #[derive(Debug, Default)]
-struct Kept {
+struct Records {
     last: u64,
     waits: BTreeMap<u64, Arc<DecisionRecord>>,
     others: BTreeMap<u64, Arc<DecisionRecord>>,
@@ -62,7 +62,7 @@ struct Kept {
     writing: HashMap<ObjectKey, i64>,
 }
 
-impl Kept {
+impl Records {
     fn get(&self, number: u64) -> Option<&Arc<DecisionRecord>> {
         self.others.get(&number).or_else(|| self.waits.get(&number))
     }
@@ -122,9 +122,9 @@ fn key_of(record: &DecisionRecord) -> ObjectKey {
 impl Decisions {
     /// Adds the records of an earlier process, oldest first, from its journal. They are not written
     /// to the journal again.
-    fn restore(&self, records: impl IntoIterator<Item = DecisionRecord>) {
-        let mut kept = self.kept();
-        records.into_iter().for_each(|record| kept.add(Arc::new(record)));
+    fn restore(&self, earlier: impl IntoIterator<Item = DecisionRecord>) {
+        let mut records = self.records();
+        earlier.into_iter().for_each(|record| records.add(Arc::new(record)));
     }
 
     /// Receiver of the records that a journal stores, in order; `None` if there already is a
@@ -172,14 +172,14 @@ impl Decisions {
     /// response to its write arrives. [`Decisions::add`] or [`Decisions::abandon`] follows.
     pub(crate) fn begin(&self, record: &DecisionRecord) {
         if let Some(second) = second(record).filter(|_| is_eviction(record)) {
-            self.kept().writing.insert(key_of(record), second);
+            self.records().writing.insert(key_of(record), second);
         }
     }
 
     /// Handles a failed write of a decision. If the object shows the eviction nevertheless, it is
     /// recorded.
     pub(crate) fn abandon(&self, key: &ObjectKey, workload: Option<&Workload>) {
-        if self.kept().writing.remove(key).is_some()
+        if self.records().writing.remove(key).is_some()
             && let Some(workload) = workload
         {
             self.observe(workload);
@@ -190,13 +190,13 @@ impl Decisions {
     pub(crate) fn add(&self, record: DecisionRecord) {
         let record = Arc::new(record);
         if is_eviction(&record) {
-            self.kept().writing.remove(&key_of(&record));
+            self.records().writing.remove(&key_of(&record));
         }
         let sent = self.sender().as_ref().map(|journal| journal.try_send(record.clone()));
         if let Some(Err(TrySendError::Full(_))) = sent {
             self.count_dropped(1);
         }
-        self.kept().add(record);
+        self.records().add(record);
     }
 
     /// Adds the record of an eviction that an object shows, unless it has one.
@@ -206,9 +206,9 @@ impl Decisions {
             is_eviction(known) && known.uid == record.uid && second(known) == second(&record)
         };
         let is_known = {
-            let (kept, key) = (self.kept(), key_of(&record));
-            let being_written = kept.writing.get(&key).copied();
-            (being_written.is_some() && being_written == second(&record)) || kept.of(&key).any(same)
+            let (records, key) = (self.records(), key_of(&record));
+            let being_written = records.writing.get(&key).copied();
+            (being_written.is_some() && being_written == second(&record)) || records.of(&key).any(same)
         };
         if !is_known {
             self.add(record);
@@ -217,20 +217,20 @@ impl Decisions {
 
     /// Drops the records of a workload that was deleted. The journal still has them.
     pub(crate) fn forget(&self, key: &ObjectKey) {
-        let mut kept = self.kept();
-        for number in kept.of.get(key).cloned().unwrap_or_default() {
-            kept.remove(number);
+        let mut records = self.records();
+        for number in records.of.get(key).cloned().unwrap_or_default() {
+            records.remove(number);
         }
     }
 
     /// The records of a workload, newest first.
     pub fn of(&self, key: &ObjectKey, uid: &str) -> Vec<DecisionRecord> {
-        let kept = self.kept();
-        kept.of(key).rev().filter(|record| record.uid == uid).map(|record| (**record).clone()).collect()
+        let records = self.records();
+        records.of(key).rev().filter(|record| record.uid == uid).map(|record| (**record).clone()).collect()
     }
 
-    fn kept(&self) -> MutexGuard<'_, Kept> {
-        self.inner.kept.lock()
+    fn records(&self) -> MutexGuard<'_, Records> {
+        self.inner.records.lock()
     }
 }
 
@@ -280,9 +280,9 @@ mod tests {
             decisions.add(record(&format!("other-{number}"), DecisionOutcome::Admitted, ""));
         }
         assert!(reasons(&decisions, "w").is_empty());
-        let kept = decisions.kept();
-        assert_eq!((kept.waits.len(), kept.others.len()), (WAITS_MAX, OTHERS_MAX));
-        assert_eq!(kept.of.len(), WAITS_MAX + OTHERS_MAX);
+        let records = decisions.records();
+        assert_eq!((records.waits.len(), records.others.len()), (WAITS_MAX, OTHERS_MAX));
+        assert_eq!(records.of.len(), WAITS_MAX + OTHERS_MAX);
     }
 
     #[test]
@@ -319,8 +319,8 @@ mod tests {
         decisions.add(record("w", DecisionOutcome::Waiting, ""));
         decisions.add(record("w", DecisionOutcome::Admitted, ""));
         decisions.forget(&ObjectKey::namespaced("team", "w"));
-        let kept = decisions.kept();
-        assert!(kept.of.is_empty() && kept.waits.is_empty() && kept.others.is_empty());
+        let records = decisions.records();
+        assert!(records.of.is_empty() && records.waits.is_empty() && records.others.is_empty());
     }
 
     #[test]

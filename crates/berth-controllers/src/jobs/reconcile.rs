@@ -170,7 +170,7 @@ struct Reconcile<'a, J> {
     plan: Plan<J>,
 }
 
-/// Whether a reconcile continues after a step.
+/// The continuation of a reconcile after a step.
 enum Next<T> {
     Go(T),
     Stop,

@@ -17,7 +17,7 @@ use crate::execute::{self, Part, patch};
 use crate::jobs::reconcile::remove_finalizer;
 use crate::stores::Stores;
 
-/// Returns whether the object of this name is in use.
+/// Returns true if the object of this name is in use.
 type InUse = Arc<dyn Fn(&str) -> bool + Send + Sync>;
 
 /// The object with its finalizer added or removed; `None` if it needs no change.

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! caches ──deltas──▶ SchedulerState (engine behind a lock) ──wake──▶ cycles ──decisions──▶ writer, many at once
-//!                        └──queues whose figures changed──▶ status controllers of queues
+//!                        └──queues whose usage changed──▶ status controllers of queues
 //! ```
 //!
 //! A delta is translated and applied when it arrives, so every reader of the [`SchedulerState`]

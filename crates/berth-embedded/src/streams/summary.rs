@@ -1,4 +1,4 @@
-//! `/stats/summary` of a node, from the figures of its runtime.
+//! `/stats/summary` of a node, from the measurements of its runtime.
 
 use berth_pod_runtime::{PodDisk, PodRuntime, PodState, PodStats};
 use serde_json::{Value, json};
@@ -44,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pods_figures_are_the_sums_of_its_containers() {
+    fn a_pods_usage_is_the_sum_of_its_containers() {
         let at: jiff::Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
         let uid = PodUid("u".to_owned());
         let state = PodState {

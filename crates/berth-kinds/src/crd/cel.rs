@@ -1,4 +1,5 @@
-//! `x-kubernetes-validations`: CEL rules of custom resources, compiled when first needed, run on every write.
+//! `x-kubernetes-validations`: CEL rules of custom resources, compiled on first use and evaluated
+//! on every write.
 
 use std::sync::Arc;
 
@@ -12,13 +13,14 @@ use serde_json::Value;
 pub struct Rules(berth_cel::Rules);
 
 impl Rules {
-    /// The rules of a schema; `None` when it has none. They are stored already and may use everything the server knows.
+    /// The rules of a schema; `None` if it has none. They are stored already, so they may use every
+    /// feature of this server.
     pub fn compile(schema: &Arc<Schema>) -> Option<Rules> {
         berth_cel::Rules::of_schema(schema, true, Env::default()).map(Rules)
     }
 
-    /// Runs the rules on an object; `old` is what it replaces. What was wrong before and has not changed may stay, with a
-    /// warning.
+    /// Evaluates the rules on an object; `old` is the object that it replaces. An unchanged value
+    /// that violated a rule before causes only a warning.
     pub fn check(&self, object: &Value, old: Option<&Value>) -> Findings {
         let request = Request {
             old,

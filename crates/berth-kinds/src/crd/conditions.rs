@@ -9,9 +9,9 @@ pub struct Condition<'a> {
     pub kind: &'a str,
     /// `True`, `False` or `Unknown`.
     pub status: &'a str,
-    /// One word.
+    /// Reason in CamelCase.
     pub reason: &'a str,
-    /// A sentence.
+    /// Message for users.
     pub message: &'a str,
 }
 
@@ -34,7 +34,7 @@ pub fn is_true(definition: &Value, kind: &str) -> bool {
     has_status(definition, kind, "True")
 }
 
-/// Sets a condition; its time of transition is `now` if its status changes (or was never timed), else it stays.
+/// Sets a condition. Its transition time becomes `now` if its status changes or it had no time.
 pub fn set(definition: &mut Value, condition: &Condition<'_>, now: &str) {
     let map = meta::map_mut(definition);
     let status = meta::map_mut(map.entry("status").or_insert_with(|| json!({})));

@@ -1,4 +1,4 @@
-//! Conversion webhooks: what is sent to one, and what of its answer counts.
+//! Conversion webhooks: the review sent to a webhook, and the parts of its response that are used.
 //!
 //! Behaviour after Kubernetes' CRD conversion (conformance suites `conversion-*`).
 
@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 use super::GROUP;
 use crate::review_version::ReviewVersion;
 
-/// The objects of `object` (a list, or itself) that are not of `api_version`.
+/// The objects that are not of `api_version`: those of a list, or the object itself.
 pub fn objects_to_convert<'a>(object: &'a Value, api_version: &str) -> Vec<&'a Value> {
     let differs = |object: &&Value| meta::api_version(object) != api_version;
     match object.get("items").and_then(Value::as_array) {
@@ -18,7 +18,7 @@ pub fn objects_to_convert<'a>(object: &'a Value, api_version: &str) -> Vec<&'a V
     }
 }
 
-/// The body to send.
+/// The request body.
 pub fn review(version: ReviewVersion, uid: &str, api_version: &str, objects: &[&Value]) -> Value {
     json!({
         "apiVersion": version.api_version(GROUP), "kind": "ConversionReview",
@@ -27,10 +27,10 @@ pub fn review(version: ReviewVersion, uid: &str, api_version: &str, objects: &[&
     })
 }
 
-/// The objects a webhook sends back for the review `uid`.
+/// The converted objects in a webhook's response to the review `uid`.
 ///
 /// # Errors
-/// Why it sends none.
+/// The reason why the response has no valid objects.
 pub fn converted_objects(version: ReviewVersion, uid: &str, answer: &Value) -> Result<Vec<Value>, String> {
     let text = |value: &Value, field: &str| value[field].as_str().unwrap_or_default().to_owned();
     if !answer.is_object() {
@@ -49,7 +49,7 @@ pub fn converted_objects(version: ReviewVersion, uid: &str, answer: &Value) -> R
     if !response.is_object() {
         return Err("no response provided".to_owned());
     }
-    // The old version did not have to repeat it.
+    // v1beta1 does not require a response to repeat the uid.
     if version == ReviewVersion::V1 && text(response, "uid") != uid {
         return Err(format!(
             "expected response.uid={}, got {}",
@@ -65,10 +65,11 @@ pub fn converted_objects(version: ReviewVersion, uid: &str, answer: &Value) -> R
     Ok(response["convertedObjects"].as_array().cloned().unwrap_or_default())
 }
 
-/// Puts the metadata of `original` into `converted`; of the converted object's own only labels and annotations count.
+/// Restores the metadata of `original` in `converted`, except for labels and annotations, which a
+/// conversion may change.
 ///
 /// # Errors
-/// What is wrong with the metadata.
+/// The error in the metadata.
 pub fn restore_metadata(original: &Value, converted: &mut Value) -> Result<(), String> {
     let own = converted.get("metadata").cloned().ok_or("missing metadata in converted object")?;
     let Value::Object(own) = own else {
@@ -115,7 +116,7 @@ fn check_texts(field: &str, given: &Map<String, Value>) -> Result<(), String> {
     }
 }
 
-/// How upstream's messages, which people search for, name the type of a JSON value.
+/// Name of the type of a JSON value in upstream's messages, which users search for.
 fn go_type(value: &Value) -> &'static str {
     match value {
         Value::Null => "<nil>",

@@ -1,5 +1,5 @@
-//! What the server fills in on CustomResourceDefinition objects: defaults and status (accepted names, conditions, stored
-//! versions).
+//! Fields of CustomResourceDefinition objects that the server sets: defaults and status (accepted
+//! names, conditions, stored versions).
 
 use berth_apimachinery::meta;
 use serde_json::{Value, json};
@@ -8,7 +8,7 @@ use super::conditions::{self, Condition};
 use super::names::{self, Taken};
 use super::validate::approval;
 
-/// Holds a definition until its objects are gone.
+/// Finalizer of a definition until its objects are deleted.
 pub const FINALIZER: &str = "customresourcecleanup.apiextensions.k8s.io";
 
 /// Whether the definition can be served: its names were accepted once.
@@ -16,7 +16,7 @@ pub fn is_accepted(definition: &Value) -> bool {
     conditions::is_true(definition, "Established")
 }
 
-/// Fills in what may be left out.
+/// Sets the defaults of optional fields.
 pub fn default(definition: &mut Value) {
     let Some(spec) = definition.get_mut("spec").and_then(Value::as_object_mut) else { return };
     let conversion = spec.entry("conversion").or_insert_with(|| json!({}));
@@ -37,7 +37,7 @@ pub fn default(definition: &mut Value) {
     default_stored_versions(definition);
 }
 
-/// A definition that was never stored is stored in its storage version.
+/// A new definition has its storage version as its only stored version.
 fn default_stored_versions(definition: &mut Value) {
     let versions = definition["spec"]["versions"].as_array().into_iter().flatten();
     let Some(storage) = versions.into_iter().find(|version| version["storage"] == true) else { return };
@@ -61,7 +61,7 @@ fn default_names(spec: &mut serde_json::Map<String, Value>) {
     }
 }
 
-/// The storage version joins the versions objects may be stored in.
+/// Adds the storage version to the stored versions.
 fn add_stored_version(definition: &mut Value) {
     default_stored_versions(definition);
     let storage: Vec<Value> = definition["spec"]["versions"]
@@ -80,8 +80,8 @@ fn add_stored_version(definition: &mut Value) {
     }
 }
 
-/// Brings the status up to date: accepted names, conditions, stored versions. What is decided at once here takes a
-/// cluster's controllers a moment.
+/// Updates the status: accepted names, conditions, stored versions. In a real cluster, controllers
+/// do this shortly after the write.
 pub fn set_status(definition: &mut Value, taken: &Taken, now: &str) {
     add_stored_version(definition);
     names::accept(definition, taken, now);
@@ -95,7 +95,7 @@ pub fn set_status(definition: &mut Value, taken: &Taken, now: &str) {
     }
 }
 
-/// Says in the status that the objects of a definition are being deleted with it.
+/// Sets the condition that the objects of a definition are being deleted with it.
 pub fn set_terminating(definition: &mut Value, now: &str) {
     let condition = Condition {
         kind: "Terminating",

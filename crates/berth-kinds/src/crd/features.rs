@@ -1,5 +1,5 @@
-//! Fields of definitions that belong to a feature: without the feature they are dropped, unless the stored definition
-//! uses them already.
+//! Fields of definitions that belong to a feature. If the feature is off they are removed, unless
+//! the stored definition uses them already.
 
 use serde_json::Value;
 
@@ -15,11 +15,11 @@ pub struct Features {
 }
 
 impl Features {
-    /// What this server serves.
+    /// The features of this server.
     pub const SERVED: Features = Features { selectable_fields: true, ratcheting: true, observed_generation: true };
 }
 
-/// Drops the fields of features that are off and were not in use.
+/// Removes the fields of features that are off, unless they were in use.
 pub fn drop_disabled(definition: &mut Value, old: Option<&Value>, features: Features) {
     if !features.selectable_fields && !old.is_some_and(|old| versions(old).any(has_selectable_fields)) {
         for version in versions_mut(definition) {
@@ -59,7 +59,8 @@ fn has_observed_generation(status: &Value) -> bool {
     std::iter::once(status).chain(conditions).any(|holder| holder["observedGeneration"].as_i64().unwrap_or(0) != 0)
 }
 
-/// Whether a rule somewhere in a version says `optionalOldSelf`. A property of that name is no rule: it holds a schema.
+/// Whether a rule in a version sets `optionalOldSelf`. A property of that name is not a rule: its
+/// value is a schema.
 fn uses_optional_old_self(value: &Value) -> bool {
     match value {
         Value::Object(map) => {

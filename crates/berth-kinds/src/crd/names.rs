@@ -1,8 +1,8 @@
-//! Which of its names a definition gets: those that no other kind of its group has.
+//! Accepts the names of a definition that no other kind of its group has.
 //!
-//! Names are accepted one by one: a free name is taken, and a conflicting one keeps the previously
-//! accepted name. A definition is established once all its names were accepted. It stays
-//! established, whatever names it requests later.
+//! Names are accepted one by one: a free name is accepted, and a conflicting one keeps the
+//! previously accepted name. A definition is established once all its names were accepted. It stays
+//! established, regardless of the names that it requests later.
 
 use std::collections::BTreeSet;
 
@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 use super::conditions::{self, Condition};
 use crate::registry::{Origin, Registry};
 
-/// Names of a group that are in use, as far as a definition wants them.
+/// Names of a group that a definition requests and that other kinds have.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Taken {
     resources: BTreeSet<String>,
@@ -37,14 +37,15 @@ impl Names {
         }
     }
 
-    /// Those a definition has been accepted with.
+    /// The accepted names of a definition.
     pub fn accepted(definition: &Value) -> Names {
         Names::read(&definition["status"]["acceptedNames"])
     }
 }
 
 impl Taken {
-    /// The names accepted for `others`, as far as they are of the group of `definition` and not it itself.
+    /// The names that `definition` requests and that were accepted for others of its group.
+    /// `definition` itself is ignored.
     pub fn by<'a>(definition: &Value, others: impl IntoIterator<Item = &'a Value>) -> Taken {
         let is_other = |other: &&Value| {
             other["spec"]["group"] == definition["spec"]["group"] && meta::name(other) != meta::name(definition)
@@ -53,7 +54,7 @@ impl Taken {
         Taken::from_names(definition, &others)
     }
 
-    /// What the definition wants of the names that others have.
+    /// The names that `definition` requests and that `others` have.
     pub fn from_names<'a>(definition: &Value, others: impl IntoIterator<Item = &'a Names>) -> Taken {
         let wanted = Names::read(&definition["spec"]["names"]);
         let mut taken = Taken::default();
@@ -64,7 +65,7 @@ impl Taken {
         taken
     }
 
-    /// Adds the names of the kinds that are part of the server.
+    /// Adds the names of the built-in kinds.
     pub fn with_builtin(mut self, definition: &Value, registry: &Registry) -> Taken {
         let group = definition["spec"]["group"].as_str().unwrap_or_default();
         let is_own = |origin: &Origin| !matches!(origin, Origin::Custom(_));
@@ -153,7 +154,7 @@ fn take(
     Ok(())
 }
 
-/// Short names are taken all or none.
+/// Short names are accepted only all together.
 fn take_short_names(
     wanted: &Map<String, Value>,
     accepted: &mut Map<String, Value>,

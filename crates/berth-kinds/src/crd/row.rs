@@ -1,4 +1,4 @@
-//! From a CustomResourceDefinition to a row of the table.
+//! Converts a CustomResourceDefinition to a row of the table.
 
 use std::sync::Arc;
 
@@ -141,7 +141,7 @@ fn subresources(group: &str, version: &str, kind: &str, given: &Value) -> Vec<Su
     subresources
 }
 
-/// Without columns of its own a custom resource shows its age.
+/// A custom resource without columns has a column with its age.
 fn columns(given: &Value) -> Vec<PrinterColumn> {
     let age = json!([{"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp",
         "description": printers::created()}]);

@@ -1,7 +1,8 @@
-//! What an update of a custom resource may change, and what counts as a change of its specification.
+//! The changes that an update of a custom resource may make, and the changes that increase its
+//! generation.
 //!
-//! Behaviour after Kubernetes' custom resource strategies (conformance suites `cr-prepare-for-update`,
-//! `cr-status-prepare-for-update`).
+//! Behaviour after Kubernetes' custom resource strategies (conformance suites
+//! `cr-prepare-for-update`, `cr-status-prepare-for-update`).
 
 use berth_apimachinery::meta;
 use serde_json::{Map, Value};
@@ -18,8 +19,8 @@ fn put(object: &mut Value, field: &str, value: Option<&Value>) {
     }
 }
 
-/// Prepares a write to the resource itself: where status has its own subresource it stays, and the generation counts
-/// whatever else changed besides metadata.
+/// Prepares a write to the resource itself: restores the status if it has its own subresource, and
+/// increases the generation if anything but metadata changed.
 pub fn prepare(new: &mut Value, old: &Value, status_subresource: bool) {
     if status_subresource && new.get("status") != old.get("status") {
         put(new, "status", old.get("status"));
@@ -45,7 +46,7 @@ pub fn prepare_status(new: &mut Value, old: &Value) {
     }
 }
 
-/// Makes a map equal to another one but for some fields.
+/// Makes a map equal to another one, except for some fields.
 fn restore(map: &mut Map<String, Value>, old: &Value, but: &[&str]) {
     let empty = Map::new();
     let old = old.as_object().unwrap_or(&empty);

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use berth_apimachinery::schema::is_known_format;
 use serde_json::Value;
 
-/// Warnings about `definition`; those about what `old` said too are left out.
+/// Warnings about `definition`, without those that apply to `old` too.
 pub fn unknown_formats(definition: &Value, old: Option<&Value>) -> Vec<String> {
     let mut before = BTreeSet::new();
     if let Some(old) = old {

@@ -11,7 +11,7 @@ use super::table::{Field, Kind, Many, Message, table};
 /// need more than half of it.
 const DEPTH_MAX: usize = 96;
 
-/// Why a body could not be decoded.
+/// The reason why a body could not be decoded.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeError {
     /// The body is not valid protobuf, or does not match the messages of its kind.
@@ -115,7 +115,7 @@ fn varint(rest: &mut &[u8]) -> Result<u64, DecodeError> {
 }
 
 fn text(bytes: &[u8]) -> Result<String, DecodeError> {
-    String::from_utf8(bytes.to_vec()).map_err(|_| DecodeError::Malformed("a text is not UTF-8"))
+    String::from_utf8(bytes.to_vec()).map_err(|_| DecodeError::Malformed("a string is not UTF-8"))
 }
 
 /// Reads a message's fields into `object`.
@@ -215,7 +215,7 @@ fn single(wire: Wire<'_>, kind: Kind, depth: usize) -> Result<Value, DecodeError
     let bytes = match wire {
         Wire::Bytes(bytes) => bytes,
         Wire::Number(number) if kind == Kind::Flag => return Ok((number != 0).into()),
-        // Negative numbers are sign-extended to 64 bits, whatever their width.
+        // Negative numbers are sign-extended to 64 bits, regardless of their width.
         Wire::Number(number) if kind == Kind::Integer => return Ok((number as i64).into()),
         Wire::Double(bits) if kind == Kind::Double => return Ok(double(f64::from_bits(bits))),
         Wire::Float(bits) if kind == Kind::Double => return Ok(double(f32::from_bits(bits).into())),

@@ -16,7 +16,7 @@ use serde_json::{Map, Value};
 use super::PREFIX;
 use super::table::{Field, Kind, Many, Message, table};
 
-/// Why an object could not be encoded.
+/// The reason why an object could not be encoded.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EncodeError {
     /// The kind is not in the table.
@@ -271,7 +271,7 @@ fn put_key(out: &mut Vec<u8>, number: u32, wire: u32) {
 
 fn put_integer(out: &mut Vec<u8>, number: u32, value: i64) {
     put_key(out, number, VARINT);
-    // Negative numbers are sign-extended to 64 bits, whatever their width.
+    // Negative numbers are sign-extended to 64 bits, regardless of their width.
     put_varint(out, value as u64);
 }
 

@@ -25,8 +25,8 @@ const ANNOTATIONS: [&str; 4] = [METRICS, BEHAVIOR, CURRENT_METRICS, CONDITIONS];
 /// Target CPU utilization of an autoscaler without metrics, in percent.
 pub const CPU_PERCENT_DEFAULT: i64 = 80;
 
-/// Type of a metric, its field, and the paths of its values in v2 and v1. A star stands for
-/// `target` in a specification and for `current` in a status.
+/// Type of a metric, its field, and the paths of its values in v2 and v1. A star means `target` in
+/// a specification and `current` in a status.
 type Source = (&'static str, &'static str, &'static [(&'static str, &'static str)]);
 
 const SOURCES: [Source; 5] = [
@@ -250,7 +250,7 @@ fn metric_to_v2(metric: &Value, side: Side) -> Option<Value> {
     }
     let amount = &mut source[side.name()];
     meta::map_mut(amount);
-    // In v1 the amount is required: zero beside an average stands for an absent amount.
+    // In v1 the amount is required: zero next to an average means an absent amount.
     if amount["value"] == "0" && !amount["averageValue"].is_null() {
         meta::map_mut(amount).remove("value");
     }

@@ -1,4 +1,4 @@
-//! APIServices: validation. the server forwards requests to the servers they name.
+//! APIServices: validation. The server forwards requests to the servers that they name.
 
 use berth_apimachinery::field::{Error, Path};
 use berth_apimachinery::{meta, names};
@@ -10,10 +10,11 @@ use crate::crd::conditions::{self, Condition};
 
 /// Port of an APIService's Service, unless it names another.
 pub const PORT: i64 = 443;
-/// Type of the condition that says whether the server behind an APIService responds.
+/// Type of the condition that reports whether the server behind an APIService responds.
 pub const AVAILABLE: &str = "Available";
 
-/// Sets `Available` on an APIService without a Service, which stands for a group served here.
+/// Sets `Available` on an APIService without a Service. This server serves the group of such an
+/// APIService.
 pub fn set_local(object: &mut Value, now: &str) {
     let message = "Local APIServices are always available";
     conditions::set(object, &Condition { kind: AVAILABLE, status: "True", reason: "Local", message }, now);

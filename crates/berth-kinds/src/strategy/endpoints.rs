@@ -52,8 +52,8 @@ fn check_subset(subset: &Value, path: &Path<'_>, errors: &mut Vec<Error>) {
         for (index, address) in items(&subset[kind]).iter().enumerate() {
             let at = list.index(index);
             let (ip, at) = (text(address, "ip"), at.child("ip"));
-            // Upstream runs two checks: whether the text is an IP address in canonical form, and
-            // whether it is an IP address at all. A text that is no address fails both.
+            // Upstream runs two checks: whether the string is an IP address in canonical form, and
+            // whether it is an IP address at all. A string that is not an address fails both.
             let messages = names::is_ip(ip);
             let is_no_address = messages.iter().any(|message| message.starts_with("must be a valid"));
             errors.extend(messages.into_iter().map(|message| Error::invalid(&at, ip, message)));

@@ -1,4 +1,4 @@
-//! Kinds that need few rules or none.
+//! Kinds with few rules or none.
 
 use std::collections::HashSet;
 

@@ -70,7 +70,7 @@ pub trait StoredObjects: Send + Sync {
 
 /// Issues the tokens of Secrets of type `kubernetes.io/service-account-token`.
 pub trait SecretTokens: Send + Sync {
-    /// Fills in the missing data of such a Secret. Leaves other Secrets as they are.
+    /// Fills in the missing data of such a Secret. Does not change other Secrets.
     fn fill_secret(&self, secret: &mut Value);
 }
 
@@ -169,7 +169,7 @@ pub trait Strategy: Send + Sync {
     }
 }
 
-/// Whether a replacement requires a `resourceVersion`. For other kinds, a replacement without one
+/// Whether a replacement requires a `resourceVersion`. For other kinds, a replacement without it
 /// overwrites any stored state. The kinds are those of kube-apiserver 1.36, for historical reasons.
 pub fn insists_on_revision(row: &ResourceInfo, custom: bool) -> bool {
     custom

@@ -191,7 +191,7 @@ fn is_latest(image: &str) -> bool {
     name.len() <= IMAGE_NAME_MAX && path.iter().all(|step| is_path_step(step))
 }
 
-/// Whether a text is a digest, such as `sha256:` followed by the hash.
+/// Whether a string is a digest, such as `sha256:` followed by the hash.
 fn is_digest(digest: &str) -> bool {
     let Some((algorithm, hash)) = digest.split_once(':') else { return false };
     let length = match algorithm {

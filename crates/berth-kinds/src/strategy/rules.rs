@@ -6,8 +6,8 @@ use berth_apimachinery::names;
 use berth_apimachinery::validation::NameCheck;
 use serde_json::Value;
 
-/// Maximum number of validation errors in a response. A body may have a million errors, which no
-/// user reads.
+/// Maximum number of validation errors in a response. An object may have a million errors, which
+/// would make the response unreadable.
 pub const ERRORS_MAX: usize = 1000;
 
 /// A string field; empty if absent.
@@ -25,7 +25,7 @@ pub(super) fn number(value: &Value, field: &str) -> i64 {
     value[field].as_i64().unwrap_or_default()
 }
 
-/// Reports an error if a text field is empty. Returns whether it has content.
+/// Reports an error if a string field is empty. Returns whether it has content.
 pub(super) fn required(value: &Value, field: &str, path: &Path<'_>, errors: &mut Vec<Error>) -> bool {
     let missing = text(value, field).is_empty();
     if missing {

@@ -201,8 +201,8 @@ impl Strategy for Claims {
         }
         let size = |size: &Value| if size.is_null() { Some(Quantity::ZERO) } else { Quantity::from_json(size).ok() };
         let asked = |claim: &Value| size(&claim["spec"]["resources"]["requests"]["storage"]);
-        // A request may shrink to any size above the current capacity, to undo one that was too
-        // large.
+        // A request may be reduced to any size above the current capacity, to undo a request that
+        // was too large.
         if let (Some(new), Some(old), Some(has)) = (asked(new), asked(old), size(&old["status"]["capacity"]["storage"]))
             && new < old
             && new <= has

@@ -24,13 +24,13 @@ fn default_template(spec: &mut Map<String, Value>) {
     pod_defaults::service_account(pod);
 }
 
-/// Validation of selector and template, with the texts of one kind.
+/// Validation of selector and template, with the messages of one kind.
 struct SelectorRules {
     /// Name of the kind in the error about an empty selector.
     noun: &'static str,
     /// Name of the kind in the error about pods with a deadline.
     kind: &'static str,
-    /// Text of the error about an invalid selector; `None` if it is not reported.
+    /// Message of the error about an invalid selector; `None` if it is not reported.
     invalid: Option<&'static str>,
     /// Whether the selector is required.
     needs_selector: bool,

@@ -5,6 +5,7 @@
 //! packet filter table follow from the cluster's identity and the pod's UID, so a later run finds
 //! what an earlier run made.
 
+mod leftovers;
 mod namespace;
 mod nft;
 mod turn;
@@ -14,6 +15,7 @@ use std::fs::File;
 use std::io;
 use std::net::Ipv4Addr;
 use std::os::fd::AsRawFd;
+use std::path::Path;
 use std::sync::Arc;
 
 use berth_pod_runtime::PodUid;
@@ -69,8 +71,20 @@ impl LinkError {
 pub(crate) struct Shortcomings {
     /// Why pods cannot reach other networks, or other networks can reach pods.
     pub(crate) outside: Option<String>,
-    /// Why addresses of Services do not lead to this machine.
-    pub(crate) services: Option<String>,
+    /// From where addresses of Services lead to this machine.
+    pub(crate) services: Reach,
+}
+
+/// From where addresses of Services lead to this cluster.
+#[derive(Debug, Default)]
+pub(crate) enum Reach {
+    /// From its pods and from this machine.
+    #[default]
+    Everywhere,
+    /// From its pods: another cluster serves this machine.
+    Pods,
+    /// From nowhere, with the reason.
+    Nowhere(String),
 }
 
 /// The network of the machine, as far as the pod network needs it.
@@ -81,6 +95,8 @@ pub(crate) struct Links {
     mtu: Option<u32>,
     ranges: Ranges,
     task: tokio::task::JoinHandle<()>,
+    /// Keeps other clusters from removing the bridge.
+    _claim: Option<leftovers::Claim>,
 }
 
 impl Drop for Links {
@@ -95,30 +111,39 @@ impl Links {
     /// it is kept even if another range is configured or another network overlaps it.
     pub(crate) async fn open(
         identity: Identity,
+        folder: &Path,
         wanted: Option<Ipv4Net>,
         known: Option<Ipv4Net>,
         is_used: bool,
     ) -> Result<Self, LinkError> {
+        let bridge = identity.bridge();
+        // A holder of the claim that is about to end protects the bridge, too.
+        let claim = leftovers::Claim::take(&bridge).ok();
         let (connection, handle) = connect()?;
         let task = tokio::spawn(connection);
         let opened = async {
             let _turn = turn::take().await;
-            let mut existing = index_of(&handle, &identity.bridge()).await?;
+            if let Err(error) = leftovers::remove(&handle, &bridge).await {
+                // They take ranges, but harm nothing else.
+                tracing::warn!(%error, "the pod networks of clusters that have ended are not all removed");
+            }
+            let mut existing = index_of(&handle, &bridge).await?;
             if existing.take_if(|_| !is_used).is_some() {
-                delete(&handle, &identity.bridge()).await?;
+                delete(&handle, &bridge).await?;
             }
             let routes = routes(&handle, existing).await?;
             let range = range(wanted, known, is_used, &routes)?;
             let ranges = Ranges::of(range).ok_or(LinkError::RangeTooSmall(range))?;
             let mtu = default_mtu(&handle, &routes).await?;
-            let bridge = ensure_bridge(&handle, &identity, mtu, existing).await?;
-            let add = handle.address().add(bridge, ranges.gateway.into(), range.prefix_len());
+            let index = ensure_bridge(&handle, &identity, mtu, existing).await?;
+            leftovers::label(&handle, &bridge, folder).await?;
+            let add = handle.address().add(index, ranges.gateway.into(), range.prefix_len());
             ignore_existing(add.execute().await).map_err(LinkError::of("setting the bridge's address"))?;
-            add_local_route(&handle, bridge, ranges.load_balancers).await?;
-            Ok((ranges, mtu, bridge))
+            add_local_route(&handle, index, ranges.load_balancers, 0).await?;
+            Ok((ranges, mtu, index))
         };
         match opened.await {
-            Ok((ranges, mtu, bridge)) => Ok(Self { handle, identity, bridge, mtu, ranges, task }),
+            Ok((ranges, mtu, bridge)) => Ok(Self { handle, identity, bridge, mtu, ranges, task, _claim: claim }),
             Err(error) => {
                 task.abort();
                 Err(error)
@@ -134,20 +159,28 @@ impl Links {
     /// Opens the way from pods to other networks, and leads the addresses of Services to this
     /// machine. Pods reach each other and the machine without both.
     pub(crate) async fn extend(&self, services: Ipv4Net) -> Result<Shortcomings, LinkError> {
-        let used = routes(&self.handle, Some(self.bridge)).await?;
-        let other = used.iter().find(|it| it.destination.prefix_len() > 0 && overlap(it.destination, services));
-        let unserved = match other {
-            Some(other) => Some(format!(
-                "this machine uses {} already (another cluster or network), which overlaps the service range {services}",
+        let all = routes(&self.handle, None).await?;
+        let overlapping = all.iter().filter(|it| it.destination.prefix_len() > 0 && overlap(it.destination, services));
+        let (own, others): (Vec<&Route>, Vec<&Route>) =
+            overlapping.partition(|route| route.interface == Some(self.bridge));
+        let is_cluster = |route: &Route| route.is_local && route.destination == services.trunc();
+        let reach = if let Some(other) = others.iter().find(|route| !is_cluster(route)) {
+            Reach::Nowhere(format!(
+                "this machine uses {} already, which overlaps the service range {services}",
                 other.destination
-            )),
-            None => {
-                let added = add_local_route(&self.handle, self.bridge, services).await;
-                added.err().map(|error| error.to_string())
+            ))
+        } else {
+            // The kernel uses the route with the smallest metric: that of the first cluster.
+            let is_first = others.is_empty() || own.iter().any(|route| is_cluster(route) && route.metric == 0);
+            let metric = if is_first { 0 } else { self.bridge };
+            match add_local_route(&self.handle, self.bridge, services, metric).await {
+                Ok(()) if is_first => Reach::Everywhere,
+                Ok(()) => Reach::Pods,
+                Err(error) => Reach::Nowhere(error.to_string()),
             }
         };
-        let own = unserved.is_none().then_some(services);
-        Ok(Shortcomings { outside: self.open_outside(own).err(), services: unserved })
+        let served = (!matches!(reach, Reach::Nowhere(_))).then_some(services);
+        Ok(Shortcomings { outside: self.open_outside(served).err(), services: reach })
     }
 
     fn open_outside(&self, services: Option<Ipv4Net>) -> Result<(), String> {
@@ -264,6 +297,9 @@ fn connect() -> Result<(impl Future<Output = ()> + Send + use<>, Handle), LinkEr
 struct Route {
     destination: Ipv4Net,
     interface: Option<u32>,
+    /// The addresses are this machine's.
+    is_local: bool,
+    metric: u32,
 }
 
 /// The IPv4 routes of this machine, except those of the interface `own` and the loopback network.
@@ -276,16 +312,17 @@ async fn routes(handle: &Handle, own: Option<u32>) -> Result<Vec<Route>, LinkErr
         if !matches!(message.header.kind, RouteType::Unicast | RouteType::Local) {
             return None;
         }
-        let (mut destination, mut interface) = (Ipv4Addr::UNSPECIFIED, None);
+        let (mut destination, mut interface, mut metric) = (Ipv4Addr::UNSPECIFIED, None, 0);
         for attribute in &message.attributes {
             match attribute {
                 RouteAttribute::Destination(RouteAddress::Inet(address)) => destination = *address,
                 RouteAttribute::Oif(index) => interface = Some(*index),
+                RouteAttribute::Priority(given) => metric = *given,
                 _ => {}
             }
         }
         let destination = Ipv4Net::new(destination, message.header.destination_prefix_length).ok()?;
-        Some(Route { destination, interface })
+        Some(Route { destination, interface, is_local: message.header.kind == RouteType::Local, metric })
     });
     Ok(parsed
         .filter(|route| !route.destination.network().is_loopback())
@@ -360,8 +397,9 @@ async fn ensure_bridge(
 
 /// Makes all addresses of a range addresses of this machine. Without a listener, a connection to
 /// one of them is refused.
-async fn add_local_route(handle: &Handle, bridge: u32, range: Ipv4Net) -> Result<(), LinkError> {
+async fn add_local_route(handle: &Handle, bridge: u32, range: Ipv4Net, metric: u32) -> Result<(), LinkError> {
     let route = RouteMessageBuilder::<Ipv4Addr>::new()
+        .priority(metric)
         .destination_prefix(range.network(), range.prefix_len())
         .output_interface(bridge)
         .kind(RouteType::Local)

@@ -50,6 +50,8 @@ const NFT_CT_STATE: u32 = 0;
 /// Connection states `established` (2) and `related` (4).
 const STATE_KNOWN: u32 = 6;
 const IFNAMSIZ: usize = 16;
+/// Prefix of the names of bridges.
+const BRIDGES: &str = "berth-";
 
 /// Comparison of a register with a value.
 #[derive(Clone, Copy)]
@@ -81,9 +83,15 @@ pub(super) fn install(table: &str, bridge: &str, pods: Ipv4Net, services: Option
     incoming.drop();
     batch.rule(table, "incoming", incoming);
     batch.chain(table, "local", "filter", NF_INET_LOCAL_IN, PRIORITY_FILTER);
-    for range in [Some(pods), services].into_iter().flatten() {
+    // Other clusters of this machine serve their pods at the same addresses of Services.
+    for (range, is_services) in [(Some(pods), false), (services, true)] {
+        let Some(range) = range else { continue };
         let mut local = Rule::default();
-        local.interface(NFT_META_IIFNAME, bridge, Compare::Different);
+        if is_services {
+            local.interfaces(NFT_META_IIFNAME, BRIDGES, Compare::Different);
+        } else {
+            local.interface(NFT_META_IIFNAME, bridge, Compare::Different);
+        }
         local.interface(NFT_META_IIFNAME, "lo", Compare::Different);
         local.address(IPV4_DESTINATION, range.trunc(), Compare::Equal);
         local.drop();
@@ -203,6 +211,12 @@ impl Rule {
         padded[..name.len()].copy_from_slice(name.as_bytes());
         self.expression("meta", [number(1, NFT_REG_1), number(2, key)].concat());
         self.compare(how, &padded);
+    }
+
+    /// Compares the beginning of the interface's name.
+    fn interfaces(&mut self, key: u32, prefix: &str, how: Compare) {
+        self.expression("meta", [number(1, NFT_REG_1), number(2, key)].concat());
+        self.compare(how, prefix.as_bytes());
     }
 
     /// Matches packets that belong to no known connection.

@@ -1,5 +1,5 @@
-//! The proxy of Services: listeners on their addresses, which pass connections and datagrams on to
-//! endpoints.
+//! The proxy of Services and host ports: listeners on their addresses, which pass connections and
+//! datagrams on to endpoints.
 //!
 //! A port has a listener only while it has an endpoint, so the kernel refuses connections to a
 //! Service without endpoints. The endpoint sees the machine's address as its client's.
@@ -11,10 +11,12 @@ mod wanted;
 
 use std::collections::BTreeMap;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
+use berth_runtime::ObjectKey;
 use parking_lot::Mutex;
+use socket2::{Domain, Socket, Type};
 use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 
@@ -30,8 +32,21 @@ const CONNECTIONS_MAX: usize = 8192;
 pub(crate) struct Front {
     pub(crate) address: SocketAddr,
     pub(crate) protocol: Protocol,
-    /// Only clients of this machine and of its pods are served.
-    pub(crate) is_private: bool,
+    pub(crate) clients: Clients,
+}
+
+/// The clients that a listener serves.
+#[cfg_attr(not(target_os = "linux"), expect(dead_code, reason = "only Linux has bridges"))]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Clients {
+    /// All that reach it.
+    All,
+    /// This machine and its pods.
+    Machine,
+    /// Like `Machine`. Other clusters may listen at the same address for their own pods.
+    MachineFirst,
+    /// The pods at this cluster's bridge.
+    Bridge,
 }
 
 /// A failure to listen.
@@ -41,6 +56,13 @@ pub(crate) struct ListenError {
     address: SocketAddr,
     protocol: Protocol,
     source: io::Error,
+}
+
+impl ListenError {
+    /// Whether this process may not listen there, for example at a port below 1024.
+    pub(crate) fn is_forbidden(&self) -> bool {
+        self.source.kind() == io::ErrorKind::PermissionDenied
+    }
 }
 
 struct Listener {
@@ -54,29 +76,48 @@ impl Drop for Listener {
     }
 }
 
-/// The listeners of all Services.
+/// The object that listeners belong to.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Owner {
+    Service(ObjectKey),
+    /// A pod with host ports.
+    Pod(ObjectKey),
+}
+
+/// The listeners of all Services and host ports.
 pub(crate) struct Proxy {
-    /// Listeners by Service (namespace and name) and place.
-    listeners: Mutex<BTreeMap<(String, String), BTreeMap<Front, Listener>>>,
+    listeners: Mutex<BTreeMap<Owner, BTreeMap<Front, Listener>>>,
     connections: Arc<Semaphore>,
-    pods: ipnet::Ipv4Net,
+    insiders: Arc<Insiders>,
+    #[cfg_attr(not(target_os = "linux"), expect(dead_code, reason = "only Linux has bridges"))]
+    bridge: String,
+}
+
+/// The clients of this machine and of its pods.
+#[derive(Debug)]
+pub(crate) struct Insiders {
+    /// Addresses of pods.
+    pub(crate) pods: ipnet::Ipv4Net,
+    /// Addresses of this machine.
+    pub(crate) machine: Vec<Ipv4Addr>,
 }
 
 impl Proxy {
-    pub(crate) fn new(pods: ipnet::Ipv4Net) -> Self {
-        Self { listeners: Mutex::default(), connections: Arc::new(Semaphore::new(CONNECTIONS_MAX)), pods }
+    /// `bridge` is the interface at which pods are.
+    pub(crate) fn new(insiders: Insiders, bridge: String) -> Self {
+        let connections = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+        Self { listeners: Mutex::default(), connections, insiders: Arc::new(insiders), bridge }
     }
 
-    /// Makes the listeners of a Service those that are wanted. Open connections stay.
+    /// Makes the listeners of an object those that are wanted. Open connections stay.
     ///
     /// # Errors
     /// The first address that cannot be served; all others are. Repeat the call.
-    pub(crate) async fn set(&self, namespace: &str, name: &str, wanted: Vec<Wanted>) -> Result<(), ListenError> {
-        let key = (namespace.to_owned(), name.to_owned());
+    pub(crate) async fn set(&self, owner: Owner, wanted: Vec<Wanted>) -> Result<(), ListenError> {
         let mut missing = Vec::new();
         {
             let mut all = self.listeners.lock();
-            let known = all.entry(key.clone()).or_default();
+            let known = all.entry(owner.clone()).or_default();
             known.retain(|front, listener| wanted.iter().any(|it| it.front == *front) && !listener.task.is_finished());
             for want in wanted {
                 match known.get(&want.front) {
@@ -85,7 +126,7 @@ impl Proxy {
                 }
             }
             if known.is_empty() && missing.is_empty() {
-                all.remove(&key);
+                all.remove(&owner);
             }
         }
         let mut failed = None;
@@ -93,7 +134,7 @@ impl Proxy {
             let front = want.front;
             match self.listen(want).await {
                 Ok(listener) => {
-                    self.listeners.lock().entry(key.clone()).or_default().insert(front, listener);
+                    self.listeners.lock().entry(owner.clone()).or_default().insert(front, listener);
                 }
                 Err(source) => {
                     failed.get_or_insert(ListenError { address: front.address, protocol: front.protocol, source });
@@ -105,26 +146,47 @@ impl Proxy {
 
     async fn listen(&self, want: Wanted) -> io::Result<Listener> {
         let rotation = Arc::new(Rotation::new(want.endpoints, want.affinity));
-        let pods = want.front.is_private.then_some(self.pods);
+        let insiders = (want.front.clients != Clients::All).then(|| self.insiders.clone());
         let task = match want.front.protocol {
             Protocol::Tcp => {
-                let listener = tcp::bind(want.front.address)?;
-                tokio::spawn(tcp::serve(listener, rotation.clone(), self.connections.clone(), pods))
+                let listener = tcp::listen(self.bind(want.front)?)?;
+                tokio::spawn(tcp::serve(listener, rotation.clone(), self.connections.clone(), insiders))
             }
             Protocol::Udp => {
-                let socket = tokio::net::UdpSocket::bind(want.front.address).await?;
-                tokio::spawn(udp::serve(Arc::new(socket), rotation.clone(), pods))
+                let socket = tokio::net::UdpSocket::from_std(self.bind(want.front)?.into())?;
+                tokio::spawn(udp::serve(Arc::new(socket), rotation.clone(), insiders))
             }
         };
         Ok(Listener { rotation, task })
     }
+
+    /// A socket that is bound to its address.
+    fn bind(&self, front: Front) -> io::Result<Socket> {
+        let kind = if front.protocol == Protocol::Tcp { Type::STREAM } else { Type::DGRAM };
+        let socket = Socket::new(Domain::for_address(front.address), kind, None)?;
+        if front.protocol == Protocol::Tcp {
+            // Connections of a listener that was closed may linger.
+            socket.set_reuse_address(true)?;
+        }
+        #[cfg(target_os = "linux")]
+        if matches!(front.clients, Clients::MachineFirst | Clients::Bridge) {
+            socket.set_reuse_port(true)?;
+            if front.clients == Clients::Bridge {
+                socket.bind_device(Some(self.bridge.as_bytes()))?;
+            }
+        }
+        socket.set_nonblocking(true)?;
+        socket.bind(&front.address.into())?;
+        Ok(socket)
+    }
 }
 
-/// Whether a listener serves a client. With `pods`, only clients of this machine and of the range are
-/// served. A client of this machine has a loopback address or the address that it connects to.
-fn serves(client: IpAddr, local: Option<IpAddr>, pods: Option<ipnet::Ipv4Net>) -> bool {
-    let Some(pods) = pods else { return true };
-    client.is_loopback() || Some(client) == local || matches!(client, IpAddr::V4(client) if pods.contains(&client))
+/// Whether a listener serves a client; without `insiders`, it serves all. A client of this machine has
+/// one of its addresses, or the address that it connects to.
+fn serves(client: IpAddr, local: Option<IpAddr>, insiders: Option<&Insiders>) -> bool {
+    let Some(insiders) = insiders else { return true };
+    let is_inside = |client: Ipv4Addr| insiders.pods.contains(&client) || insiders.machine.contains(&client);
+    client.is_loopback() || Some(client) == local || matches!(client, IpAddr::V4(client) if is_inside(client))
 }
 
 #[cfg(test)]
@@ -133,13 +195,16 @@ mod tests {
 
     #[test]
     fn a_private_listener_serves_the_machine_and_its_pods_only() {
-        let pods = Some("10.200.0.0/16".parse().unwrap());
+        let insiders =
+            Insiders { pods: "10.200.0.0/16".parse().unwrap(), machine: vec![Ipv4Addr::new(198, 51, 100, 1)] };
+        let insiders = Some(&insiders);
         let ip = |text: &str| text.parse::<IpAddr>().unwrap();
         let local = Some(ip("192.0.2.1"));
-        assert!(serves(ip("127.0.0.1"), local, pods));
-        assert!(serves(ip("192.0.2.1"), local, pods));
-        assert!(serves(ip("10.200.3.4"), local, pods));
-        assert!(!serves(ip("192.0.2.7"), local, pods));
+        assert!(serves(ip("127.0.0.1"), local, insiders));
+        assert!(serves(ip("192.0.2.1"), local, insiders));
+        assert!(serves(ip("10.200.3.4"), local, insiders));
+        assert!(serves(ip("198.51.100.1"), local, insiders));
+        assert!(!serves(ip("192.0.2.7"), local, insiders));
         assert!(serves(ip("192.0.2.7"), local, None));
     }
 }

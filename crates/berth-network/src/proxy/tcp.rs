@@ -5,12 +5,12 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use socket2::{Domain, SockRef, Socket, TcpKeepalive, Type};
+use socket2::{SockRef, Socket, TcpKeepalive};
 use tokio::io::copy_bidirectional_with_sizes;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 
-use super::{rotation::Rotation, serves};
+use super::{Insiders, rotation::Rotation, serves};
 
 /// Connections that the kernel accepts before this process does.
 const BACKLOG: i32 = 1024;
@@ -23,12 +23,7 @@ const KEEP_ALIVE: Duration = Duration::from_secs(60);
 /// Pause after a failure to accept, such as too many open files.
 const PAUSE: Duration = Duration::from_millis(50);
 
-pub(super) fn bind(address: SocketAddr) -> io::Result<TcpListener> {
-    let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
-    // Connections of a listener that was closed may linger.
-    socket.set_reuse_address(true)?;
-    socket.set_nonblocking(true)?;
-    socket.bind(&address.into())?;
+pub(super) fn listen(socket: Socket) -> io::Result<TcpListener> {
     socket.listen(BACKLOG)?;
     TcpListener::from_std(socket.into())
 }
@@ -37,7 +32,7 @@ pub(super) async fn serve(
     listener: TcpListener,
     rotation: Arc<Rotation>,
     connections: Arc<Semaphore>,
-    pods: Option<ipnet::Ipv4Net>,
+    insiders: Option<Arc<Insiders>>,
 ) {
     loop {
         let (stream, client) = match listener.accept().await {
@@ -50,8 +45,9 @@ pub(super) async fn serve(
         };
         let local = stream.local_addr().ok().map(|address| address.ip());
         let permit = connections.clone().try_acquire_owned();
-        let Ok(permit) =
-            permit.map_err(drop).and_then(|it| if serves(client.ip(), local, pods) { Ok(it) } else { Err(()) })
+        let Ok(permit) = permit
+            .map_err(drop)
+            .and_then(|it| if serves(client.ip(), local, insiders.as_deref()) { Ok(it) } else { Err(()) })
         else {
             reset(&stream);
             continue;

@@ -10,7 +10,7 @@ use tokio::net::UdpSocket;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-use super::{rotation::Rotation, serves};
+use super::{Insiders, rotation::Rotation, serves};
 
 /// Silence after which a client may get another endpoint.
 const IDLE: Duration = Duration::from_secs(60);
@@ -35,7 +35,7 @@ impl Drop for Flow {
     }
 }
 
-pub(super) async fn serve(socket: Arc<UdpSocket>, rotation: Arc<Rotation>, pods: Option<ipnet::Ipv4Net>) {
+pub(super) async fn serve(socket: Arc<UdpSocket>, rotation: Arc<Rotation>, insiders: Option<Arc<Insiders>>) {
     let local = socket.local_addr().ok().map(|address| address.ip());
     let mut flows: BTreeMap<SocketAddr, Flow> = BTreeMap::new();
     let mut buffer = vec![0; DATAGRAM_MAX];
@@ -49,7 +49,7 @@ pub(super) async fn serve(socket: Arc<UdpSocket>, rotation: Arc<Rotation>, pods:
                 continue;
             }
         };
-        if !serves(client.ip(), local, pods) {
+        if !serves(client.ip(), local, insiders.as_deref()) {
             continue;
         }
         let is_live = |flow: &Flow| rotation.has(flow.endpoint) && !flow.answers.is_finished();

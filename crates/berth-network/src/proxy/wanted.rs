@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::published::{Endpoint, Kind, Port, Published};
 
-use super::Front;
+use super::{Clients, Front};
 
 /// A listener and its endpoints.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,14 +17,14 @@ pub(crate) struct Wanted {
 
 /// What a listener needs to know of the network.
 pub(crate) trait Place {
-    /// The address at which this machine serves a cluster IP, if it can.
-    fn service_address(&self, cluster_ip: Ipv4Addr) -> Option<Ipv4Addr>;
+    /// The address at which this machine serves a cluster IP, if it can, and to which clients.
+    fn service_address(&self, cluster_ip: Ipv4Addr) -> Option<(Ipv4Addr, Clients)>;
     /// Whether this machine may listen at an external address of a Service.
     fn has_external(&self, address: Ipv4Addr) -> bool;
     /// Addresses of the node's ports.
     fn node_addresses(&self) -> &[Ipv4Addr];
-    /// Whether node ports serve clients of this machine only.
-    fn is_private(&self) -> bool;
+    /// The clients of node ports and host ports.
+    fn node_clients(&self) -> Clients;
     /// Whether an endpoint can be reached. A simulated pod cannot: its address leads nowhere.
     fn reaches(&self, endpoint: &Endpoint) -> bool;
 }
@@ -38,9 +38,9 @@ pub(crate) fn wanted(service: &Published, place: &impl Place) -> Vec<Wanted> {
         if endpoints.is_empty() {
             continue;
         }
-        let mut add = |address: Ipv4Addr, number: u16, is_private: bool| {
+        let mut add = |address: Ipv4Addr, number: u16, clients: Clients| {
             let address = SocketAddr::new(IpAddr::V4(address), number);
-            let front = Front { address, protocol: port.protocol, is_private };
+            let front = Front { address, protocol: port.protocol, clients };
             if !all.iter().any(|known: &Wanted| known.front.address == address && known.front.protocol == port.protocol)
             {
                 all.push(Wanted { front, endpoints: endpoints.clone(), affinity: service.affinity });
@@ -48,13 +48,13 @@ pub(crate) fn wanted(service: &Published, place: &impl Place) -> Vec<Wanted> {
         };
         let own = place.service_address(cluster_ip);
         let external = service.external.iter().copied().filter(|address| place.has_external(*address));
-        for address in own.into_iter().chain(external) {
-            add(address, port.number, false);
+        for (address, clients) in own.into_iter().chain(external.map(|address| (address, Clients::All))) {
+            add(address, port.number, clients);
         }
         for (node_port, address) in
             port.node_port.iter().flat_map(|it| place.node_addresses().iter().map(move |a| (it, a)))
         {
-            add(*address, *node_port, place.is_private());
+            add(*address, *node_port, place.node_clients());
         }
     }
     all
@@ -83,8 +83,8 @@ mod tests {
     const NODE: Ipv4Addr = Ipv4Addr::LOCALHOST;
 
     impl Place for Machine {
-        fn service_address(&self, cluster_ip: Ipv4Addr) -> Option<Ipv4Addr> {
-            Some(cluster_ip)
+        fn service_address(&self, cluster_ip: Ipv4Addr) -> Option<(Ipv4Addr, Clients)> {
+            Some((cluster_ip, Clients::MachineFirst))
         }
         fn has_external(&self, address: Ipv4Addr) -> bool {
             address.octets()[2] == 255
@@ -92,8 +92,8 @@ mod tests {
         fn node_addresses(&self) -> &[Ipv4Addr] {
             &[NODE]
         }
-        fn is_private(&self) -> bool {
-            true
+        fn node_clients(&self) -> Clients {
+            Clients::Machine
         }
         fn reaches(&self, endpoint: &Endpoint) -> bool {
             !endpoint.is_pod || endpoint.address.octets()[1] == 200
@@ -118,8 +118,8 @@ mod tests {
         }
     }
 
-    fn fronts(service: &Published) -> Vec<(String, bool)> {
-        wanted(service, &Machine).iter().map(|it| (it.front.address.to_string(), it.front.is_private)).collect()
+    fn fronts(service: &Published) -> Vec<(String, Clients)> {
+        wanted(service, &Machine).iter().map(|it| (it.front.address.to_string(), it.front.clients)).collect()
     }
 
     fn targets(service: &Published) -> Vec<String> {
@@ -131,8 +131,12 @@ mod tests {
     #[test]
     fn a_service_is_served_at_its_own_addresses_and_at_node_ports() {
         let service = service(vec![endpoint([10, 200, 0, 2], true, false)]);
-        let want = [("10.96.0.9:80", false), ("10.200.255.1:80", false), ("127.0.0.1:30080", true)];
-        assert_eq!(fronts(&service), want.map(|(text, private)| (text.to_owned(), private)));
+        let want = [
+            ("10.96.0.9:80", Clients::MachineFirst),
+            ("10.200.255.1:80", Clients::All),
+            ("127.0.0.1:30080", Clients::Machine),
+        ];
+        assert_eq!(fronts(&service), want.map(|(text, clients)| (text.to_owned(), clients)));
         assert_eq!(targets(&service), ["10.200.0.2:8080"]);
     }
 

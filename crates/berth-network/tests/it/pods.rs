@@ -164,11 +164,42 @@ fn two_clusters_have_networks_of_their_own() {
         let (first, report_one) = open(one.path()).await;
         let (second, report_two) = open(two.path()).await;
         assert_ne!(report_one.pods, report_two.pods);
-        assert!(report_two.limits[0].starts_with("cluster IPs are not reachable: this machine uses 10.96.0.0/16"));
+        assert_eq!(
+            report_two.limits,
+            ["cluster IPs are reached from pods only: another cluster of this machine uses 10.96.0.0/16"]
+        );
         first.remove().await.unwrap();
         let (pod, address) = start(&second, "a").await;
         let server = server_in(&pod, address).await;
         tokio::task::spawn_blocking(move || ask(server)).await.unwrap().unwrap();
+    });
+}
+
+#[test]
+fn what_ended_clusters_left_is_removed() {
+    isolated("pods::what_ended_clusters_left_is_removed", async {
+        let bridges = || ip("-o link show type bridge").lines().count();
+        let [live, idle, gone, own] = [(); 4].map(|()| tempfile::tempdir().unwrap());
+        let (running, _) = open(live.path()).await;
+        // The pod of a cluster whose process does not run stays connected.
+        let (stopped, _) = open(idle.path()).await;
+        let _pod = start(&stopped, "a").await;
+        drop(stopped);
+        let (deleted, _) = open(gone.path()).await;
+        let _other = start(&deleted, "b").await;
+        drop(deleted);
+        assert_eq!(bridges(), 3);
+        let (mine, _) = open(own.path()).await;
+        assert_eq!(bridges(), 4, "a folder exists and a pod is connected");
+        drop(mine);
+        drop(gone);
+        let (mine, _) = open(own.path()).await;
+        assert_eq!(bridges(), 3, "the cluster without a folder is removed with its pod's interface");
+        assert_eq!(ip("-o link show type veth").lines().count(), 1);
+        drop((running, mine));
+        let (last, _) = open(live.path()).await;
+        assert_eq!(bridges(), 2, "a bridge without a process and without a pod is of no use");
+        last.remove().await.unwrap();
     });
 }
 

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use berth_apiserver::{ApiServer, Config, UserInfo};
-use berth_network::{Network, Options};
+use berth_network::{Level, Network, Options};
 use berth_pod_runtime::SandboxNetwork;
 use berth_runtime::{Clock, Manager};
 use berth_store::MemoryStore;
@@ -278,6 +278,90 @@ fn pods_reach_the_api_server_by_its_service() {
         let config = world.network.dns_config("team").unwrap();
         assert_eq!(config.nameservers, [world.gateway.to_string()]);
         assert_eq!(config.searches, ["team.svc.cluster.local", "svc.cluster.local", "cluster.local"]);
+    });
+}
+
+#[test]
+fn pods_of_two_clusters_reach_the_services_of_their_own() {
+    isolated("services::pods_of_two_clusters_reach_the_services_of_their_own", async {
+        let (one, two) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let mut clusters = Vec::new();
+        for (folder, text) in [(&one, "the first"), (&two, "the second")] {
+            let world = World::new(options(folder.path())).await;
+            let (server, address) = world.pod("server", "web").await;
+            server.run(move || serve(address, text)).await;
+            let ports = json!([
+                {"name": "main", "port": 80, "targetPort": 8080},
+                {"name": "udp", "port": 90, "targetPort": 8080, "protocol": "UDP"},
+            ]);
+            world.service("web", json!({"clusterIP": "10.96.0.9", "selector": {"app": "web"}, "ports": ports})).await;
+            let (client, _) = world.pod("client", "client").await;
+            clusters.push((world, client, server, text));
+        }
+        let web = IpAddr::from([10, 96, 0, 9]);
+        for (_, client, _, text) in &clusters {
+            let answer = eventually("TCP", async || client.run(move || ask((web, 80))).await.ok()).await;
+            assert_eq!(answer, *text);
+            let answer = eventually("UDP", async || client.run(move || ask_by_udp((web, 90))).await).await;
+            assert_eq!(answer, *text);
+        }
+        assert_eq!(on_machine(move || ask((web, 80))).await.unwrap(), "the first", "the machine asks the first");
+        // A restart of the first cluster changes nothing.
+        let again = Network::open(options(one.path())).await.unwrap().1;
+        assert!(!again.limits.iter().any(|limit| limit.starts_with("cluster IPs")), "{again}");
+        // The second is served by its own routes once the first has ended.
+        clusters.remove(0).0.network.remove().await.unwrap();
+        let client = &clusters[0].1;
+        assert_eq!(client.run(move || ask((web, 80))).await.unwrap(), "the second");
+    });
+}
+
+#[test]
+fn a_host_port_leads_to_its_pod_until_the_pod_ends() {
+    isolated("services::a_host_port_leads_to_its_pod_until_the_pod_ends", async {
+        let folder = tempfile::tempdir().unwrap();
+        let world = World::new(options(folder.path())).await;
+        let (pod, address) = world.pod("a", "a").await;
+        let (client, _) = world.pod("client", "client").await;
+        pod.run(move || serve(address, "from the pod")).await;
+        let api: Api<Pod> = Api::namespaced(world.client.clone(), "default");
+        let ports = json!([{"containerPort": 8080, "hostPort": 80}]);
+        let spec = json!({"nodeName": "n", "containers": [{"name": "c", "image": "i", "ports": ports}]});
+        let object = json!({"metadata": {"name": "forwarded"}, "spec": spec});
+        api.create(&PostParams::default(), &serde_json::from_value(object).unwrap()).await.unwrap();
+        world.ready("forwarded", Some(address), true).await;
+        let (local, gateway) = ((IpAddr::from(Ipv4Addr::LOCALHOST), 80), (world.gateway.into(), 80));
+        eventually("an answer", async || on_machine(move || ask(local)).await.ok()).await;
+        assert_eq!(client.run(move || ask(gateway)).await.unwrap(), "from the pod");
+        let ended = Patch::Merge(json!({"status": {"phase": "Succeeded"}}));
+        api.patch_status("forwarded", &PatchParams::default(), &ended).await.unwrap();
+        eventually("the end", async || on_machine(move || ask(local)).await.err()).await;
+    });
+}
+
+#[test]
+fn at_the_plain_level_names_lead_to_the_addresses_that_are_served() {
+    isolated("services::at_the_plain_level_names_lead_to_the_addresses_that_are_served", async {
+        let folder = tempfile::tempdir().unwrap();
+        let world = World::new(Options { level: Level::Plain, ..options(folder.path()) }).await;
+        let gateway = world.gateway;
+        let address = world.network.allocate(&uid("a")).await.unwrap();
+        serve(address, "from the pod");
+        world.object("a", "web", address).await;
+        let spec = json!({"selector": {"app": "web"}, "ports": [{"port": 80, "targetPort": 8080}]});
+        let made = world.service("web", spec).await.spec.unwrap();
+        let served = world.network.address_of_service(made.cluster_ip.unwrap().parse().unwrap());
+        assert!(served.is_loopback());
+        let found = (ResponseCode::NoError, vec![served.to_string()]);
+        eventually("the name", async || {
+            let name = "web.default.svc.cluster.local.";
+            on_machine(move || resolve(gateway, name)).await.filter(|it| *it == found)
+        })
+        .await;
+        let answer = eventually("an answer", async || on_machine(move || ask((served.into(), 80))).await.ok()).await;
+        assert_eq!(answer, "from the pod");
+        let api_server = world.network.api_server_for_pods(Ipv4Addr::new(10, 96, 0, 1));
+        assert_eq!(api_server, "127.0.0.1:6443".parse().unwrap(), "the API server is reached without a Service");
     });
 }
 

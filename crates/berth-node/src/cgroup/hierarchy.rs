@@ -12,6 +12,9 @@ const CONTROLLERS: [&str; 6] = ["cpu", "cpuacct", "memory", "pids", "freezer", "
 /// Controllers of version 2 without which limits cannot be set.
 const REQUIRED: [&str; 3] = ["cpu", "memory", "pids"];
 
+/// Start of the name of a probe's group; the ID of the probing process follows.
+const PROBE: &str = "probe-";
+
 /// Name of the group that holds the pods' groups.
 pub(super) const PARENT: &str = "berth";
 
@@ -31,7 +34,8 @@ impl Hierarchies {
         if group.folders().is_empty() {
             return Err("no hierarchy of control groups with cpu, memory and pids is mounted".to_owned());
         }
-        let probe = group.child(&format!("probe-{}", std::process::id()));
+        group.remove_former_probes();
+        let probe = group.child(&format!("{PROBE}{}", std::process::id()));
         let created = probe.create().and_then(|()| if probe.v2.is_some() { probe.has_controllers() } else { Ok(()) });
         let _ = probe.remove();
         created.map_err(|error| format!("control groups cannot be written: {error}"))?;
@@ -77,6 +81,17 @@ impl Hierarchies {
 }
 
 impl Group {
+    /// Removes the probes of processes that were killed while they probed.
+    fn remove_former_probes(&self) {
+        for child in self.folders().into_iter().flat_map(super::folders_within) {
+            let pid = child.file_name().and_then(|name| name.to_str()?.strip_prefix(PROBE)?.parse::<u32>().ok());
+            if pid.is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists()) {
+                // Empty. Another process may have removed it.
+                let _ = std::fs::remove_dir(child);
+            }
+        }
+    }
+
     fn has_controllers(&self) -> io::Result<()> {
         let Some(folder) = &self.v2 else { return Ok(()) };
         let path = folder.join("memory.max");

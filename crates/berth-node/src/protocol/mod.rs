@@ -25,6 +25,10 @@ pub(crate) struct Launch {
     pub created_at: Timestamp,
     /// Addresses of the pod.
     pub ips: Vec<String>,
+    /// The pod stays in the machine's network namespace although it is not on the host's network:
+    /// the pod network has no namespaces.
+    #[serde(default)]
+    pub shared_network: bool,
     pub level: Level,
     /// The pod's control group, if control groups can be written.
     pub group: Option<Group>,
@@ -37,6 +41,13 @@ pub(crate) struct Launch {
     pub pids_max: u64,
     /// Memory of the machine in bytes, for the order in which the kernel kills.
     pub machine_memory_bytes: u64,
+}
+
+impl Launch {
+    /// Whether the pod has a network namespace, unless the level is plain.
+    pub fn has_network_namespace(&self) -> bool {
+        !self.config.host_network && !self.shared_network
+    }
 }
 
 /// How the host's own files become the root file system of a container.

@@ -98,6 +98,7 @@ impl Node {
             config: config.clone(),
             created_at: now(),
             ips,
+            shared_network: self.options.network.as_ref().is_some_and(|network| network.is_shared()),
             level: self.found.isolation.level,
             group: self.found.hierarchies.as_ref().map(|hierarchies| hierarchies.pod(&config.uid.0)),
             init: isolation::init_command(&self.options),
@@ -123,7 +124,7 @@ impl Node {
     /// Connects the pod's network namespace to the pod network.
     async fn connect(&self, pod: &Pod) -> Result<()> {
         let config = &pod.launch.config;
-        if config.host_network || self.found.isolation.level == Level::Plain {
+        if !pod.launch.has_network_namespace() || self.found.isolation.level == Level::Plain {
             return Ok(());
         }
         let Some(network) = &self.options.network else { return Ok(()) };

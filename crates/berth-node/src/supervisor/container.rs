@@ -294,7 +294,7 @@ fn entry(pod: &Pod, config: &ContainerConfig, folder: PathBuf, group: Option<&Gr
         hidden: launch.hidden.clone(),
         host_root: launch.host_root,
         shm: shared_memory(&pod.folder),
-        host_network: launch.config.host_network,
+        host_network: !launch.has_network_namespace(),
         groups,
         hostname: launch.config.hostname.clone(),
         cookie: launch.config.uid.0.clone(),

@@ -148,10 +148,10 @@ async fn copy_in(output: Rc<Output>, mut pipe: pipe::Receiver, once: bool) {
     }
 }
 
-/// Connects to a port of the pod. The supervisor is in the pod's network namespace.
+/// Connects to a port of the pod. The supervisor is in the pod's network namespace, if it has one.
 pub(super) async fn connect(pod: &Pod, port: u16) -> Result<std::net::TcpStream, WireError> {
     let mut hosts = vec!["127.0.0.1".to_owned(), "::1".to_owned()];
-    if pod.launch.level == Level::Plain {
+    if pod.launch.level == Level::Plain || pod.launch.shared_network {
         hosts.splice(0..0, pod.launch.ips.iter().cloned());
     }
     let mut last = None;

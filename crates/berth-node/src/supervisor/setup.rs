@@ -40,7 +40,10 @@ pub(super) fn prepare(folder: &PodFolder, launch: &Launch) -> Result<InitCommand
     let config = &launch.config;
     let mut namespaces = CloneFlags::CLONE_NEWNS;
     if !config.host_network {
-        namespaces |= CloneFlags::CLONE_NEWNET | CloneFlags::CLONE_NEWUTS;
+        namespaces |= CloneFlags::CLONE_NEWUTS;
+    }
+    if launch.has_network_namespace() {
+        namespaces |= CloneFlags::CLONE_NEWNET;
     }
     if !config.host_ipc {
         namespaces |= CloneFlags::CLONE_NEWIPC;
@@ -50,6 +53,8 @@ pub(super) fn prepare(folder: &PodFolder, launch: &Launch) -> Result<InitCommand
     mount_change("/", slave).map_err(|error| failed("mount propagation")(error.into()))?;
     if !config.host_network {
         rustix::system::sethostname(config.hostname.as_bytes()).map_err(|error| failed("host name")(error.into()))?;
+    }
+    if launch.has_network_namespace() {
         enable_loopback(folder).map_err(failed("loopback interface"))?;
     }
     write_sysctls(launch)?;

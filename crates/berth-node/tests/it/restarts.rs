@@ -94,7 +94,11 @@ async fn a_folder_that_was_never_completed_is_removed() {
     let Some(node) = Node::open(LEVELS[0]).await else { return };
     let half = crate::harness::uid();
     std::fs::create_dir_all(node.pod_folder(&half).join("volumes")).unwrap();
+    // Of a process that was killed while it tried the isolation levels.
+    let probe = node.folder.path().join("node/probe-1");
+    std::fs::create_dir_all(probe.join("volumes")).unwrap();
     let node = node.reopen().await;
+    assert!(!probe.exists());
     assert!(node.runtime.pod(&half).is_none());
     assert!(!node.pod_folder(&half).exists());
 }

@@ -14,7 +14,7 @@ use serde_json::json;
 const VICTIM_FILE: &str = "BERTH_STORE_CRASH_VICTIM";
 const VICTIM_BYTES: &str = "BERTH_STORE_CRASH_BYTES";
 const KILLS: usize = 100;
-/// Each kill of this number meets a victim that writes large objects, so that its log is
+/// Interval of the kills before which the victim writes large objects, so that its log is
 /// checkpointed and restarted.
 const LARGE_EVERY: usize = 25;
 

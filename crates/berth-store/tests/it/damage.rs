@@ -180,7 +180,7 @@ async fn a_flipped_bit_is_rejected_or_harmless_and_damages_at_most_one_object() 
                 let lost = victim.recovered(&path, &what);
                 worst = worst.max(lost);
                 println!("{what}: {lost}");
-                assert!(lost <= 1, "{what}: {lost} objects are not as they were");
+                assert!(lost <= 1, "{what}: {lost} objects have changed");
             }
         }
         println!("store.db{suffix}, killed {is_killed}: {rejected} of {} rejected, worst {worst}", cases());
@@ -200,7 +200,7 @@ async fn a_page_of_noise_is_rejected_or_harmless_and_damages_only_its_objects() 
         std::fs::write(&path, bytes).unwrap();
         if victim.is_rejected(&path, &format!("page {page}")).await {
             let lost = victim.recovered(&path, &format!("page {page}"));
-            assert!(lost < 30, "page {page}: {lost} objects are not as they were");
+            assert!(lost < 30, "page {page}: {lost} objects have changed");
         }
     }
 }

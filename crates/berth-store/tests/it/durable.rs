@@ -92,7 +92,8 @@ async fn the_log_is_restarted_under_continuous_writes() {
         });
     }
     writers.join_all().await;
-    // Checkpoints move the log into the file meanwhile, so the log stays shorter than the data.
+    // Checkpoints move the log into the file at the same time, so the log stays shorter than the
+    // data.
     let log = std::fs::metadata(folder.path().join("store.db-wal")).unwrap().len();
     assert!(log < WRITERS * WRITES * BYTES / 2, "the log has {log} bytes");
     drop(store);

@@ -204,7 +204,7 @@ async fn racing_writers_lose_no_update() {
 }
 
 #[tokio::test]
-async fn condensed_objects_are_read_as_they_were_written() {
+async fn condensed_objects_are_read_unchanged() {
     on_both_stores(4, |store| async move {
         let object = |number: u64| {
             let managed_fields = json!([{"manager": "kubectl", "operation": "Update"}]);

@@ -13,13 +13,23 @@ fn two_pods_in_namespaces_of_their_own_train_a_model() {
     if !rustix::process::geteuid().is_root() {
         return skip("full isolation needs root");
     }
+    trains_a_model("full");
+}
+
+#[test]
+fn two_pods_without_namespaces_train_a_model() {
+    trains_a_model("plain");
+}
+
+/// Runs the example at an isolation level and checks the result of each pod.
+fn trains_a_model(isolation: &str) {
     if !has_kubectl() {
         return;
     }
     if !Command::new("python3").arg("--version").output().is_ok_and(|output| output.status.success()) {
         return skip("python3 is not installed");
     }
-    let cluster = Cluster::ephemeral(&["--runtime", "process", "--isolation", "full"]);
+    let cluster = Cluster::ephemeral(&["--runtime", "process", "--isolation", isolation]);
     cluster.run(&["apply", "-f", &file("examples/training/queues.yaml")]);
     cluster.run(&["apply", "-f", &file("examples/training/job.yaml")]);
     // Less than the time that the programs wait for each other, so that a failure shows them.
@@ -39,7 +49,7 @@ fn two_pods_in_namespaces_of_their_own_train_a_model() {
         assert!(log.contains(&format!("rank {index} of 2: rendezvous complete")), "{log}");
         assert!(log.contains("weights [2.0, -3.0, 0.5]") && log.ends_with("converged\n"), "{log}");
     }
-    // The Workload saw the whole life of the job.
+    // The Workload was created, admitted and finished with the job.
     let workloads = cluster.get(&["workloads"]);
     let conditions = workloads["items"][0]["status"]["conditions"].as_array().expect("conditions");
     for condition in ["QuotaReserved", "Finished"] {

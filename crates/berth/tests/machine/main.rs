@@ -1,5 +1,5 @@
-//! Tests that load the whole machine for a while. Cargo runs test binaries one after the other, so
-//! they delay no other test.
+//! Tests that load the whole machine for a while. Cargo runs test binaries in sequence, so they
+//! delay no other test.
 
 mod connections;
 mod idle;

@@ -3,7 +3,7 @@
 use berth_apimachinery::field::Path;
 use berth_apimachinery::meta::{self, GroupVersionKind, GroupVersionResource};
 use berth_apiserver::admission::policies::matching as policies;
-use berth_apiserver::admission::webhooks::matching::{self, Asked, Lookup, MatchError, Target};
+use berth_apiserver::admission::webhooks::matching::{self, Lookup, MatchError, RequestAttributes, Target};
 use berth_apiserver::admission::webhooks::review;
 use berth_kinds::ReviewVersion;
 use berth_kinds::client_config;
@@ -74,8 +74,8 @@ fn target(attributes: &Value) -> Target {
 }
 
 /// The request that the attributes of a case describe.
-fn request_of<'a>(attributes: &'a Value, target: &'a Target) -> Asked<'a> {
-    Asked {
+fn request_of<'a>(attributes: &'a Value, target: &'a Target) -> RequestAttributes<'a> {
+    RequestAttributes {
         target,
         operation: text(attributes, "operation"),
         namespace: text(attributes, "namespace"),

@@ -25,7 +25,7 @@ const CAPABILITIES: [&str; 13] = [
     "SETUID",
     "SYS_CHROOT",
 ];
-/// Sysctls that pods may set, and since which version.
+/// Sysctls that pods may set, and the first version that allows each.
 const SYSCTLS: [(&str, u32); 12] = [
     ("kernel.shm_rmid_forced", 0),
     ("net.ipv4.ip_local_port_range", 0),
@@ -129,7 +129,7 @@ pub(super) fn host_path_volumes(checked: Checked<'_>) -> Option<Violation> {
 }
 
 pub(super) fn host_ports(checked: Checked<'_>) -> Option<Violation> {
-    // Sorted as texts, as upstream.
+    // Sorted as strings, as upstream.
     let mut ports = BTreeSet::new();
     let bad = bad_containers(checked, |container| {
         let taken = items(&container["ports"]).iter().filter_map(|port| port["hostPort"].as_i64());
@@ -225,7 +225,8 @@ pub(super) fn seccomp(checked: Checked<'_>) -> Option<Violation> {
     seccomp_violation(is_pod_bad, &bad, &kinds)
 }
 
-/// Whether the pod, and which containers, set a forbidden seccomp profile, and which profiles.
+/// Whether the pod sets a forbidden seccomp profile, which containers do, and the forbidden
+/// profiles.
 pub(super) fn forbidden_seccomp(checked: Checked<'_>) -> (bool, Vec<String>, BTreeSet<String>) {
     let mut kinds = BTreeSet::new();
     let mut is_bad = |holder: &Value| {

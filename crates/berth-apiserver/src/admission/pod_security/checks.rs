@@ -16,7 +16,7 @@ pub(super) struct Checked<'a> {
     pub(super) minor: u32,
 }
 
-/// What a check forbids.
+/// A violation of a check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Violation {
     /// Short reason.
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn restricted_forbids_what_is_not_hardened() {
+    fn restricted_forbids_pods_that_are_not_hardened() {
         let context = json!({"allowPrivilegeEscalation": false, "runAsNonRoot": true,
             "capabilities": {"drop": ["ALL"]}, "seccompProfile": {"type": "RuntimeDefault"}});
         let check = |field: &str, value: Value, volumes: Value| {

@@ -1,12 +1,13 @@
 //! PodSecurity: pods must meet the Pod Security Standard of their namespace.
 //!
-//! The labels `pod-security.kubernetes.io/enforce`, `audit` and `warn` of a namespace choose a level
-//! each, and `-version` labels the version of its checks. Without labels the cluster's defaults
-//! apply. Templates of workloads are not rejected; they cause warnings and audit annotations. A
-//! namespace that is to enforce more gets a warning for the pods that violate it.
+//! The labels `pod-security.kubernetes.io/enforce`, `audit` and `warn` of a namespace choose a
+//! level each, and `-version` labels the version of its checks. Without labels the cluster's
+//! defaults apply. Templates of workloads are not rejected; they cause warnings and audit
+//! annotations. A namespace that is to enforce more gets a warning for the pods that violate it.
 //!
 //! - [`policy`]: levels, versions, labels.
-//! - `checks`: the table of checks by level and version; `baseline` and `restricted` have the checks.
+//! - `checks`: the table of checks by level and version; `baseline` and `restricted` have the
+//!   checks.
 //!
 //! Source: Kubernetes documentation, "Pod Security Admission" and "Pod Security Standards".
 
@@ -51,14 +52,14 @@ const KNOWN_MAX: usize = 1024;
 pub(crate) struct Plugin {
     config: PodSecurity,
     /// Policies of namespaces, by name, with the revision of the namespace.
-    known: RwLock<HashMap<String, (u64, Found)>>,
+    known: RwLock<HashMap<String, (u64, NamespacePolicy)>>,
 }
 
 /// The policy of a namespace.
 #[derive(Clone, Default)]
-struct Found {
+struct NamespacePolicy {
     policy: Policy,
-    /// What is wrong with the labels.
+    /// The error in the labels.
     problem: Option<Arc<str>>,
 }
 
@@ -68,8 +69,8 @@ impl Plugin {
     }
 
     /// The policy of the request's namespace.
-    fn policy(&self, request: &AdmissionRequest<'_>) -> Found {
-        let defaults = Found { policy: self.config.defaults, problem: None };
+    fn policy(&self, request: &AdmissionRequest<'_>) -> NamespacePolicy {
+        let defaults = NamespacePolicy { policy: self.config.defaults, problem: None };
         let Some(record) = request.objects.record("", "namespaces", "", request.namespace) else { return defaults };
         if let Some((revision, found)) = self.known.read().get(request.namespace)
             && *revision == record.revision
@@ -78,7 +79,7 @@ impl Plugin {
         }
         let (policy, errors) = Policy::of(&record.value()["metadata"]["labels"], self.config.defaults);
         let problem = (!errors.is_empty()).then(|| Arc::from(field::aggregate(&errors)));
-        let found = Found { policy, problem };
+        let found = NamespacePolicy { policy, problem };
         let mut known = self.known.write();
         if known.len() >= KNOWN_MAX {
             known.clear();
@@ -102,8 +103,8 @@ impl Plugin {
         }
     }
 
-    /// What the request is checked by, and the pod or template in it; `None` if nothing is checked.
-    fn checked<'r>(&self, request: &'r AdmissionRequest<'_>) -> Option<(Found, Subject<'r>)> {
+    /// The policy for the request, and its pod or template; `None` if nothing is checked.
+    fn checked<'r>(&self, request: &'r AdmissionRequest<'_>) -> Option<(NamespacePolicy, Subject<'r>)> {
         let subject = Subject::of(request)?;
         let found = self.policy(request);
         let is_open = found.problem.is_none() && found.policy.is_open();
@@ -213,8 +214,8 @@ struct Subject<'r> {
 }
 
 impl<'r> Subject<'r> {
-    /// The pod or template that a request creates or changes; `None` if it has none, or changes
-    /// nothing of it that is checked.
+    /// The pod or template that a request creates or changes; `None` if the request has none, or
+    /// changes no part of it that is checked.
     fn of(request: &'r AdmissionRequest<'_>) -> Option<Self> {
         if !matches!(request.operation, Operation::Create | Operation::Update) {
             return None;
@@ -249,7 +250,7 @@ impl<'r> Subject<'r> {
     }
 }
 
-/// True if an update of a pod brings other containers or images. The rest of what is checked is
+/// True if an update of a pod adds containers or changes images. The other checked fields are
 /// immutable.
 fn adds_containers(new: &Value, old: &Value) -> bool {
     let has_changed = |list: &str| {
@@ -270,7 +271,7 @@ fn is_namespace(request: &AdmissionRequest<'_>) -> bool {
         && matches!(request.operation, Operation::Create | Operation::Update)
 }
 
-/// Rejects invalid labels of a namespace, unless they were there before.
+/// Rejects invalid labels of a namespace, unless the stored namespace has them already.
 fn check_labels(request: &AdmissionRequest<'_>, defaults: Policy) -> Result<(), Status> {
     let errors_in = |object: Option<&Value>| -> Vec<Error> {
         object.map(|object| Policy::of(&object["metadata"]["labels"], defaults).1).unwrap_or_default()

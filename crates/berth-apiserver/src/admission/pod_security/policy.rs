@@ -1,5 +1,5 @@
-//! Levels and versions of the Pod Security Standards, and the policy of a namespace: its labels over
-//! the cluster's defaults.
+//! Levels and versions of the Pod Security Standards, and the policy of a namespace: its labels
+//! over the cluster's defaults.
 //!
 //! Source: Kubernetes documentation, "Pod Security Admission".
 
@@ -14,7 +14,7 @@ pub enum Level {
     /// Everything.
     #[default]
     Privileged,
-    /// What prevents known ways to gain rights on the host.
+    /// Prevents known ways to gain rights on the host.
     Baseline,
     /// Hardened pods only.
     Restricted,
@@ -24,7 +24,7 @@ impl Level {
     /// Parses the name of a level.
     ///
     /// # Errors
-    /// The text names no level; the message lists the levels.
+    /// The string is no name of a level; the message lists the levels.
     pub fn parse(text: &str) -> Result<Self, &'static str> {
         match text {
             "privileged" => Ok(Self::Privileged),
@@ -59,7 +59,7 @@ impl Version {
     /// Parses `latest` or `v1.x`.
     ///
     /// # Errors
-    /// The text has another form.
+    /// The string has another form.
     pub fn parse(text: &str) -> Result<Self, &'static str> {
         let error = "must be \"latest\" or \"v1.x\"";
         if text == "latest" {
@@ -95,8 +95,8 @@ impl fmt::Display for Standard {
     }
 }
 
-/// What happens to pods that violate a standard: they are rejected, recorded in the audit log, or
-/// their creator is warned.
+/// The standards of a namespace. Pods that violate one are rejected, recorded in the audit log, or
+/// cause a warning for their creator.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Policy {
     /// Pods that violate this are rejected.
@@ -154,7 +154,8 @@ impl Policy {
                 });
             }
         }
-        // What is enforced is warned of too, for workloads whose pods would be rejected.
+        // A level that is enforced also causes warnings, for workloads whose pods would be
+        // rejected.
         if let Some(level) = enforced.filter(|level| label("warn").is_none() && *level > policy.warn.level) {
             policy.warn.level = level;
             if label("warn-version").is_none() {
@@ -183,7 +184,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn labels_override_defaults_and_enforcement_is_warned_of() {
+    fn labels_override_defaults_and_an_enforced_level_also_warns() {
         let standard = |level, version| Standard { level, version };
         let (policy, errors) = Policy::of(
             &json!({"pod-security.kubernetes.io/enforce": "baseline", "pod-security.kubernetes.io/enforce-version": "v1.28"}),

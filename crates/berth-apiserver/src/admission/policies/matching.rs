@@ -1,33 +1,33 @@
-//! Which policies a request concerns: as webhooks, plus names of objects and rules that exclude.
+//! Matching of requests to policies: as for webhooks, plus names of objects and rules that exclude.
 //!
 //! Behaviour after Kubernetes' policy matching (conformance suite `vap-matching`).
 
 use serde_json::{Value, json};
 
-use crate::admission::webhooks::matching::{self, Asked, Lookup, MatchError, Target};
+use crate::admission::webhooks::matching::{self, Lookup, MatchError, RequestAttributes, Target};
 
-/// Whether match criteria (`matchConstraints` of a policy, `matchResources` of a binding) concern a request, and the
-/// resource they want the objects as.
+/// Whether match criteria (`matchConstraints` of a policy, `matchResources` of a binding) match a
+/// request, and the resource as which they request the objects.
 pub fn matches(
     criteria: &Value,
-    asked: &Asked<'_>,
+    request: &RequestAttributes<'_>,
     name: &str,
     lookup: &dyn Lookup,
 ) -> Result<Option<Target>, MatchError> {
     let rules = |field: &str| as_webhook(criteria, field, name);
-    if matching::matched_rule(&rules("excludeResourceRules"), asked, lookup)?.is_some() {
+    if matching::matched_rule(&rules("excludeResourceRules"), request, lookup)?.is_some() {
         return Ok(None);
     }
-    // Criteria without rules are about everything.
+    // Criteria without rules match every resource.
     if criteria["resourceRules"].as_array().is_none_or(Vec::is_empty) {
         let everything =
-            matching::namespace_matches(criteria, asked, lookup)? && matching::object_matches(criteria, asked)?;
-        return Ok(everything.then(|| asked.target.clone()));
+            matching::namespace_matches(criteria, request, lookup)? && matching::object_matches(criteria, request)?;
+        return Ok(everything.then(|| request.target.clone()));
     }
-    matching::should_call(&rules("resourceRules"), asked, lookup)
+    matching::should_call(&rules("resourceRules"), request, lookup)
 }
 
-/// The criteria as a webhook would write them: rules about objects of other names are no rules.
+/// The criteria in the form of a webhook, without rules for objects of other names.
 fn as_webhook(criteria: &Value, field: &str, name: &str) -> Value {
     let names = |rule: &&Value| {
         let names = rule["resourceNames"].as_array();

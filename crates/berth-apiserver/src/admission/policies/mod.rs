@@ -1,8 +1,9 @@
-//! ValidatingAdmissionPolicies: expressions that refuse requests, warn about them or note them in the audit log, where a
-//! binding says so. Those that change objects are in [`mutating`].
+//! ValidatingAdmissionPolicies: expressions that reject requests, return warnings or add audit
+//! annotations, as a binding says. Policies that change objects are in [`mutating`].
 //!
-//! A policy is compiled once and kept until one is written again; with no policy stored, a write pays one lock. What the
-//! expressions mean is [`berth_cel::admission`]'s business, which requests they are about that of [`matching`].
+//! A policy is compiled once and cached until a policy or binding is written. Without policies, a
+//! write pays for one lock. [`berth_cel::admission`] evaluates the expressions; [`matching`]
+//! selects the requests.
 
 pub mod matching;
 pub(crate) mod mutating;
@@ -17,13 +18,13 @@ use berth_apimachinery::status::{Cause, Status};
 use berth_cel::Env;
 use berth_cel::admission::policy::{Annotation, Decision, FailurePolicy, Outcome, Policy};
 use berth_cel::admission::{CachingAuthorizer, Inputs};
-use berth_cel::library::{self, Authorizer};
+use berth_cel::authorization::{self, Authorizer};
 use parking_lot::RwLock;
 use serde_json::{Map, Value, json};
 
 use super::AdmissionRequest;
 use super::webhooks::matching::MatchError;
-use super::webhooks::review::{self, Question};
+use super::webhooks::review::{self, ReviewRequest};
 use super::webhooks::{self, GROUP, Request, ServerLookup};
 use crate::auth::Attributes;
 use crate::state::State;
@@ -31,7 +32,7 @@ use crate::{Objects, UserInfo, auth};
 
 const POLICIES: &str = "validatingadmissionpolicies";
 const BINDINGS: &str = "validatingadmissionpolicybindings";
-/// Annotation of audit events that says what policies with the action `Audit` found.
+/// Annotation of audit events with the failures of policies whose action is `Audit`.
 const VALIDATION_FAILURE: &str = "validation.policy.admission.k8s.io/validation_failure";
 
 /// A policy with its bindings.
@@ -52,12 +53,12 @@ impl<P> Default for Cache<P> {
 }
 
 impl<P> Cache<P> {
-    /// To be called when a policy or binding was written.
+    /// Clears the cache after a policy or binding was written.
     pub(crate) fn forget(&self) {
         *self.0.write() = None;
     }
 
-    /// The bound ones of the stored `policies`, compiled.
+    /// The compiled policies among `policies` that have bindings.
     fn get(
         &self,
         objects: &Objects,
@@ -81,7 +82,7 @@ impl<P> Cache<P> {
 }
 
 /// The policies that have bindings, by name, with their specs and bindings. Policies without
-/// bindings decide nothing.
+/// bindings have no effect.
 fn bound_policies(objects: &Objects, policies: &str, bindings: &str) -> Vec<(String, Value, Vec<Arc<Value>>)> {
     let mut bound: BTreeMap<String, Vec<Arc<Value>>> = BTreeMap::new();
     for binding in objects.list(GROUP, bindings, None) {
@@ -99,7 +100,8 @@ fn bound_policies(objects: &Objects, policies: &str, bindings: &str) -> Vec<(Str
     policies.collect()
 }
 
-/// Whether match criteria concern a request, and the form they want the objects in. No criteria are about everything.
+/// Whether match criteria match a request, and the form in which they request the objects. Absent
+/// criteria match every request.
 fn concerned(
     state: &State,
     request: &AdmissionRequest<'_>,
@@ -114,7 +116,7 @@ fn concerned(
     matching::matches(&criteria, &asked.about(request), request.name, &ServerLookup(state))
 }
 
-/// Match criteria with what may be left out.
+/// Match criteria with the defaults of absent fields.
 fn stored_defaults(criteria: &mut Value) {
     if let Some(criteria) = criteria.as_object_mut() {
         for (field, default) in
@@ -128,14 +130,14 @@ fn stored_defaults(criteria: &mut Value) {
     }
 }
 
-/// Answers authorization questions of expressions from the stored roles.
+/// Evaluates authorization checks of expressions with the stored roles.
 struct Roles<'a> {
     objects: &'a Objects,
     user: &'a UserInfo,
 }
 
 impl Authorizer for Roles<'_> {
-    fn authorize(&self, asked: &library::Attributes) -> library::Verdict {
+    fn authorize(&self, asked: &authorization::Attributes) -> authorization::Verdict {
         let user = asked.user.as_ref().map(|user| {
             let groups: Vec<&str> = user.groups.iter().map(String::as_str).collect();
             UserInfo::new(user.name.as_str(), &groups)
@@ -151,11 +153,11 @@ impl Authorizer for Roles<'_> {
             name: &asked.name,
         };
         let decision = auth::decide(self.objects, &attributes, user.as_ref().unwrap_or(self.user));
-        library::Verdict { allowed: decision.allowed, reason: decision.reason, error: None }
+        authorization::Verdict { allowed: decision.allowed, reason: decision.reason, error: None }
     }
 }
 
-/// Runs `judge` with the variables that expressions see of a request, in the version of `target`.
+/// Runs `judge` with the variables that expressions can use, in the version of `target`.
 pub(crate) fn with_inputs<T>(
     state: &State,
     request: &AdmissionRequest<'_>,
@@ -169,7 +171,7 @@ pub(crate) fn with_inputs<T>(
         None => Ok(Value::Null),
     };
     let (object, old_object) = (form(request.object.as_ref())?, form(request.old_object.as_deref())?);
-    let question = Question {
+    let question = ReviewRequest {
         uid: "",
         target,
         requested: &asked.target,
@@ -212,7 +214,7 @@ pub(crate) fn validate(
     }
     let Some(asked) = Request::new(request) else { return Ok(()) };
     request.expand();
-    let mut refused = None;
+    let mut rejected = None;
     let (mut warnings, mut failures, mut published) = (Vec::new(), Vec::new(), Vec::new());
     for bound in policies.iter() {
         let target = match concerned(state, request, &asked, &bound.spec["matchConstraints"]) {
@@ -220,7 +222,7 @@ pub(crate) fn validate(
             Ok(None) => continue,
             Err(error) => {
                 let why = misconfigured(&bound.name, "", &broken(error));
-                note(request, bound, why, &mut refused);
+                note(request, bound, why, &mut rejected);
                 continue;
             }
         };
@@ -229,7 +231,7 @@ pub(crate) fn validate(
                 Ok(outcome) => outcome,
                 Err(problem) => {
                     let why = misconfigured(&bound.name, meta::name(binding), &problem);
-                    note(request, bound, why, &mut refused);
+                    note(request, bound, why, &mut rejected);
                     continue;
                 }
             };
@@ -237,7 +239,7 @@ pub(crate) fn validate(
                 match annotation {
                     Annotation::Publish(value) => published.push((format!("{}/{key}", bound.name), value)),
                     Annotation::Exclude => {}
-                    Annotation::Error(why) => note(request, bound, why, &mut refused),
+                    Annotation::Error(why) => note(request, bound, why, &mut rejected),
                 }
             }
             for (index, decision) in decisions.iter().enumerate().filter(|(_, decision)| !decision.admitted) {
@@ -250,7 +252,7 @@ pub(crate) fn validate(
                                 "ValidatingAdmissionPolicy '{policy}' with binding '{binding_name}' denied request: {}",
                                 decision.message
                             );
-                            refused.get_or_insert_with(|| refusal(request, decision, &why));
+                            rejected.get_or_insert_with(|| rejection(request, decision, &why));
                         }
                         "Warn" => warnings.push(format!(
                             "Validation failed for ValidatingAdmissionPolicy '{policy}' with binding '{binding_name}': {}",
@@ -273,7 +275,7 @@ pub(crate) fn validate(
         request.annotate(key, value);
     }
     request.warnings.extend(warnings);
-    refused.map_or(Ok(()), Err)
+    rejected.map_or(Ok(()), Err)
 }
 
 fn broken(error: MatchError) -> String {
@@ -288,15 +290,15 @@ fn misconfigured(policy: &str, binding: &str, why: &str) -> String {
     format!("policy '{policy}'{binding} denied request: failed to configure binding: {why}")
 }
 
-/// What cannot be judged is refused, unless the policy says otherwise.
-fn note(request: &AdmissionRequest<'_>, bound: &Bound<Policy>, why: String, refused: &mut Option<Status>) {
+/// Rejects a request for which the policy fails to evaluate, unless its failure policy is `Ignore`.
+fn note(request: &AdmissionRequest<'_>, bound: &Bound<Policy>, why: String, rejected: &mut Option<Status>) {
     if bound.policy.failure_policy() == FailurePolicy::Fail {
-        refused.get_or_insert_with(|| super::forbidden(request, &why));
+        rejected.get_or_insert_with(|| super::forbidden(request, &why));
     }
 }
 
-/// The status of a refusal, with the reason the validation gives.
-fn refusal(request: &AdmissionRequest<'_>, decision: &Decision, why: &str) -> Status {
+/// The status of a denied request, with the reason that the validation sets.
+fn rejection(request: &AdmissionRequest<'_>, decision: &Decision, why: &str) -> Status {
     let mut status = super::forbidden(request, why);
     (status.code, status.reason) = match decision.reason.as_str() {
         "Forbidden" => (403, "Forbidden".into()),
@@ -307,7 +309,7 @@ fn refusal(request: &AdmissionRequest<'_>, decision: &Decision, why: &str) -> St
     status.with_causes([Cause { reason: String::new(), message: why.to_owned(), field: String::new() }])
 }
 
-/// What a policy says about a request under one binding, for each of its parameters.
+/// Evaluates a policy for a request under one binding, once for each of its parameters.
 fn judge(
     state: &State,
     request: &AdmissionRequest<'_>,
@@ -329,7 +331,7 @@ fn judge(
     Ok(all)
 }
 
-/// The objects a binding parametrises its policy with; a single null for a policy without parameters.
+/// The parameter objects that a binding selects; a single null for a policy without parameters.
 fn parameters(
     state: &State,
     kind: &Value,
@@ -375,7 +377,7 @@ fn parameters(
     Ok(found.into_iter().map(packed::expanded_shared).collect())
 }
 
-/// The name a refusal of match conditions gives the request.
+/// The status of a request whose match conditions fail to evaluate.
 pub(crate) fn condition_failed(request: &AdmissionRequest<'_>, why: &str) -> Status {
     let resource = GroupResource::new(request.group, request.resource);
     Status::forbidden(&resource, request.name, why)

@@ -1,4 +1,4 @@
-//! MutatingAdmissionPolicies: expressions that change objects, where a binding says so.
+//! MutatingAdmissionPolicies: expressions that change objects, as a binding says.
 //!
 //! Policies run in the order of their names, each mutation on the result of the previous one. A
 //! policy with `reinvocationPolicy: IfNeeded` runs once more if later policies changed its object.
@@ -20,7 +20,7 @@ use crate::state::State;
 const POLICIES: &str = "mutatingadmissionpolicies";
 const BINDINGS: &str = "mutatingadmissionpolicybindings";
 
-/// Runs the bound policies on the object; true when it is another one after that.
+/// Runs the bound policies on the object. Returns true if they changed it.
 pub(crate) fn mutate(
     state: &State,
     policies: &Cache<MutatingPolicy>,
@@ -47,7 +47,7 @@ pub(crate) fn mutate(
     Ok(request.object != before)
 }
 
-/// Runs one policy under all its bindings; whether it concerned the request.
+/// Runs one policy under all its bindings. Returns whether it matched the request.
 fn run(
     state: &State,
     request: &mut AdmissionRequest<'_>,
@@ -106,7 +106,8 @@ fn run(
     Ok(ran)
 }
 
-/// The object after all mutations of a policy, in the request's form; `None` when its conditions do not hold.
+/// The object after all mutations of a policy, in the request's version; `None` if the policy's
+/// conditions are false.
 fn mutated(
     state: &State,
     request: &AdmissionRequest<'_>,

@@ -1,7 +1,8 @@
-//! Which webhooks a request concerns, and in which form: rules, selectors, equivalent resources.
+//! Matching of requests to webhooks: rules, selectors, equivalent resources.
 //!
-//! Behaviour after Kubernetes' admission webhooks (conformance suites `webhook-should-call`, `webhook-object-selector`,
-//! `webhook-namespace-labels`; rules themselves are [`berth_apimachinery::rules`]).
+//! Behaviour after Kubernetes' admission webhooks (conformance suites `webhook-should-call`,
+//! `webhook-object-selector`, `webhook-namespace-labels`; rules themselves are
+//! [`berth_apimachinery::rules`]).
 
 use berth_apimachinery::meta::{self, GroupVersionKind, GroupVersionResource};
 use berth_apimachinery::rules::{self, Subject};
@@ -20,26 +21,26 @@ pub struct Target {
 }
 
 /// The attributes of a request that webhook rules match.
-pub struct Asked<'a> {
-    /// The request as it was made.
+pub struct RequestAttributes<'a> {
+    /// Resource, subresource and kind of the request.
     pub target: &'a Target,
     /// `CREATE`, `UPDATE`, `DELETE` or `CONNECT`.
     pub operation: &'a str,
-    /// Namespace, empty for cluster scope. That of a request about a namespace is its own name.
+    /// Namespace, empty for cluster scope. For a Namespace object, its own name.
     pub namespace: &'a str,
     /// The new object.
     pub object: Option<&'a Value>,
-    /// The object before.
+    /// The stored object.
     pub old_object: Option<&'a Value>,
 }
 
-/// What matching looks up.
+/// Data that matching needs from the server.
 pub trait Lookup {
     /// Resources that serve the same objects as `target`, in order; without the kind where it is
     /// unknown.
     fn equivalents(&self, target: &Target) -> Vec<(GroupVersionResource, Option<GroupVersionKind>)>;
 
-    /// Labels of a stored namespace; `None` when there is none of that name.
+    /// Labels of a stored namespace; `None` if it does not exist.
     fn namespace_labels(&self, name: &str) -> Option<Map<String, Value>>;
 }
 
@@ -48,43 +49,51 @@ pub trait Lookup {
 pub enum MatchError {
     /// The namespace does not exist.
     NoNamespace(String),
-    /// Something the webhook or the server says makes no sense; a text.
+    /// The webhook or the server has invalid data; with a message.
     Broken(String),
 }
 
-fn is_namespaces(asked: &Asked<'_>) -> bool {
-    asked.target.resource.group.is_empty() && asked.target.resource.resource == "namespaces"
+fn is_namespaces(request: &RequestAttributes<'_>) -> bool {
+    request.target.resource.group.is_empty() && request.target.resource.resource == "namespaces"
 }
 
 /// The labels that a namespace selector matches: those in a request that writes the namespace,
 /// else the stored ones.
-pub fn namespace_labels(asked: &Asked<'_>, lookup: &dyn Lookup) -> Result<Map<String, Value>, MatchError> {
-    let writes = matches!(asked.operation, "CREATE" | "UPDATE");
-    if is_namespaces(asked) && asked.target.subresource.is_empty() && writes {
-        return Ok(asked.object.and_then(meta::labels).cloned().unwrap_or_default());
+pub fn namespace_labels(
+    request: &RequestAttributes<'_>,
+    lookup: &dyn Lookup,
+) -> Result<Map<String, Value>, MatchError> {
+    let writes = matches!(request.operation, "CREATE" | "UPDATE");
+    if is_namespaces(request) && request.target.subresource.is_empty() && writes {
+        return Ok(request.object.and_then(meta::labels).cloned().unwrap_or_default());
     }
-    lookup.namespace_labels(asked.namespace).ok_or_else(|| MatchError::NoNamespace(asked.namespace.to_owned()))
+    lookup.namespace_labels(request.namespace).ok_or_else(|| MatchError::NoNamespace(request.namespace.to_owned()))
 }
 
 fn selector(webhook: &Value, field: &str) -> Result<LabelSelector, MatchError> {
-    // Absent selects nothing; stored webhooks have both selectors by default.
+    // An absent selector selects nothing; stored webhooks have both selectors by default.
     LabelSelector::from_object(&webhook[field]).map_err(|error| MatchError::Broken(error.to_string()))
 }
 
-pub(crate) fn namespace_matches(webhook: &Value, asked: &Asked<'_>, lookup: &dyn Lookup) -> Result<bool, MatchError> {
-    // What belongs to no namespace cannot be exempted by one.
-    if asked.namespace.is_empty() && !is_namespaces(asked) {
+pub(crate) fn namespace_matches(
+    webhook: &Value,
+    request: &RequestAttributes<'_>,
+    lookup: &dyn Lookup,
+) -> Result<bool, MatchError> {
+    // A namespace selector cannot exempt cluster-scoped objects.
+    if request.namespace.is_empty() && !is_namespaces(request) {
         return Ok(true);
     }
     let selector = selector(webhook, "namespaceSelector")?;
     if selector.is_empty() && !selector.is_nothing() {
         return Ok(true);
     }
-    Ok(selector.matches(&namespace_labels(asked, lookup)?))
+    Ok(selector.matches(&namespace_labels(request, lookup)?))
 }
 
-/// Whether the new or the old object has the labels a webhook selects. Things without metadata have none.
-pub fn object_matches(webhook: &Value, asked: &Asked<'_>) -> Result<bool, MatchError> {
+/// Whether the new or the old object has labels that the webhook selects. An object without
+/// metadata has no labels.
+pub fn object_matches(webhook: &Value, request: &RequestAttributes<'_>) -> Result<bool, MatchError> {
     let selector = selector(webhook, "objectSelector")?;
     if selector.is_empty() && !selector.is_nothing() {
         return Ok(true);
@@ -94,39 +103,43 @@ pub fn object_matches(webhook: &Value, asked: &Asked<'_>) -> Result<bool, MatchE
         let object = object.filter(|object| object["metadata"].is_object());
         object.is_some_and(|object| selector.matches(meta::labels(object).unwrap_or(&empty)))
     };
-    Ok(has(asked.object) || has(asked.old_object))
+    Ok(has(request.object) || has(request.old_object))
 }
 
-/// Whether a webhook is to be called, and the resource it wants the objects as.
-pub fn should_call(webhook: &Value, asked: &Asked<'_>, lookup: &dyn Lookup) -> Result<Option<Target>, MatchError> {
-    let Some(target) = matched_rule(webhook, asked, lookup)? else { return Ok(None) };
-    let matches = namespace_matches(webhook, asked, lookup)? && object_matches(webhook, asked)?;
+/// Whether the webhook must be called, and the resource as which it requests the objects.
+pub fn should_call(
+    webhook: &Value,
+    request: &RequestAttributes<'_>,
+    lookup: &dyn Lookup,
+) -> Result<Option<Target>, MatchError> {
+    let Some(target) = matched_rule(webhook, request, lookup)? else { return Ok(None) };
+    let matches = namespace_matches(webhook, request, lookup)? && object_matches(webhook, request)?;
     Ok(matches.then_some(target))
 }
 
 pub(crate) fn matched_rule(
     webhook: &Value,
-    asked: &Asked<'_>,
+    request: &RequestAttributes<'_>,
     lookup: &dyn Lookup,
 ) -> Result<Option<Target>, MatchError> {
     let rules: &[Value] = webhook["rules"].as_array().map(Vec::as_slice).unwrap_or_default();
-    let resource = &asked.target.resource;
+    let resource = &request.target.resource;
     let subject = Subject {
-        operation: asked.operation,
+        operation: request.operation,
         group: &resource.group,
         version: &resource.version,
         resource: &resource.resource,
-        subresource: &asked.target.subresource,
-        namespace: asked.namespace,
+        subresource: &request.target.subresource,
+        namespace: request.namespace,
     };
     if rules.iter().any(|rule| rules::matches(rule, &subject)) {
-        return Ok(Some(asked.target.clone()));
+        return Ok(Some(request.target.clone()));
     }
     if webhook["matchPolicy"] != "Equivalent" || rules.is_empty() {
         return Ok(None);
     }
-    let equivalents = lookup.equivalents(asked.target);
-    // Earlier rules are honoured first.
+    let equivalents = lookup.equivalents(request.target);
+    // The first rule that matches an equivalent resource applies.
     for rule in rules {
         for (other, kind) in equivalents.iter().filter(|(other, _)| other != resource) {
             let subject =
@@ -140,7 +153,7 @@ pub(crate) fn matched_rule(
                     "unable to convert to {group}/{version} {resource}: unknown kind"
                 )));
             };
-            let subresource = asked.target.subresource.clone();
+            let subresource = request.target.subresource.clone();
             return Ok(Some(Target { resource: other.clone(), subresource, kind }));
         }
     }

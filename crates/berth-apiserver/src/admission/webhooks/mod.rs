@@ -1,9 +1,10 @@
 //! Admission webhooks: external servers that change or reject objects, as configured by
 //! MutatingWebhookConfiguration and ValidatingWebhookConfiguration objects.
 //!
-//! Mutating webhooks are called one after the other, in the order of their configurations' names; validating ones all at
-//! once. When a webhook changed something, the mutating plugins of the server run again, and so do (once) the webhooks
-//! that ask for it. With no configuration stored, a write pays one lock.
+//! Mutating webhooks are called one after the other, in the order of their configurations' names;
+//! validating webhooks concurrently. If a webhook changed the object, the mutating plugins of the
+//! server run again. So do, once, the webhooks with `reinvocationPolicy: IfNeeded`. Without
+//! configurations, a write pays for one lock.
 
 pub mod matching;
 pub mod review;
@@ -29,17 +30,17 @@ use crate::state::State;
 use crate::webhook::client::Endpoint;
 use crate::{Objects, strategy};
 use berth_kinds::ReviewVersion;
-use matching::{Asked, Lookup, MatchError, Target};
-use review::Question;
+use matching::{Lookup, MatchError, RequestAttributes, Target};
+use review::ReviewRequest;
 
 /// Group of the configurations.
 pub(crate) const GROUP: &str = "admissionregistration.k8s.io";
 const MUTATING: &str = "mutatingwebhookconfigurations";
 const VALIDATING: &str = "validatingwebhookconfigurations";
-/// Seconds a webhook has when it does not say.
+/// Default timeout of a webhook in seconds.
 const TIMEOUT_SECONDS: u64 = 10;
 
-/// One webhook, ready to be called.
+/// One webhook, with its client.
 struct Hook {
     name: String,
     /// The webhook as written.
@@ -97,7 +98,7 @@ impl Hooks {
 pub(crate) struct Cache(RwLock<Option<Arc<Hooks>>>);
 
 impl Cache {
-    /// To be called when a configuration was written.
+    /// Clears the cache after a configuration was written.
     pub(crate) fn forget(&self) {
         *self.0.write() = None;
     }
@@ -111,7 +112,7 @@ impl Cache {
     }
 }
 
-/// A request as webhooks receive it.
+/// The attributes of a request that webhooks match.
 pub(crate) struct Request {
     pub(crate) target: Target,
     pub(crate) operation: &'static str,
@@ -119,7 +120,7 @@ pub(crate) struct Request {
 }
 
 impl Request {
-    /// `None` for what no webhook may stand in the way of: the configurations themselves.
+    /// `None` for webhook and policy configurations, which no webhook may block.
     pub(crate) fn new(request: &AdmissionRequest<'_>) -> Option<Request> {
         if request.group == GROUP {
             return None;
@@ -147,8 +148,8 @@ impl Request {
 
 impl Request {
     /// The attributes for matching, with the objects as changed so far.
-    pub(crate) fn about<'a>(&'a self, request: &'a AdmissionRequest<'_>) -> Asked<'a> {
-        Asked {
+    pub(crate) fn about<'a>(&'a self, request: &'a AdmissionRequest<'_>) -> RequestAttributes<'a> {
+        RequestAttributes {
             target: &self.target,
             operation: self.operation,
             namespace: &self.namespace,
@@ -193,15 +194,16 @@ fn match_status(error: MatchError) -> Status {
     }
 }
 
-/// Why a call gave no answer.
+/// The reason why a call returned no response.
 enum CallError {
-    /// The webhook's failure policy decides.
+    /// The webhook's failure policy applies.
     Failed(String),
-    /// Whatever the policy says.
-    Refused(Status),
+    /// The request is rejected regardless of the failure policy.
+    Rejected(Status),
 }
 
-/// Runs the mutating webhooks on `request`; `rerun` runs the server's own mutating plugins again after a change.
+/// Runs the mutating webhooks on `request`; `rerun` runs the server's own mutating plugins again
+/// after a change.
 pub(crate) async fn mutate(
     state: &State,
     webhooks: &Cache,
@@ -236,7 +238,8 @@ pub(crate) async fn mutate(
     Ok(())
 }
 
-/// Calls one webhook if it concerns the request; whether it changed something, or `None` when it was not called.
+/// Calls one webhook if it matches the request. Returns whether it changed the object; `None` if it
+/// was not called.
 async fn mutate_by(
     state: &State,
     hook: &Hook,
@@ -289,7 +292,7 @@ pub(crate) async fn validate(
     let answers = calls.iter().map(|(hook, target)| call(state, hook, asked, target, seen, false));
     let answers = futures::future::join_all(answers).await;
     let mut warnings = Vec::new();
-    let mut refused = None;
+    let mut rejected = None;
     for ((hook, _), answer) in calls.iter().zip(answers) {
         let outcome = match answer {
             Ok(answer) => {
@@ -300,24 +303,24 @@ pub(crate) async fn validate(
             Err(error) => failed(hook, error),
         };
         if let Err(status) = outcome {
-            refused.get_or_insert(status);
+            rejected.get_or_insert(status);
         }
     }
     request.warnings.extend(warnings);
-    refused.map_or(Ok(()), Err)
+    rejected.map_or(Ok(()), Err)
 }
 
-/// What a webhook wants the audit log to say, under its name.
+/// Adds a webhook's audit annotations under its name.
 fn annotate(request: &AdmissionRequest<'_>, hook: &Hook, answer: &review::Answer) {
     for (key, value) in &answer.audit_annotations {
         request.annotate(format!("{}/{key}", hook.name), value.as_str().unwrap_or_default().to_owned());
     }
 }
 
-/// What a call without an answer means for the request.
+/// Applies the failure policy to a call without a response.
 fn failed(hook: &Hook, error: CallError) -> Result<(), Status> {
     match error {
-        CallError::Refused(status) => Err(status),
+        CallError::Rejected(status) => Err(status),
         CallError::Failed(why) if hook.ignores_failure => {
             tracing::warn!(webhook = hook.name, error = why, "failed calling webhook, failing open");
             Ok(())
@@ -357,7 +360,7 @@ async fn call(
 ) -> Result<review::Answer, CallError> {
     if request.dry_run && !hook.may_run_dry() {
         let why = format!("admission webhook \"{}\" does not support dry run", hook.name);
-        return Err(CallError::Refused(Status::bad_request(why)));
+        return Err(CallError::Rejected(Status::bad_request(why)));
     }
     let endpoint = hook.endpoint.as_ref().map_err(|why| CallError::Failed(why.clone()))?;
     let versions =
@@ -365,13 +368,13 @@ async fn call(
     let version = hook.version.ok_or_else(versions)?;
     let form = |object: Option<&Value>| -> Result<Value, CallError> {
         let Some(object) = object else { return Ok(Value::Null) };
-        converted(state, object.clone(), target, asked).map_err(CallError::Refused)
+        converted(state, object.clone(), target, asked).map_err(CallError::Rejected)
     };
     let (object, old_object) = (form(request.object.as_ref())?, form(request.old_object.as_deref())?);
     let uid = state.new_request_id();
     let body = review::question(
         version,
-        &Question {
+        &ReviewRequest {
             uid: &uid,
             target,
             requested: &asked.target,
@@ -386,7 +389,7 @@ async fn call(
         },
     );
     let query = format!("?timeout={}s", hook.timeout.as_secs());
-    // Apart from the request's own state: few requests meet a webhook, and all of them would carry the room for its call.
+    // Boxed: few requests call a webhook, and the call's future would enlarge every request's.
     let answer = Box::pin(endpoint.post(request.objects, &query, &body, hook.timeout)).await;
     let answer = answer.map_err(CallError::Failed)?;
     review::answer(version, &uid, mutating, &answer).map_err(CallError::Failed)
@@ -412,7 +415,7 @@ fn convert(state: &State, object: Value, target: &Target) -> Result<Value, Statu
     }
 }
 
-/// What a patch makes of the object, in the version of the request and with its defaults.
+/// The object after a patch, in the version of the request and with its defaults.
 fn patched(
     state: &State,
     hook: &Hook,
@@ -434,12 +437,13 @@ fn patched(
     completed(state, changed, target, asked)
 }
 
-/// Reads what a webhook or policy has made of `seen`, in the form it was shown in, as the type it is of: a built-in object has no
-/// unknown fields after that. Parts that were left alone have their shape already, be it one that would be refused today.
-/// What custom resources lose is found out with [their defaults](completed).
+/// Decodes an object that a webhook or policy changed. `seen` is the object before the change, in
+/// the same version. Unknown fields of built-in objects are removed. Unchanged parts are not
+/// decoded again, so they may have values that would be rejected today. Unknown fields of custom
+/// resources are removed [with their defaults](completed).
 ///
 /// # Errors
-/// It is of another kind, or there is a value its field cannot hold.
+/// The object is of another kind, or a field has an invalid value.
 pub(crate) fn read(state: &State, changed: &mut Value, seen: &Value, target: &Target) -> Result<(), String> {
     let kind = &target.kind;
     for (field, wanted) in [("apiVersion", kind.api_version()), ("kind", kind.kind.clone())] {
@@ -460,8 +464,8 @@ pub(crate) fn read(state: &State, changed: &mut Value, seen: &Value, target: &Ta
     outcome.map(drop)
 }
 
-/// What a webhook or policy has made of an object, from the form it was shown in back in that of the request, with its
-/// defaults.
+/// Converts an object that a webhook or policy changed back to the version of the request, and adds
+/// its defaults.
 pub(crate) fn completed(state: &State, mut changed: Value, target: &Target, asked: &Request) -> Result<Value, Status> {
     if target.kind != asked.target.kind {
         changed = convert(state, changed, &asked.target)?;

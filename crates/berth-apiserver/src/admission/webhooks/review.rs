@@ -1,4 +1,4 @@
-//! The AdmissionReview sent to a webhook, and what its answer means.
+//! The AdmissionReview sent to a webhook, and the decoding of its response.
 //!
 //! Behaviour after Kubernetes' admission webhooks (conformance suite `webhook-response`).
 
@@ -17,9 +17,9 @@ use berth_kinds::ReviewVersion;
 const GROUP: &str = "admission.k8s.io";
 
 /// The content of an admission review request.
-pub(crate) struct Question<'a> {
+pub(crate) struct ReviewRequest<'a> {
     pub(crate) uid: &'a str,
-    /// In which form the webhook wants it.
+    /// The version and resource as which the webhook gets the object.
     pub(crate) target: &'a Target,
     /// Kind, resource and subresource of the original request.
     pub(crate) requested: &'a Target,
@@ -41,7 +41,7 @@ fn kind(kind: &GroupVersionKind) -> Value {
     json!({"group": kind.group, "version": kind.version, "kind": kind.kind})
 }
 
-/// A user as reviews show one.
+/// A user in the form of reviews.
 pub(crate) fn user_info(user: &UserInfo) -> Value {
     let mut info = Map::new();
     info.insert("username".to_owned(), user.name.as_str().into());
@@ -57,13 +57,13 @@ pub(crate) fn user_info(user: &UserInfo) -> Value {
     Value::Object(info)
 }
 
-/// The body to send.
-pub(crate) fn question(version: ReviewVersion, asked: &Question<'_>) -> Value {
+/// The request body.
+pub(crate) fn question(version: ReviewVersion, asked: &ReviewRequest<'_>) -> Value {
     json!({"apiVersion": version.api_version(GROUP), "kind": "AdmissionReview", "request": request(asked)})
 }
 
-/// The request in a review, which is also what expressions see.
-pub(crate) fn request(asked: &Question<'_>) -> Value {
+/// The request in a review. Expressions see it in the same form.
+pub(crate) fn request(asked: &ReviewRequest<'_>) -> Value {
     let mut request = json!({
         "uid": asked.uid,
         "kind": kind(&asked.target.kind),
@@ -90,24 +90,25 @@ pub(crate) fn request(asked: &Question<'_>) -> Value {
     request
 }
 
-/// What a webhook answered.
+/// The response of a webhook.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Answer {
-    /// Whether the request may go on.
+    /// Whether the request is allowed.
     pub allowed: bool,
-    /// The patch, as sent.
+    /// The patch, decoded from base64.
     pub patch: Vec<u8>,
-    /// How the patch is to be understood, empty without one.
+    /// Type of the patch; empty without a patch.
     pub patch_type: String,
-    /// A Status that says why not; null without one.
+    /// The Status of a denied request; null if absent.
     pub result: Value,
     /// Facts for the audit log.
     pub audit_annotations: Map<String, Value>,
-    /// Texts for the client.
+    /// Warnings for the client.
     pub warnings: Vec<String>,
 }
 
-/// Reads the answer to the review `uid`, sent in `version`; the error says what is wrong with it.
+/// Decodes the response to the review `uid`, sent in `version`. The error says what is wrong with
+/// it.
 pub fn answer(version: ReviewVersion, uid: &str, mutating: bool, review: &Value) -> Result<Answer, String> {
     let text = |value: &Value, field: &str| value[field].as_str().unwrap_or_default().to_owned();
     if version == ReviewVersion::V1 {
@@ -159,8 +160,8 @@ pub fn answer(version: ReviewVersion, uid: &str, mutating: bool, review: &Value)
     })
 }
 
-/// The refusal a client sees for an answer that does not allow the request: `result` is its Status, null without one. Plugins
-/// that stand for a webhook refuse in the same words.
+/// The rejection of a request that a webhook denied. `result` is the Status in its response; null
+/// if absent. Plugins that replace a webhook use the same message.
 pub fn refusal(webhook: &str, result: &Value) -> Status {
     let denied = format!("admission webhook \"{webhook}\" denied the request");
     let text = |field: &str| result[field].as_str().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Sends a request over a connection to a pod, and its response back.
+//! Forwards a request over a connection to a pod, and returns its response.
 
 use berth_apimachinery::status::Status;
 use berth_pod_runtime::Duplex;
@@ -12,7 +12,7 @@ use super::super::upgrade;
 use crate::Body;
 use crate::connect::Wire;
 
-/// Headers about one connection, not about the request or response.
+/// Headers that concern one connection or hop; they are not forwarded.
 const OWN_HEADERS: [HeaderName; 9] = [
     header::CONNECTION,
     HeaderName::from_static("keep-alive"),
@@ -25,7 +25,7 @@ const OWN_HEADERS: [HeaderName; 9] = [
     header::UPGRADE,
 ];
 
-/// A request that is passed on.
+/// A request to forward.
 pub(super) struct Forwarded<'a> {
     /// Path for the program in the pod, raw.
     pub(super) path: &'a str,
@@ -36,10 +36,10 @@ pub(super) struct Forwarded<'a> {
     pub(super) wire: Wire<'a>,
 }
 
-/// Passes a request on. Returns the program's response, or the response to a changed protocol.
+/// Forwards a request. Returns the program's response, or the response that changes the protocol.
 ///
 /// # Errors
-/// 503 if the program does not answer.
+/// 503 if the program does not respond.
 pub(super) async fn forward(stream: Box<dyn Duplex>, request: Forwarded<'_>) -> Result<Response<Body>, Status> {
     let Forwarded { path, prefix, authority, mut wire } = request;
     let unreachable = |why: &dyn std::fmt::Display| {
@@ -47,7 +47,7 @@ pub(super) async fn forward(stream: Box<dyn Duplex>, request: Forwarded<'_>) -> 
     };
     let (mut sender, connection) =
         hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(|error| unreachable(&error))?;
-    // Drives the exchange until the response's body has been read or dropped.
+    // Drives the connection until the response body has been read or dropped.
     tokio::spawn(async move {
         if let Err(error) = connection.with_upgrades().await {
             tracing::debug!(%error, "connection to a pod");
@@ -107,9 +107,9 @@ fn remove_own(headers: &mut HeaderMap) {
 /// the path by which the client reached the pod.
 fn request_headers(given: &HeaderMap, prefix: &str, path: &str, authority: &str) -> HeaderMap {
     let mut headers = given.clone();
-    let upgrade = given.get(header::UPGRADE).filter(|_| upgrade::is_asked(given)).cloned();
+    let upgrade = given.get(header::UPGRADE).filter(|_| upgrade::is_requested(given)).cloned();
     remove_own(&mut headers);
-    // The HTTP library writes the length that the body has, and has answered `Expect`.
+    // The HTTP library sets the length of the body, and has responded to `Expect`.
     for name in [header::AUTHORIZATION, header::CONTENT_LENGTH, header::EXPECT] {
         headers.remove(name);
     }

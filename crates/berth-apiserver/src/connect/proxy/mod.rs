@@ -1,5 +1,5 @@
-//! `proxy`: HTTP requests that are passed on to a port of a pod or a service, or answered for a
-//! node's kubelet. Method, path, query, headers and bodies are passed on; bodies as they arrive.
+//! `proxy`: HTTP requests that are forwarded to a port of a pod or a service, or handled for a
+//! node's kubelet. Method, path, query, headers and bodies are forwarded; bodies are streamed.
 
 mod forward;
 mod node;
@@ -24,9 +24,9 @@ use crate::webhook::connection;
 use crate::{Body, RequestInfo};
 use target::{Backend, Endpoint, Scheme};
 
-/// Time until a connection to a pod is open.
+/// Maximum time to open a connection to a pod.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
-/// Segments of a path up to `proxy`, in a namespace and outside.
+/// Number of path segments up to `proxy`, in a namespace and outside.
 const SEGMENTS: [usize; 2] = [7, 5];
 
 /// The request's path below `proxy`, with its leading `/`; empty if the path ends with `proxy`.
@@ -37,7 +37,7 @@ pub(super) fn path_below(info: &RequestInfo) -> &str {
     slashes.next().map_or("", |(at, _)| &info.path[start + at..])
 }
 
-/// Answers a request that was admitted.
+/// Responds to a request that was admitted.
 pub(super) async fn handle(call: &Call, wire: Wire<'_>) -> Result<Response<Body>, Status> {
     let path = path_below(&call.info);
     let backend = Backend::parse(&call.info.name)
@@ -68,7 +68,7 @@ fn to_folder(path: &str, query: &str) -> Response<Body> {
     response
 }
 
-/// Where the requests for a pod or a service go.
+/// The endpoint for a request to a pod or a service.
 fn endpoint(call: &Call, backend: &Backend) -> Result<Endpoint, Status> {
     let objects = &call.server.inner.objects;
     let namespace = call.namespace();
@@ -114,7 +114,7 @@ async fn connect(
         }
     };
     let opened = timeout(CONNECT_TIMEOUT, opening).await;
-    let stream = opened.map_err(|_| unreachable(&"the connection was not open in time"))??;
+    let stream = opened.map_err(|_| unreachable(&"the connection could not be opened in time"))??;
     if scheme == Scheme::Http {
         return Ok(stream);
     }
@@ -125,7 +125,7 @@ async fn connect(
     match timeout(CONNECT_TIMEOUT, handshake).await {
         Ok(Ok(stream)) => Ok(Box::new(stream)),
         Ok(Err(error)) => Err(unreachable(&error)),
-        Err(_) => Err(unreachable(&"the TLS handshake did not end in time")),
+        Err(_) => Err(unreachable(&"the TLS handshake did not complete in time")),
     }
 }
 
@@ -134,7 +134,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_path_below_proxy_is_passed_on_as_it_was_sent() {
+    fn the_path_below_proxy_is_forwarded_unchanged() {
         for (path, below) in [
             ("/api/v1/namespaces/a/pods/p/proxy", ""),
             ("/api/v1/namespaces/a/pods/p/proxy/", "/"),

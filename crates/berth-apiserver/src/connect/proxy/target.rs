@@ -1,4 +1,4 @@
-//! Which port of which pod a proxied request is for.
+//! Finds the pod and port for a proxied request.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ pub(super) struct Backend {
 }
 
 impl Backend {
-    /// Parses a name as sent; `None` for another form.
+    /// Parses a name from a path; `None` if it has another form.
     pub(super) fn parse(text: &str) -> Option<Backend> {
         // Clients may escape the colons.
         let text = decode_component(&text.replace('+', "%2B"));
@@ -48,7 +48,7 @@ impl Backend {
     }
 }
 
-/// An address that answers requests.
+/// The address of a server behind a pod or service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Endpoint {
     pub(super) address: String,
@@ -69,8 +69,8 @@ impl Endpoint {
     /// The address of an endpoint that is not a pod.
     ///
     /// # Errors
-    /// 400 for an address of this machine itself: users who may write endpoints must not reach its
-    /// services.
+    /// 400 for an address of this machine itself: users with permission to write endpoints must not
+    /// reach its services.
     pub(super) fn outside_address(&self) -> Result<IpAddr, Status> {
         let address: IpAddr =
             self.address.parse().map_err(|_| Status::bad_request(format!("{:?} is not an address", self.address)))?;

@@ -13,13 +13,14 @@ use super::connection::{Connection, Stream};
 
 /// Time for a client to open its streams.
 const STREAMS_TIMEOUT: Duration = Duration::from_secs(30);
-/// Largest message about a terminal's size, in bytes.
+/// Maximum size of a message with a terminal's size, in bytes.
 const SIZE_BYTES_MAX: u64 = 1024;
 
-/// What distinguishes the protocols.
+/// Differences between the protocols.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Format {
-    /// The outcome is a Status, with the exit code (v4); before, it is a text for failures.
+    /// The outcome is a Status, with the exit code (v4). Before, it is a message, and only for
+    /// failures.
     has_status: bool,
     /// There is a stream for sizes of the terminal (since v3).
     has_resize: bool,
@@ -80,7 +81,7 @@ impl Streams {
             && self.resize.is_some() == wanted.resize
     }
 
-    /// Waits for all streams; `None` if the client goes before.
+    /// Waits for all streams; `None` if the client disconnects before.
     async fn collect(connection: &mut Connection, wanted: Wanted) -> Option<Streams> {
         let mut streams = Streams::default();
         while !streams.are_complete(wanted) {
@@ -104,7 +105,7 @@ pub(crate) async fn serve(
         tracing::debug!("the client did not open the streams of its command in time");
         return;
     };
-    // Only sizes need a pipe: the program works on the other streams directly.
+    // Only sizes need a pipe: the program uses the other streams directly.
     let sizes_only = Wanted { stdin: false, stdout: false, stderr: false, ..wanted };
     let (mut program, ends) = session::pipes(sizes_only);
     program.stdin = streams.stdin.map(|it| Box::new(it) as _);

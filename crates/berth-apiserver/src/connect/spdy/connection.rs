@@ -1,9 +1,9 @@
 //! The streams of a SPDY connection, as byte streams.
 //!
-//! Data that a program has not taken makes the connection wait: clients of Kubernetes send without
-//! regard to windows. Windows are granted as data is taken, for clients that respect them. The
-//! client's windows are respected once it has sent a window or a setting of one, because those
-//! clients never grant any.
+//! When a program does not read its data, the connection waits: clients of Kubernetes send without
+//! regard to windows. The server grants windows as data is read, for clients that respect them. It
+//! respects the client's windows only after the client has sent a window or a setting of one,
+//! because clients of Kubernetes never grant any.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -21,18 +21,18 @@ use super::super::session::{CHUNK_BYTES, CLOSE_GRACE, PIPE_BYTES};
 use super::frame::{Frame, Reader, reset};
 use super::headers::{Deflater, Headers, Inflater};
 
-/// Frames that wait to be sent.
+/// Maximum number of frames that wait to be sent.
 const FRAMES_MAX: usize = 8;
-/// Streams that wait to be accepted.
+/// Maximum number of streams that wait to be accepted.
 const ACCEPT_MAX: usize = 64;
-/// Streams that a client may have open at once.
+/// Maximum number of streams that a client may have open at once.
 const STREAMS_MAX: usize = 1000;
-/// Window of a stream and of the connection until another is set.
+/// Initial window of a stream and of the connection, in bytes.
 const WINDOW_BYTES: i64 = 64 * 1024;
-/// Bytes after which a window is granted again.
+/// Number of bytes read after which a new window is granted.
 const GRANT_BYTES: u32 = 32 * 1024;
-/// Time without frames to send after which the server sends a ping, which reveals a client that is
-/// gone.
+/// Time without frames to send after which the server sends a ping. It detects clients that are no
+/// longer connected.
 const PING_INTERVAL: Duration = Duration::from_secs(30);
 
 type Sender = mpsc::Sender<Frame>;
@@ -52,7 +52,7 @@ impl Stream {
         self.headers.get(name).map(String::as_str).unwrap_or_default()
     }
 
-    /// Resets a stream that has no place in the session.
+    /// Resets a stream that the session does not use.
     pub(super) async fn refuse(self) {
         let _ = self.sender.send(Frame::Reset { id: self.id, status: reset::PROTOCOL_ERROR }).await;
     }
@@ -91,12 +91,12 @@ impl Connection {
         self.streams.recv().await
     }
 
-    /// Returns when the client is gone.
+    /// Returns when the client has disconnected.
     pub(super) async fn closed(&self) {
         self.sender.closed().await;
     }
 
-    /// Sends what is left in streams that were dropped, and closes the connection.
+    /// Sends the remaining data of dropped streams, and closes the connection.
     pub(super) async fn finish(self) {
         let Connection { streams, sender, mut tasks } = self;
         drop((streams, sender));
@@ -104,8 +104,8 @@ impl Connection {
     }
 }
 
-/// Serves a connection until all streams have ended after [`Connection::finish`], or the client is
-/// gone.
+/// Serves a connection until all streams have ended after [`Connection::finish`], or the client has
+/// disconnected.
 async fn carry(
     input: impl AsyncRead + Unpin + Send,
     output: impl AsyncWrite + Unpin + Send,
@@ -170,16 +170,16 @@ struct Incoming {
     /// The other direction of each stream.
     pumps: JoinSet<()>,
     windows: Arc<Windows>,
-    /// Bytes taken since the connection's window was granted.
+    /// Number of bytes read since the connection's window was last granted.
     taken: u32,
     last_id: u32,
 }
 
 /// A stream whose client may send data.
 struct Inbound {
-    /// `None` once the program reads no more.
+    /// `None` once the program does not read any more.
     input: Option<WriteHalf<DuplexStream>>,
-    /// Bytes taken since the stream's window was granted.
+    /// Number of bytes read since the stream's window was last granted.
     taken: u32,
     pump: AbortHandle,
 }
@@ -193,7 +193,7 @@ impl Incoming {
                     let headers = self.inflater.headers(&block)?;
                     self.accept(id, fin, headers).await;
                 }
-                // Read for the state of the compression.
+                // Must be decompressed to keep the state of the compression.
                 Frame::SynReply { block, .. } => drop(self.inflater.headers(&block)?),
                 Frame::Headers { id, fin, block } => {
                     self.inflater.headers(&block)?;
@@ -213,7 +213,7 @@ impl Incoming {
                         inbound.pump.abort();
                     }
                 }
-                // Even ids are answers to the server's pings.
+                // Even ids are replies to the server's pings.
                 Frame::Ping(id) if id % 2 == 1 => self.send(Frame::Ping(id)).await,
                 Frame::Settings { initial_window: Some(window) } => self.windows.set_initial(window),
                 Frame::WindowUpdate { id, delta } => self.windows.grant(id, delta),
@@ -253,7 +253,7 @@ impl Incoming {
         }
     }
 
-    /// Passes data on, and grants windows for it.
+    /// Forwards data to the program, and grants windows for it.
     async fn data(&mut self, id: u32, data: &[u8]) {
         let Some(inbound) = self.inputs.get_mut(&id) else {
             return self.send(Frame::Reset { id, status: reset::INVALID_STREAM }).await;
@@ -307,7 +307,7 @@ async fn pump(id: u32, mut output: ReadHalf<DuplexStream>, sender: Sender, windo
     }
 }
 
-/// What the client allows the server to send.
+/// The bytes that the client allows the server to send.
 #[derive(Default)]
 struct Windows {
     state: Mutex<WindowState>,
@@ -362,7 +362,8 @@ impl Windows {
         self.changed.notify_waiters();
     }
 
-    /// Waits until the stream may send. Returns how many of `wanted` bytes, and counts them as sent.
+    /// Waits until the stream may send. Returns how many of the `wanted` bytes may be sent, and
+    /// counts them as sent.
     async fn take(&self, id: u32, wanted: usize) -> usize {
         loop {
             let changed = self.changed.notified();
@@ -379,7 +380,7 @@ impl Windows {
 
 impl WindowState {
     fn take(&mut self, id: u32, wanted: usize) -> Option<usize> {
-        // A stream that was reset has no window. What is left of it is dropped by the client.
+        // A stream that was reset has no window. The client discards the rest of its data.
         let Some(stream) = self.streams.get_mut(&id) else { return Some(wanted) };
         let allowed = if self.is_used { self.connection.min(*stream) } else { i64::MAX };
         let count = usize::try_from(allowed).unwrap_or(0).min(wanted);
@@ -410,7 +411,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_waiting_stream_goes_on_when_its_window_is_granted() {
+    async fn a_waiting_stream_continues_when_its_window_is_granted() {
         let windows = Arc::new(Windows::default());
         windows.add(1);
         windows.set_initial(4);
@@ -426,7 +427,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_stream_carries_data_both_ways_and_each_end_apart() {
+    async fn a_stream_carries_data_in_both_directions_and_each_ends_separately() {
         let (mut client, io) = Client::connect();
         let mut connection = Connection::open(io);
         client.open(1, &[("streamtype", "data")]).await;
@@ -450,7 +451,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn windows_are_granted_for_taken_data_and_wrong_streams_are_reset() {
+    async fn windows_are_granted_for_data_that_was_read_and_unknown_streams_are_reset() {
         let (mut client, io) = Client::connect();
         let mut connection = Connection::open(io);
         client.open(1, &[("streamtype", "data")]).await;
@@ -472,7 +473,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_client_that_hangs_up_ends_the_streams() {
+    async fn the_streams_end_when_the_client_disconnects() {
         let (mut client, io) = Client::connect();
         let mut connection = Connection::open(io);
         client.open(1, &[("streamtype", "data")]).await;

@@ -7,9 +7,9 @@ use tokio::io::{AsyncRead, AsyncReadExt};
 
 /// Version in control frames. 3.1 differs from 3 by flow control of the whole connection.
 const VERSION: u16 = 3;
-/// Largest control frame that is accepted, in bytes.
+/// Maximum size of a control frame in bytes.
 const CONTROL_BYTES_MAX: usize = 16 * 1024;
-/// Largest part of a data frame that is read at once, in bytes.
+/// Maximum part of a data frame that is read at once, in bytes.
 const PART_BYTES: usize = 32 * 1024;
 
 const FLAG_FIN: u8 = 1;
@@ -18,7 +18,7 @@ const ID_MASK: u32 = 0x7fff_ffff;
 /// Setting of the initial window of streams.
 const INITIAL_WINDOW: u32 = 7;
 
-/// Why a stream is reset.
+/// The reasons for which a stream is reset.
 pub(super) mod reset {
     /// The peer violates the protocol.
     pub(crate) const PROTOCOL_ERROR: u32 = 1;
@@ -45,7 +45,7 @@ pub(super) enum Frame {
         id: u32,
         status: u32,
     },
-    /// `SETTINGS`; of all settings only the initial window matters here.
+    /// `SETTINGS`; only the initial window is used.
     Settings {
         initial_window: Option<u32>,
     },
@@ -68,7 +68,7 @@ pub(super) enum Frame {
         fin: bool,
         data: Bytes,
     },
-    /// A control frame of a type that has no meaning here, such as CREDENTIAL.
+    /// A control frame of a type that the server ignores, such as CREDENTIAL.
     Other,
 }
 
@@ -109,7 +109,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
             return Err(malformed("its version is not 3"));
         }
         if length > CONTROL_BYTES_MAX {
-            return Err(malformed("its length is over the limit"));
+            return Err(malformed("its length exceeds the limit"));
         }
         let mut payload = vec![0; length];
         self.input.read_exact(&mut payload).await?;
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn frames_are_read_as_they_were_written() {
+    async fn encoded_frames_decode_to_themselves() {
         let block = Bytes::from_static(b"block");
         let frames = [
             Frame::SynStream { id: 1, fin: true, block: block.clone() },

@@ -7,10 +7,11 @@ use std::io;
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use flate2::{Compress, Compression, Decompress, FlushCompress, FlushDecompress};
 
-/// Largest header block of a frame after decompression, in bytes.
+/// Maximum size of a frame's header block after decompression, in bytes.
 const BLOCK_BYTES_MAX: usize = 64 * 1024;
 
-/// Names and values that the dictionary has with their lengths, separated by `|`.
+/// Names and values that precede [`TAIL`] in the dictionary, each with its length, separated by
+/// `|`.
 const WORDS: &str = "options|head|post|put|delete|trace|accept|accept-charset|accept-encoding|accept-language|\
 accept-ranges|age|allow|authorization|cache-control|connection|content-base|content-encoding|content-language|\
 content-length|content-location|content-md5|content-range|content-type|date|etag|expect|expires|from|host|if-match|\
@@ -86,7 +87,7 @@ impl Inflater {
             result.map_err(|_| malformed("they cannot be decompressed"))?;
             block = &block[(self.raw.total_in() - read) as usize..];
             if output.len() > BLOCK_BYTES_MAX {
-                return Err(malformed("they are over the limit"));
+                return Err(malformed("they exceed the limit"));
             }
             if output.len() == output.capacity() {
                 output.reserve(output.len());
@@ -114,13 +115,13 @@ fn skip_zlib_header(mut block: &[u8]) -> io::Result<&[u8]> {
 fn parse(mut block: Bytes) -> io::Result<Headers> {
     let mut headers = Headers::new();
     let text = |block: &mut Bytes| {
-        let length = block.try_get_u32().map_err(|_| malformed("they are cut off"))? as usize;
+        let length = block.try_get_u32().map_err(|_| malformed("they are truncated"))? as usize;
         if length > block.len() {
-            return Err(malformed("they are cut off"));
+            return Err(malformed("they are truncated"));
         }
         Ok(String::from_utf8_lossy(&block.split_to(length)).into_owned())
     };
-    let count = block.try_get_u32().map_err(|_| malformed("they are cut off"))?;
+    let count = block.try_get_u32().map_err(|_| malformed("they are truncated"))?;
     for _ in 0..count {
         let (name, value) = (text(&mut block)?, text(&mut block)?);
         headers.insert(name.to_ascii_lowercase(), value);
@@ -128,8 +129,8 @@ fn parse(mut block: Bytes) -> io::Result<Headers> {
     Ok(headers)
 }
 
-/// Compresses the header blocks of one direction. Its zlib stream uses no dictionary, which every
-/// decompressor accepts: the stream says so in its first bytes.
+/// Compresses the header blocks of one direction. Its zlib stream uses no dictionary. Every
+/// decompressor accepts that, because the first bytes of a stream say whether it uses one.
 pub(super) struct Deflater(Compress);
 
 impl Deflater {
@@ -178,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn headers_are_read_as_they_were_written_over_many_blocks() {
+    fn headers_of_many_blocks_decode_to_themselves() {
         let (mut deflater, mut inflater) = (Deflater::new(), Inflater::new());
         for number in 0..100 {
             let headers = Headers::from([

@@ -1,5 +1,5 @@
-//! Forwarded connections over SPDY: `portforward.k8s.io`. Each is a stream for data and one for an
-//! error, which the header `requestID` connects.
+//! Forwarded connections over SPDY: `portforward.k8s.io`. Each consists of a stream for data and
+//! one for an error, which have the same header `requestID`.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use super::super::port_forward::Target;
 use super::super::upgrade;
 use super::connection::{Connection, Stream};
 
-/// The protocol by name. Clients that name none speak it as well.
+/// The protocol by name. Clients that name no protocol use it as well.
 pub(crate) const PROTOCOLS: [(&str, ()); 2] = [("portforward.k8s.io", ()), ("", ())];
 /// Time for a client to open the second stream of a pair.
 const PAIR_TIMEOUT: Duration = Duration::from_secs(30);
@@ -26,14 +26,14 @@ pub(crate) fn choose(wanted: &[String]) -> Result<&'static str, Status> {
     upgrade::choose(wanted, &PROTOCOLS).map(|(name, ())| *name)
 }
 
-/// Streams of a connection that is not complete.
+/// One stream of a pair whose other stream is not open yet.
 struct Half {
     stream: Stream,
     is_data: bool,
     since: Instant,
 }
 
-/// Forwards connections until the client is gone.
+/// Forwards connections until the client disconnects.
 pub(crate) async fn serve(io: impl AsyncRead + AsyncWrite + Send + 'static, target: Target) {
     let mut connection = Connection::open(io);
     let mut halves: BTreeMap<String, Half> = BTreeMap::new();
@@ -61,8 +61,8 @@ pub(crate) async fn serve(io: impl AsyncRead + AsyncWrite + Send + 'static, targ
     }
 }
 
-/// Whether a stream is for data, and the id of its pair; `None` for a stream of another kind.
-/// Clients without ids open the stream for errors first, and the one for data next.
+/// Whether a stream is for data, and the id of its pair; `None` for a stream of another kind. A
+/// client without ids opens the stream for errors first, then the stream for data.
 fn place(kind: &str, request: &str, stream: u32) -> Option<(bool, String)> {
     let is_data = match kind {
         "data" => true,
@@ -106,7 +106,7 @@ mod tests {
         assert_eq!(place("stdin", "7", 3), None);
     }
 
-    /// Port 7 sends everything back; no other port has a program.
+    /// Port 7 returns all data; no other port has a program.
     fn target() -> Target {
         Target::of_test(Arc::new(|port, mut stream| {
             Box::pin(async move {
@@ -121,7 +121,7 @@ mod tests {
         }))
     }
 
-    /// The texts of two streams when both have ended.
+    /// The content of two streams when both have ended.
     async fn texts(client: &mut Client, ids: [u32; 2]) -> [String; 2] {
         let (mut texts, mut ended) = ([String::new(), String::new()], 0);
         while ended < 2 {

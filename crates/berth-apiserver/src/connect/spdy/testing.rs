@@ -42,7 +42,8 @@ impl Client {
         self.reader.next().await.expect("a sound frame").expect("a frame")
     }
 
-    /// The text of each stream until the server closes the connection, and whether it ended.
+    /// The data of each stream until the server closes the connection, and whether the stream
+    /// ended.
     pub(super) async fn outputs<const N: usize>(&mut self, ids: [u32; N]) -> [(String, bool); N] {
         let mut outputs = ids.map(|_| (String::new(), false));
         loop {

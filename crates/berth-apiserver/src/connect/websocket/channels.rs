@@ -1,7 +1,7 @@
 //! The streams of a command as channels of a WebSocket: `v5.channel.k8s.io` and its predecessors.
 //!
 //! The first byte of each message is its channel. In v5 a client ends a stream, such as the input,
-//! with a message on channel 255. Before v5 the input ends with the connection only.
+//! with a message on channel 255. Before v5, the input ends only with the connection.
 
 use berth_apimachinery::status::Status;
 use tokio::io::{AsyncWriteExt, DuplexStream};
@@ -21,11 +21,12 @@ const RESIZE: u8 = 4;
 /// Ends the stream of the channel in the message's second byte (v5).
 const CLOSE: u8 = 255;
 
-/// What distinguishes the protocols.
+/// Differences between the protocols.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Format {
     is_base64: bool,
-    /// The outcome is a Status, with the exit code; before v4 it is a text, and only for failures.
+    /// The outcome is a Status, with the exit code. Before v4 it is a message, and only for
+    /// failures.
     has_status: bool,
     /// A client can end its input (v5).
     has_close: bool,
@@ -82,7 +83,7 @@ pub(crate) async fn serve(io: Io, format: Format, wanted: Wanted, action: &'stat
     while connection.join_next().await.is_some() {}
 }
 
-/// Sends the outcome and the end of the connection. A client that is gone misses them.
+/// Sends the outcome and closes the connection. A client that has disconnected does not get them.
 async fn finish(sender: &Sender, outcome: &Outcome, format: Format) {
     let text = if format.has_status { Some(outcome.status().to_string()) } else { outcome.text() };
     if let Some(text) = text {
@@ -108,7 +109,7 @@ impl Input {
                     if let Some(stdin) = &mut self.stdin
                         && stdin.write_all(&data).await.is_err()
                     {
-                        // The command reads no more.
+                        // The command does not read any more.
                         self.stdin = None;
                     }
                 }

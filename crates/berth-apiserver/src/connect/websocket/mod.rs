@@ -23,15 +23,15 @@ use tokio_tungstenite::tungstenite::{Error, Message};
 use super::session::{CHUNK_BYTES, CLOSE_GRACE};
 use super::upgrade::Io;
 
-/// Largest message of a client. Some clients send a whole file at once.
+/// Maximum size of a client's message in bytes. Some clients send a whole file at once.
 const MESSAGE_BYTES_MAX: usize = 32 * 1024 * 1024;
-/// Bytes read from a connection at once.
+/// Maximum number of bytes read from a connection at once.
 const READ_BYTES: usize = 32 * 1024;
-/// Messages that wait to be sent. Their senders wait for a slow client.
+/// Maximum number of messages that wait to be sent. Further senders wait for the client.
 const MESSAGES_MAX: usize = 4;
-/// Interval of pongs on a connection without other messages to send. They show a client that waits
-/// for answers to its pings that the server is there, even while a program takes no input and the
-/// pings behind that input are unread. They also reveal a client that is gone.
+/// Interval of pongs on a connection without other messages to send. They show the client that the
+/// server is alive, even while a program does not read its input and the client's pings behind that
+/// input are unread. They also detect clients that are no longer connected.
 const PONG_INTERVAL: Duration = Duration::from_secs(15);
 
 type Socket = WebSocketStream<Io>;
@@ -51,8 +51,9 @@ fn queue() -> (Sender, mpsc::Receiver<Message>) {
     mpsc::channel(MESSAGES_MAX)
 }
 
-/// Sends messages until all senders are dropped. Runs `reading` meanwhile, and afterwards until the
-/// client has closed the connection: then `reading` returns. Ends early when the client is gone.
+/// Sends messages until all senders are dropped. Runs `reading` at the same time, and afterwards
+/// until the client has closed the connection and `reading` returns. Ends early if the client is no
+/// longer connected.
 async fn carry(
     mut sink: SplitSink<Socket, Message>,
     mut messages: mpsc::Receiver<Message>,
@@ -78,7 +79,7 @@ async fn carry(
         },
         source = &mut reading => Some(source),
     };
-    // The end of the TLS session shows the client that nothing was cut off.
+    // The end of the TLS session shows the client that the data is complete.
     if let Some(Ok(mut socket)) = source.map(|source| sink.reunite(source)) {
         let _ = timeout(CLOSE_GRACE, socket.get_mut().shutdown()).await;
     }
@@ -90,7 +91,7 @@ async fn next(source: &mut SplitStream<Socket>) -> Option<Bytes> {
         match source.next().await? {
             Ok(Message::Binary(data)) => return Some(data),
             Ok(Message::Text(text)) => return Some(Bytes::from(text)),
-            // A close is answered by the library, which then ends the stream.
+            // The library responds to a close frame and then ends the stream.
             Ok(_) => {}
             Err(error) => {
                 tracing::debug!(%error, "WebSocket session");
@@ -132,7 +133,7 @@ fn parse(mut message: Bytes, is_base64: bool) -> Option<(u8, Bytes)> {
     Some((channel, STANDARD.decode(&message).ok()?.into()))
 }
 
-/// Sends an output on a channel until it ends or the client is gone.
+/// Sends an output on a channel until it ends or the client has disconnected.
 async fn pump(mut output: impl AsyncRead + Unpin, channel: u8, is_base64: bool, sender: Sender) {
     let mut buffer = vec![0; CHUNK_BYTES];
     while let Ok(count @ 1..) = output.read(&mut buffer).await {

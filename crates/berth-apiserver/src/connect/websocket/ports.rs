@@ -1,5 +1,5 @@
 //! Forwarded connections as channels of a WebSocket: `v4.channel.k8s.io` as clients other than
-//! kubectl use it. The query names the ports. The port at place `n` has the channel `2n` for data
+//! kubectl use it. The query names the ports. The port at position `n` has channel `2n` for data
 //! and `2n + 1` for an error. The first message on each channel is the port's number.
 
 use berth_apimachinery::status::Status;
@@ -21,8 +21,8 @@ const PROTOCOLS: [(&str, bool); 5] = [
     ("base64.channel.k8s.io", true),
     ("", false),
 ];
-/// Most ports of a connection: each has two channels, which are numbered by a byte, or by a digit
-/// in base64 protocols.
+/// Maximum number of ports of a connection. Each has two channels, whose number is a byte, or a
+/// digit in base64 protocols.
 const PORTS_MAX: [usize; 2] = [127, 5];
 
 /// The protocol of a session with a client that speaks `wanted`, and whether it is base64.
@@ -33,7 +33,7 @@ pub(crate) fn choose(wanted: &[String]) -> Result<(&'static str, bool), Status> 
     upgrade::choose(wanted, &PROTOCOLS).copied()
 }
 
-/// The ports that a query names, if there are as many as a connection can forward.
+/// The ports of a query, unless there are none or too many.
 pub(crate) fn check(ports: Vec<u16>, is_base64: bool) -> Result<Vec<u16>, Status> {
     let max = PORTS_MAX[usize::from(is_base64)];
     match ports.len() {
@@ -45,7 +45,7 @@ pub(crate) fn check(ports: Vec<u16>, is_base64: bool) -> Result<Vec<u16>, Status
     }
 }
 
-/// Forwards until all connections have ended or the client is gone.
+/// Forwards until all connections have ended or the client has disconnected.
 pub(crate) async fn serve(io: Io, is_base64: bool, ports: Vec<u16>, target: Target) {
     let (sink, source) = open(io).await;
     let (sender, messages) = queue();
@@ -82,7 +82,7 @@ async fn end(sender: &Sender) {
     let _ = sender.send(close()).await;
 }
 
-/// Passes data on to the pod until the client has closed the connection.
+/// Forwards data to the pod until the client has closed the connection.
 async fn read(
     mut source: SplitStream<Socket>,
     is_base64: bool,
@@ -94,7 +94,7 @@ async fn read(
             && let Some(input) = slot
             && input.write_all(&data).await.is_err()
         {
-            // The pod reads no more.
+            // The pod does not read any more.
             *slot = None;
         }
     }

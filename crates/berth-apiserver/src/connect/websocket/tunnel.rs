@@ -32,7 +32,7 @@ async fn write(mut source: SplitStream<Socket>, mut input: WriteHalf<DuplexStrea
         }
     }
     let _ = input.shutdown().await;
-    // After the stream was dropped, what the client still sends is discarded until it closes.
+    // After the stream was dropped, further data of the client is discarded until it closes.
     while source.next().await.is_some_and(|message| message.is_ok()) {}
     source
 }

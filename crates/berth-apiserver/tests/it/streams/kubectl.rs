@@ -1,4 +1,4 @@
-//! kubectl itself, over WebSockets and, as its older versions, over SPDY.
+//! kubectl over WebSockets and, like its older versions, over SPDY.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -13,7 +13,7 @@ use crate::kubectl::{Fixture, with_kubectl_on};
 const SPDY: [(&str, &str); 2] =
     [("KUBECTL_REMOTE_COMMAND_WEBSOCKETS", "false"), ("KUBECTL_PORT_FORWARD_WEBSOCKETS", "false")];
 
-/// Runs `test` with either protocol.
+/// Runs `test` with each protocol.
 fn with_pods(test: impl Fn(&Fixture, &[(&str, &str)]) + Send + 'static) {
     let prepare = async |server: &berth_apiserver::ApiServer| {
         super::add_pods(&Server { api: server.clone() }).await;
@@ -76,7 +76,7 @@ fn attach_and_logs_show_what_a_container_prints() {
 }
 
 #[test]
-fn cp_copies_files_both_ways() {
+fn cp_copies_files_in_both_directions() {
     with_pods(|kubectl, variables| {
         let folder = tempfile::tempdir().expect("a folder");
         let path = |name: &str| folder.path().join(name);
@@ -92,12 +92,12 @@ fn cp_copies_files_both_ways() {
 }
 
 #[test]
-fn port_forward_carries_connections_one_after_the_other_and_at_once() {
+fn port_forward_carries_successive_and_concurrent_connections() {
     with_pods(|kubectl, variables| {
         let mut command = command(kubectl, variables, "port-forward p :7");
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("kubectl starts");
         let mut line = String::new();
-        // Open until the end: kubectl prints a line for each connection.
+        // Kept open until the end: kubectl prints a line for each connection.
         let mut output = BufReader::new(child.stdout.take().expect("piped"));
         output.read_line(&mut line).expect("a line");
         let address = line.split_whitespace().nth(2).expect("Forwarding from ADDRESS -> 7").to_owned();

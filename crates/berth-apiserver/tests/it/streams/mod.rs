@@ -1,5 +1,5 @@
-//! `exec`, `attach`, `portforward`, `log` and `proxy` over a real socket, because connections change
-//! their protocol. The commands are programs of this machine.
+//! `exec`, `attach`, `portforward`, `log` and `proxy` over a real socket, because connections
+//! change their protocol. The commands are programs of this machine.
 
 mod kubectl;
 mod programs;
@@ -29,7 +29,7 @@ struct Fixture {
     _stop: tokio::sync::oneshot::Sender<()>,
 }
 
-/// A pod that runs, with containers `main` and `side`.
+/// A running pod with containers `main` and `side`.
 fn pod(name: &str) -> Value {
     json!({
         "metadata": {"name": name, "labels": {"app": "web"}},

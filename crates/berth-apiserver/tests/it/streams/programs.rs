@@ -16,7 +16,7 @@ use hyper_util::rt::TokioIo;
 use serde_json::{Value, json};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 
-/// Every command runs on this machine. `attach` and port 7 send everything back, port 80 is a web
+/// Runs every command on this machine. `attach` and port 7 return all data, port 80 is a web
 /// server, and no other port has a program.
 pub struct Programs;
 
@@ -42,7 +42,7 @@ async fn run(words: Vec<String>, mut io: StreamIo) -> Result<ExitStatus, Runtime
     command.stderr(if io.stderr.is_some() { Stdio::piped() } else { Stdio::null() });
     let mut child = command.spawn().map_err(|error| RuntimeError::Internal(error.to_string()))?;
     let (mut child_stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
-    // Ends with the program, which may leave its input unread.
+    // Ends with the program, which may not read all of its input.
     let feeding = tokio::spawn(async move {
         if let (Some(mut from), Some(to)) = (io.stdin, &mut child_stdin) {
             let _ = tokio::io::copy(&mut from, to).await;
@@ -59,7 +59,7 @@ async fn echo(stdin: Option<Input>, stdout: Option<Output>) -> Result<ExitStatus
     Ok(ExitStatus { code: 0 })
 }
 
-/// Answers with the request itself; the paths `/redirect`, `/slow` and `/upgrade` are special.
+/// Responds with the request itself; the paths `/redirect`, `/slow` and `/upgrade` are special.
 async fn web(mut request: Request<hyper::body::Incoming>) -> Result<Response<Full<Bytes>>, hyper::Error> {
     let path = request.uri().to_string();
     if path == "/redirect" {

@@ -1,4 +1,4 @@
-//! `proxy` of pods, services and nodes, and logs that come as streams.
+//! `proxy` of pods, services and nodes, and streamed logs.
 
 use bytes::Bytes;
 use http::Request;
@@ -35,9 +35,9 @@ impl Fixture {
 }
 
 #[tokio::test]
-async fn a_request_reaches_the_program_as_it_was_sent() {
+async fn a_request_reaches_the_program_unchanged() {
     let fixture = Fixture::start().await;
-    // Larger than the bodies of objects may be, and of a media type that objects do not have.
+    // Larger than a body of an object may be, and of a media type that objects do not have.
     let body = Bytes::from(vec![1; 5 * 1024 * 1024]);
     let headers = [("accept", "text/html"), ("content-type", "video/x-test"), ("x-mine", "1")];
     let path = format!("{PODS}/http:p:80/proxy/a%2Fb//c?limit=many&watch=1");
@@ -59,7 +59,7 @@ async fn a_request_reaches_the_program_as_it_was_sent() {
 }
 
 #[tokio::test]
-async fn redirects_and_missing_slashes_lead_back_through_the_proxy() {
+async fn redirects_lead_back_through_the_proxy_and_missing_slashes_are_added() {
     let fixture = Fixture::start().await;
     let location = async |path: &str| {
         let (code, headers, _) = fixture.ask("GET", path, &[], Bytes::new()).await;
@@ -71,7 +71,7 @@ async fn redirects_and_missing_slashes_lead_back_through_the_proxy() {
 }
 
 #[tokio::test]
-async fn a_protocol_of_the_program_passes_through() {
+async fn a_protocol_upgrade_of_the_program_is_forwarded() {
     let fixture = Fixture::start().await;
     let mut stream = fixture.connect().await;
     let request = format!(
@@ -92,7 +92,7 @@ async fn a_protocol_of_the_program_passes_through() {
 }
 
 #[tokio::test]
-async fn a_service_leads_to_its_endpoints() {
+async fn requests_for_a_service_reach_its_endpoints() {
     let fixture = Fixture::start().await;
     let services = "/api/v1/namespaces/default/services";
     let service = json!({"metadata": {"name": "s"}, "spec": {"ports": [{"name": "web", "port": 8080}]}});
@@ -121,7 +121,7 @@ async fn a_service_leads_to_its_endpoints() {
 }
 
 #[tokio::test]
-async fn wrong_proxy_requests_say_what_is_wrong() {
+async fn invalid_proxy_requests_are_rejected_with_a_reason() {
     let fixture = Fixture::start().await;
     let check = async |path: &str, code: u16, text: &str| {
         let (seen, answer) = fixture.get(path).await;
@@ -137,7 +137,7 @@ async fn wrong_proxy_requests_say_what_is_wrong() {
 }
 
 #[tokio::test]
-async fn a_node_answers_the_paths_of_its_kubelet() {
+async fn a_node_serves_the_paths_of_its_kubelet() {
     let fixture = Fixture::start().await;
     fixture.server.post("/api/v1/nodes", json!({"metadata": {"name": "n1"}})).await.expect(201);
     let nodes = "/api/v1/nodes";

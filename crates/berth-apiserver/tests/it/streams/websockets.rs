@@ -39,8 +39,8 @@ impl Fixture {
         self.open_as("secret", path, protocol).await.expect("upgraded")
     }
 
-    /// The status code and body of a refused upgrade.
-    async fn refused(&self, token: &str, path: &str, protocol: &str) -> (u16, String) {
+    /// The status code and body of a rejected upgrade.
+    async fn rejected(&self, token: &str, path: &str, protocol: &str) -> (u16, String) {
         match self.open_as(token, path, protocol).await {
             Err(Error::Http(response)) => {
                 let (parts, body) = response.into_parts();
@@ -51,7 +51,7 @@ impl Fixture {
     }
 }
 
-/// What a server sends until it closes the connection: output, errors and the outcome.
+/// The data that a server sends until it closes the connection: output, errors and the outcome.
 async fn outputs(socket: &mut Socket) -> [Vec<u8>; 4] {
     let mut outputs = [const { Vec::new() }; 4];
     while let Some(message) = socket.next().await {
@@ -73,14 +73,14 @@ fn on(channel: u8, data: &[u8]) -> Message {
 }
 
 #[tokio::test]
-async fn a_command_has_its_outputs_apart_and_its_exit_code_in_a_status() {
+async fn a_command_has_separate_outputs_and_its_exit_code_in_a_status() {
     let fixture = Fixture::start().await;
     let script = "command=sh&command=-c&command=echo%20out;%20echo%20err%20%3E%262;%20exit%203";
     let path = format!("p/exec?container=main&stdout=true&stderr=true&{script}");
     for protocol in [V5, "v4.channel.k8s.io"] {
         let mut socket = fixture.open(&path, protocol).await;
         let first = socket.next().await.expect("a message").expect("sound");
-        assert_eq!(first, on(1, b""), "the client learns at once that its command was accepted");
+        assert_eq!(first, on(1, b""), "the first message confirms that the command was accepted");
         let [_, stdout, stderr, outcome] = outputs(&mut socket).await;
         assert_eq!((stdout, stderr), (b"out\n".to_vec(), b"err\n".to_vec()));
         let outcome = status(&outcome);
@@ -107,7 +107,7 @@ async fn base64_clients_get_texts() {
 }
 
 #[tokio::test]
-async fn much_data_goes_through_a_command_and_its_input_ends_apart() {
+async fn large_data_passes_through_a_command_and_its_input_ends_separately() {
     const BYTES: usize = 64 * 1024 * 1024;
     const MESSAGE: usize = 64 * 1024;
     let fixture = Fixture::start().await;
@@ -140,7 +140,7 @@ async fn much_data_goes_through_a_command_and_its_input_ends_apart() {
 }
 
 #[tokio::test]
-async fn a_command_whose_client_hangs_up_gets_the_end_of_its_input() {
+async fn the_input_of_a_command_ends_when_its_client_disconnects() {
     let fixture = Fixture::start().await;
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("ended");
@@ -157,11 +157,11 @@ async fn a_command_whose_client_hangs_up_gets_the_end_of_its_input() {
             tokio::time::sleep(std::time::Duration::from_millis(20)).await;
         }
     });
-    seen.await.expect("the command goes on after its input has ended");
+    seen.await.expect("the command continues after its input has ended");
 }
 
 #[tokio::test]
-async fn a_command_that_reads_no_input_ends_although_the_client_sends_more() {
+async fn a_command_that_reads_no_input_ends_although_the_client_sends_data() {
     let fixture = Fixture::start().await;
     let path = "p/exec?container=main&stdin=true&stdout=true&command=echo&command=done";
     let (mut sink, mut source) = fixture.open(path, V5).await.split();
@@ -196,7 +196,7 @@ async fn a_terminal_has_the_clients_size() {
 }
 
 #[tokio::test]
-async fn attach_connects_to_the_program_itself_and_pings_are_answered() {
+async fn attach_connects_to_the_program_and_pings_get_a_pong() {
     let fixture = Fixture::start().await;
     let mut socket = fixture.open("p/attach?container=main&stdin=true&stdout=true", V5).await;
     socket.send(Message::Ping("are you there".into())).await.expect("sent");
@@ -216,11 +216,11 @@ async fn attach_connects_to_the_program_itself_and_pings_are_answered() {
 }
 
 #[tokio::test]
-async fn wrong_requests_are_refused_before_the_upgrade() {
+async fn invalid_requests_are_rejected_before_the_upgrade() {
     let fixture = Fixture::start().await;
     let exec = |rest: &str| format!("p/exec?command=true&stdout=true{rest}");
     let check = async |path: String, protocol: &str, code: u16, text: &str| {
-        let (seen, body) = fixture.refused("secret", &path, protocol).await;
+        let (seen, body) = fixture.rejected("secret", &path, protocol).await;
         assert!(seen == code && body.contains(text), "{path}: {seen} {body}");
     };
     check("missing/exec".to_owned(), V5, 404, "pods \\\"missing\\\" not found").await;
@@ -230,7 +230,7 @@ async fn wrong_requests_are_refused_before_the_upgrade() {
     check("p/exec?container=main&command=true".to_owned(), V5, 400, "at least 1 of stdin, stdout, stderr").await;
     check("p/exec?container=main&stdout=true".to_owned(), V5, 400, "you must specify a command").await;
     check(exec("&container=main"), "v9.channel.k8s.io", 400, "v5.channel.k8s.io").await;
-    let (code, body) = fixture.refused("secret", &exec("&container=side"), V5).await;
+    let (code, body) = fixture.rejected("secret", &exec("&container=side"), V5).await;
     assert_eq!((code, body.as_str()), (500, "container not found (\"side\")"));
 }
 
@@ -249,7 +249,7 @@ async fn a_websocket_needs_the_right_to_create_besides_the_right_to_get() {
     let bindings = "/apis/rbac.authorization.k8s.io/v1/namespaces/default/rolebindings";
     fixture.server.post(bindings, binding).await.expect(201);
     let path = "p/exec?container=main&stdout=true&command=true";
-    let (code, body) = fixture.refused("reader", path, V5).await;
+    let (code, body) = fixture.rejected("reader", path, V5).await;
     assert!(code == 403 && body.contains("cannot create resource \\\"pods/exec\\\""), "{code} {body}");
     fixture.server.put(&format!("{roles}/exec"), role("exec", &["get", "create"])).await.expect(200);
     let mut socket = fixture.open_as("reader", path, V5).await.expect("allowed");
@@ -277,7 +277,7 @@ async fn ports_are_forwarded_by_numbered_channels() {
 }
 
 #[tokio::test]
-async fn a_request_without_an_upgrade_and_a_session_at_shutdown_end() {
+async fn a_request_without_an_upgrade_is_rejected_and_a_shutdown_ends_sessions() {
     let fixture = Fixture::start().await;
     let path = "/p/exec?container=main&stdout=true&command=true";
     let answer = fixture.server.post(&format!("{PODS}{path}"), Value::Null).await.expect(400);

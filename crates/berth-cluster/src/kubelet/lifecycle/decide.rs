@@ -102,7 +102,9 @@ impl<'a> Plan<'a> {
 
     /// True if this run of a container is its last one.
     fn is_last(&self, member: &Member<'_>, exit_code: i32) -> bool {
-        self.facts.never_restart || !member.restarts(self.spec, exit_code)
+        let name = &member.spec.name;
+        let is_restarting = self.run(member).is_some_and(|run| self.facts.restarting.get(name) == Some(&run.attempt));
+        self.facts.never_restart || !is_restarting && !member.restarts(self.spec, exit_code)
     }
 
     /// True if the pod ends by itself: its last main container has ended, or an init container has

@@ -136,6 +136,8 @@ pub struct Facts<'a> {
     pub back_off: &'a dyn Fn(&str, &Run) -> SignedDuration,
     /// No container restarts, whatever the restart policy says.
     pub never_restart: bool,
+    /// Runs that were stopped so that their containers restart, by container.
+    pub restarting: &'a BTreeMap<String, i32>,
     /// Why all containers must stop.
     pub ending: Option<Ending>,
 }

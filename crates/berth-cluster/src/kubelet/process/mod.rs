@@ -4,6 +4,7 @@
 //! next step ([`crate::kubelet::lifecycle`]). Workers are level-triggered: after a restart they
 //! find their pods in the API and their containers in the runtime, and continue.
 
+mod admission;
 mod grpc;
 mod handlers;
 mod hooks;

@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use berth_pod_runtime::{Devices, PodRuntime};
 use berth_runtime::{Cache, Clock, ObjectKey, Recorder};
-use k8s_openapi::api::core::v1::{Node as NodeObject, Pod};
+use k8s_openapi::api::core::v1::{Node as NodeObject, Pod, PodStatus};
 use tokio::sync::Mutex;
 
 use crate::kubelet::lifecycle::Notice;
 use crate::kubelet::options::KubeletOptions;
-use crate::kubelet::resolve::{Amounts, Objects};
+use crate::kubelet::resolve::{Amounts, Context, Objects};
 use crate::kubelet::write::Writer;
 
 /// A node with its runtime, and access to the API.
@@ -41,6 +41,11 @@ impl Node {
     pub fn allocatable(&self) -> Amounts {
         let node = self.nodes.get(&ObjectKey::cluster(&self.name));
         node.and_then(|node| node.status.as_ref()?.allocatable.clone()).unwrap_or_default()
+    }
+
+    /// What the values of a pod depend on.
+    pub fn context<'a>(&'a self, pod: &'a Pod, status: &'a PodStatus, allocatable: &'a Amounts) -> Context<'a> {
+        Context { pod, status, objects: &self.objects, allocatable, services: self.options.services.as_ref() }
     }
 
     /// Records an event about a pod.

@@ -5,7 +5,7 @@ use k8s_openapi::api::core::v1::{Pod, PodStatus};
 
 use super::start::{request_tokens, texts};
 use super::worker::Worker;
-use crate::kubelet::resolve::{Context, is_refreshed, volume};
+use crate::kubelet::resolve::{is_refreshed, volume};
 
 /// Delay before files or tokens that could not be refreshed are tried again.
 const RETRY: jiff::SignedDuration = jiff::SignedDuration::from_secs(10);
@@ -28,7 +28,7 @@ impl Worker {
         due = due.or_else(|| tokens.values().map(|token| token.refresh_at).min());
         self.memory.tokens = tokens;
         let allocatable = self.node.allocatable();
-        let context = Context { pod, status, objects: &self.node.objects, allocatable: &allocatable };
+        let context = self.node.context(pod, status, &allocatable);
         let tokens = texts(&self.memory.tokens);
         let mut changed = Vec::new();
         for spec in specs {

@@ -15,7 +15,7 @@ use super::memory::{Obstacle, Token};
 use super::node::Node;
 use crate::kubelet::lifecycle::{Member, Notice, Start};
 use crate::kubelet::resolve::{
-    Context, TokenSource, config, image_request, pull_secrets, sandbox, token_sources, volumes, wanted_devices,
+    TokenSource, config, image_request, pull_secrets, sandbox, token_sources, volumes, wanted_devices,
 };
 
 /// Reason of a container that its runtime could not create.
@@ -103,8 +103,7 @@ impl StartJob {
         *image = Some(found.clone());
         let devices = self.devices().map_err(StartOutcome::Blocked)?;
         let allocatable = self.node.allocatable();
-        let context =
-            Context { pod: &self.pod, status: &self.status, objects: &self.node.objects, allocatable: &allocatable };
+        let context = self.node.context(&self.pod, &self.status, &allocatable);
         let config = config(&context, &self.member, self.start.attempt, found, devices);
         let mut config = config.map_err(|error| StartOutcome::Blocked(Obstacle::Configuration(error)))?;
         add_variables(&mut config.env, self.node.devices.environment(&config.devices));
@@ -152,8 +151,7 @@ impl StartJob {
         let tokens = request_tokens(&self.node, &self.pod, &mut self.tokens).await;
         tokens.map_err(|error| held("FailedMount", error))?;
         let allocatable = self.node.allocatable();
-        let context =
-            Context { pod: &self.pod, status: &self.status, objects: &self.node.objects, allocatable: &allocatable };
+        let context = self.node.context(&self.pod, &self.status, &allocatable);
         let volumes = volumes(&context, &texts(&self.tokens)).map_err(|error| held("FailedMount", error))?;
         sandbox(&self.pod, &self.node.name, &self.node.options, volumes)
             .map_err(|error| held("FailedCreatePodSandBox", error))
@@ -161,8 +159,7 @@ impl StartJob {
 
     async fn image(&self, pull_time: &mut Option<SignedDuration>) -> Result<Image, Obstacle> {
         let allocatable = Default::default();
-        let context =
-            Context { pod: &self.pod, status: &self.status, objects: &self.node.objects, allocatable: &allocatable };
+        let context = self.node.context(&self.pod, &self.status, &allocatable);
         let (credentials, missing) = pull_secrets(&context);
         let request = image_request(&self.member.spec, credentials);
         let started = self.node.clock.now();

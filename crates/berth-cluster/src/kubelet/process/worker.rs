@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use berth_pod_runtime::{ContainerKind, ContainerState, PodState, PodUid};
-use berth_runtime::{Error, ObjectKey, brief};
+use berth_runtime::{Error, EventType, ObjectKey, brief};
 use futures::StreamExt as _;
 use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
@@ -14,6 +14,7 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{HostIP, Pod, PodStatus};
 use tokio::sync::Notify;
 
+use super::admission::Refusal;
 use super::memory::{Memory, Obstacle, Stopping};
 use super::node::Node;
 use super::probes::Kind;
@@ -24,7 +25,7 @@ use crate::kubelet::lifecycle::{
     Blocked, Decision, Ending, Facts, Health, Member, Run, Runs, blocked_events, decide, members, restart_delay,
 };
 use crate::kubelet::resize;
-use crate::kubelet::resolve::{Context, config, volumes};
+use crate::kubelet::resolve::{config, volumes};
 use crate::time::stamp;
 
 /// Delay before the first retry after an error; doubles up to [`RETRY_MAX`].
@@ -219,6 +220,11 @@ impl Worker {
     /// Takes the next step of a pod that has not ended.
     async fn advance(&mut self, pod: &Arc<Pod>, state: Option<Arc<PodState>>) -> Result<Next, Error> {
         let now = self.node.clock.now();
+        if pod.status.as_ref().is_none_or(|status| status.start_time.is_none())
+            && let Some(refusal) = self.refusal(pod)
+        {
+            return self.reject(pod, refusal, now).await;
+        }
         let runs = runs(pod, state.as_deref(), &self.memory.failed, now);
         let state = state.filter(|state| state.is_ready);
         let mut base = self.base(pod, state.as_deref(), now);
@@ -246,6 +252,7 @@ impl Worker {
             blocked: &blocked,
             back_off: &|name, run| self.back_off(name, run),
             never_restart: false,
+            restarting: &self.memory.restarting,
             ending,
         });
         if decision.is_finished && self.is_in_runtime() {
@@ -271,6 +278,27 @@ impl Worker {
             due.extend(self.watch_disk(pod, now).await);
         }
         Ok(Next::At(due.into_iter().min()))
+    }
+
+    /// Why the node cannot run a pod that was bound to it.
+    fn refusal(&self, pod: &Pod) -> Option<Refusal> {
+        let node = &self.node;
+        let is_here = |other: &Arc<Pod>| other.spec.as_ref().and_then(|it| it.node_name.as_ref()) == Some(&node.name);
+        Refusal::of(pod, node.writer.pods.iter().filter(is_here))
+    }
+
+    /// Ends a pod that the node refuses. It has no containers.
+    async fn reject(&mut self, pod: &Arc<Pod>, refusal: Refusal, now: Timestamp) -> Result<Next, Error> {
+        let status = PodStatus {
+            phase: Some("Failed".to_owned()),
+            reason: Some(refusal.reason.to_owned()),
+            message: Some(refusal.message.clone()),
+            ..self.base(pod, None, now)
+        };
+        if self.node.writer.status(pod, &status).await? {
+            self.node.recorder.event(pod.as_ref(), EventType::Warning, refusal.reason, &refusal.message);
+        }
+        Ok(Next::At(now.checked_add(GONE_RETRY).ok()))
     }
 
     /// The status with what the node adds to it.
@@ -306,7 +334,7 @@ impl Worker {
     fn lift(&mut self, pod: &Arc<Pod>, status: &PodStatus, now: Timestamp) {
         let node = self.node.clone();
         let allocatable = node.allocatable();
-        let context = Context { pod, status, objects: &node.objects, allocatable: &allocatable };
+        let context = node.context(pod, status, &allocatable);
         for member in pod.spec.iter().flat_map(members) {
             let name = &member.spec.name;
             if matches!(self.memory.obstacles.get(name), Some(Obstacle::Configuration(_)))

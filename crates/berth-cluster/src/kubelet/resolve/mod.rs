@@ -26,6 +26,8 @@ use berth_runtime::{Cache, Manager};
 use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolume, PersistentVolumeClaim, Pod, PodStatus, Secret, Service};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
+use crate::kubelet::options::ServiceAddresses;
+
 pub use container::config;
 pub use devices::wanted_devices;
 pub use env::environment;
@@ -75,6 +77,8 @@ pub struct Context<'a> {
     pub objects: &'a Objects,
     /// Allocatable resources of its node: the limits of containers without limits.
     pub allocatable: &'a Amounts,
+    /// Where it reaches Services.
+    pub services: &'a dyn ServiceAddresses,
 }
 
 impl Context<'_> {

@@ -1,4 +1,5 @@
 use std::collections::BTreeMap;
+use std::net::{Ipv4Addr, SocketAddr};
 
 use berth_pod_runtime::{DnsConfig, HostPathType, HostPort, Limits, Propagation, Protocol, Volume};
 use berth_runtime::Cache;
@@ -8,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::kubelet::lifecycle::members;
-use crate::kubelet::options::KubeletOptions;
+use crate::kubelet::options::{ClusterIps, KubeletOptions, ServiceAddresses};
 
 fn list<K: DeserializeOwned>(values: Value) -> Vec<K> {
     serde_json::from_value(values).expect("objects")
@@ -48,7 +49,7 @@ fn with<T>(spec: Value, by_kind: Value, check: impl Fn(&Context<'_>) -> T) -> T 
     let quantity = |text: &str| serde_json::from_value(json!(text)).expect("a quantity");
     let allocatable = Amounts::from([("cpu".to_owned(), quantity("4")), ("memory".to_owned(), quantity("8Gi"))]);
     let status = pod.status.clone().expect("a status");
-    check(&Context { pod: &pod, status: &status, objects: &objects, allocatable: &allocatable })
+    check(&Context { pod: &pod, status: &status, objects: &objects, allocatable: &allocatable, services: &ClusterIps })
 }
 
 /// The environment of the first container.
@@ -157,6 +158,41 @@ fn services_are_variables_unless_links_are_off() {
     let all = names(true);
     assert!(all.contains(&"MY_DB_SERVICE_HOST=10.96.0.9".to_owned()) && all.iter().all(|it| !it.contains("HEADLESS")));
     assert!(api.iter().all(|it| all.contains(&(*it).to_owned())));
+}
+
+#[test]
+fn service_variables_have_the_addresses_that_pods_reach() {
+    #[derive(Debug)]
+    struct Loopback;
+    impl ServiceAddresses for Loopback {
+        fn service(&self, cluster_ip: Ipv4Addr) -> Ipv4Addr {
+            let [.., third, fourth] = cluster_ip.octets();
+            Ipv4Addr::new(127, 65, third, fourth)
+        }
+        fn api_server(&self, _: SocketAddr) -> SocketAddr {
+            ([127, 0, 0, 1], 6443).into()
+        }
+    }
+    let services = json!({"services": [
+        {"metadata": {"name": "kubernetes", "namespace": "default"},
+         "spec": {"clusterIP": "10.96.0.1", "ports": [{"name": "https", "port": 443}]}},
+        {"metadata": {"name": "kubernetes-x"}, "spec": {"clusterIP": "10.96.3.9", "ports": [{"port": 53, "protocol": "UDP"}]}},
+    ]});
+    let variables = with(json!({"containers": [{"name": "c"}]}), services, |context| {
+        services::variables(&Context { services: &Loopback, ..*context })
+    });
+    let shown: Vec<String> = variables.into_iter().map(|(name, value)| format!("{name}={value}")).collect();
+    for expected in [
+        "KUBERNETES_SERVICE_HOST=127.0.0.1",
+        "KUBERNETES_SERVICE_PORT=6443",
+        "KUBERNETES_SERVICE_PORT_HTTPS=6443",
+        "KUBERNETES_PORT_443_TCP=tcp://127.0.0.1:6443",
+        "KUBERNETES_X_SERVICE_HOST=127.65.3.9",
+        "KUBERNETES_X_SERVICE_PORT=53",
+        "KUBERNETES_X_PORT_53_UDP=udp://127.65.3.9:53",
+    ] {
+        assert!(shown.contains(&expected.to_owned()), "{expected} is not in {shown:?}");
+    }
 }
 
 fn volume_of(source: Value, by_kind: Value) -> Result<Volume, String> {

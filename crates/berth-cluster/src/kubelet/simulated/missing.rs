@@ -10,6 +10,7 @@ use k8s_openapi::api::core::v1::{Container, Pod, PodStatus, Volume};
 use crate::kubelet::lifecycle::{
     Blocked, CONFIG_ERROR, ERR_IMAGE_PULL, IMAGE_BACK_OFF, Notice, blocked_events, members,
 };
+use crate::kubelet::options::ClusterIps;
 use crate::kubelet::resolve::{Amounts, Context, Objects, environment, volume};
 
 /// The ConfigMap with the cluster's CA certificate. A simulated cluster without certificates has
@@ -33,8 +34,13 @@ impl Missing {
     /// What a pod lacks now.
     pub fn of(pod: &Pod, objects: &Objects, simulated: &SimulatedPods) -> Self {
         let (status, allocatable) = (PodStatus::default(), Amounts::new());
-        let context =
-            Context { pod, status: pod.status.as_ref().unwrap_or(&status), objects, allocatable: &allocatable };
+        let context = Context {
+            pod,
+            status: pod.status.as_ref().unwrap_or(&status),
+            objects,
+            allocatable: &allocatable,
+            services: &ClusterIps,
+        };
         let mut missing = Self::default();
         for member in pod.spec.iter().flat_map(members) {
             let name = &member.spec.name;

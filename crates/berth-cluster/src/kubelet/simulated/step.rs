@@ -215,6 +215,7 @@ impl PodState {
             blocked,
             back_off: &|_, run| restart_delay(run.attempt),
             never_restart: self.fault.is_some(),
+            restarting: &BTreeMap::new(),
             ending,
         })
     }

@@ -1,4 +1,5 @@
-//! Groups of the Kubernetes community need an approval: an annotation with a link to it, or a word why there is none.
+//! Approval of definitions in groups of the Kubernetes community: an annotation with a link to the
+//! approval, or with the reason why there is none.
 
 use berth_apimachinery::field::{Error, Path};
 use berth_apimachinery::meta;
@@ -9,7 +10,7 @@ use crate::client_config::Url;
 const ANNOTATION: &str = "api-approved.kubernetes.io";
 const SEE: &str = "see https://github.com/kubernetes/enhancements/pull/1111";
 
-/// What a definition's annotation says about its approval.
+/// The approval of a definition, by its annotation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Approval {
     /// Neither a link nor a reason.
@@ -18,7 +19,7 @@ pub enum Approval {
     Approved,
     /// `unapproved`, with or without a reason.
     Bypassed,
-    /// Nothing.
+    /// No annotation.
     Missing,
 }
 
@@ -29,7 +30,7 @@ pub fn is_protected_group(group: &str) -> bool {
         .any(|protected| group.strip_suffix(protected).is_some_and(|rest| rest.is_empty() || rest.ends_with('.')))
 }
 
-/// What the annotation of a definition says, and the same in words.
+/// The approval of a definition, and the same as a message.
 pub fn state(definition: &Value) -> (Approval, String) {
     let text = meta::annotation(definition, ANNOTATION).unwrap_or_default();
     if text.is_empty() {
@@ -53,7 +54,8 @@ pub fn state(definition: &Value) -> (Approval, String) {
     }
 }
 
-/// Status and reason of the condition `KubernetesAPIApprovalPolicyConformant`; `None` for groups that need none.
+/// Status and reason of the condition `KubernetesAPIApprovalPolicyConformant`; `None` for groups
+/// that need none.
 pub fn condition(definition: &Value) -> Option<(&'static str, &'static str, String)> {
     if !is_protected_group(definition["spec"]["group"].as_str().unwrap_or_default()) {
         return None;
@@ -68,7 +70,8 @@ pub fn condition(definition: &Value) -> Option<(&'static str, &'static str, Stri
     Some((status, reason, why))
 }
 
-/// Checks the approval; an unchanged lack of it is left alone.
+/// Checks the approval. A missing or invalid approval is allowed if the stored definition has the
+/// same.
 pub fn validate(definition: &Value, old: Option<&Value>) -> Vec<Error> {
     if !is_protected_group(definition["spec"]["group"].as_str().unwrap_or_default()) {
         return Vec::new();

@@ -1,5 +1,5 @@
-//! `spec.conversion` of a definition. Error paths are those of Kubernetes' internal version, which users see:
-//! `webhookClientConfig` and `conversionReviewVersions` stand directly below `conversion`.
+//! `spec.conversion` of a definition. Error paths are those of Kubernetes' internal version, which
+//! users see: `webhookClientConfig` and `conversionReviewVersions` are directly below `conversion`.
 
 use std::collections::HashSet;
 
@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::client_config;
 
-/// Versions of ConversionReview the server speaks, the preferred one first.
+/// Versions of ConversionReview that the server supports, the preferred one first.
 pub const REVIEW_VERSIONS: [&str; 2] = ["v1", "v1beta1"];
 
 pub(super) struct Checks {
@@ -20,7 +20,7 @@ pub(super) struct Checks {
 }
 
 impl Checks {
-    /// What an update must satisfy: what was wrong before may stay wrong.
+    /// The checks for an update: those that the stored definition passes.
     pub(super) fn after(old: &Value) -> Checks {
         let conversion = &old["spec"]["conversion"];
         let versions: Vec<&str> = review_versions(conversion).collect();

@@ -1,8 +1,9 @@
 //! Validation of CustomResourceDefinition objects.
 //!
-//! Error paths follow Kubernetes' internal version of the kind, which is what users and tools see: parts that are the
-//! same in all versions are reported once, directly below `spec` (a schema as `spec.validation.openAPIV3Schema`); parts
-//! that differ are reported per version. What a stored definition got wrong before a check existed may stay wrong.
+//! Error paths follow Kubernetes' internal version of the kind, which users and tools see. Parts
+//! that are the same in all versions are reported once, directly below `spec` (a schema as
+//! `spec.validation.openAPIV3Schema`). Parts that differ are reported per version. An update does
+//! not have to pass a check that the stored definition does not pass.
 
 pub mod approval;
 pub mod conversion;
@@ -24,35 +25,35 @@ pub use parts::deprecation_warning;
 pub use parts::next_step;
 use parts::part;
 
-/// Checks that apply to this definition beyond those for every definition.
+/// Checks of this definition in addition to those of every definition.
 struct Checks<'a> {
     structural: StructuralOptions,
     /// Every version has a schema.
     schema: bool,
-    /// Defaults bring no unknown fields.
+    /// Defaults have no unknown fields.
     pruned_defaults: bool,
     conversion: conversion::Checks,
-    /// The definition before, on update.
+    /// The stored definition, on update.
     old: Option<&'a Value>,
-    /// What expressions of the definition before may use.
+    /// The CEL features that expressions of the stored definition may use.
     stored: Env,
 }
 
 impl<'a> Checks<'a> {
-    /// All of them: what a new definition must satisfy.
+    /// All checks, as for a new definition.
     fn all() -> Checks<'a> {
         Checks {
             structural: StructuralOptions::V1,
             schema: true,
             pruned_defaults: true,
-            // A tool may put the real bundle in place of a placeholder later.
+            // A tool may replace the placeholder with a valid bundle later.
             conversion: conversion::Checks { recognized_review: true, ca_bundle: false },
             old: None,
             stored: Env::new(berth_cel::NEWEST),
         }
     }
 
-    /// Those that the definition before an update satisfied.
+    /// The checks that the stored definition passes, for an update.
     fn after(old: &'a Value) -> Checks<'a> {
         const NONE: StructuralOptions = StructuralOptions {
             structural: false,
@@ -101,7 +102,7 @@ fn schema_of(version: &Value) -> Option<&Value> {
     part(version, "schema").and_then(|schema| part(schema, "openAPIV3Schema"))
 }
 
-/// The versions that have a schema, with it.
+/// The versions that have a schema, each with its schema.
 fn schemas(definition: &Value) -> impl Iterator<Item = (&Value, &Value)> {
     versions(definition).filter_map(|version| Some((version, schema_of(version)?)))
 }
@@ -115,12 +116,12 @@ pub fn validate(definition: &Value) -> Vec<Error> {
     errors
 }
 
-/// Checks a definition that replaces another.
+/// Checks the update of a definition.
 pub fn validate_update(new: &Value, old: &Value) -> Vec<Error> {
     validate_update_with(new, old, Env::new(berth_cel::NEWEST))
 }
 
-/// The same, where expressions that were stored before may use what is in `stored`.
+/// As [`validate_update`]; expressions that are stored already may use the features in `stored`.
 pub fn validate_update_with(new: &Value, old: &Value, stored: Env) -> Vec<Error> {
     let mut errors = check(new, &Checks { stored, ..Checks::after(old) });
     let immutable = |path: &[&str], errors: &mut Vec<Error>| {
@@ -135,7 +136,7 @@ pub fn validate_update_with(new: &Value, old: &Value, stored: Env) -> Vec<Error>
         immutable(&["scope"], &mut errors);
         immutable(&["names", "kind"], &mut errors);
     }
-    // And the definition's own name is made of these.
+    // The name of the definition consists of the group and the plural name.
     immutable(&["group"], &mut errors);
     immutable(&["names", "plural"], &mut errors);
     errors.extend(approval::validate(new, Some(old)));
@@ -171,7 +172,7 @@ fn check_preserve(definition: &Value, old: Option<&Value>) -> Vec<Error> {
     vec![Error::invalid(&Path::new("spec.preserveUnknownFields"), true, detail)]
 }
 
-/// A part that is the same in all versions, and the path below `spec` it is then reported at.
+/// A part that is the same in all versions, with the path below `spec` at which it is reported.
 fn shared<'a>(definition: &'a Value, name: &str) -> Option<&'a Value> {
     let mut all = versions(definition).map(|version| part(version, name));
     let first = all.next().flatten();
@@ -221,7 +222,7 @@ fn check_group(spec: &Value, path: &Path<'_>, errors: &mut Vec<Error>) {
 }
 
 /// Requirements on the schemas of a definition: schemas with defaults or extensions must be
-/// structural, whatever the old definition had.
+/// structural, regardless of the old definition.
 fn schema_options(definition: &Value, checks: &Checks<'_>) -> StructuralOptions {
     let preserves = definition["spec"]["preserveUnknownFields"] == true;
     let structural =
@@ -229,7 +230,7 @@ fn schema_options(definition: &Value, checks: &Checks<'_>) -> StructuralOptions 
     StructuralOptions { structural, ..checks.structural }
 }
 
-/// Whether a schema has defaults or `x-kubernetes-…` somewhere.
+/// Whether a schema has defaults or `x-kubernetes-…` extensions at any depth.
 fn needs_structure(schema: &Value) -> bool {
     has_default(schema) || has_extension(schema)
 }
@@ -320,7 +321,7 @@ fn check_versions(definition: &Value, checks: &Checks<'_>, path: &Path<'_>, erro
     }
 }
 
-/// What all versions share.
+/// Checks the parts that all versions share.
 fn check_shared(definition: &Value, checks: &Checks<'_>, path: &Path<'_>, errors: &mut Vec<Error>) {
     let schema = shared(definition, "schema").and_then(|schema| part(schema, "openAPIV3Schema"));
     if let Some(schema) = schema {
@@ -356,7 +357,7 @@ fn check_schema(
     errors.extend(structure);
     let parsed = Schema::parse_crd(schema);
     match &parsed {
-        // The defaults of a schema that is not structural cannot be judged.
+        // The defaults of a schema that is not structural cannot be validated.
         Ok(parsed) if is_structural && options.structural => {
             errors.extend(parsed.validate_defaults(Root::Resource, checks.pruned_defaults, &place));
             let mut budget = Some(rules::OBJECT_COST_MAX);
@@ -371,8 +372,8 @@ fn check_schema(
     errors.extend(check_rules(schema, parsed.ok().as_ref(), checks, &place));
 }
 
-/// Whether the rules of a schema compile and can be afforded. What was stored before may use whatever the server knows
-/// and cost what it costs.
+/// Checks that the rules of a schema compile and stay within the cost limits. Stored rules may use
+/// every feature of this server and have any cost.
 fn check_rules(schema: &Value, parsed: Option<&Arc<Schema>>, checks: &Checks<'_>, place: &Path<'_>) -> Vec<Error> {
     let mut stored = StoredExpressions::default();
     checks.old.into_iter().flat_map(schemas).for_each(|(_, schema)| stored.add(schema));
@@ -391,7 +392,8 @@ fn stored_versions(definition: &Value) -> Vec<Error> {
     check_stored_versions(stored, &definition["spec"]["versions"], &Path::new("status.storedVersions"))
 }
 
-/// Checks that every version objects may be stored in is still defined, the storage version among them.
+/// Checks that all versions in which objects may be stored are still defined, including the storage
+/// version.
 pub fn check_stored_versions(stored: &[Value], versions: &Value, path: &Path<'_>) -> Vec<Error> {
     let mut errors = Vec::new();
     if stored.is_empty() {

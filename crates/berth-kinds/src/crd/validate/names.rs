@@ -4,7 +4,7 @@ use berth_apimachinery::field::{Error, Path};
 use berth_apimachinery::names::is_dns1035_label;
 use serde_json::Value;
 
-/// Checks names that are there.
+/// Checks the names that are set.
 pub(super) fn validate(given: &Value, path: &Path<'_>) -> Vec<Error> {
     let mut errors = Vec::new();
     let text = |field: &str| given[field].as_str().unwrap_or_default();
@@ -37,7 +37,7 @@ pub(super) fn validate(given: &Value, path: &Path<'_>) -> Vec<Error> {
     errors
 }
 
-/// Names a specification must have, besides those being well-formed.
+/// Checks that the names required in a specification are set.
 pub(super) fn require(given: &Value, path: &Path<'_>) -> Vec<Error> {
     ["plural", "singular", "kind", "listKind"]
         .into_iter()

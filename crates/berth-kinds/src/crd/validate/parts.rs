@@ -1,4 +1,5 @@
-//! The parts of a version besides its schema: printer columns, subresources, selectable fields, deprecation.
+//! The parts of a version other than its schema: printer columns, subresources, selectable fields,
+//! deprecation.
 
 use std::collections::HashSet;
 
@@ -7,11 +8,11 @@ use berth_apimachinery::schema::{Schema, Type};
 use berth_cel::rules::{ArrayNotation, valid_field_path};
 use serde_json::Value;
 
-/// Fields a version may offer to selectors.
+/// Maximum number of selectable fields of a version.
 const SELECTABLE_FIELDS_MAX: usize = 8;
 const COLUMN_TYPES: [&str; 5] = ["boolean", "date", "integer", "number", "string"];
 const COLUMN_FORMATS: [&str; 8] = ["byte", "date", "date-time", "double", "float", "int32", "int64", "password"];
-/// Longest text of a deprecation warning, in characters.
+/// Maximum length of a deprecation warning, in characters.
 const WARNING_LENGTH_MAX: usize = 256;
 
 /// Whether a version has a part that is neither absent nor null.
@@ -80,8 +81,8 @@ pub(super) fn subresources(given: &Value, path: &Path<'_>) -> Vec<Error> {
     errors
 }
 
-/// Checks `selectableFields` against the schema they point into. Too many of them may stay where they were `unchanged`, and so may
-/// steps in brackets, which were accepted once.
+/// Checks `selectableFields` against the schema. If they are `unchanged`, there may be too many of
+/// them, and their paths may have names in brackets, which earlier versions accepted.
 pub(super) fn selectable_fields(given: &Value, schema: Option<&Value>, unchanged: bool, path: &Path<'_>) -> Vec<Error> {
     let mut errors = Vec::new();
     let fields = given.as_array().map(Vec::as_slice).unwrap_or_default();
@@ -91,7 +92,7 @@ pub(super) fn selectable_fields(given: &Value, schema: Option<&Value>, unchanged
     let Some(schema) = schema else {
         return vec![Error::invalid(path, "", "may only be set when validations.schema is included")];
     };
-    // Why it cannot be read is said of the schema itself.
+    // The validation of the schema reports why it cannot be parsed.
     let Ok(schema) = Schema::parse_crd(schema) else { return errors };
     let notation = if unchanged { ArrayNotation::Allowed } else { ArrayNotation::Refused };
     let mut seen: HashSet<String> = HashSet::new();
@@ -128,7 +129,7 @@ pub(super) fn selectable_fields(given: &Value, schema: Option<&Value>, unchanged
     errors
 }
 
-/// The first name on a path and the rest of it.
+/// The first name of a path, and the rest of the path.
 pub fn next_step(path: &str) -> Result<(String, &str), String> {
     if let Some(rest) = path.strip_prefix("['") {
         let (name, after) = rest.split_once("']").ok_or("unterminated property name in brackets")?;
@@ -143,7 +144,7 @@ pub fn next_step(path: &str) -> Result<(String, &str), String> {
     Ok((name.to_owned(), after))
 }
 
-/// What is wrong with the deprecation warning of a version.
+/// The errors in the deprecation warning of a version.
 pub fn deprecation_warning(deprecated: bool, warning: Option<&str>) -> Vec<String> {
     let Some(warning) = warning else { return Vec::new() };
     if !deprecated {

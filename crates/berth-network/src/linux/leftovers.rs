@@ -1,0 +1,75 @@
+//! Bridges and packet filter tables that clusters left on this machine, for example because their
+//! process was killed.
+//!
+//! A process that uses a bridge holds a socket with the bridge's name. The name is in the network
+//! namespace, like the bridge. The bridge's alias is the folder of its cluster. A bridge without a
+//! process is of no more use if its folder is gone or no pod is connected to it.
+
+use std::io;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::path::Path;
+
+use rtnetlink::packet_route::link::LinkAttribute;
+use rtnetlink::{Handle, LinkUnspec};
+
+use super::{LinkError, delete, name_of, namespace, nft};
+use crate::identity::table_of_bridge;
+
+/// What the alias of a bridge begins with.
+const ALIAS: &str = "berth cluster ";
+/// The longest alias of an interface.
+const ALIAS_MAX: usize = 255;
+
+/// Marks a bridge as used by this process.
+#[derive(Debug)]
+pub(super) struct Claim(#[expect(dead_code, reason = "its name is in use while it is open")] UnixDatagram);
+
+impl Claim {
+    /// Claims a bridge. The error is `AddrInUse` while another process has it.
+    pub(super) fn take(bridge: &str) -> io::Result<Self> {
+        let address = SocketAddr::from_abstract_name(format!("berth-network/{bridge}"))?;
+        UnixDatagram::bind_addr(&address).map(Self)
+    }
+}
+
+/// Writes the folder of the cluster to the bridge's alias. A bridge without alias is never removed by
+/// other clusters.
+pub(super) async fn label(handle: &Handle, bridge: &str, folder: &Path) -> Result<(), LinkError> {
+    let alias = format!("{ALIAS}{}", folder.display());
+    if alias.len() > ALIAS_MAX {
+        return Ok(());
+    }
+    let message = LinkUnspec::new_with_name(bridge).alias(alias).build();
+    handle.link().set(message).execute().await.map_err(LinkError::of(format!("setting the alias of {bridge}")))
+}
+
+/// Removes the bridges of other clusters that are of no more use, with their interfaces and tables.
+pub(super) async fn remove(handle: &Handle, own: &str) -> Result<(), LinkError> {
+    let links = namespace::links(handle).await?;
+    for link in &links {
+        let alias = link.attributes.iter().find_map(|attribute| match attribute {
+            LinkAttribute::IfAlias(alias) => alias.strip_prefix(ALIAS),
+            _ => None,
+        });
+        let (Some(name), Some(folder)) = (name_of(link), alias) else { continue };
+        let Some(table) = table_of_bridge(name).filter(|_| name != own) else { continue };
+        // The claim keeps a process that starts now from using a bridge that is being removed.
+        let Ok(_claim) = Claim::take(name) else { continue };
+        let ports: Vec<&str> = links
+            .iter()
+            .filter(|port| port.attributes.contains(&LinkAttribute::Controller(link.header.index)))
+            .filter_map(name_of)
+            .collect();
+        if Path::new(folder).exists() && !ports.is_empty() {
+            continue;
+        }
+        tracing::info!(bridge = name, folder, "removing the pod network of a cluster that has ended");
+        for port in ports {
+            delete(handle, port).await?;
+        }
+        delete(handle, name).await?;
+        nft::remove(&table).map_err(|source| LinkError::Io { what: format!("removing the table {table}"), source })?;
+    }
+    Ok(())
+}
