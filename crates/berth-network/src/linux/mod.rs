@@ -8,6 +8,7 @@
 mod leftovers;
 mod namespace;
 mod nft;
+mod turn;
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -121,6 +122,7 @@ impl Links {
         let (connection, handle) = connect()?;
         let task = tokio::spawn(connection);
         let opened = async {
+            let _turn = turn::take().await;
             if let Err(error) = leftovers::remove(&handle, &bridge).await {
                 // They take ranges, but harm nothing else.
                 tracing::warn!(%error, "the pod networks of clusters that have ended are not all removed");
