@@ -6,17 +6,17 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
+use berth_apimachinery::well_known::{ENDPOINT_SLICE_MANAGED_BY, SERVICE_NAME};
 use berth_runtime::{Action, Cache, Error, Index, Manager, ObjectKey, Reconciler};
 use k8s_openapi::api::core::v1::{EndpointAddress, EndpointSubset, Endpoints, Service};
 use k8s_openapi::api::discovery::v1::{Endpoint, EndpointConditions, EndpointPort, EndpointSlice};
 use kube::ResourceExt;
 
 use super::arrange::{Family, Group, IPV4, arrange};
-use super::plan::{MANAGED_BY, SERVICE_NAME};
 use super::{apply, sides};
 use crate::replicas::{Writer, owned_by};
 
-/// Value of [`MANAGED_BY`] for mirrored slices, as upstream.
+/// Value of [`ENDPOINT_SLICE_MANAGED_BY`] for mirrored slices, as upstream.
 const MANAGER: &str = "endpointslicemirroring-controller.k8s.io";
 /// Label of Endpoints objects that must not be mirrored.
 const SKIP: &str = "endpointslice.kubernetes.io/skip-mirror";
@@ -53,7 +53,7 @@ pub fn install(manager: &mut Manager) {
 /// The Service of a mirrored slice.
 fn service_of(slice: &EndpointSlice) -> Option<ObjectKey> {
     let labels = slice.labels();
-    let is_mirrored = labels.get(MANAGED_BY).is_some_and(|manager| manager == MANAGER);
+    let is_mirrored = labels.get(ENDPOINT_SLICE_MANAGED_BY).is_some_and(|manager| manager == MANAGER);
     let name = labels.get(SERVICE_NAME).filter(|_| is_mirrored)?;
     Some(ObjectKey::namespaced(slice.namespace().unwrap_or_default(), name))
 }
@@ -90,7 +90,7 @@ impl Reconciler for Controller {
 fn family(endpoints: &Endpoints) -> Family {
     let mut labels = endpoints.labels().clone();
     labels.insert(SERVICE_NAME.to_owned(), endpoints.name_any());
-    labels.insert(MANAGED_BY.to_owned(), MANAGER.to_owned());
+    labels.insert(ENDPOINT_SLICE_MANAGED_BY.to_owned(), MANAGER.to_owned());
     let annotations: BTreeMap<String, String> =
         endpoints.annotations().iter().filter(|(name, _)| !NOT_COPIED.contains(&name.as_str())).map(own).collect();
     Family {
@@ -175,7 +175,7 @@ mod tests {
             "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
             "metadata": {
                 "generateName": "db-", "namespace": "ns", "annotations": {"note": "x"},
-                "labels": {"team": "a", SERVICE_NAME: "db", MANAGED_BY: MANAGER},
+                "labels": {"team": "a", SERVICE_NAME: "db", ENDPOINT_SLICE_MANAGED_BY: MANAGER},
                 "ownerReferences": [{"apiVersion": "v1", "kind": "Endpoints", "name": "db", "uid": "e",
                     "controller": true, "blockOwnerDeletion": true}],
             },
