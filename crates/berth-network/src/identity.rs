@@ -47,9 +47,18 @@ impl Identity {
 /// Name of the packet filter table of a bridge; `None` if the bridge is none of a cluster.
 #[cfg_attr(not(target_os = "linux"), expect(dead_code, reason = "only Linux has bridges"))]
 pub(crate) fn table_of_bridge(bridge: &str) -> Option<String> {
-    let number = bridge.strip_prefix("berth-")?;
-    let is_ours = number.len() == 8 && number.bytes().all(|byte| byte.is_ascii_hexdigit());
-    is_ours.then(|| format!("berth_{number}"))
+    cluster_number(bridge, "berth-").map(|number| format!("berth_{number}"))
+}
+
+/// Name of the bridge of a packet filter table; `None` if the table is none of a cluster.
+#[cfg_attr(not(target_os = "linux"), expect(dead_code, reason = "only Linux has bridges"))]
+pub(crate) fn bridge_of_table(table: &str) -> Option<String> {
+    cluster_number(table, "berth_").map(|number| format!("berth-{number}"))
+}
+
+fn cluster_number<'a>(name: &'a str, prefix: &str) -> Option<&'a str> {
+    let number = name.strip_prefix(prefix)?;
+    (number.len() == 8 && number.bytes().all(|byte| byte.is_ascii_hexdigit())).then_some(number)
 }
 
 fn hash(parts: &[&[u8]]) -> [u8; 32] {

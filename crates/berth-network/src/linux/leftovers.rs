@@ -10,11 +10,11 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::path::Path;
 
-use rtnetlink::packet_route::link::LinkAttribute;
+use rtnetlink::packet_route::link::{LinkAttribute, LinkMessage};
 use rtnetlink::{Handle, LinkUnspec};
 
 use super::{LinkError, delete, name_of, namespace, nft};
-use crate::identity::table_of_bridge;
+use crate::identity::{bridge_of_table, table_of_bridge};
 
 /// What the alias of a bridge begins with.
 const ALIAS: &str = "berth cluster ";
@@ -69,7 +69,26 @@ pub(super) async fn remove(handle: &Handle, own: &str) -> Result<(), LinkError> 
             delete(handle, port).await?;
         }
         delete(handle, name).await?;
-        nft::remove(&table).map_err(|source| LinkError::Io { what: format!("removing the table {table}"), source })?;
+        remove_table(&table)?;
+    }
+    remove_tables(&links, own)
+}
+
+/// Removes the tables of other clusters whose bridge is gone. Their rules would drop the packets of
+/// a cluster that gets the same range of pod addresses.
+fn remove_tables(links: &[LinkMessage], own: &str) -> Result<(), LinkError> {
+    let listing = |source| LinkError::Io { what: "listing the packet filter's tables".to_owned(), source };
+    for table in nft::tables().map_err(listing)? {
+        let Some(bridge) = bridge_of_table(&table).filter(|bridge| bridge != own) else { continue };
+        if links.iter().any(|link| name_of(link) == Some(&bridge)) {
+            continue;
+        }
+        let Ok(_claim) = Claim::take(&bridge) else { continue };
+        remove_table(&table)?;
     }
     Ok(())
+}
+
+fn remove_table(table: &str) -> Result<(), LinkError> {
+    nft::remove(table).map_err(|source| LinkError::Io { what: format!("removing the table {table}"), source })
 }

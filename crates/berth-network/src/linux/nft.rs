@@ -18,20 +18,25 @@ const NFNL_MSG_BATCH_BEGIN: u16 = 0x10;
 const NFNL_MSG_BATCH_END: u16 = 0x11;
 const NFNL_SUBSYS_NFTABLES: u16 = 10;
 const NFT_MSG_NEWTABLE: u16 = 0;
+const NFT_MSG_GETTABLE: u16 = 1;
 const NFT_MSG_DELTABLE: u16 = 2;
 const NFT_MSG_NEWCHAIN: u16 = 3;
 const NFT_MSG_NEWRULE: u16 = 6;
 const NFPROTO_IPV4: u8 = 2;
 
 const NLMSG_ERROR: u16 = 2;
+const NLMSG_DONE: u16 = 3;
 const NLM_F_REQUEST: u16 = 1;
 const NLM_F_ACK: u16 = 4;
+const NLM_F_DUMP: u16 = 0x300;
 const NLM_F_CREATE: u16 = 0x400;
 const NLM_F_APPEND: u16 = 0x800;
 const NLA_F_NESTED: u16 = 0x8000;
 const HEADER_LEN: usize = 16;
-/// An answer is a header, an error number and the header of the request.
+/// An acknowledgement is a header, an error number and the header of the request.
 const ANSWER_MAX: usize = 4096;
+/// Largest part of a list that the kernel sends at once.
+const PART_MAX: usize = 64 * 1024;
 
 const NF_INET_LOCAL_IN: u32 = 1;
 const NF_INET_FORWARD: u32 = 2;
@@ -106,6 +111,55 @@ pub(super) fn remove(table: &str) -> io::Result<()> {
     batch.table(NFT_MSG_NEWTABLE, table);
     batch.table(NFT_MSG_DELTABLE, table);
     batch.commit()
+}
+
+/// Names of the IPv4 tables of this machine's packet filter.
+pub(super) fn tables() -> io::Result<Vec<String>> {
+    let mut request = Batch { bytes: Vec::new(), sequence: 0, last: 0 };
+    request.request(NFT_MSG_GETTABLE, NLM_F_DUMP, &[]);
+    let mut socket = Socket::new(NETLINK_NETFILTER)?;
+    socket.bind_auto()?;
+    socket.set_non_blocking(true)?;
+    socket.send_to(&request.bytes, &SocketAddr::new(0, 0), 0)?;
+    let mut names = Vec::new();
+    loop {
+        let mut part = Vec::with_capacity(PART_MAX);
+        socket.recv(&mut part, 0)?;
+        if read_tables(&part, &mut names)? {
+            return Ok(names);
+        }
+    }
+}
+
+/// Adds the names of the tables in one part of a list. Returns true at the end of the list.
+fn read_tables(part: &[u8], names: &mut Vec<String>) -> io::Result<bool> {
+    let short = || io::Error::new(io::ErrorKind::InvalidData, "the kernel's list of tables is cut off");
+    let mut rest = part;
+    while !rest.is_empty() {
+        let header = rest.first_chunk::<6>().ok_or_else(short)?;
+        let length = u32::from_ne_bytes([header[0], header[1], header[2], header[3]]);
+        let kind = u16::from_ne_bytes([header[4], header[5]]);
+        let length = usize::try_from(length).map_err(|_| short())?;
+        let message = rest.get(..length).filter(|it| it.len() >= HEADER_LEN).ok_or_else(short)?;
+        match kind {
+            NLMSG_DONE => return Ok(true),
+            NLMSG_ERROR => {
+                let code = message.get(HEADER_LEN..).and_then(|it| it.first_chunk()).ok_or_else(short)?;
+                return Err(io::Error::from_raw_os_error(-i32::from_ne_bytes(*code)));
+            }
+            _ => names.extend(table_name(message.get(HEADER_LEN + 4..).ok_or_else(short)?)),
+        }
+        rest = rest.get(length.next_multiple_of(4)..).unwrap_or_default();
+    }
+    Ok(false)
+}
+
+/// The first attribute of a table, its name.
+fn table_name(attributes: &[u8]) -> Option<String> {
+    let [a, b, c, d] = *attributes.first_chunk::<4>()?;
+    let (length, kind) = (usize::from(u16::from_ne_bytes([a, b])), u16::from_ne_bytes([c, d]));
+    let name = attributes.get(4..length)?.strip_suffix(&[0])?;
+    (kind == 1).then(|| String::from_utf8_lossy(name).into_owned())
 }
 
 /// A transaction: messages that take effect together or not at all.

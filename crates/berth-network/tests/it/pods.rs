@@ -204,6 +204,25 @@ fn what_ended_clusters_left_is_removed() {
 }
 
 #[test]
+fn a_table_without_its_bridge_is_removed_and_does_not_drop_packets_of_the_next_cluster() {
+    isolated("pods::a_table_without_its_bridge_is_removed_and_does_not_drop_packets_of_the_next_cluster", async {
+        let [first, second] = [(); 2].map(|()| tempfile::tempdir().unwrap());
+        let (ended, before) = open(first.path()).await;
+        drop(ended);
+        let link = ip("-o link show type bridge");
+        let bridge = link.split(": ").nth(1).expect("the bridge of the first cluster");
+        ip(&format!("link del {bridge}"));
+        let (network, report) = open(second.path()).await;
+        assert_eq!(report.pods, before.pods, "the range is free again");
+        // The pod's packets go to the gateway, whose address is in the range.
+        let (pod, address) = start(&network, "a").await;
+        let server = server_in(&pod, address).await;
+        tokio::task::spawn_blocking(move || ask(server)).await.unwrap().expect("the pod answers the machine");
+        network.remove().await.unwrap();
+    });
+}
+
+#[test]
 fn a_process_that_has_ended_is_not_connected() {
     isolated("pods::a_process_that_has_ended_is_not_connected", async {
         let folder = tempfile::tempdir().unwrap();
