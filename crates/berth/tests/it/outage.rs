@@ -25,6 +25,9 @@ struct Installed {
     configuration: Option<String>,
 }
 
+/// Patch that makes the endpoints of a Service those that the test writes.
+const NO_SELECTOR: &str = r#"{"spec": {"selector": null}}"#;
+
 impl Installed {
     /// Installs the controllers with this configuration.
     fn new(configuration: Option<&str>) -> Self {
@@ -41,7 +44,9 @@ impl Installed {
         // A port that is still free when the controllers return. No other process uses it in
         // between.
         let port = TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("an address").port();
-        // No kubelet runs the Deployment, so the Service's endpoint is the test's own process.
+        // The Service's endpoint is the test's own process. Without a selector, the simulated pods of
+        // the Deployment are no endpoints.
+        cluster.run(&["patch", "service", "berth-webhook", "-n", "berth-system", "--type", "merge", "-p", NO_SELECTOR]);
         apply(
             &cluster,
             &json!({
