@@ -22,7 +22,7 @@ use crate::target::{Folder, Writes, writes};
 /// A run without any progress for this long fails.
 pub const STALLED: Duration = Duration::from_secs(60);
 /// Maximum number of submissions in flight.
-const SUBMISSIONS_MAX: usize = 64;
+pub const SUBMISSIONS_MAX: usize = 64;
 const KUEUE: &str = "kueue.x-k8s.io/v1beta2";
 
 /// A running cluster.

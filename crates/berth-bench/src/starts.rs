@@ -16,7 +16,7 @@ use berth_process::{process, say};
 use berth_runtime::Clock;
 use clap::Args;
 use futures::AsyncBufReadExt;
-use futures::stream::StreamExt;
+use futures::stream::{StreamExt, TryStreamExt};
 use jiff::Timestamp;
 use kube::Client;
 use serde::Deserialize;
@@ -26,7 +26,7 @@ use tokio::sync::mpsc;
 use crate::Output;
 use crate::measure::{Cost, mebibytes};
 use crate::objects::create;
-use crate::simulated::STALLED;
+use crate::simulated::{STALLED, SUBMISSIONS_MAX};
 use crate::target::Machine;
 
 const PODS: &str = "/api/v1/namespaces/default/pods";
@@ -95,9 +95,7 @@ async fn run(options: &Options) -> anyhow::Result<ExitCode> {
     watched.wait("paced-").await?;
     let paced_cost = machine.cost().since(before);
 
-    for number in 0..options.count {
-        watched.create(&client, &format!("burst-{number}")).await?;
-    }
+    watched.create_all(&client, (0..options.count).map(|number| format!("burst-{number}"))).await?;
     watched.wait("burst-").await?;
     watcher.abort();
 
@@ -168,6 +166,16 @@ async fn watch(client: Client, changes: mpsc::UnboundedSender<Change>) -> anyhow
     }
 }
 
+/// A pod whose program writes the time of its start.
+fn pod(name: &str) -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name},
+        "spec": {"restartPolicy": "Never", "terminationGracePeriodSeconds": 1, "containers": [{
+            "name": "main", "image": "host", "command": ["/bin/sh", "-c", "date +%s%N > /dev/termination-log"],
+        }]},
+    })
+}
+
 /// The pods so far.
 struct Watched {
     changes: mpsc::UnboundedReceiver<Change>,
@@ -177,14 +185,19 @@ struct Watched {
 
 impl Watched {
     async fn create(&mut self, client: &Client, name: &str) -> anyhow::Result<()> {
-        let object = json!({
-            "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name},
-            "spec": {"restartPolicy": "Never", "terminationGracePeriodSeconds": 1, "containers": [{
-                "name": "main", "image": "host", "command": ["/bin/sh", "-c", "date +%s%N > /dev/termination-log"],
-            }]},
+        self.create_all(client, std::iter::once(name.to_owned())).await
+    }
+
+    /// Creates pods as fast as the API accepts them.
+    async fn create_all(&mut self, client: &Client, names: impl Iterator<Item = String>) -> anyhow::Result<()> {
+        let starts = &mut self.starts;
+        let requests = names.map(|name| {
+            let object = pod(&name).to_string().into_bytes();
+            starts.entry(name).or_default().created = Some(Clock::system().now());
+            create(client, PODS, object)
         });
-        self.starts.entry(name.to_owned()).or_default().created = Some(Clock::system().now());
-        create(client, PODS, object.to_string().into_bytes()).await.context("creating a pod")
+        let requests = futures::stream::iter(requests).buffer_unordered(SUBMISSIONS_MAX);
+        requests.map(|created| created.context("creating a pod")).try_collect().await
     }
 
     /// Waits until all created pods whose names have this prefix have ended.

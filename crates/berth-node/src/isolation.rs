@@ -148,7 +148,7 @@ async fn try_level(options: &Options, level: Level, host_root: HostRoot) -> std:
         shared_network: false,
         level,
         group: None,
-        init: init_command(options),
+        init: options.helper.init(),
         hidden: Vec::new(),
         host_root,
         pids_max: options.pids_max,
@@ -176,12 +176,6 @@ async fn run_probe(options: &Options, folder: &PodFolder, launch: &Launch) -> st
         Ok(_) => Err("the supervisor did not answer the start of a container".to_owned()),
         Err(error) => Err(error.to_string()),
     }
-}
-
-/// Executable and arguments of the entry helper.
-pub(crate) fn init_command(options: &Options) -> Vec<String> {
-    let program = options.helper.program.display().to_string();
-    std::iter::once(program).chain(options.helper.init.iter().cloned()).collect()
 }
 
 /// Memory of the machine in bytes.

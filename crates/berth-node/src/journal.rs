@@ -1,8 +1,9 @@
 //! The journal of a pod: what its supervisor started and how that ended.
 //!
-//! One line of JSON per record, appended and synced before the supervisor acts on it or answers. Only
-//! the record of a supervisor's begin is not synced: it matters while that process lives.
-//! A torn last line, as a crash of the machine leaves it, is ignored.
+//! One line of JSON per record. The record of a start is synced before the program runs, so that no
+//! program runs a second time after a crash of the machine. Other records survive the end of any
+//! process, but a crash of the machine may lose the last of them: then the end of a run is unknown,
+//! as it is for a run that the crash itself ended. A torn last line is ignored.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -49,7 +50,7 @@ impl Journal {
         self.0.sync_data()
     }
 
-    /// Appends a record that is of no use after a crash of the machine.
+    /// Appends a record without waiting for the disk.
     pub fn append_unsynced(&mut self, record: &Record) -> io::Result<()> {
         let mut line = serde_json::to_vec(record)?;
         line.push(b'\n');

@@ -40,11 +40,13 @@ mod tree;
 #[cfg(target_os = "linux")]
 mod volumes;
 
+pub mod helper;
 mod options;
 #[cfg(not(target_os = "linux"))]
 mod unsupported;
 
-pub use options::{Helper, Isolation, Level, Options};
+pub use helper::Helper;
+pub use options::{Isolation, Level, Options};
 #[cfg(target_os = "linux")]
 pub use runtime::ProcessRuntime;
 #[cfg(not(target_os = "linux"))]

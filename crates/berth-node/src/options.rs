@@ -5,6 +5,8 @@ use std::sync::Arc;
 
 use berth_pod_runtime::{Images, SandboxNetwork};
 
+use crate::helper::Helper;
+
 /// How strongly pods are separated from the host and from each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -35,17 +37,6 @@ pub struct Isolation {
     /// Sentences for the user: why a higher level is not available, and which part of this level is
     /// missing.
     pub reasons: Vec<String>,
-}
-
-/// The hidden subcommands of the executable that run a supervisor and a container's entry helper.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Helper {
-    /// Executable.
-    pub program: PathBuf,
-    /// Arguments that select [`crate::supervisor::main`]. The pod's folder follows them.
-    pub supervisor: Vec<String>,
-    /// Arguments that select [`crate::init::main`].
-    pub init: Vec<String>,
 }
 
 /// Options of [`crate::ProcessRuntime::open`].

@@ -70,30 +70,19 @@ enum Command {
     Bench(berth_bench::Options),
     /// Print the CustomResourceDefinitions that Berth serves, as YAML for `kubectl apply -f -`.
     Crds,
-    /// Supervise the pod whose files are in a folder. The process runtime runs this command.
-    #[command(hide = true, name = "pod-supervisor")]
-    PodSupervisor {
-        /// Folder of the pod.
-        folder: std::path::PathBuf,
-    },
-    /// Set up a container and run its program. The pod's supervisor runs this command.
-    #[command(hide = true, name = "pod-init")]
-    PodInit,
 }
 
 fn main() -> ExitCode {
+    // Processes of pods: no logging, no runtime, no threads.
+    if let Some(code) = berth_node::helper::run(std::env::args_os().skip(1)) {
+        return code;
+    }
     // rustls refuses to choose between the two TLS providers of the dependency tree. Berth uses
     // ring.
     if rustls::crypto::ring::default_provider().install_default().is_err() {
         tracing::debug!("a TLS provider was installed already");
     }
     let command = Cli::parse().command;
-    // Helpers of pods: no logging, no runtime, no threads.
-    match &command {
-        Command::PodSupervisor { folder } => return berth_node::supervisor::main(folder),
-        Command::PodInit => return berth_node::init::main(),
-        _ => {}
-    }
     // A component in its own process logs its progress by default.
     let level =
         if matches!(command, Command::Controller(_) | Command::Cluster(_)) { "warn,berth=info" } else { "warn" };
@@ -117,7 +106,6 @@ fn main() -> ExitCode {
         Command::Install(options) => install::main(&options),
         Command::Bench(options) => berth_bench::main(&options),
         Command::Crds => crds(),
-        Command::PodSupervisor { .. } | Command::PodInit => Ok(ExitCode::FAILURE),
     };
     match result {
         Ok(code) => code,

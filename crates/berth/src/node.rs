@@ -21,10 +21,6 @@ use clap::{Args, ValueEnum};
 use crate::front::Front;
 use crate::{image, process};
 
-/// Hidden subcommand that supervises a pod.
-pub const SUPERVISOR: &str = "pod-supervisor";
-/// Hidden subcommand that enters a container.
-pub const INIT: &str = "pod-init";
 /// Folder of the node in the data folder.
 const FOLDER: &str = "node";
 /// Folder of local volumes in the data folder.
@@ -207,11 +203,7 @@ impl NodeOptions {
         let otherwise = self.images.clone().unwrap_or_else(|| configured.otherwise.clone());
         let images = ImageConfiguration { mappings, otherwise, plain_http: configured.plain_http.clone() };
         let images = NodeImages::new(store, image::configured(&images));
-        let helper = Helper {
-            program: std::env::current_exe().context("the path of this program")?,
-            supervisor: vec![SUPERVISOR.to_owned()],
-            init: vec![INIT.to_owned()],
-        };
+        let helper = Helper(std::env::current_exe().context("the path of this program")?);
         Ok(RuntimeOptions {
             hidden: vec![data.to_owned()],
             level: self.isolation.map(Level::from),

@@ -101,7 +101,7 @@ impl Node {
             shared_network: self.options.network.as_ref().is_some_and(|network| network.is_shared()),
             level: self.found.isolation.level,
             group: self.found.hierarchies.as_ref().map(|hierarchies| hierarchies.pod(&config.uid.0)),
-            init: isolation::init_command(&self.options),
+            init: self.options.helper.init(),
             hidden: self.hidden.clone(),
             host_root: self.found.host_root,
             pids_max: self.options.pids_max,

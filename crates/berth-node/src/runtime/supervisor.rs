@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::time::Duration;
 
 use berth_pod_runtime::{Result, RuntimeError};
@@ -11,7 +11,7 @@ use rustix::fs::{CWD, FlockOperation, Mode, OFlags};
 use tokio::net::UnixStream;
 
 use crate::folder::PodFolder;
-use crate::options::Helper;
+use crate::helper::Helper;
 use crate::protocol::wire::{receive, send};
 use crate::protocol::{Reply, Request};
 use crate::supervisor::{READY, SOCKET};
@@ -59,11 +59,10 @@ pub(crate) fn gone(folder: &PodFolder) -> RuntimeError {
 
 /// Starts a supervisor and waits until it accepts commands.
 pub(crate) async fn spawn(helper: &Helper, folder: &PodFolder) -> Result<Child> {
-    let failed =
-        |error: std::io::Error| RuntimeError::Internal(format!("supervisor {}: {error}", helper.program.display()));
+    let failed = |error: std::io::Error| RuntimeError::Internal(format!("supervisor {}: {error}", helper.0.display()));
     let log = File::options().create(true).append(true).open(folder.supervisor_log()).map_err(failed)?;
-    let mut command = Command::new(&helper.program);
-    command.args(&helper.supervisor).arg(folder.path()).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log);
+    let mut command = helper.supervisor(folder.path());
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log);
     let waiting = tokio::task::spawn_blocking(move || {
         let mut child = command.spawn()?;
         let mut line = String::new();

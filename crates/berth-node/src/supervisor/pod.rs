@@ -147,7 +147,7 @@ impl Pod {
     fn write_unwritten(&self) -> std::io::Result<()> {
         let mut unwritten = self.unwritten.borrow_mut();
         while let Some(record) = unwritten.front() {
-            self.journal.borrow_mut().append(record)?;
+            self.journal.borrow_mut().append_unsynced(record)?;
             unwritten.pop_front();
         }
         Ok(())

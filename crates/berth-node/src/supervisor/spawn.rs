@@ -61,7 +61,13 @@ impl Children {
         own.set_nonblocking(true)?;
         let control = UnixStream::from_std(own)?;
         let mut command = Command::new(&init.program);
-        command.args(&init.args).env_clear().stdin(Stdio::from(OwnedFd::from(other))).stdout(Stdio::null());
+        let (name, value) = crate::helper::ENVIRONMENT;
+        command
+            .args(&init.args)
+            .env_clear()
+            .env(name, value)
+            .stdin(Stdio::from(OwnedFd::from(other)))
+            .stdout(Stdio::null());
         let pid = spawn(command, namespace)?;
         let (sender, ended) = oneshot::channel();
         self.0.borrow_mut().insert(pid, sender);

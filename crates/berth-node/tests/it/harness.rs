@@ -55,11 +55,7 @@ impl Node {
         folder: Arc<tempfile::TempDir>,
         change: impl FnOnce(&mut Options),
     ) -> Option<Self> {
-        let helper = Helper {
-            program: PathBuf::from(env!("CARGO_BIN_EXE_berth-node-helper")),
-            supervisor: vec!["pod-supervisor".to_owned()],
-            init: vec!["pod-init".to_owned()],
-        };
+        let helper = Helper(PathBuf::from(env!("CARGO_BIN_EXE_berth-node-helper")));
         let mut options = Options::new(folder.path().join("node"), Arc::new(HostImages), helper);
         options.level = Some(level);
         options.pids_max = 64;
