@@ -10,12 +10,12 @@ use tar::Entry;
 
 use crate::{Error, Result};
 
-/// Prefix of the tar records that hold extended attributes.
+/// Prefix of the tar records with extended attributes.
 const XATTR: &[u8] = b"SCHILY.xattr.";
 /// Mode of folders that no layer describes.
 const FOLDER_MODE: u32 = 0o755;
 
-/// Properties of an entry besides its content.
+/// Properties of an entry other than its content.
 #[derive(Clone, Debug)]
 pub(super) struct Attributes {
     user: u32,
