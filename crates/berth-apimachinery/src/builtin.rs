@@ -5,7 +5,7 @@
 //! CustomResourceDefinitions embed its pod and job templates. The document has definitions only:
 //! the server builds the paths. It has no defaults, because the defaults of built-in kinds are code
 //! upstream; the API server implements them. Defaults that OpenAPI v3 states (mostly zero values of
-//! unset fields) are listed beside the document.
+//! unset fields) are listed separately from the document.
 
 use std::collections::BTreeMap;
 use std::io::Read;

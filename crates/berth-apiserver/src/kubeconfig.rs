@@ -13,7 +13,7 @@ pub struct Kubeconfig<'a> {
     pub name: &'a str,
     /// URL of the server, such as `https://127.0.0.1:6443`.
     pub server: &'a str,
-    /// PEM certificate of the authority that signed the server's certificate.
+    /// PEM certificate of the certificate authority that signed the server's certificate.
     pub authority_pem: &'a str,
     /// Name that clients send (SNI) and expect in the server's certificate, if it is not the host
     /// of the URL.

@@ -119,7 +119,7 @@ async fn run(options: &Options) -> anyhow::Result<ExitCode> {
     })
     .await?;
     let after_patches = server.cost();
-    // Watches, a tenant beside a flood, and lists.
+    // Watches, a tenant during a flood of requests, and lists.
     let (delays, missed) = fan_out(&server, &clients, options).await?;
     let tenant = beside_a_flood(&server, &clients, options.tenant_calls).await?;
     if options.listed > made {
@@ -174,7 +174,7 @@ async fn run(options: &Options) -> anyhow::Result<ExitCode> {
                 say!("tenant   alone {}", times(&tenant["aloneMilliseconds"]));
                 let (beside, ratio) = (times(&tenant["besideFloodMilliseconds"]), &tenant["p99Ratio"]);
                 say!(
-                    "         beside a flood of {} calls a second {beside}: p99 {ratio} times",
+                    "         during a flood of {} calls a second {beside}: p99 {ratio} times",
                     tenant["floodPerSecond"]
                 );
             }

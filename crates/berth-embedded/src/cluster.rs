@@ -52,8 +52,8 @@ pub struct Options {
     pub cluster: Option<Value>,
     /// Configuration of Berth's controllers (Kueue's `Configuration`). Default: Kueue's defaults.
     pub configuration: Option<Value>,
-    /// Certificate of the authority that clients trust, in PEM. It is published in every
-    /// namespace, as in a real cluster.
+    /// Certificate of the certificate authority that clients trust, in PEM. It is published in
+    /// every namespace, as in a real cluster.
     pub root_ca: Option<String>,
     /// Key that signs tokens of service accounts. With `None`, no token is issued.
     pub token_key: Option<TokenKey>,

@@ -27,7 +27,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 /// Berth's own small configurations, in the format of the published ones.
 const OWN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/configurations");
-/// Folder of the published configurations, beside the checkout.
+/// Folder of the published configurations, next to the checkout.
 const PUBLISHED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../shared/perf");
 
 /// Sums up the time of the engine.

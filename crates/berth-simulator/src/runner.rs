@@ -226,8 +226,8 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// Checks the expectation until it holds or its time is over. Returns the differences of the
-    /// last check.
+    /// Checks the expectation until it holds or its time limit has elapsed. Returns the differences
+    /// of the last check.
     async fn evaluate(&self, expectation: &Expectation) -> Result<Differences, ResourceError> {
         let deadline: Timestamp =
             self.clock.now().checked_add(expectation.within.unwrap_or_default()).unwrap_or(Timestamp::MAX);

@@ -130,7 +130,7 @@ impl NodeOptions {
         }
         let data = front.folder();
         let folder = data.join(FOLDER);
-        // Pods run as other users, who must be able to reach their folders below this one.
+        // Pods may run as other users, and must be able to reach their folders within this folder.
         process::private_folder(&folder, crate::front::is_ours).context("the folder of the node")?;
         let found = berth_machine::detect(Path::new("/"));
         let found = match &self.devices {

@@ -143,8 +143,8 @@ fn with_type(definition: &Value, types: Value) -> Value {
     types
 }
 
-/// Translates a published schema to a version of OpenAPI. In v3 a `$ref` hides the keys beside it,
-/// so such a reference is put into `allOf`.
+/// Translates a published schema to a version of OpenAPI. In v3 a `$ref` hides the other keys of
+/// its object, so such a reference is put into `allOf`.
 fn translate(schema: &Value, style: Style, refers_to: &mut Vec<String>) -> Value {
     let Some(schema) = schema.as_object() else { return schema.clone() };
     let mut out = Map::new();

@@ -57,7 +57,7 @@ pub async fn connect(
     tokio_rustls::TlsConnector::from(Arc::new(config)).connect(name, stream).await
 }
 
-/// A client that trusts an authority and presents `identity`, if any.
+/// A client that trusts a certificate authority and presents `identity`, if any.
 fn client(authority_pem: &str, identity: Option<&Identity>) -> rustls::ClientConfig {
     let mut roots = rustls::RootCertStore::empty();
     roots.add(CertificateDer::from_pem_slice(authority_pem.as_bytes()).expect("PEM")).expect("an authority");
@@ -81,7 +81,7 @@ fn get(path: &str, header: &str) -> String {
     format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{header}\r\n")
 }
 
-/// A listener on a free port, the authority of its certificate, and the current time. The time is
+/// A listener on a free port, the issuer of its certificate, and the current time. The time is
 /// real, because certificates are checked against the system's clock.
 pub(crate) async fn on_a_free_port() -> (Listener, Pki, jiff::Timestamp) {
     #[allow(clippy::disallowed_methods, reason = "TLS libraries use the real clock")]
@@ -127,7 +127,7 @@ async fn only_authenticated_clients_are_served_and_shutdown_ends_open_watches() 
     let plain = pki.client("carol", None).expect("a certificate");
     check(Some(&plain), get("/api/v1/namespaces", ""), "User \\\"carol\\\" cannot list").await;
 
-    // A certificate of another authority is rejected.
+    // A certificate of another certificate authority is rejected.
     let other = Pki::ephemeral(now).expect("keys");
     let forged = other.client("admin", Some("system:masters")).expect("a certificate");
     for path in ["/api/v1/namespaces", "/version"] {
@@ -147,7 +147,7 @@ async fn only_authenticated_clients_are_served_and_shutdown_ends_open_watches() 
     assert!(ask(address, &pki, Some(&admin), &get("/version", "")).await.is_err(), "the listener still responds");
 }
 
-/// An authority or a certificate that it signed, with its key.
+/// A certificate authority or a certificate that it signed, with its key.
 struct Signed {
     pem: String,
     key: rcgen::KeyPair,

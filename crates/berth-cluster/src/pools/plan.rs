@@ -161,7 +161,7 @@ pub fn plan(
     }
     status.creating.retain(|instance| !arrived.contains(&instance.name));
 
-    // Nodes become ready, and show their accelerators, when their delays are over.
+    // Nodes become ready, and show their accelerators, when their delays have elapsed.
     let (_, complete) = resources_with_accelerators(pool);
     let is_complete = |node: &Node| {
         let allocatable = node.status.as_ref().and_then(|status| status.allocatable.as_ref());

@@ -245,7 +245,7 @@ async fn the_status_of_a_job_with_hundreds_of_pods_is_not_written_for_each_of_th
         .await;
     let writes = usize::MAX - writes_left.load(std::sync::atomic::Ordering::SeqCst);
     let status_writes = writes - 300 - 300;
-    assert!(status_writes < 40, "beside making and counting each pod: {status_writes} writes");
+    assert!(status_writes < 40, "in addition to creating and counting each pod: {status_writes} writes");
     let job = jobs(&client).get("wide").await.unwrap();
     assert_eq!(job.status.unwrap().completed_indexes.as_deref(), Some("0-299"));
     assert_eq!(world.started.lock().unwrap().len(), 300);

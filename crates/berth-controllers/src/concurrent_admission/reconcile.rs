@@ -299,7 +299,7 @@ impl<'a> Family<'a> {
         }
     }
 
-    /// Why a variant may be queued beside the admitted one, for the event.
+    /// Why a variant may be queued in addition to the admitted one, for the event.
     fn why_ahead(&self, admitted: usize, policy: &ConcurrentAdmissionPolicy) -> String {
         let ahead = format!("higher priority than admitted Variant {:?}", self.key(admitted));
         match &policy.migration.constraints {

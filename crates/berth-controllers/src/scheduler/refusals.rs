@@ -26,7 +26,7 @@ pub(super) struct Refusals {
 pub(super) struct Refusal {
     what: What,
     pause: Duration,
-    /// End of the delay; `None` if it is over.
+    /// End of the delay; `None` if it has elapsed.
     until: Option<Time>,
 }
 

@@ -147,7 +147,7 @@ fn workers_are_ranked_after_their_leader() {
     let index = "leaderworkerset.sigs.k8s.io/worker-index";
     let request = json!({"required": "rack", "podIndexLabel": index, "podSetGroupName": "group"});
     let mut workload = workload(&[("a", 1), ("b", 1), ("c", 1)], request, &[]);
-    // The leader's pod set, beside the pod set of the workers.
+    // The leader's pod set, in addition to the pod set of the workers.
     let mut leader = workload.spec.pod_sets[0].clone();
     (leader.name, leader.count) = ("leader".to_owned(), 1);
     workload.spec.pod_sets.push(leader);

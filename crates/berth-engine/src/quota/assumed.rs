@@ -1,6 +1,6 @@
-//! Usage with some of it removed, stored beside the tree's own usage. Every entry of a cycle needs
-//! the usage without all earlier victims. Removing these from the tree for each entry would cost
-//! their number every time.
+//! Usage of the quota tree without certain workloads, stored separately from the tree's own usage.
+//! Every entry of a cycle needs the usage without all earlier victims. Removing these from the tree
+//! for each entry would cost their number every time.
 
 use std::collections::HashMap;
 

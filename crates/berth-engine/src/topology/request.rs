@@ -320,8 +320,8 @@ fn replace_nodes(
     GroupRequest { flavor, workers: at, leader: None, wanted, retained, replaces_nodes: true }
 }
 
-/// A healthy domain of another pod set of the same group. A leader or its workers must stay beside
-/// it.
+/// A healthy domain of another pod set of the same group. The pods that are placed again must be
+/// close to it.
 fn companion<'a>(
     ask: &AssignmentRequest,
     assignment: &'a Assignment,

@@ -480,7 +480,7 @@ proptest! {
         prop_assert_eq!(place(&mut engine, &gang).ok(), wanted.map(|placed| placed.pods));
     }
 
-    /// The engine agrees with the slow model for nested slices and a leader beside the workers.
+    /// The engine agrees with the slow model for nested slices and for a leader with its workers.
     #[test]
     fn placements_in_layers_and_with_a_leader_agree_with_the_reference(
         machines in machines(),

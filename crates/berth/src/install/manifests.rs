@@ -24,8 +24,8 @@ pub fn configuration() -> String {
 
 const KUEUE: &str = "kueue.x-k8s.io";
 const QUEUE_NAME: &str = "kueue.x-k8s.io/queue-name";
-/// Namespaces whose jobs are never queued, beside the controllers' own: the components of the
-/// cluster must not wait for quota.
+/// Namespaces whose jobs are never queued, in addition to the controllers' own. The components of
+/// the cluster must not wait for quota.
 pub const UNMANAGED: [&str; 2] = ["kube-system", "kueue-system"];
 
 /// User and group of the controllers' process, which the image has (`Dockerfile`). They belong to

@@ -31,8 +31,8 @@ impl Cluster {
         Self::start("up", home, &["--ephemeral"], arguments)
     }
 
-    /// Starts the API server alone, with nothing on disk. Kubeconfigs of the other processes are
-    /// beside the administrator's.
+    /// Starts the API server alone, with nothing on disk. Kubeconfigs of the other processes are in
+    /// the folder of the administrator's.
     pub fn apiserver(arguments: &[&str]) -> Self {
         let home = tempfile::tempdir().expect("a temporary folder");
         Self::start("apiserver", home, &["--ephemeral"], arguments)

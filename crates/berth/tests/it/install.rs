@@ -310,7 +310,8 @@ async fn webhooks_use_a_trusted_certificate_that_is_renewed() {
     let ended = "berth.dev/not-after=2020-01-01T00:00:00Z";
     cluster.run(&["annotate", "secret", "berth-webhook-certificate", "-n", "berth-system", "--overwrite", ended]);
     cluster.wait_until("the certificate to be renewed", 60, |_| bundle() != before);
-    // The published authorities trust the certificate that a replica serves at this moment.
+    // The published certificate authorities include the issuer of the certificate that a replica
+    // serves at this moment.
     for _ in 0..20 {
         for replica in [&first, &second] {
             let answer = loop {
@@ -318,8 +319,8 @@ async fn webhooks_use_a_trusted_certificate_that_is_renewed() {
                 let hooks = Hooks { url: url(replica), authorities_pem: published.clone() };
                 match hooks.post("/validate", &review).await {
                     Ok(answer) => break answer,
-                    // A mismatch counts only if the published authorities have not changed in
-                    // between.
+                    // A mismatch counts only if the published certificate authorities have not
+                    // changed in between.
                     Err(error) => assert_ne!(published, trusted("mutatingwebhookconfigurations")[0], "{error}"),
                 }
             };

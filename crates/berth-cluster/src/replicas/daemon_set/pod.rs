@@ -13,7 +13,7 @@ use crate::scheduling::{PodInfo, matches_node_affinity, untolerated};
 
 /// Label with the hash of the template that a pod was created from.
 pub const HASH: &str = "controller-revision-hash";
-/// Label with the number of the template, beside the hash.
+/// Label with the number of the template, in addition to the hash.
 const TEMPLATE_GENERATION_LABEL: &str = "pod-template-generation";
 /// Annotation of a DaemonSet with that number; the API server keeps it.
 const TEMPLATE_GENERATION: &str = "deprecated.daemonset.template.generation";

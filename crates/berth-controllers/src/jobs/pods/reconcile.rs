@@ -392,7 +392,7 @@ impl Reconcile<'_> {
         Ok(())
     }
 
-    /// Handles a finished Workload, whose run is over. Other pods may have been created under the
+    /// Handles a finished Workload, whose run has ended. Other pods may have been created under the
     /// group's name; they form the next run once all pods of this run are deleted.
     fn with_finished(&mut self, mut workload: Workload) {
         let owners: BTreeSet<String> = workload.owner_references().iter().map(|owner| owner.uid.clone()).collect();
@@ -415,8 +415,8 @@ impl Reconcile<'_> {
         }
     }
 
-    /// Releases the pods of a run that is over, and reports on still gated pods why they will not
-    /// start.
+    /// Releases the pods of a run that has ended. Reports on pods that are still gated why they
+    /// will not start.
     fn release_run(&mut self, is_of_run: impl Fn(&Pod) -> bool, how: &str) {
         let pods = self.group.pods();
         let of_run: Vec<String> = pods.iter().filter(|pod| is_of_run(pod)).map(|pod| pod.name_any()).collect();

@@ -19,7 +19,7 @@ mod storms;
 use proptest::test_runner::{Config, FileFailurePersistence, RngSeed};
 
 /// A configuration with this number of cases, or the number in the environment. Seeds of failures
-/// are stored beside this file.
+/// are stored in the folder of this file.
 pub fn config(cases: u32, seeds: &'static str) -> Config {
     let given = std::env::var("BERTH_PROPERTY_CASES").ok().and_then(|text| text.parse().ok());
     Config {

@@ -234,8 +234,8 @@ impl Book<'_> {
         each.collect()
     }
 
-    /// Distributes an amount over few domains. `sizes` has the capacity of each domain, alone and
-    /// beside the leader.
+    /// Distributes an amount over few domains. `sizes` has the capacity of each domain, without and
+    /// with the leader.
     fn spread(
         &self,
         sorted: Vec<Domain>,
