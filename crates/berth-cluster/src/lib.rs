@@ -77,7 +77,8 @@ pub struct Site {
     pub version: String,
     /// Seed of all random values.
     pub seed: u64,
-    /// Simulated nodes have the taint [`pools::SIMULATED_TAINT`], because there is a real node.
+    /// True if simulated nodes have the taint [`pools::SIMULATED_TAINT`], because there is a real
+    /// node.
     pub taints_simulated: bool,
 }
 

@@ -61,8 +61,8 @@ pub struct Options {
     pub audit: Option<Log>,
     /// Certificate by which aggregated API servers authenticate this one.
     pub front_proxy: Option<FrontProxy>,
-    /// The controllers run like a separate process: they share no cache with the simulated cluster,
-    /// and have only the rights of an installation.
+    /// True if the controllers run like a separate process: they share no cache with the simulated
+    /// cluster, and have only the rights of an installation.
     pub apart: bool,
     /// Keeps the last decisions about each workload; a journal may store them.
     pub decisions: Decisions,

@@ -37,7 +37,7 @@ const MANIFESTS: [&str; 4] = [
 pub struct Pulled {
     /// The image.
     pub record: Record,
-    /// The store had this version of the image already.
+    /// True if the store had this version of the image already.
     pub was_present: bool,
 }
 

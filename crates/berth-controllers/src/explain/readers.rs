@@ -63,7 +63,7 @@ pub(super) struct Listable {
     namespaces: BTreeSet<String>,
     /// Why not all namespaces were reviewed.
     failed: Option<String>,
-    /// There were more namespaces than [`NAMESPACES_MAX`].
+    /// True if there were more namespaces than [`NAMESPACES_MAX`].
     has_more: bool,
 }
 

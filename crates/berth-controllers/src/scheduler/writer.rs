@@ -106,9 +106,9 @@ struct Pending {
     decisions: usize,
     /// Cycles pause at this number of pending decisions.
     decisions_max: usize,
-    /// Cycles are paused.
+    /// True if cycles are paused.
     is_paused: bool,
-    /// The client is limited.
+    /// True if the client is limited.
     limited: bool,
     /// When the last write of a decision started.
     decided: Option<Instant>,

@@ -40,9 +40,9 @@ pub(crate) use parts::Parts;
 pub(crate) struct Entry {
     pub workload: WorkloadId,
     pub queue: QueueId,
-    /// The entry waits for preemptions that it started (§3.4).
+    /// True if the entry waits for preemptions that it started (§3.4).
     pub is_preemptor: bool,
-    /// The entry holds quota already. Only its topology is computed (§17.6).
+    /// True if the entry holds quota already. Only its topology is computed (§17.6).
     pub second_pass: bool,
     pub assignment: Assignment,
     pub requested: Arc<[RequestedPodSet]>,

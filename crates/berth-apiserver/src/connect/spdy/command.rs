@@ -22,7 +22,7 @@ pub(crate) struct Format {
     /// The outcome is a Status, with the exit code (v4). Before, it is a message, and only for
     /// failures.
     has_status: bool,
-    /// There is a stream for sizes of the terminal (since v3).
+    /// True if there is a stream for sizes of the terminal (since v3).
     has_resize: bool,
 }
 

@@ -28,7 +28,7 @@ pub(crate) struct Format {
     /// The outcome is a Status, with the exit code. Before v4 it is a message, and only for
     /// failures.
     has_status: bool,
-    /// A client can end its input (v5).
+    /// True if a client can end its input (v5).
     has_close: bool,
 }
 

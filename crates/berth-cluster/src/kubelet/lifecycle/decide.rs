@@ -51,9 +51,9 @@ struct Plan<'a> {
     due: Option<Timestamp>,
     /// Reasons of the containers that wait, by name.
     waits: BTreeMap<String, Wait>,
-    /// All init containers have succeeded and all sidecars have started.
+    /// True if all init containers have succeeded and all sidecars have started.
     is_initialized: bool,
-    /// A main container has run in the current sandbox.
+    /// True if a main container has run in the current sandbox.
     has_begun: bool,
 }
 

@@ -82,9 +82,9 @@ pub struct Runs {
 /// Results of the probes and hooks of a running container.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Health {
-    /// The postStart hook and the startup probe have succeeded.
+    /// True if the postStart hook and the startup probe have succeeded.
     pub started: bool,
-    /// The readiness probe has succeeded.
+    /// True if the readiness probe has succeeded.
     pub ready: bool,
 }
 
@@ -123,9 +123,9 @@ pub struct Facts<'a> {
     pub status: &'a PodStatus,
     /// The current time.
     pub now: Timestamp,
-    /// The sandbox exists and is connected to its network.
+    /// True if the sandbox exists and is connected to its network.
     pub has_sandbox: bool,
-    /// No container can start yet, for example because a volume is missing.
+    /// True if no container can start yet, for example because a volume is missing.
     pub is_held: bool,
     /// Runs of the containers, by name. Containers without an entry have not run.
     pub runs: &'a BTreeMap<String, Runs>,
@@ -135,7 +135,7 @@ pub struct Facts<'a> {
     pub blocked: &'a BTreeMap<String, Blocked>,
     /// Delay of the next restart of a container after the end of its latest run.
     pub back_off: &'a dyn Fn(&str, &Run) -> SignedDuration,
-    /// No container restarts, regardless of the restart policy.
+    /// True if no container restarts, regardless of the restart policy.
     pub never_restart: bool,
     /// Runs that were stopped in order to restart their containers, by container.
     pub restarting: &'a BTreeMap<String, i32>,
@@ -213,6 +213,6 @@ pub struct Decision {
     pub due: Option<Timestamp>,
     /// Why all containers stop; `None` if they need not stop, or if the pod ends by itself.
     pub ending: Option<Ending>,
-    /// All containers have ended and none will start again. The phase is terminal.
+    /// True if all containers have ended and none will start again. The phase is terminal.
     pub is_finished: bool,
 }

@@ -33,11 +33,11 @@ pub(super) struct Outlook<'a> {
     pub waits: &'a BTreeMap<String, Wait>,
     /// Why all containers must stop.
     pub ending: Option<&'a Ending>,
-    /// No container runs, and none will start again.
+    /// True if no container runs, and none will start again.
     pub is_finished: bool,
-    /// All init containers have succeeded and all sidecars have started.
+    /// True if all init containers have succeeded and all sidecars have started.
     pub is_initialized: bool,
-    /// A main container has run.
+    /// True if a main container has run.
     pub has_begun: bool,
 }
 

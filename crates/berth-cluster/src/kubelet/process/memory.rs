@@ -83,7 +83,7 @@ impl Obstacle {
 /// Why no container can start.
 #[derive(Clone, Debug)]
 pub struct Hold {
-    /// A volume could not be mounted. Mounting is repeated when an object changes.
+    /// True if a volume could not be mounted. Mounting is repeated when an object changes.
     pub is_mount: bool,
     /// Number of failures in a row.
     pub failures: i32,

@@ -35,7 +35,7 @@ struct State {
     kind: Kind,
     spec: Probe,
     next: Timestamp,
-    /// A probe is in progress.
+    /// True if a probe is in progress.
     is_running: bool,
     /// Number of equal results in a row.
     successes: i32,

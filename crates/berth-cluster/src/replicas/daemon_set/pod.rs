@@ -23,9 +23,9 @@ const NODE_NAME_FIELD: &str = "metadata.name";
 /// True or false for a node's daemon pod: is it created, and may an existing one stay?
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Eligibility {
-    /// A pod belongs on the node.
+    /// True if a pod belongs on the node.
     pub should_run: bool,
-    /// An existing pod may stay: the node fits, and has no untolerated `NoExecute` taint.
+    /// True if an existing pod may stay: the node fits, and has no untolerated `NoExecute` taint.
     pub may_stay: bool,
 }
 

@@ -28,9 +28,9 @@ use parts::part;
 /// Checks of this definition in addition to those of every definition.
 struct Checks<'a> {
     structural: StructuralOptions,
-    /// Every version has a schema.
+    /// True if every version has a schema.
     schema: bool,
-    /// Defaults have no unknown fields.
+    /// True if defaults have no unknown fields.
     pruned_defaults: bool,
     conversion: conversion::Checks,
     /// The stored definition, on update.
