@@ -1,4 +1,4 @@
-//! Reads of the API with the user's rights, limited in time and size.
+//! Reads of the API with the user's permissions, limited in time and size.
 
 use std::fmt;
 use std::future::Future;

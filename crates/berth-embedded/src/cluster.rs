@@ -62,7 +62,7 @@ pub struct Options {
     /// Certificate by which aggregated API servers authenticate this one.
     pub front_proxy: Option<FrontProxy>,
     /// True if the controllers run like a separate process: they share no cache with the simulated
-    /// cluster, and have only the rights of an installation.
+    /// cluster, and have only the permissions of an installation.
     pub apart: bool,
     /// Keeps the last decisions about each workload; a journal may store them.
     pub decisions: Decisions,
@@ -278,12 +278,12 @@ impl Embedded {
         self.streams.clone()
     }
 
-    /// A client with all rights whose objects have no `managedFields`.
+    /// A client with all permissions whose objects have no `managedFields`.
     pub fn observer(&self) -> Client {
         Client::new(self.server.in_process(UserInfo::master("berth:admin")).agent(AGENT).lean(), "default")
     }
 
-    /// A client with all rights.
+    /// A client with all permissions.
     pub fn admin_client(&self) -> Client {
         Client::new(self.server.in_process(UserInfo::master("berth:admin")).agent(AGENT), "default")
     }

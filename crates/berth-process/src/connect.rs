@@ -238,7 +238,7 @@ mod tests {
             while let Ok((mut stream, _)) = listener.accept().await {
                 count.fetch_add(1, Ordering::SeqCst);
                 let mut request = [0; 4096];
-                // One read returns the whole of such a small request.
+                // One read returns the whole request, because it is small.
                 let _ = stream.read(&mut request).await;
                 let answer = b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
                 let _ = stream.write_all(answer).await;

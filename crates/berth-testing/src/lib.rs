@@ -37,7 +37,7 @@ pub fn shared(path: &str) -> Option<PathBuf> {
     None
 }
 
-/// True if kubectl is installed. Skips the running test if it is not.
+/// True if kubectl is installed. Skips the running test otherwise.
 pub fn has_kubectl() -> bool {
     let answer = Command::new("kubectl").args(["version", "--client"]).output();
     let is_installed = answer.is_ok_and(|output| output.status.success());

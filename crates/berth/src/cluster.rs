@@ -18,7 +18,7 @@ use crate::component::limit::Limiter;
 use crate::component::{self, ComponentOptions, Leading, election, endpoints::Places, listen::BindAddress};
 use crate::process;
 
-/// The API groups that the simulated cluster uses, besides Kubernetes' own.
+/// The API groups that the simulated cluster uses, in addition to Kubernetes' own.
 const GROUPS: [&str; 3] = ["autoscaling.x-k8s.io", "berth.dev", "jobset.x-k8s.io"];
 
 /// Options of `berth cluster`.

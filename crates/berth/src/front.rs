@@ -57,7 +57,8 @@ pub struct FrontOptions {
 /// Interval at which certificate files are read again.
 const CERTIFICATE_FILES: Duration = Duration::from_secs(60);
 
-/// Authorities and serving certificate from files, in addition to those of Berth's own authority.
+/// Certificate authorities and serving certificate from files, in addition to those of Berth's own
+/// certificate authority.
 struct Given {
     client_ca: Option<PathBuf>,
     serving: Option<(PathBuf, PathBuf)>,
@@ -237,7 +238,7 @@ impl Front {
         Ok(())
     }
 
-    /// Starts responding to requests.
+    /// Starts to respond to requests.
     pub fn serve(self, server: ApiServer) -> Serving {
         let (stop, stopped) = oneshot::channel::<()>();
         let authenticator = Authenticator::new(Default::default(), server.tokens());

@@ -35,7 +35,7 @@ const DOMAIN: &str = "cluster.local";
 /// Options of a node that runs processes.
 #[derive(Args)]
 pub struct NodeOptions {
-    /// What runs pods: `simulated` computes their states, `process` adds this machine as a node and
+    /// Runtime of pods: `simulated` computes their states, `process` adds this machine as a node and
     /// runs their programs on it. Simulated nodes then have the taint berth.dev/simulated.
     #[arg(long, value_enum, default_value_t = Runtime::Simulated)]
     runtime: Runtime,
@@ -57,16 +57,16 @@ pub struct NodeOptions {
     #[arg(long, value_name = "FILE")]
     devices: Option<PathBuf>,
     /// Pod Security level of namespaces without a label of their own, when pods run as processes.
-    /// `privileged` gives every user that may create pods the rights of this process.
+    /// `privileged` gives every user that may create pods the privileges of this process.
     #[arg(long, value_enum, default_value_t = PodSecurityChoice::Baseline)]
     pod_security: PodSecurityChoice,
-    /// Stop all pods when the cluster stops. Without it they continue, and the next start adopts
-    /// them.
+    /// Stop all pods when the cluster stops. Without this option they continue, and the next start
+    /// adopts them.
     #[arg(long)]
     stop_pods: bool,
 }
 
-/// What runs pods.
+/// Runtimes of pods.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Runtime {
     Simulated,
@@ -221,7 +221,7 @@ impl NodeOptions {
     }
 }
 
-/// Where the pods of this machine reach Services.
+/// Addresses at which the pods of this machine reach Services.
 #[derive(Debug)]
 struct Served(Arc<Network>);
 

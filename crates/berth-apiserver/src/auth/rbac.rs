@@ -49,7 +49,7 @@ impl Rule {
         }
     }
 
-    /// The rule as roles and reviews have it.
+    /// The rule in the format of roles and reviews.
     pub fn to_value(&self) -> Value {
         let mut out = Map::new();
         for (field, list) in [

@@ -93,7 +93,7 @@ fn check_verb(call: &Call, method: &Method) -> Result<(), Status> {
 }
 
 /// Returns 403 unless the user may `create` the subresource. A WebSocket begins with a GET, and the
-/// right to read must not suffice to run commands (as upstream since 1.35).
+/// permission to read must not suffice to run commands (as upstream since 1.35).
 fn authorize_create(call: &Call) -> Result<(), Status> {
     let attributes = Attributes { verb: "create", ..Attributes::of(&call.info) };
     let decision = auth::decide(&call.server.inner.objects, &attributes, &call.user);

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 /// Writes pods and shows the results in a cache.
 #[derive(Clone)]
 pub struct Writer {
-    /// Client with the rights of a kubelet.
+    /// Client with the permissions of a kubelet.
     pub client: Client,
     /// The cache on which the kubelet bases its decisions.
     pub pods: Cache<Pod>,

@@ -1,4 +1,4 @@
-//! Requests for explanations over the Kubernetes API, with the rights of the client's user.
+//! Requests for explanations over the Kubernetes API, with the permissions of the client's user.
 
 use berth_api::berth::explanation::{GROUP, VERSION};
 use berth_apimachinery::percent::segment;

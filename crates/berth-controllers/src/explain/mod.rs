@@ -137,7 +137,7 @@ impl Found {
 }
 
 impl Explain {
-    /// `client` is used to review the rights of readers.
+    /// `client` is used to review the permissions of readers.
     pub(crate) fn new(scheduler: SchedulerState, stores: Stores, decisions: Decisions, client: Client) -> Self {
         Explain { scheduler, stores, decisions, readers: Readers::new(client) }
     }

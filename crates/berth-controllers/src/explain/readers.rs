@@ -15,7 +15,7 @@ use kube::{Api, Client};
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-/// Time for which a review is cached: a revoked right ends this much later.
+/// Time for which a review is cached: a revoked permission ends this much later.
 const LIFETIME: Duration = Duration::from_secs(10);
 /// Maximum number of reviews for one request, not counting cached ones.
 const NAMESPACES_MAX: usize = 64;
@@ -41,7 +41,7 @@ pub struct Reader {
     pub extra: BTreeMap<String, Vec<String>>,
 }
 
-/// Reviews the rights of readers; clones share the cache.
+/// Reviews the permissions of readers; clones share the cache.
 #[derive(Clone)]
 pub(super) struct Readers {
     client: Client,
@@ -167,7 +167,7 @@ impl Readers {
     fn log(&self, problem: &str) {
         let mut known = self.lock();
         if known.logged.as_deref() != Some(problem) {
-            tracing::warn!("access reviews fail, so explanations name no workloads: {problem}");
+            tracing::warn!("access reviews fail, so explanations do not name workloads: {problem}");
             known.logged = Some(problem.to_owned());
         }
     }
@@ -350,7 +350,7 @@ mod tests {
         let reader =
             |groups: &[&str], at: usize| Reader { name: format!("r{at}"), groups: names(groups), ..Reader::default() };
         known.keep(&reader(&["a"], 0), "ns", true, now);
-        assert_eq!(known.get(&reader(&["b"], 0), "ns", now), None, "other groups have other rights");
+        assert_eq!(known.get(&reader(&["b"], 0), "ns", now), None, "other groups have other permissions");
         for at in 0..3 * READERS_MAX {
             known.keep(&reader(&[], at), "ns", true, now);
         }

@@ -45,7 +45,8 @@ pub struct Report {
     /// The event, with Kueue's message.
     pub event: NewEvent,
     /// The message without the name and priority of a workload of another namespace, which readers
-    /// of the event may have no right to know. Absent if the message names no such workload.
+    /// of the event may not be allowed to know. `None` if the message does not name such a
+    /// workload.
     pub unnamed: Option<String>,
 }
 

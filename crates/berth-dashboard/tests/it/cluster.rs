@@ -222,7 +222,7 @@ async fn missing_rights_are_reported_on_the_page() {
         assert_eq!(refused.status(), StatusCode::FORBIDDEN, "{path}");
         assert!(refused.body().contains("You may not read this: "), "{path}: {}", refused.body());
     }
-    // With some of the rights, a part of the page is shown.
+    // With some of the permissions, a part of the page is shown.
     let rules = json!([{"apiGroups": ["kueue.x-k8s.io"], "resources": ["clusterqueues"], "verbs": ["get", "list"]}]);
     let rbac = "rbac.authorization.k8s.io";
     create(

@@ -53,7 +53,7 @@ impl World {
         let mut file = json!({"apiVersion": "config.kueue.x-k8s.io/v1beta2", "kind": "Configuration"});
         file.as_object_mut().expect("an object").extend(configuration.as_object().expect("an object").clone());
         let mut options = Options::in_memory(clock.clone(), 1, Some(json!({"nodePools": []})), Some(file));
-        // The controllers have only the rights of an installation, like a separate process.
+        // The controllers have only the permissions of an installation, like a separate process.
         options.apart = true;
         let reviews_fail = Arc::new(AtomicBool::new(false));
         let fails = reviews_fail.clone();

@@ -92,7 +92,7 @@ impl Lab<'_> {
         self.engine.pending_queues.get_or_insert(queue).preemptor = preemptor;
     }
 
-    /// The reason why a workload's class is inadmissible, if it is.
+    /// The reason why a workload's class is inadmissible; `None` if it is not.
     pub fn inadmissible_class_reason(&self, queue: &str, workload: &WorkloadKey) -> Option<PendingReason> {
         let world = &self.engine.world;
         let class = world.record(world.workloads.id(workload)?).class;

@@ -69,7 +69,7 @@ impl AssumedUsage {
         self.log.len()
     }
 
-    /// Rolls back to a mark; the tree must be as it was then.
+    /// Rolls back to a mark. The tree must not have changed since then.
     pub fn rollback(&mut self, mark: usize) {
         for (cell, before) in self.log.drain(mark..).rev() {
             match before {

@@ -414,7 +414,7 @@ impl PendingQueue {
         }
     }
 
-    /// The reason why a class is inadmissible, if it is.
+    /// The reason why a class is inadmissible; `None` if it is not.
     pub fn no_fit_reason(&self, class: ClassId) -> Option<PendingReason> {
         self.no_fit.binary_search_by_key(&class, |(class, _)| *class).ok().map(|at| self.no_fit[at].1)
     }

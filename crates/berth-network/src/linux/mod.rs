@@ -1,4 +1,4 @@
-//! The pod network of a machine with Linux and the right to change its network: a bridge, and a
+//! The pod network of a machine with Linux and the privilege to change its network: a bridge, and a
 //! pair of virtual Ethernet interfaces per pod.
 //!
 //! Repeating a change has no effect. The names of the bridge, the interfaces and the packet filter

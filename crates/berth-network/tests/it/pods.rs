@@ -190,15 +190,15 @@ fn bridges_of_clusters_that_have_ended_are_removed() {
         drop(deleted);
         assert_eq!(bridges(), 3);
         let (mine, _) = open(own.path()).await;
-        assert_eq!(bridges(), 4, "a folder exists and a pod is connected");
+        assert_eq!(bridges(), 4, "a bridge whose folder exists and to which a pod is connected was removed");
         drop(mine);
         drop(gone);
         let (mine, _) = open(own.path()).await;
-        assert_eq!(bridges(), 3, "the cluster without a folder is removed with its pod's interface");
+        assert_eq!(bridges(), 3, "the bridge of the cluster without a folder was not removed");
         assert_eq!(ip("-o link show type veth").lines().count(), 1);
         drop((running, mine));
         let (last, _) = open(live.path()).await;
-        assert_eq!(bridges(), 2, "a bridge without a process and without a pod is of no use");
+        assert_eq!(bridges(), 2, "a bridge without a process and without a pod was not removed");
         last.remove().await.unwrap();
     });
 }

@@ -93,7 +93,7 @@ impl Aggregated {
         extension::answer(group, asked, request.headers()).await
     }
 
-    /// The user for whom the front proxy makes the request. Requests of all other clients are
+    /// The user of the request that the front proxy forwards. Requests of all other clients are
     /// rejected.
     fn user(&self, request: &Request<()>) -> Result<UserInfo, Status> {
         let refused = || Status::unauthorized("only requests that the API server forwards are accepted here");

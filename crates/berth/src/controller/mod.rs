@@ -1,4 +1,4 @@
-//! `berth controller`: the queueing controllers against any cluster, with the rights of their
+//! `berth controller`: the queueing controllers against any cluster, with the permissions of their
 //! service account.
 
 mod aggregated;

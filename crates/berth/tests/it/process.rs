@@ -35,7 +35,7 @@ impl Process {
         Self::start(&["controller"], kubeconfig, &[&ports, arguments].concat())
     }
 
-    /// `berth controller` with all rights, whose addresses are in this configuration file alone.
+    /// `berth controller` with all permissions. Its addresses are only in this configuration file.
     pub fn controller_configured(cluster: &Cluster, configuration: &Path) -> Self {
         let file = format!("--config={}", configuration.display());
         Self::start(&["controller"], &cluster.kubeconfig, &[&file])

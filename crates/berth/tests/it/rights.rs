@@ -17,8 +17,8 @@ use crate::process::Process;
 /// Group, resource with its subresource, verb.
 type Call = (String, String, String);
 
-/// The calls of the controllers, including rejected ones, and the further rights that they need if
-/// the API server checks references to owners.
+/// The calls of the controllers, including rejected ones, and the additional permissions that they
+/// need if the API server checks references to owners.
 #[derive(Default)]
 struct Calls {
     made: Mutex<BTreeSet<Call>>,

@@ -66,7 +66,7 @@ impl Terminal {
         tcsetwinsize(&self.keyboard, size(rows, columns)).expect("resized");
     }
 
-    /// Waits until the screen shows a text.
+    /// Waits until the screen shows a string.
     fn wait_for(&self, text: &str) {
         for _ in 0..1200 {
             if self.screen.lock().expect("no thread panics while it holds the screen").contains(text) {

@@ -1,4 +1,4 @@
-//! Use of CPU by a cluster whose pods do nothing.
+//! CPU usage of a cluster whose pods do nothing.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! `/metrics/resource` of a kubelet: the use of CPU and memory by pods and containers, in the text
+//! `/metrics/resource` of a kubelet: the CPU and memory usage of pods and containers, in the text
 //! format of Prometheus, with the names of a kubelet.
 
 use std::fmt::Write;

@@ -52,7 +52,7 @@ pub enum Done {
     Probe(String, i32, Kind, Result<String, String>),
 }
 
-/// What a worker does after a step.
+/// The action of a worker after a step.
 enum Next {
     /// Take the next step at this time, or at the next change.
     At(Option<Timestamp>),
@@ -282,7 +282,7 @@ impl Worker {
         Ok(Next::At(due.into_iter().min()))
     }
 
-    /// Why the node rejects a pod that was bound to it; `None` if it does not.
+    /// Why the node rejects a pod that was bound to it; `None` if it does not reject it.
     fn refusal(&self, pod: &Pod) -> Option<Refusal> {
         let node = &self.node;
         let is_here = |other: &Arc<Pod>| other.spec.as_ref().and_then(|it| it.node_name.as_ref()) == Some(&node.name);

@@ -110,7 +110,7 @@ impl Scan {
         found.extend(text.lines().filter(|line| line.contains(&node)).map(|line| format!("mount of {pid}: {line}")));
     }
 
-    /// A namespace without processes and mounts lives as long as a process has it open.
+    /// A namespace without processes and mounts exists as long as a process has it open.
     fn open_namespaces(&self, found: &mut Vec<String>) {
         for file in entries(Path::new(&format!("/proc/{}/fd", self.berth))) {
             let Ok(target) = std::fs::read_link(&file) else { continue };

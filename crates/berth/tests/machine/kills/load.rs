@@ -25,7 +25,7 @@ pub fn next(state: &mut u64) -> u64 {
     *state >> 33
 }
 
-/// What an object is, and how its pods must end.
+/// The kind of an object, and the required end of its pods.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Kind {
     /// Runs for some hundredths of a second or some seconds, and ends with this code.
