@@ -3,8 +3,8 @@
 //! Every decision of a cycle carries what was tried ([`crate::Considered`]). Details that cost more
 //! than the decision are computed here. For a quota that is short they are every level of the tree
 //! above it, the workloads that hold it, whether those could be preempted, and the policy that
-//! protects them. The workloads ahead in the queue are listed as well. The search is the one of the
-//! cycle, run on the live state and rolled back. It decides and changes nothing.
+//! protects them. The workloads ahead in the queue are listed as well. The search is that of the
+//! cycle. It runs on the live state and is rolled back, so it changes nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -239,7 +239,7 @@ impl Outlook {
 }
 
 impl Engine {
-    /// Explains a workload. `None` if the engine does not have it. The cost is about that of
+    /// Explains a workload. `None` if the engine does not contain it. The cost is about that of
     /// deciding the workload, plus one read of each workload that waits in its queue or holds quota
     /// that is short.
     pub fn explain(&mut self, workload: &WorkloadKey, now: Time) -> Option<Explanation> {

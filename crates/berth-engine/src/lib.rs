@@ -43,7 +43,8 @@
 //! * **Explain.** Decisions carry what was tried. [`Engine::explain`] computes on request why a
 //!   workload waits: its position and the workloads ahead, the level of the tree at which quota is
 //!   short, the workloads that hold it, and the policy that protects them. [`text::explanation`]
-//!   renders that for people. [`Explanation::withhold`] replaces names that a reader may not see.
+//!   renders it as text for users. [`Explanation::withhold`] replaces names that a reader may not
+//!   see.
 //!
 //! The crate does not do API defaulting and validation, effective requests (§2, done by the
 //! translator), conditions and events (rendered by the controllers from decisions), or the

@@ -4,7 +4,7 @@
 //! A request is authorized and admitted (operation CONNECT) like any other. The HTTP connection
 //! then changes its protocol: to a WebSocket ([`websocket`]) or to SPDY ([`spdy`]). A separate task
 //! serves the session. The session counts as a connection of the listener until it ends.
-//! [`PodStreams`] provides the programs behind a session; this module knows no runtime of pods.
+//! [`PodStreams`] provides the programs of a session. This module does not depend on a pod runtime.
 
 mod command;
 mod containers;

@@ -32,9 +32,10 @@ struct Users<T> {
     queues: BTreeMap<Arc<str>, UserQueue<T>>,
 }
 
-/// One user's requests, the one that arrived first at the front.
+/// One user's requests, in the order of their arrival.
 struct UserQueue<T> {
-    /// Whether the user has its full share under way. It gets no turn until a request ends.
+    /// True if the user's requests in progress reach its full share. It then gets no turn until one
+    /// of them ends.
     is_held: bool,
     /// Whether the user's share applies. It does not apply to long requests, which the number of
     /// lanes limits already.

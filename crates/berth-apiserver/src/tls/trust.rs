@@ -53,7 +53,7 @@ pub(super) struct Trust {
 /// The client certificate of a connection.
 #[derive(Clone)]
 pub(super) enum ClientCertificate {
-    /// No certificate, or one that names no user.
+    /// No certificate, or a certificate without a user name.
     Absent,
     /// A trusted certificate, with its expiry (seconds since 1970).
     Trusted { user: UserInfo, until: i64 },
@@ -100,7 +100,7 @@ impl Trust {
         }
         match (x509_user(leaf), expiry(leaf)) {
             (Some(user), Some(until)) => ClientCertificate::Trusted { user, until },
-            // A certificate without a common name names no user.
+            // A certificate without a common name does not identify a user.
             _ => ClientCertificate::Absent,
         }
     }

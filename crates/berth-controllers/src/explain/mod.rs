@@ -1,5 +1,5 @@
 //! Explains why a job waits: the engine's explanation of a Workload, as an object for programs that
-//! also contains a page of text for people.
+//! also contains a page of text for users.
 //!
 //! [`Explain`] runs in the process of the engine. Other processes request explanations through
 //! [`ask`].
@@ -204,7 +204,7 @@ impl Explain {
         variants
     }
 
-    /// The Workload of this name, else the one of a job of this name that is not finished.
+    /// The Workload with this name, or else the Workload of an unfinished job with this name.
     fn find(&self, namespace: &str, name: &str) -> Result<Arc<Workload>, Unexplained> {
         if let Some(workload) = self.stores.workloads.get(&ObjectKey::namespaced(namespace, name)) {
             return Ok(workload);

@@ -1,4 +1,4 @@
-//! Jobs that are not queued: parts of other jobs, and jobs that name no queue (any more).
+//! Jobs that are not queued: parts of other jobs, and jobs that have no queue name or lost it.
 
 use berth_api::kueue::{events, labels};
 use berth_runtime::ObjectKey;
@@ -26,7 +26,7 @@ pub(super) fn reason<J: Job>(context: Context<'_>, key: &ObjectKey, job: &J) -> 
     let config = context.config;
     let is_named = !queue_name(job).is_empty();
     if !is_named && !config.manage_jobs_without_queue_name {
-        return Ok(Some(Unqueued::ByJob("the job names no queue".to_owned())));
+        return Ok(Some(Unqueued::ByJob("the job has no queue name".to_owned())));
     }
     if !job.is_queued() {
         return Ok(Some(Unqueued::ByJob("the job's spec excludes it from queueing".to_owned())));

@@ -184,7 +184,7 @@ fn watch_queues<'a>(
     builder
 }
 
-/// Feeds nodes, and the pods that take part of them.
+/// Feeds nodes, and the pods that use a part of their resources.
 fn watch_nodes<'a>(
     builder: ControllerBuilder<'a>,
     scheduler: &SchedulerState,

@@ -88,7 +88,7 @@ pub(crate) fn cycle_key() -> ObjectKey {
 }
 
 impl SchedulerState {
-    /// The state of an engine that knows no objects yet.
+    /// The state of an engine that does not contain objects yet.
     pub fn new(config: EngineConfig, clock: Clock) -> Self {
         let engine = Mutex::new(Engine::new(config));
         let (listeners, exact, refusals) = (OnceLock::new(), Mutex::default(), Mutex::default());

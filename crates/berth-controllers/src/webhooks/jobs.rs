@@ -83,7 +83,7 @@ pub fn default_job<J: Job>(
 }
 
 /// True if the job itself is queued, and so stays suspended until it is admitted. False for parts
-/// of managed jobs and, unless all jobs are managed, for jobs that name no queue.
+/// of managed jobs and, unless all jobs are managed, for jobs without a queue name.
 /// `tolerate_deleting`: do not look up owners of a job that is being deleted, because they may
 /// already be deleted.
 pub fn should_be_suspended<J: Job>(

@@ -110,7 +110,7 @@ impl PendingQueues {
         self.get_or_insert(queue).take_unreported_reason(class, lane, id)
     }
 
-    /// Requeues a popped workload (§4.4, §4.5). It gets no place if it may not wait any more.
+    /// Requeues a popped workload (§4.4, §4.5). It is not added again if it may no longer wait.
     pub fn requeue(
         &mut self,
         world: &mut World,

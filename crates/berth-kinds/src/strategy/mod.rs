@@ -158,7 +158,7 @@ pub trait Strategy: Send + Sync {
     /// Makes the changes of a deletion other than those of metadata.
     fn prepare_delete(&self, _object: &mut Value) {}
 
-    /// Whether dependents are orphaned when a deletion names no propagation policy.
+    /// Whether dependents are orphaned when a deletion has no propagation policy.
     fn orphans_dependents(&self) -> bool {
         false
     }

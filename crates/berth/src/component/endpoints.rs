@@ -37,8 +37,8 @@ pub struct Endpoints {
     pub pending: Arc<dyn Fn() -> Vec<String> + Send + Sync>,
     /// All metrics in the Prometheus text format.
     pub metrics: Arc<dyn Fn() -> String + Send + Sync>,
-    /// Serves `/explain/NAMESPACE/NAME` on the metrics port, for programs on the same machine. Only
-    /// the controllers have it.
+    /// Serves `/explain/NAMESPACE/NAME` on the metrics port, for programs on the same machine.
+    /// `None` for components other than the controllers.
     pub explain: Option<Explain>,
 }
 

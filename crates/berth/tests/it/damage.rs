@@ -81,7 +81,7 @@ fn a_store_without_its_end_is_rejected_and_can_be_recovered() {
     assert!(data.path().join("store.sqlite-damaged-1").exists());
     assert_eq!(std::fs::read(data.path().join("store.sqlite-damaged-1-wal")).expect("kept"), bytes);
     cluster.interrupt();
-    // A second recovery finds nothing to do and changes nothing.
+    // A second recovery finds no damage and changes nothing.
     let cluster = Cluster::durable(data.path(), &["--recover"]);
     cluster.run(&["get", "configmap", "after"]);
     assert!(!data.path().join("store.sqlite-damaged-2").exists());

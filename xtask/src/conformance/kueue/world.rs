@@ -1,5 +1,5 @@
-//! The objects of a case, an engine that has them, and the changes that the engine's decisions make
-//! to the objects.
+//! The objects of a case, an engine that contains them, and the changes that the engine's decisions
+//! make to the objects.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -85,7 +85,7 @@ fn pods_of(call: &Call, node: &str) -> Value {
     json!({"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": on_node.collect::<Vec<_>>()})
 }
 
-/// The log of a container on the node, as `pods/log` has it.
+/// The log of a container on the node, in the format of `pods/log`.
 async fn container_logs(
     call: &Call,
     node: &str,

@@ -1,4 +1,4 @@
-//! The pods of a DaemonSet: on which nodes they belong, and how they are bound to them.
+//! The pods of a DaemonSet: the nodes on which they belong, and their binding to these nodes.
 
 use std::sync::Arc;
 

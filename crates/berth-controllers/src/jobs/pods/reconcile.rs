@@ -184,7 +184,7 @@ impl Reconcile<'_> {
             self.release_run(ended, &finished.message);
             return Ok(());
         }
-        // Without a Workload these pods hold no place and need not be counted.
+        // Without a Workload, these pods are not part of a group and need not be counted.
         self.finalize_lost(|_| true);
         if self.group.pods().iter().all(|pod| group::is_lost(pod)) {
             return Ok(());

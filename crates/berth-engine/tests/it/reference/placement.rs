@@ -150,7 +150,7 @@ impl Book<'_> {
         }
     }
 
-    /// True if the request names no level: small gaps are filled first.
+    /// True if the request has no level. Small gaps are then filled first.
     fn fills_gaps(&self) -> bool {
         self.gang.mode.is_none()
     }

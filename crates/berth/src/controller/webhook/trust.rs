@@ -65,7 +65,8 @@ pub async fn publish(
     Ok(all)
 }
 
-/// The patch that writes the bundle to all webhooks of a configuration; `None` if they have it.
+/// The patch that writes the bundle to all webhooks of a configuration; `None` if they contain it
+/// already.
 fn hooks(installed: &Value, bundle: &str) -> Option<Value> {
     let hooks = installed["webhooks"].as_array()?;
     let differing = hooks.iter().filter(|hook| hook["clientConfig"]["caBundle"] != bundle);

@@ -1,4 +1,4 @@
-//! What pods may leave behind on the machine: processes, mounts, control groups, namespaces,
+//! Remains that pods may leave on the machine: processes, mounts, control groups, namespaces,
 //! network interfaces, devices and folders.
 
 use std::collections::BTreeSet;
@@ -34,7 +34,7 @@ impl Scan {
         self.bridge.as_ref().is_some_and(|name| Path::new("/sys/class/net").join(name).exists())
     }
 
-    /// Checks that a pod that runs is found, so that a search that finds nothing means something.
+    /// Checks that a pod that runs is found, so that an empty result of the search is meaningful.
     pub fn expect_a_running_pod(&self) {
         assert!(self.has_bridge(), "the pod network has a bridge");
         let found = self.find();

@@ -40,7 +40,7 @@ enum Kind {
     Job,
 }
 
-/// The load, and what is known of it.
+/// The load, and the observations about it.
 pub struct Load {
     /// Folder in which the programs write.
     records: PathBuf,
