@@ -1,11 +1,11 @@
 //! Fair sharing of the server among users. Requests wait in one queue per user, and the users take
 //! turns.
 //!
-//! A turn is a right to compute. Computing (decoding, admission, validation) delays other requests;
-//! waiting for the disk does not. Each of a few *lanes* runs one request until its first wait, then
-//! the next user's request. A user that sends a thousand requests at once waits behind its own
-//! requests. Another user's request waits behind one of them per lane, not behind all. The store
-//! orders the writes that wait for the disk in the same way
+//! A turn is a permission to compute. Computing (decoding, admission, validation) delays other
+//! requests; waiting for the disk does not. Each of a few *lanes* runs one request until its first
+//! wait, then the next user's request. A user that sends a thousand requests at once waits behind
+//! its own requests. Another user's request waits behind one of them per lane, not behind all. The
+//! store orders the writes that wait for the disk in the same way
 //! ([`berth_store::Store::commit_for`]).
 //!
 //! While several users call, each may have only its share of requests under way. A request counts
@@ -72,7 +72,7 @@ struct LaneGroup {
     arrived: Notify,
 }
 
-/// The right to compute.
+/// The permission to compute.
 struct Turn {
     lane: Lane,
     slot: Slot,

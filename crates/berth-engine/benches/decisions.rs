@@ -1,5 +1,5 @@
 //! Benchmarks of decisions: one group per quantity that the cost depends on.
-//! docs/performance-engine.md has the figures and says how to run them.
+//! docs/performance-engine.md contains the results, and explains how to run the benchmarks.
 //!
 //! Every figure is for the engine alone: events and cycles in memory, without API and without
 //! translation of objects.

@@ -218,7 +218,7 @@ pub struct HostPort<'a> {
     pub number: i32,
 }
 
-/// The address that stands for all addresses of a node.
+/// The address that represents all addresses of a node.
 const ANY_ADDRESS: &str = "0.0.0.0";
 
 /// The ports that a pod takes of its node, those of sidecars included.

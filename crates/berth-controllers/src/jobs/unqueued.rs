@@ -41,9 +41,9 @@ pub(super) fn reason<J: Job>(context: Context<'_>, key: &ObjectKey, job: &J) -> 
     Ok((!is_selected).then_some(Unqueued::ByNamespace))
 }
 
-/// Deletes the Workloads of a job that is not queued (any more): they would wait forever, or hold
-/// quota that is not used. If the job runs on the quota of a Workload or has just ended, nothing is
-/// deleted and true is returned.
+/// Deletes the Workloads of a job that is not queued or no longer queued. They would wait forever,
+/// or hold quota that is not used. If the job runs on the quota of a Workload or has just ended,
+/// nothing is deleted and true is returned.
 pub(super) fn delete_workloads<J: Job>(
     context: Context<'_>,
     key: &ObjectKey,

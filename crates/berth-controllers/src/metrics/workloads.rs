@@ -32,7 +32,7 @@ enum Stage<'a> {
 }
 
 impl<'a> Stage<'a> {
-    /// The stage of a workload; one without a reason has not been evaluated yet (KEP-10852).
+    /// The stage of a workload. A workload without a reason has not been evaluated yet (KEP-10852).
     fn of(workload: &'a Workload) -> Stage<'a> {
         if status::is_finished(workload) {
             return Stage::Finished;

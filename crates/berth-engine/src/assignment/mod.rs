@@ -93,7 +93,7 @@ pub(crate) struct FlavorChoice {
 }
 
 impl PodSetOutcome {
-    /// How well this pod set is served: the worst over its resources.
+    /// The assignment mode of this pod set: the worst mode of its resources.
     pub fn mode(&self) -> AssignmentMode {
         if self.error.is_some() {
             return AssignmentMode::NoFit;

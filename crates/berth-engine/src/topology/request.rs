@@ -60,7 +60,7 @@ impl GroupRequest {
     }
 }
 
-/// True if a pod set requests a topology. A group name alone is no such request.
+/// True if a pod set requests a topology. A group name alone is not such a request.
 pub(crate) fn is_explicit(request: Option<&TopologyRequest>) -> bool {
     request.is_some_and(|request| request.mode.is_some() || !request.slices.is_empty())
 }

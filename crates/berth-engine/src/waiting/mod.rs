@@ -1,5 +1,5 @@
-//! Waiting workloads: one [`PendingQueue`] per cluster queue, and the moves between its places (§3,
-//! §4).
+//! Waiting workloads: one [`PendingQueue`] per cluster queue, and the moves of workloads within and
+//! between them (§3, §4).
 //!
 //! A pending queue has three disjoint places: the active heap, the inadmissible workloads, and the
 //! popped workload. Nothing is polled: an event that can change a decision moves exactly the

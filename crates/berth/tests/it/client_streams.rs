@@ -1,6 +1,6 @@
 //! Streams of pods with client programs from the registries (`tests/clients`) and with kube-rs:
-//! commands with input and exit codes, terminals, attached clients, forwarded ports, logs, and the
-//! refusals of simulated pods. Each uses the pods of `tests/clients/pods.json`.
+//! commands with input and exit codes, terminals, attached clients, forwarded ports, logs, and
+//! rejected requests for simulated pods. Each uses the pods of `tests/clients/pods.json`.
 
 use std::path::Path;
 use std::process::Command;

@@ -1,4 +1,4 @@
-//! Topology placement as the semantics state it (§14.5 to §14.9). Every figure is computed from the
+//! Topology placement as the semantics state it (§14.5 to §14.9). Every count is computed from the
 //! leaves each time.
 //!
 //! Left out: affinity scores, balanced placement, replacement of failed nodes.
