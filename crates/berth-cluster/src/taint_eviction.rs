@@ -91,7 +91,7 @@ fn eviction_time(tolerations: &[Toleration], taints: &[(Taint, Timestamp)]) -> O
     times.min()
 }
 
-/// When the pod was bound, as far as its status says.
+/// Time at which the pod was bound, from its status.
 fn bound_at(pod: &Pod) -> Timestamp {
     let conditions = pod.status.as_ref().and_then(|status| status.conditions.as_ref());
     let scheduled = conditions.into_iter().flatten().find(|it| it.type_ == "PodScheduled" && it.status == "True");

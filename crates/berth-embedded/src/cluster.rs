@@ -183,7 +183,7 @@ pub struct Embedded {
 const CONTROLLER_USER: &str = rights::USER;
 
 impl Embedded {
-    /// Starts a cluster on the current tokio runtime. Returns once the API answers and Berth's
+    /// Starts a cluster on the current tokio runtime. Returns once the API responds and Berth's
     /// kinds are installed.
     pub async fn start(options: Options) -> Result<Self, EmbeddedError> {
         Self::start_through(options, |connection| Client::new(connection, "default")).await

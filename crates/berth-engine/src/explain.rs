@@ -97,7 +97,7 @@ pub enum NotQueued {
     WaitingForReplacementPods,
     /// The workload's concurrent-admission variants wait in its place (§23).
     VariantsWait,
-    /// There is no such local queue (§21.4).
+    /// The local queue does not exist (§21.4).
     NoLocalQueue,
     /// The workload's local queue is stopped (§21.3).
     LocalQueueStopped,

@@ -1,4 +1,4 @@
-//! Strategic merge patch: a merge patch that merges lists by key where the schema says so.
+//! Strategic merge patch: a merge patch that merges lists by key if the schema requires it.
 //!
 //! The schema defines the strategy per field (`x-kubernetes-patch-strategy`,
 //! `x-kubernetes-patch-merge-key`); directives in the patch (`$patch`, `$retainKeys`,

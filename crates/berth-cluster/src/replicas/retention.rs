@@ -15,8 +15,9 @@ use super::owned_by;
 
 const DELETE: &str = "Delete";
 
-/// The claim with the owners that the policy asks for, if they differ. `is_surplus` says whether the
-/// pod's ordinal is not one of the set's any more. A claim with another controller is left alone.
+/// The claim with the owners that the policy requires; `None` if it already has them. `is_surplus`
+/// is true if the pod's ordinal is not one of the set's any more. A claim with another controller
+/// is left alone.
 pub fn updated(
     set: &StatefulSet,
     pod: &Pod,

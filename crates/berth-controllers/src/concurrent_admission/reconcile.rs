@@ -150,8 +150,8 @@ impl<'a> Family<'a> {
         }
     }
 
-    /// Handles a queue without a policy (any more): the workload is queued itself, and keeps its
-    /// quota.
+    /// Handles a queue that has no policy or has lost its policy. The workload is queued itself,
+    /// and keeps its quota.
     fn delete_all_variants(&mut self) {
         for variant in std::mem::take(&mut self.variants) {
             self.delete(variant, "its ClusterQueue has no concurrent admission");

@@ -35,7 +35,8 @@ pub async fn controllers(client: &Client, namespace: &str, name: &str) -> kube::
     get(client, &format!("/explain/{}/{}", segment(namespace), segment(name))).await
 }
 
-/// True if the server does not have the controllers, so that another server may answer.
+/// True if the server does not have the controllers, so that another server may have the
+/// explanation.
 pub fn is_elsewhere(error: &kube::Error) -> bool {
     let kube::Error::Api(status) = error else { return false };
     let names_object = status.details.as_ref().is_some_and(|details| !details.name.is_empty());

@@ -122,7 +122,7 @@ impl Readers {
     }
 
     /// True if the reader may list the workloads of a namespace, or of all namespaces. The error
-    /// describes the API server's answer without naming a namespace.
+    /// describes the API server's response without naming a namespace.
     async fn may_list(&self, reader: &Reader, namespace: &str) -> Result<bool, String> {
         if let Some(known) = self.known(reader, namespace) {
             return Ok(known);
@@ -336,7 +336,7 @@ mod tests {
         let listable = readers.listable(&ann(), &names(&["a", "b", "c"])).await;
         assert!(listable.has("a") && !listable.has("b"), "{listable:?}");
         assert_eq!(listable.why().reason, "ReviewFailed");
-        // An API server that does not answer.
+        // An API server that does not respond.
         let silent = tower::service_fn(|_: Request<Body>| std::future::pending::<Result<Response<Body>, Infallible>>());
         let readers = Readers::new(Client::new(silent, "default"));
         let listable = readers.listable(&ann(), &names(&["a"])).await;

@@ -422,8 +422,8 @@ fn evicts(change: &Change) -> bool {
     matches!(change, Change::Preempt(_) | Change::Evict(_))
 }
 
-/// True if a write would only change the message that says why a workload waits. The messages of
-/// one reason differ in the missing amounts; most writes would only update these.
+/// True if a write would only change the message about the reason why a workload waits. The
+/// messages of one reason differ in the missing amounts; most writes would only update these.
 fn reports_nothing_new(change: &Change, before: &Workload, after: &Workload) -> bool {
     match change {
         Change::Bypassed(_) => {}

@@ -218,7 +218,7 @@ pub enum TopologyProblem {
         /// `required` or `preferred`.
         mode: &'static str,
     },
-    /// The topology has no such level.
+    /// The level is not a level of the topology.
     NoSuchLevel {
         /// The requested level.
         level: Name,

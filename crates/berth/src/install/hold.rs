@@ -1,4 +1,5 @@
-//! Policies by which the API server itself holds queued jobs while no webhook of Berth answers.
+//! Policies by which the API server itself holds queued jobs while no webhook of Berth is
+//! available.
 //!
 //! A policy can read neither owners nor other objects except a LocalQueue, so it holds jobs
 //! provisionally and marks them. The webhooks decide later, or the controllers when they are

@@ -62,7 +62,7 @@ impl Cluster {
             .spawn()
             .expect("berth starts");
         let stdout = process.stdout.take().expect("stdout is piped");
-        // The last printed line means that the API answers.
+        // The last printed line means that the API responds.
         let next = BufReader::new(stdout).lines().map_while(Result::ok).find(|line| line.starts_with("Next"));
         let next = next.unwrap_or_else(|| panic!("berth {command} ended before it was ready"));
         let time = next.split_whitespace().skip_while(|word| *word != "--time-scale").map(str::to_owned).collect();

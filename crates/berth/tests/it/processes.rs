@@ -178,7 +178,7 @@ fn the_controllers_groups_are_served_behind_the_api_server() {
         let path = format!("/apis/visibility.kueue.x-k8s.io/{version}/clusterqueues/full/pendingworkloads");
         cluster.kubectl(&["get", "--raw", &path])
     };
-    // No controller answers yet.
+    // No controller is available yet.
     let refused = String::from_utf8_lossy(&pending(&cluster, "v1beta2").stderr).into_owned();
     assert!(refused.contains("ServiceUnavailable"), "{refused}");
     let services = cluster.run(&["get", "apiservices"]);

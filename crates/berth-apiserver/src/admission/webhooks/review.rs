@@ -107,8 +107,7 @@ pub struct Answer {
     pub warnings: Vec<String>,
 }
 
-/// Decodes the response to the review `uid`, sent in `version`. The error says what is wrong with
-/// it.
+/// Decodes the response to the review `uid`, sent in `version`. The error describes its fault.
 pub fn answer(version: ReviewVersion, uid: &str, mutating: bool, review: &Value) -> Result<Answer, String> {
     let text = |value: &Value, field: &str| value[field].as_str().unwrap_or_default().to_owned();
     if version == ReviewVersion::V1 {

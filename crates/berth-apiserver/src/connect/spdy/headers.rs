@@ -130,7 +130,7 @@ fn parse(mut block: Bytes) -> io::Result<Headers> {
 }
 
 /// Compresses the header blocks of one direction. Its zlib stream uses no dictionary. Every
-/// decompressor accepts that, because the first bytes of a stream say whether it uses one.
+/// decompressor accepts that, because the first bytes of a stream show whether it uses one.
 pub(super) struct Deflater(Compress);
 
 impl Deflater {

@@ -189,7 +189,7 @@ impl<'a> Plan<'a> {
         self.facts.health.get(&member.spec.name).is_none_or(|health| health.started)
     }
 
-    /// Restarts a container that has ended, after its back-off, if the restart policy says so.
+    /// Restarts a container that has ended, after its back-off, if the restart policy requires it.
     fn restart(&mut self, member: &Member<'_>, run: &Run) {
         let Some(end) = run.end().filter(|end| !self.is_last(member, end.exit_code)) else { return };
         let delay = if run.is_current { (self.facts.back_off)(&member.spec.name, run) } else { SignedDuration::ZERO };

@@ -287,8 +287,8 @@ pub fn is_deleting(pod: &Pod) -> bool {
     pod.metadata.deletion_timestamp.is_some()
 }
 
-/// True if the pod will not run (any more): it failed, or it is being deleted and has no node or
-/// has ended.
+/// True if the pod will not run, or will not run again: it failed, or it is being deleted and has
+/// no node or has ended.
 pub fn is_lost(pod: &Pod) -> bool {
     let is_placed = pod.spec.as_ref().is_some_and(|spec| spec.node_name.as_ref().is_some_and(|node| !node.is_empty()));
     phase(pod) == "Failed" || (is_deleting(pod) && (is_terminated(pod) || !is_placed))

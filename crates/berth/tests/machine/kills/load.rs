@@ -47,7 +47,7 @@ pub struct Load {
     /// Variable in the environment of each program.
     pub mark: String,
     number: u64,
-    /// Objects whose creation was requested, and not answered.
+    /// Objects whose creation was requested without a response.
     unsure: VecDeque<String>,
     /// Objects that exist, or were deleted.
     created: BTreeMap<String, Kind>,
@@ -73,7 +73,7 @@ impl Load {
 
     /// Creates objects, and deletes pods that run for ever. Never returns.
     pub async fn run(&mut self, client: &Client) {
-        // Creations whose answer was lost are repeated.
+        // Creations whose response was lost are repeated.
         for _ in 0..self.unsure.len() {
             self.create(client, None).await;
         }
@@ -206,7 +206,7 @@ impl Load {
             assert!(Instant::now() < deadline, "not created after {limit:?}: {:?}", self.unsure);
             self.create(client, None).await;
         }
-        // The answer to a deletion may have been lost, so all are repeated.
+        // The response to a deletion may have been lost, so all are repeated.
         let endless: Vec<String> = self.of_kind(&Kind::Deleted).cloned().collect();
         for name in endless {
             self.delete_pod(client, &name).await;

@@ -28,7 +28,7 @@ const SEED: &str = "BERTH_TEST_SEED";
 const KILLS: u64 = 5;
 /// Every fourth kill comes this long after the start at most, while pods are being adopted.
 const EARLY: u64 = 1_500;
-/// The other kills come this long after the API answered, at most.
+/// Maximum time between the API's first response and each of the other kills.
 const LATE: u64 = 2_500;
 /// Time for all pods to end after the last kill, and for all traces of them to disappear.
 const SETTLED: Duration = Duration::from_secs(240);
@@ -62,7 +62,7 @@ impl Up {
         // Ends with the process.
         std::thread::spawn(move || {
             let mut lines = BufReader::new(stdout).lines().map_while(Result::ok);
-            // The last printed line means that the API answers.
+            // The last printed line means that the API responds.
             if lines.any(|line| line.starts_with("Next")) {
                 let _ = sender.send(());
             }
@@ -70,7 +70,7 @@ impl Up {
         Self { process, kubeconfig, ready: Some(ready) }
     }
 
-    /// A client, once the API answers.
+    /// A client, once the API responds.
     async fn client(&mut self) -> Client {
         let ready = self.ready.take().expect("asked for once");
         timeout(Duration::from_secs(60), ready).await.expect("berth is ready in time").expect("berth is running");
