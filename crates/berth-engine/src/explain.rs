@@ -110,7 +110,7 @@ pub enum NotQueued {
 /// The decision that a waiting workload would get if its turn came now.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Outlook {
-    /// How well the workload could be served.
+    /// The assignment mode that the workload could get.
     pub mode: AssignmentMode,
     /// Why it would keep waiting. `None` if it would be admitted.
     pub cause: Option<WaitCause>,

@@ -10,7 +10,7 @@ use super::flow::{Flow, Level};
 use super::shares::Shares;
 
 /// Maximum number of waiting requests of one user; further ones are rejected with `Retry-After`. A
-/// client with reasonable limits has far fewer requests under way.
+/// client with reasonable limits has far fewer requests in progress.
 pub(super) const WAITING_MAX: usize = 4096;
 /// Maximum total body size of one user's waiting requests, in bytes: about twenty bodies of the
 /// largest allowed size.
@@ -71,8 +71,8 @@ impl<T> Turns<T> {
         Turns { shares: Shares::default(), levels, next: 0, number: 0 }
     }
 
-    /// Records a call of a user that shares, for any group of lanes. `capacity` requests may be
-    /// under way while several users share.
+    /// Records a call of a user that shares, for any group of lanes. `capacity` requests may be in
+    /// progress while several users share.
     pub(super) fn called(&mut self, flow: &Flow, capacity: usize, now: Instant) {
         self.shares.called(flow.level, &flow.user, capacity, now);
     }
@@ -107,7 +107,7 @@ impl<T> Turns<T> {
     }
 
     /// Removes and returns the request with the next turn; its level and its user move to the end
-    /// of their queues. The request of a user that shares is under way until it
+    /// of their queues. The request of a user that shares is in progress until it
     /// [ends](Turns::ended).
     pub(super) fn pop(&mut self) -> Option<(T, Option<UnderWay>)> {
         loop {
@@ -136,14 +136,14 @@ impl<T> Turns<T> {
         }
     }
 
-    /// Counts a request as under way after its turn, for any group of lanes and even beyond the
+    /// Counts a request as in progress after its turn, for any group of lanes and even beyond the
     /// user's share.
     pub(super) fn began(&mut self, flow: &Flow) -> UnderWay {
         self.shares.started(flow.level, &flow.user, flow.is_long);
         UnderWay { level: flow.level, user: flow.user.clone(), is_long: flow.is_long }
     }
 
-    /// Ends a request that was under way. Returns whether its user was held and has a turn again.
+    /// Ends a request that was in progress. Returns whether its user was held and has a turn again.
     pub(super) fn ended(&mut self, under_way: &UnderWay) -> bool {
         let UnderWay { level, user, is_long } = under_way;
         self.shares.ended(*level, user, *is_long);
@@ -253,7 +253,7 @@ mod tests {
         turns.push(&low("ann"), 0, "a1");
         assert_eq!(turns.pop().map(|(turn, _)| turn), Some("a1"));
         assert!(turns.pop().is_none());
-        // The share is two, and three requests are under way: two have to end before the next one
+        // The share is two, and three requests are in progress: two have to end before the next one
         // starts. Other users' requests still get their turns.
         assert!(turns.ended(&under_way.remove(0)));
         assert!(turns.pop().is_none());

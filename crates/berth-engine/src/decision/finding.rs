@@ -37,7 +37,7 @@ impl PodSetConsidered {
     }
 }
 
-/// How well a flavor, a pod set or a workload can be served, worst to best.
+/// The assignment mode of a flavor, a pod set or a workload, worst to best.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum AssignmentMode {
     /// Does not fit.
@@ -67,7 +67,7 @@ impl AssignmentMode {
 pub struct FlavorAttempt {
     /// Flavor.
     pub flavor: Name,
-    /// How well the flavor serves the pod set.
+    /// The assignment mode of the flavor for the pod set.
     pub mode: AssignmentMode,
     /// Kind of preemption it would need.
     pub preemption: PreemptionMode,

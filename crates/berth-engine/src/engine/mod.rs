@@ -268,8 +268,8 @@ impl Engine {
         Some(self.report_cluster_queue_figures(id))
     }
 
-    /// Figures of every cohort for metrics, by name. The cost grows with the number of cluster
-    /// queues and of cohorts above them.
+    /// Counts and amounts of every cohort for metrics, by name. The cost grows with the number of
+    /// cluster queues and of cohorts above them.
     pub fn cohort_figures(&self) -> Vec<CohortFigures> {
         self.report_cohorts()
     }
@@ -288,7 +288,8 @@ impl Engine {
         Some(self.report_local_queue(id))
     }
 
-    /// Figures of a cohort's status; `None` if neither an object nor a queue names it.
+    /// Counts and amounts for a cohort's status; `None` if neither a Cohort nor a queue has this
+    /// name.
     pub fn cohort_status(&self, name: &str) -> Option<CohortStatus> {
         let entry = self.world.cohorts.get(name)?;
         if entry.spec.is_none() && self.world.tree.node(entry.node).children.is_empty() {

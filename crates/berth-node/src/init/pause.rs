@@ -13,7 +13,7 @@ use super::{Result, confine, internal, root};
 use crate::protocol::wire::{receive_blocking, send_blocking};
 use crate::protocol::{Go, Program, Report};
 
-/// How often orphans are reaped.
+/// Interval at which orphans are reaped.
 const REAP_INTERVAL: Timespec = Timespec { tv_sec: 0, tv_nsec: 500_000_000 };
 
 /// Runs until the supervisor ends or the namespace is killed.

@@ -153,7 +153,7 @@ fn named((namespace, name): &Service) -> String {
     format!("{namespace}/{name}")
 }
 
-/// Which of these Services have a ready endpoint.
+/// The Services among these that have a ready endpoint.
 async fn ready(client: &Client, services: BTreeSet<Service>) -> anyhow::Result<BTreeSet<Service>> {
     let mut ready = BTreeSet::new();
     for (namespace, name) in services {

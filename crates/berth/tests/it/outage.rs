@@ -167,7 +167,7 @@ fn an_installation_that_is_down_holds_queued_jobs_and_no_others() {
     let mut history = History::of(cluster, "workloads");
     controller.kill();
 
-    // Down: jobs without a queue are stored as written, and run.
+    // While the controllers are down, jobs without a queue are stored as written, and run.
     here.create(&job("plain", "team", None, "100m"));
     here.create(&job("unmanaged", "free", None, "100m"));
     here.create(&pod("plain-pod", "team", None));

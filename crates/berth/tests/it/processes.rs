@@ -140,8 +140,8 @@ fn with_the_controllers_down_queued_jobs_are_held_and_others_run() {
     cluster.wait_until("the first job to run", 30, |c| is_running(c, "early", "team-blue"));
     controller.kill();
 
-    // Down: running jobs continue, jobs without a queue start, jobs with a queue are created and
-    // wait.
+    // While the controllers are down, running jobs continue, jobs without a queue start, jobs with
+    // a queue are created and wait.
     let mut plain = job("plain", "team-blue");
     plain["metadata"]["labels"] = json!({});
     apply(&cluster, &plain);

@@ -10,7 +10,7 @@ use crate::cluster::{Cluster, file};
 /// Folder with a virtual environment per program, instead of `target/programs`.
 const FOLDER: &str = "BERTH_TEST_PROGRAMS";
 
-/// How long a program may take on a busy machine, in seconds.
+/// Time limit of a program on a busy machine, in seconds.
 const PATIENCE: u64 = 300;
 
 /// True where pods have addresses of their own. Skips the running test where they have not.

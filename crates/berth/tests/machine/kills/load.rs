@@ -113,7 +113,7 @@ impl Load {
         }
     }
 
-    /// Creates the object of this name, or the first of those of which it is not known whether they
+    /// Creates the object with this name, or the first of those of which it is unknown whether they
     /// exist.
     async fn create(&mut self, client: &Client, name: Option<String>) {
         // Still in the list if this future is dropped.
