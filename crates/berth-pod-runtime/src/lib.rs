@@ -92,8 +92,8 @@ pub trait PodRuntime: Send + Sync + 'static {
     /// True if [`PodRuntime::ensure_image`] will pull the image from its registry.
     fn needs_pull<'a>(&'a self, request: &'a ImageRequest) -> BoxFuture<'a, bool>;
 
-    /// Creates a pod's sandbox: folder, volumes, namespaces, network and control groups. Returns the
-    /// state of the sandbox, which exists already if this call is repeated.
+    /// Creates a pod's sandbox: folder, volumes, namespaces, network and control groups. Returns
+    /// the state of the sandbox, which exists already if this call is repeated.
     fn run_sandbox<'a>(&'a self, config: &'a SandboxConfig) -> BoxFuture<'a, Result<PodState>>;
 
     /// Replaces the files of a [`Volume::Files`] atomically: readers see either all old or all new
@@ -127,7 +127,8 @@ pub trait PodRuntime: Send + Sync + 'static {
     fn changes(&self) -> BoxStream<'static, PodUid>;
 
     /// Runs a command in a running container and returns its output, for probes and hooks. Output
-    /// beyond 10 KiB is cut off. After `timeout` the command is killed ([`RuntimeError::TimedOut`]).
+    /// beyond 10 KiB is cut off. After `timeout` the command is killed
+    /// ([`RuntimeError::TimedOut`]).
     fn exec_sync<'a>(
         &'a self,
         container: &'a ContainerId,

@@ -24,7 +24,8 @@ const GROUPS: [&str; 3] = ["autoscaling.x-k8s.io", "berth.dev", "jobset.x-k8s.io
 /// Options of `berth cluster`.
 #[derive(Args)]
 pub struct Options {
-    /// Node pools and timing: a ClusterConfiguration file. Default: a few CPU nodes and a small L4 pool.
+    /// Node pools and timing: a ClusterConfiguration file. Default: a few CPU nodes and a small L4
+    /// pool.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     #[command(flatten)]

@@ -25,7 +25,8 @@ use crate::time;
 /// Data folder and address of an embedded API server.
 #[derive(Args)]
 pub struct FrontOptions {
-    /// Folder for objects, certificates and the kubeconfig. Default: berth in the user's data folder.
+    /// Folder for objects, certificates and the kubeconfig. Default: berth in the user's data
+    /// folder.
     #[arg(long, value_name = "DIR", env = "BERTH_DATA_DIR", conflicts_with = "ephemeral")]
     data_dir: Option<PathBuf>,
     /// Keep nothing on disk: objects are lost when the process ends.

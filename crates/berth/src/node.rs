@@ -35,8 +35,8 @@ const DOMAIN: &str = "cluster.local";
 /// Options of a node that runs processes.
 #[derive(Args)]
 pub struct NodeOptions {
-    /// Runtime of pods: `simulated` computes their states, `process` adds this machine as a node and
-    /// runs their programs on it. Simulated nodes then have the taint berth.dev/simulated.
+    /// Runtime of pods: `simulated` computes their states, `process` adds this machine as a node
+    /// and runs their programs on it. Simulated nodes then have the taint berth.dev/simulated.
     #[arg(long, value_enum, default_value_t = Runtime::Simulated)]
     runtime: Runtime,
     /// Isolation of pods that run as processes. Default: the highest level that works here.

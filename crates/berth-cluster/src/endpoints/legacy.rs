@@ -1,8 +1,8 @@
 //! The legacy Endpoints object of a Service with a selector, for clients that do not read
 //! EndpointSlices.
 //!
-//! Source: Kubernetes documentation, "Service: Endpoints" and "Over-capacity endpoints"; KEP-4974 for
-//! the label with the managing controller.
+//! Source: Kubernetes documentation, "Service: Endpoints" and "Over-capacity endpoints"; KEP-4974
+//! for the label with the managing controller.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

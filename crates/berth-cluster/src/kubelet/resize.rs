@@ -229,8 +229,8 @@ fn restart(container: &Container, status: &mut ContainerStatus, uid: &str, now: 
 /// Reason and message, as in a kubelet, if the node cannot grant the requests of a pod's spec in
 /// place of those in its status. `others` returns the resources that the node's other pods use.
 ///
-/// Only an increase can be rejected. A decrease, or a change of another field such as an image, needs
-/// no free resources.
+/// Only an increase can be rejected. A decrease, or a change of another field such as an image,
+/// needs no free resources.
 pub fn rejection(
     pod: &Pod,
     status: &PodStatus,

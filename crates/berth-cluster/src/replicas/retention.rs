@@ -1,7 +1,7 @@
 //! What deletes the claims of a StatefulSet's pods: `persistentVolumeClaimRetentionPolicy`.
 //!
-//! The policy is carried out by owner references. A claim that its set's deletion deletes is owned by
-//! the set, and a claim that goes with its pod at a scale-down is owned by the pod; the garbage
+//! The policy is carried out by owner references. A claim that its set's deletion deletes is owned
+//! by the set, and a claim that goes with its pod at a scale-down is owned by the pod; the garbage
 //! collector does the rest.
 //!
 //! Source: Kubernetes documentation, "StatefulSets: PersistentVolumeClaim retention".

@@ -7,7 +7,8 @@ use kube::Client;
 use serde_json::Value;
 
 /// Requests an explanation from the API group `explain.berth.dev`, which the embedded API server
-/// serves itself, and the controllers behind another one. `name` is that of the Workload or its job.
+/// serves itself, and the controllers behind another one. `name` is that of the Workload or its
+/// job.
 ///
 /// # Errors
 /// The API server's error; see [`is_elsewhere`].

@@ -225,8 +225,8 @@ impl Explain {
     }
 }
 
-/// Facts of the object on which no decision depends: messages of its admission checks, its eviction,
-/// its back-off and the readiness of its pods.
+/// Facts of the object on which no decision depends: messages of its admission checks, its
+/// eviction, its back-off and the readiness of its pods.
 fn facts(workload: &Workload, stores: &Stores) -> Vec<String> {
     let mut facts = Vec::new();
     if status::is_finished(workload) {

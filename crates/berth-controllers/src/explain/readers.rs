@@ -1,6 +1,6 @@
 //! The namespaces in which a reader may list workloads, by one SubjectAccessReview per namespace,
-//! cached for a short time. Workloads of other namespaces are not named, nor are those of namespaces
-//! whose review failed.
+//! cached for a short time. Workloads of other namespaces are not named, nor are those of
+//! namespaces whose review failed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

@@ -151,8 +151,8 @@ impl Reports {
     }
 }
 
-/// Reserves quota, and admits at once if every required check is listed and Ready (semantics §17.3).
-/// The workload controller adds missing checks.
+/// Reserves quota, and admits at once if every required check is listed and Ready (semantics
+/// §17.3). The workload controller adds missing checks.
 fn admit(after: &mut Workload, admit: &Admit, reports: &mut Reports, gates: &Gates, now: Timestamp) -> Option<()> {
     if !status::is_active(after) || status::is_finished(after) || status::is_on_hold(after) {
         return None;

@@ -162,7 +162,8 @@ impl SchedulerState {
             (engine.apply(event, now), engine.next_wakeup())
         };
         self.announce(&effects);
-        // Some events only set a timer, such as the end of the delay in which flushes are collected.
+        // Some events only set a timer, such as the end of the delay in which flushes are
+        // collected.
         if let (false, Some(at)) = (effects.wake, next) {
             self.wake_after(now.until(at));
         }

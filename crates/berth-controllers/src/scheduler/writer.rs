@@ -49,8 +49,8 @@ const REPORTS_MAX: usize = 8;
 /// Maximum number of decisions that wait for their write, as a multiple of the writes in flight. At
 /// this number, cycles pause until less than half of these decisions are left.
 const AHEAD: usize = 2;
-/// With a limited client, writes in flight are at most its rate divided by this: a more urgent write
-/// cannot overtake one that already waits in the client.
+/// With a limited client, writes in flight are at most its rate divided by this: a more urgent
+/// write cannot overtake one that already waits in the client.
 const LIMITED_PART: f64 = 10.0;
 /// With a limited client, reports are written only if no decision was written for this long,
 /// because each report would delay a decision.

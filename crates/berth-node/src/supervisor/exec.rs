@@ -59,7 +59,8 @@ pub(super) async fn run(
         }
         send(&helper.control, &Entry::Exec(Box::new(entry)), &fds).await?;
     }
-    // Only the command may hold its ends of the streams, so that the client sees when it closes them.
+    // Only the command may hold its ends of the streams, so that the client sees when it closes
+    // them.
     drop(streams);
     let terminal = match receive::<Report>(&helper.control).await? {
         Some((Report::Ready(_), mut fds)) => fds.pop(),

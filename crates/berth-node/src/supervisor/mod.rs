@@ -1,5 +1,5 @@
-//! The supervisor of a pod: a process that starts the pod's containers, keeps their logs and records
-//! how they end.
+//! The supervisor of a pod: a process that starts the pod's containers, keeps their logs and
+//! records how they end.
 //!
 //! It runs in a session of its own. It does not depend on the process that started it and continues
 //! when that process ends. It is the parent of the containers' programs and adopts their orphans.

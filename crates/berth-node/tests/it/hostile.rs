@@ -80,7 +80,8 @@ async fn a_pod_cannot_signal_or_write_to_its_supervisor() {
 async fn a_command_in_a_hostile_container_cannot_change_the_executable() {
     let Some(node) = Node::open(Level::Full).await else { return };
     let pod = node.sandbox().await;
-    // Opens the executable of each new process, to write to it once the process runs another program.
+    // Opens the executable of each new process, to write to it once the process runs another
+    // program.
     let script = "echo up; while :; do for p in /proc/[0-9]*; do \
                   (echo x >> $p/exe) 2>/dev/null && readlink $p/exe; done; done";
     let id = node.start(&pod, script).await;

@@ -44,8 +44,8 @@ impl Installed {
         // A port that is still free when the controllers return. No other process uses it in
         // between.
         let port = TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("an address").port();
-        // The Service's endpoint is the test's own process. Without a selector, the simulated pods of
-        // the Deployment are no endpoints.
+        // The Service's endpoint is the test's own process. Without a selector, the simulated pods
+        // of the Deployment are no endpoints.
         cluster.run(&["patch", "service", "berth-webhook", "-n", "berth-system", "--type", "merge", "-p", NO_SELECTOR]);
         apply(
             &cluster,

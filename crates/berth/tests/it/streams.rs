@@ -1,4 +1,5 @@
-//! kubectl and the programs of a pod, without a terminal: copies, forwarded ports, logs and proxies.
+//! kubectl and the programs of a pod, without a terminal: copies, forwarded ports, logs and
+//! proxies.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;

@@ -1,4 +1,5 @@
-//! Figures of usage of pods that run as processes: `kubectl top`, and an autoscaler that reads them.
+//! Figures of usage of pods that run as processes: `kubectl top`, and an autoscaler that reads
+//! them.
 
 use berth_testing::{has_kubectl, skip};
 use serde_json::json;

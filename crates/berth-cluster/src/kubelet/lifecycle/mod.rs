@@ -1,9 +1,9 @@
 //! The decisions of a kubelet about a pod. They do not depend on the runtime.
 //!
-//! [`decide()`] is a pure function of [`Facts`]: the pod, the runs of its containers, the results of
-//! their probes, and the time. It returns a [`Decision`]: the containers to start and to stop, the
-//! pod's new status, events, and when to decide again. It is level-triggered: an action that was
-//! not carried out is part of the next decision again.
+//! [`decide()`] is a pure function of [`Facts`]: the pod, the runs of its containers, the results
+//! of their probes, and the time. It returns a [`Decision`]: the containers to start and to stop,
+//! the pod's new status, events, and when to decide again. It is level-triggered: an action that
+//! was not carried out is part of the next decision again.
 //!
 //! For a simulated pod, the runs are computed from its status and the time. For a pod that runs as
 //! processes, the runtime reports them.

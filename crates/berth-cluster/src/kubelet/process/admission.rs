@@ -1,8 +1,8 @@
 //! Checks of a kubelet on a pod that was bound to its node, possibly without a scheduler. The node
 //! rejects a pod that fails one.
 //!
-//! Source: Kubernetes documentation, "Node-pressure Eviction", and the kubelet's predicates. Reasons
-//! and messages are those that clients see in Kubernetes 1.35.
+//! Source: Kubernetes documentation, "Node-pressure Eviction", and the kubelet's predicates.
+//! Reasons and messages are those that clients see in Kubernetes 1.35.
 
 use std::sync::Arc;
 

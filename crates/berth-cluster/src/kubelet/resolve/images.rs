@@ -33,7 +33,8 @@ pub fn pull_secrets(context: &Context<'_>) -> (Vec<RegistryCredential>, Vec<Stri
     (credentials, missing)
 }
 
-/// The credentials in a secret of type `kubernetes.io/dockerconfigjson` or `kubernetes.io/dockercfg`.
+/// The credentials in a secret of type `kubernetes.io/dockerconfigjson` or
+/// `kubernetes.io/dockercfg`.
 fn of_secret(secret: &Secret) -> Option<Vec<RegistryCredential>> {
     let data = secret.data.as_ref()?;
     let parse = |key: &str| data.get(key).and_then(|bytes| serde_json::from_slice::<Value>(&bytes.0).ok());

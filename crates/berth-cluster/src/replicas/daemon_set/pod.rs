@@ -85,8 +85,8 @@ pub fn target_node(pod: &Pod) -> Option<&str> {
     names.find_map(|field| field.values.as_ref()?.first().map(String::as_str))
 }
 
-/// Adds the tolerations of daemon pods: they run on nodes that are cordoned, unreachable or short of
-/// something.
+/// Adds the tolerations of daemon pods: they run on nodes that are cordoned, unreachable or short
+/// of something.
 ///
 /// Source: Kubernetes documentation, "DaemonSet: Taints and tolerations".
 fn tolerate_node_conditions(pod: &mut Pod) {

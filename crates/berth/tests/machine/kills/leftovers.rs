@@ -99,7 +99,8 @@ impl Scan {
         }
     }
 
-    /// Mounts of pods in any mount namespace: those at the folders of pods, and those of namespaces.
+    /// Mounts of pods in any mount namespace: those at the folders of pods, and those of
+    /// namespaces.
     fn mounts(&self, pid: u32, known: &mut BTreeSet<PathBuf>, found: &mut Vec<String>) {
         let Ok(namespace) = std::fs::read_link(format!("/proc/{pid}/ns/mnt")) else { return };
         if !known.insert(namespace) {
