@@ -63,7 +63,7 @@ pub async fn pull(
             Err(error) => return Err(error),
         }
     }
-    Err(last.unwrap_or_else(|| Error::invalid(&name.to_string(), "there are no credentials to try")))
+    Err(last.unwrap_or_else(|| Error::invalid(&name.to_string(), "no credentials are available")))
 }
 
 /// True if other credentials may help. Registries respond with "not found" for images that a user

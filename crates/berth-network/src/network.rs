@@ -99,7 +99,7 @@ pub enum OpenError {
         source: std::io::Error,
     },
     /// The machine has no addresses for pods.
-    #[error("this machine gives pods no addresses of their own: {reason}")]
+    #[error("pods cannot get their own addresses on this machine: {reason}")]
     NoAddresses {
         /// Why neither level works.
         reason: String,
@@ -442,7 +442,7 @@ async fn full(
     let (services, lack) = match lacking.services {
         crate::linux::Reach::Everywhere => (Some((range, Clients::MachineFirst)), None),
         crate::linux::Reach::Pods => {
-            let lack = format!("cluster IPs are reached from pods only: another cluster of this machine uses {range}");
+            let lack = format!("only pods can reach cluster IPs: another cluster of this machine uses {range}");
             (Some((range, Clients::Bridge)), Some(lack))
         }
         crate::linux::Reach::Nowhere(why) => (None, Some(format!("cluster IPs are not reachable: {why}"))),

@@ -166,7 +166,7 @@ fn two_clusters_have_networks_of_their_own() {
         assert_ne!(report_one.pods, report_two.pods);
         assert_eq!(
             report_two.limits,
-            ["cluster IPs are reached from pods only: another cluster of this machine uses 10.96.0.0/16"]
+            ["only pods can reach cluster IPs: another cluster of this machine uses 10.96.0.0/16"]
         );
         first.remove().await.unwrap();
         let (pod, address) = start(&second, "a").await;

@@ -19,7 +19,7 @@ pub(super) fn prepare(entry: &ContainerEntry) -> Result<Program> {
     make_folders(&root)?;
     let mut rules = LandlockRules::default();
     for mount in &entry.config.mounts {
-        let missing = || WireError::Config(format!("volume {}: the pod has no such volume", mount.volume));
+        let missing = || WireError::Config(format!("volume {}: the pod has no volume with this name", mount.volume));
         let volume = entry.volumes.get(&mount.volume).ok_or_else(missing)?;
         let target = if mount.sub_path.is_empty() {
             volume.path.clone()

@@ -318,7 +318,7 @@ fn bind_etc(entry: &ContainerEntry, root: &Root) -> Result<()> {
 }
 
 fn mount_volume(entry: &ContainerEntry, root: &Root, mount: &Mount) -> Result<()> {
-    let missing = || WireError::Config(format!("volume {}: the pod has no such volume", mount.volume));
+    let missing = || WireError::Config(format!("volume {}: the pod has no volume with this name", mount.volume));
     let volume = entry.volumes.get(&mount.volume).ok_or_else(missing)?;
     if mount.propagation == Propagation::Bidirectional {
         let message = "mountPropagation Bidirectional is not supported: mounts of a pod stay within the pod";

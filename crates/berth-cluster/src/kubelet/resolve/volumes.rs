@@ -156,6 +156,8 @@ fn claim(context: &Context<'_>, name: &str, is_ephemeral: bool) -> Result<Volume
     match found.spec.as_ref().map(|spec| (&spec.host_path, &spec.local)) {
         Some((Some(source), _)) => host_path(source),
         Some((None, Some(source))) => Ok(Volume::Folder { path: PathBuf::from(&source.path) }),
-        _ => Err(format!("persistentvolume {volume:?} is neither hostPath nor local, and this node mounts no others")),
+        _ => Err(format!(
+            "persistentvolume {volume:?} is neither hostPath nor local, and this node supports only these types"
+        )),
     }
 }
