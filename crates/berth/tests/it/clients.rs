@@ -1,6 +1,6 @@
 //! Client programs from the registries, as their users write them (`tests/clients`), and kube-rs's
 //! own runtime. `tests/clients/install` installs the programs; a test of a missing program is
-//! skipped visibly.
+//! skipped with a notice.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

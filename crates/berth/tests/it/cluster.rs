@@ -76,7 +76,7 @@ impl Cluster {
 
     /// Options of kubectl that select this cluster.
     pub fn kubectl_options(&self) -> Vec<OsString> {
-        // A discovery cache of its own: none of another cluster is read, and none is left behind.
+        // Each cluster has its own discovery cache, which is removed with it.
         let cache = self.kubeconfig.with_file_name("cache");
         vec!["--kubeconfig".into(), self.kubeconfig.clone().into(), "--cache-dir".into(), cache.into()]
     }

@@ -71,7 +71,7 @@ fn a_store_without_its_end_is_rejected_and_can_be_recovered() {
     assert!(said.contains("lost its last writes") && said.contains("--recover"), "{said}");
     assert!(!said.contains("another berth") && !said.contains("backtrace"), "{said}");
     assert_eq!(said.lines().count(), 1, "{said}");
-    assert_eq!(std::fs::read(&log).expect("SQLite's log"), bytes, "a start that fails changes nothing");
+    assert_eq!(std::fs::read(&log).expect("SQLite's log"), bytes, "a start that failed changed the log");
 
     let cluster = Cluster::durable(data.path(), &["--recover"]);
     let names = cluster.run(&["get", "configmaps", "-o", "name"]);

@@ -110,7 +110,7 @@ fn a_second_installation_removes_no_rights() {
     let role = "kueue-batch-user-role";
     install(&["--apply", "--kubeconfig", &kubeconfig]);
     let has_rules = |role: &Value| role["rules"].as_array().is_some_and(|rules| !rules.is_empty());
-    cluster.wait_until("the rules to be put together", 30, |cluster| has_rules(&cluster.get(&["clusterrole", role])));
+    cluster.wait_until("the rules to be aggregated", 30, |cluster| has_rules(&cluster.get(&["clusterrole", role])));
     let mut history = History::of(&cluster, "clusterroles");
     cluster.wait_until("the watch to begin", 30, |_| history.begun());
     install(&["--apply", "--kubeconfig", &kubeconfig]);
@@ -205,12 +205,12 @@ fn an_installation_that_replaces_kueue_is_checked_before_each_step() {
         let definition = cluster.get(&["crd", "workloads.kueue.x-k8s.io"]);
         definition["spec"]["conversion"]["webhook"]["clientConfig"]["service"]["name"].clone()
     };
-    assert_eq!(conversion(), "kueue-webhook-service", "nothing is handed over yet");
+    assert_eq!(conversion(), "kueue-webhook-service", "the conversion was handed over too early");
     let job = json!({"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "held", "namespace": "default",
         "labels": {"kueue.x-k8s.io/queue-name": "main"}}, "spec": {"template": {"spec": {
             "restartPolicy": "Never", "containers": [{"name": "c", "image": "busybox"}]}}}});
     apply(&job);
-    assert_eq!(cluster.get(&["job", "held"])["spec"]["suspend"], true, "held by the policies alone");
+    assert_eq!(cluster.get(&["job", "held"])["spec"]["suspend"], true, "not held by the policies");
 
     cluster.run(&["delete", "mutatingwebhookconfiguration", configuration]);
     let (fine, text) = checked(&[]);

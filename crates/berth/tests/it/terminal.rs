@@ -1,4 +1,4 @@
-//! kubectl on a terminal, as a person uses it: `exec -it`, `attach -it` and `debug -it`.
+//! kubectl on a terminal, as in interactive use: `exec -it`, `attach -it` and `debug -it`.
 
 use std::fs::File;
 use std::io::{Read, Write};

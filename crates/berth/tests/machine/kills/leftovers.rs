@@ -36,7 +36,7 @@ impl Scan {
 
     /// Checks that a pod that runs is found, so that an empty result of the search is meaningful.
     pub fn expect_a_running_pod(&self) {
-        assert!(self.has_bridge(), "the pod network has a bridge");
+        assert!(self.has_bridge(), "the pod network has no bridge");
         let found = self.find();
         for kind in ["process", "mount", "control group", "network interface", "folder"] {
             assert!(found.iter().any(|trace| trace.starts_with(kind)), "no {kind} of a running pod: {found:#?}");

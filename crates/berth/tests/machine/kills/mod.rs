@@ -2,7 +2,7 @@
 //! machine.
 //!
 //! Each program writes a line at its start and one at its end to a file that has the pod's UID, so
-//! that a container that ran twice is seen. The moments of the kills come from a seed.
+//! that a container that ran twice is detected. A seed determines the times of the kills.
 
 mod leftovers;
 mod load;
@@ -24,9 +24,9 @@ use load::{Load, next};
 const VARIABLE: &str = "BERTH_TEST_KILLS";
 /// Environment variable: seed of the moments of the kills, as a run prints it.
 const SEED: &str = "BERTH_TEST_SEED";
-/// Kills of a run without the variable.
+/// Number of kills without the variable.
 const KILLS: u64 = 5;
-/// Every fourth kill comes this long after the start at most, while pods are being adopted.
+/// Maximum time between the start and every fourth kill, which comes while pods are being adopted.
 const EARLY: u64 = 1_500;
 /// Maximum time between the API's first response and each of the other kills.
 const LATE: u64 = 2_500;
@@ -106,7 +106,7 @@ impl Drop for Up {
     }
 }
 
-/// Stops the pods, also if the test fails.
+/// Stops the pods, even if the test fails.
 struct Home(tempfile::TempDir);
 
 impl Drop for Home {
@@ -144,7 +144,7 @@ async fn killed_clusters_run_no_pod_twice_lose_none_and_leave_nothing_behind() {
         } else {
             let client = up.client().await;
             let moment = Duration::from_millis(next(&mut random) % LATE);
-            // Dropped in the middle of a request, whose effect is then unknown.
+            // The future is dropped during a request, whose effect is then unknown.
             let _ = timeout(moment, load.run(&client)).await;
         }
         up.kill();
@@ -160,5 +160,5 @@ async fn killed_clusters_run_no_pod_twice_lose_none_and_leave_nothing_behind() {
     load.delete(&client, SETTLED).await;
     scan.expect_nothing(SETTLED).await;
     up.interrupt();
-    assert!(!scan.has_bridge(), "--stop-pods removes the pod network");
+    assert!(!scan.has_bridge(), "--stop-pods did not remove the pod network");
 }
