@@ -88,7 +88,7 @@ impl Status {
         self
     }
 
-    /// Whether the request succeeded.
+    /// True if the request succeeded.
     pub fn is_success(&self) -> bool {
         self.code < 400
     }

@@ -61,7 +61,7 @@ pub(crate) struct Fairness {
     processors: usize,
     /// Source of the current commit time; `None` counts commits as instant.
     store: Option<Arc<dyn Store>>,
-    /// Whether the runtime can replace a thread that is busy with a long request.
+    /// True if the runtime can replace a thread that is busy with a long request.
     has_threads: bool,
     _lanes: JoinSet<()>,
 }

@@ -47,7 +47,7 @@ impl Kubeconfig<'_> {
         write_private(path, self.to_yaml().as_bytes())
     }
 
-    /// Whether the existing file need not be rewritten: it names the same server, trusts the same
+    /// True if the existing file need not be rewritten: it names the same server, trusts the same
     /// authority, and has a client certificate that is still valid at `now`.
     pub fn is_served_by(&self, path: &Path, now: jiff::Timestamp) -> bool {
         let read = |text: &str| serde_saphyr::from_str::<serde_json::Value>(text).ok();

@@ -28,18 +28,18 @@ pub struct Drawn {
     health_check: bool,
 }
 
-/// Whether a Service may have node ports.
+/// True if a Service may have node ports.
 fn may_have(service: &Value) -> bool {
     matches!(service["spec"]["type"].as_str(), Some("NodePort" | "LoadBalancer"))
 }
 
-/// Whether the ports of a Service get node ports.
+/// True if the ports of a Service get node ports.
 pub fn needs(service: &Value) -> bool {
     may_have(service)
         && (service["spec"]["type"] == "NodePort" || service["spec"]["allocateLoadBalancerNodePorts"] != false)
 }
 
-/// Whether the load balancer of a Service checks which nodes have an endpoint.
+/// True if the load balancer of a Service checks which nodes have an endpoint.
 pub fn needs_health_check(service: &Value) -> bool {
     service["spec"]["type"] == "LoadBalancer" && service["spec"]["externalTrafficPolicy"] == "Local"
 }

@@ -13,7 +13,7 @@ use super::rbac::{Rule, uncovered};
 /// Annotation; `false` opts a default object out of updates.
 const AUTOUPDATE: &str = "rbac.authorization.kubernetes.io/autoupdate";
 
-/// Whether a stored object may be updated.
+/// True if a stored object may be updated.
 pub fn is_wanted(stored: &Value) -> bool {
     meta::annotation(stored, AUTOUPDATE) == Some("true")
 }

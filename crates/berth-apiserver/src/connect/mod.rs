@@ -35,13 +35,13 @@ use crate::registry::ResourceInfo;
 use crate::rest::Call;
 use crate::{ApiServer, Body, RequestInfo, UserInfo};
 
-/// Whether a request is for a subresource of this module.
+/// True if a request is for a subresource of this module.
 pub(crate) fn is_connection(info: &RequestInfo) -> bool {
     let is_stream = matches!(info.subresource.as_str(), "exec" | "attach" | "portforward");
     is_proxy(info) || (info.is_resource_request && info.api_group.is_empty() && info.resource == "pods" && is_stream)
 }
 
-/// Whether a request is forwarded to a pod, a service or a node.
+/// True if a request is forwarded to a pod, a service or a node.
 pub(crate) fn is_proxy(info: &RequestInfo) -> bool {
     info.is_resource_request
         && info.api_group.is_empty()

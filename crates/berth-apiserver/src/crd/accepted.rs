@@ -20,7 +20,7 @@ struct Known {
     group: String,
     name: String,
     accepted: Names,
-    /// Whether some of its names are not accepted and it is not being deleted.
+    /// True if some of its names are not accepted and it is not being deleted.
     lacks_names: bool,
 }
 

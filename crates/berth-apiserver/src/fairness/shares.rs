@@ -76,7 +76,7 @@ impl Shares {
         }
     }
 
-    /// Whether another request of the user may start.
+    /// True if another request of the user may start.
     pub(super) fn may_start(&self, level: Level, user: &str) -> bool {
         let Some(user) = self.users[level as usize].get(user) else { return true };
         let others = self.active - usize::from(user.is_active);

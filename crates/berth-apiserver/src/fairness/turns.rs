@@ -37,7 +37,7 @@ struct UserQueue<T> {
     /// True if the user's requests in progress reach its full share. It then gets no turn until one
     /// of them ends.
     is_held: bool,
-    /// Whether the user's share applies. It does not apply to long requests, which the number of
+    /// True if the user's share applies. It does not apply to long requests, which the number of
     /// lanes limits already.
     shares: bool,
     requests: VecDeque<Waiting<T>>,

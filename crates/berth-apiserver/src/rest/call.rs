@@ -143,7 +143,7 @@ impl Call {
         self.row.api_version(&self.version().name)
     }
 
-    /// Whether the object's `status` is written through its subresource only.
+    /// True if the object's `status` is written through its subresource only.
     pub(crate) fn has_status_subresource(&self) -> bool {
         self.version().subresource("status").is_some()
     }

@@ -72,8 +72,7 @@ impl Call {
         self.reject(object, errors)
     }
 
-    /// Whether finalizers of this kind must be qualified with a domain, as for most built-in
-    /// kinds.
+    /// True if finalizers of this kind must be qualified with a domain, as for most built-in kinds.
     fn wants_finalizer_domains(&self) -> bool {
         let generic = matches!(
             (self.row.group.as_str(), self.row.kind.as_str()),

@@ -158,7 +158,7 @@ async fn try_store_new(call: &mut Call, mut object: Value, tracking: &Tracking) 
 
 /// Data of a new object for its commit.
 struct Making {
-    /// Whether the name was generated.
+    /// True if the name was generated.
     generated: bool,
     /// The storage-version object, if a conversion webhook produced it.
     converted: Option<Value>,

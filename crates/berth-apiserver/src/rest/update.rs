@@ -258,7 +258,7 @@ async fn commit_change(
     Ok(Some(Stored::new(&view, committed)))
 }
 
-/// Whether a deletion has nothing left to wait for, such as finalizers.
+/// True if a deletion has nothing left to wait for, such as finalizers.
 pub(crate) fn is_finished_deletion(object: &Value) -> bool {
     meta::deletion_timestamp(object).is_some()
         && meta::finalizers(object).is_empty()
@@ -343,7 +343,7 @@ fn prepare(call: &Call, target: Target, new: &mut Value, old: &Value) {
     }
 }
 
-/// Whether the specification changed: everything except metadata, and except status if it has a
+/// True if the specification changed: everything except metadata, and except status if it has a
 /// subresource.
 fn spec_changed(call: &Call, new: &Value, old: &Value) -> bool {
     let counts = |key: &str| !(key == "metadata" || key == "status" && call.has_status_subresource());

@@ -136,7 +136,7 @@ struct Stream {
     selection: Selection,
     store: Arc<dyn Store>,
     initial: VecDeque<Arc<Record>>,
-    /// Whether a bookmark still has to mark the end of the initial objects.
+    /// True if a bookmark still has to mark the end of the initial objects.
     initial_end: bool,
     bookmarks: bool,
     /// Revision up to which all events were sent or did not match.

@@ -238,7 +238,7 @@ impl<'a> HostPort<'a> {
         })
     }
 
-    /// Whether one node cannot give both ports.
+    /// True if one node cannot give both ports.
     pub fn conflicts(&self, other: &Self) -> bool {
         let is_any = self.ip == ANY_ADDRESS || other.ip == ANY_ADDRESS;
         self.number == other.number && self.protocol == other.protocol && (is_any || self.ip == other.ip)

@@ -70,7 +70,7 @@ struct Step {
     alive: bool,
     quota: Plan,
     usage: Option<(usize, i64)>,
-    /// Whether the tree is refreshed before the next change.
+    /// True if the tree is refreshed before the next change.
     refresh: bool,
 }
 

@@ -93,7 +93,7 @@ pub(crate) fn request(asked: &ReviewRequest<'_>) -> Value {
 /// The response of a webhook.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Answer {
-    /// Whether the request is allowed.
+    /// True if the request is allowed.
     pub allowed: bool,
     /// The patch, decoded from base64.
     pub patch: Vec<u8>,

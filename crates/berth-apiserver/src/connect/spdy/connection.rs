@@ -315,7 +315,7 @@ struct Windows {
 }
 
 struct WindowState {
-    /// Whether the client uses windows.
+    /// True if the client uses windows.
     is_used: bool,
     initial: i64,
     connection: i64,

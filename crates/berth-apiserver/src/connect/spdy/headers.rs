@@ -49,7 +49,7 @@ pub(super) type Headers = BTreeMap<String, String>;
 /// Decompresses the header blocks of one direction, in their order.
 pub(super) struct Inflater {
     raw: Decompress,
-    /// Whether the header of the zlib stream was read.
+    /// True if the header of the zlib stream was read.
     has_begun: bool,
 }
 

@@ -230,7 +230,7 @@ fn schema_options(definition: &Value, checks: &Checks<'_>) -> StructuralOptions 
     StructuralOptions { structural, ..checks.structural }
 }
 
-/// Whether a schema has defaults or `x-kubernetes-…` extensions at any depth.
+/// True if a schema has defaults or `x-kubernetes-…` extensions at any depth.
 fn needs_structure(schema: &Value) -> bool {
     has_default(schema) || has_extension(schema)
 }
