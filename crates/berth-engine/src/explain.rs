@@ -76,11 +76,11 @@ pub enum Standing {
         /// True while it is not considered because its back-off has not expired (§4.6).
         backing_off: bool,
     },
-    /// The workload waits in no queue.
+    /// The workload is not in a queue.
     NotQueued(NotQueued),
 }
 
-/// Why a workload waits in no queue (§4.1).
+/// Why a workload is not in a queue (§4.1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NotQueued {
     /// The workload has finished.

@@ -10,7 +10,7 @@ use crate::ids::Name;
 use crate::model::{StopPolicy, Time, WorkloadKey};
 use crate::waiting::is_queueable;
 
-/// Why a workload waits in no queue (§4.1).
+/// Why a workload is not in a queue (§4.1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NotQueued {
     /// The workload is finished, inactive, on hold, gated, or holds quota.

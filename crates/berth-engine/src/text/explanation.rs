@@ -75,7 +75,7 @@ pub fn explanation(explanation: &Explanation) -> String {
             }
         }
         Standing::NotQueued(reason) => {
-            page.line(0, format!("{name} waits in no queue: {}.", not_queued(explanation, *reason)));
+            page.line(0, format!("{name} is not in a queue: {}.", not_queued(explanation, *reason)));
         }
     }
     if let Some(problem) = &explanation.queue_inactive {
