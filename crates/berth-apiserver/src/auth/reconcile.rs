@@ -18,8 +18,8 @@ pub fn is_wanted(stored: &Value) -> bool {
     meta::annotation(stored, AUTOUPDATE) == Some("true")
 }
 
-/// `actual` updated to `wanted`, whichever kind they are; `None` when nothing is missing. Extras
-/// stay.
+/// `actual` updated to `wanted`, regardless of their kind; `None` if nothing is missing. Additional
+/// entries are kept.
 pub fn object(wanted: &Value, actual: &Value) -> Option<Value> {
     match meta::kind(wanted) {
         "ClusterRole" | "Role" => role(wanted, actual, false),

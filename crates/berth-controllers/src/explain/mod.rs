@@ -45,7 +45,7 @@ pub struct Explain {
 /// Why there is no explanation.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unexplained {
-    /// There is neither such a Workload nor one of a job of that name.
+    /// Neither a Workload with this name exists, nor the Workload of a job with this name.
     #[error("there is no Workload {0:?} and no Workload of a job with that name")]
     NotFound(String),
     /// Jobs of several kinds have the name.

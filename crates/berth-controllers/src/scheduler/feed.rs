@@ -1,5 +1,5 @@
-//! Turns watches into events of the engine for every kind that decisions depend on. Only the newest
-//! state of an object counts.
+//! Turns watches into events of the engine for every kind on which decisions depend. Only the
+//! newest state of an object counts.
 
 use berth_api::kueue::v1beta2::{AdmissionCheck, ClusterQueue, Cohort, LocalQueue, ResourceFlavor, Topology, Workload};
 use berth_engine::model::WorkloadKey;

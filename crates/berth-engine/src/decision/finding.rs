@@ -326,7 +326,7 @@ pub struct LevelCapacity {
 /// Why a lowest domain cannot take a single pod.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Exclusion {
-    /// The domain is outside the domain that replacement pods must stay in.
+    /// The domain is outside the domain in which replacement pods must stay.
     OtherDomain,
     /// The domain's node's taint is not tolerated.
     Taint(Taint),

@@ -144,10 +144,10 @@ async fn apply(options: &Options, objects: Vec<Value>) -> anyhow::Result<ExitCod
     check_cluster(&client, &options.hold_policy).await?;
     let found = match check::look(&client, &objects, options.hold_only).await {
         Ok(found) => found,
-        // The rights to install need not include the rights to read everything that is checked.
+        // A user that may install may lack the permissions to read everything that is checked.
         Err(error) if is_forbidden(&error) => check::Report {
             notes: vec![format!(
-                "the check for obstacles was skipped for lack of rights: {}",
+                "the check for obstacles was skipped because of missing permissions: {}",
                 process::in_full(&error)
             )],
             ..check::Report::default()
