@@ -130,7 +130,8 @@ impl Simulated {
     }
 }
 
-fn is(object: &Value, condition: &str) -> bool {
+/// True if a condition of the object is true.
+pub fn is(object: &Value, condition: &str) -> bool {
     let conditions = object["status"]["conditions"].as_array();
     conditions.into_iter().flatten().any(|it| it["type"] == condition && it["status"] == "True")
 }
