@@ -96,7 +96,7 @@ pub fn plan(
         .collect();
     groups.extend(orphaned.iter().map(|group| (group.as_deref(), 0, None)));
 
-    // Order what a group lacks, and remove what it has too many of.
+    // Order the machines that each group lacks, and remove its surplus machines.
     for (group, wanted, zone) in groups {
         let here: Vec<&Arc<Node>> = alive.iter().copied().filter(|node| request_of(node) == group).collect();
         let creating = status.creating.iter().filter(|instance| instance.resize_request.as_deref() == group).count();

@@ -411,7 +411,7 @@ fn variants_preempt_one_at_a_time_the_most_preferred_first() {
     let waits = |flavor: &str| variant(flavor).with("QuotaReserved", false, "WaitingForQuota", NOW);
     let turn = Some(Duration::from_secs(300));
     for (reservation, spot, open, again) in [
-        // No variant is blocked; only a less preferred one is; the most preferred of two is.
+        // First no variant is blocked, then only a less preferred one, then the most preferred of two.
         (waits("reservation"), waits("spot"), vec![], None),
         (variant("reservation"), waits("spot").blocked(), vec!["spot"], turn),
         (waits("reservation"), waits("spot").blocked(), vec!["spot"], turn),

@@ -20,7 +20,7 @@ const TEMPLATE_GENERATION: &str = "deprecated.daemonset.template.generation";
 /// Field of a node by which a daemon pod names its node.
 const NODE_NAME_FIELD: &str = "metadata.name";
 
-/// True or false for a node's daemon pod: is it created, and may an existing one stay?
+/// Whether a node's daemon pod is created, and whether an existing one may stay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Eligibility {
     /// True if a pod belongs on the node.
