@@ -34,7 +34,7 @@ const WATCHED: &str = "bench-watch";
 const TENANT: &str = "bench-tenant";
 /// Number of requests that each client of the flood has in flight.
 const FLOOD_DEPTH: usize = 4;
-/// Pause between two changes of the watched object.
+/// Pause between two changes to the watched object.
 const CHANGE_PAUSE: Duration = Duration::from_millis(20);
 /// Maximum time for the last event to reach the watchers.
 const EVENTS_MAX: Duration = Duration::from_secs(30);
@@ -63,7 +63,7 @@ pub struct Options {
     /// Number of watchers of one object.
     #[arg(long, default_value_t = 200)]
     watchers: usize,
-    /// Number of changes of the watched object.
+    /// Number of changes to the watched object.
     #[arg(long, default_value_t = 200)]
     changes: usize,
     /// Number of calls of one user, first alone and then while another user floods the server with

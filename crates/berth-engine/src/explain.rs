@@ -127,9 +127,9 @@ pub struct Outlook {
     pub shares: Vec<ComparedShares>,
     /// Workloads whose pods must be ready first (§20.4); at most fifty.
     pub unready: Vec<WorkloadKey>,
-    /// Number of them whose names are withheld from the reader.
+    /// Number of such workloads whose names are withheld from the reader.
     pub unready_withheld: usize,
-    /// Number of them beyond those listed.
+    /// Number of such workloads beyond those listed.
     pub unready_unlisted: usize,
 }
 

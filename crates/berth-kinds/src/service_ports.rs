@@ -169,7 +169,7 @@ pub fn draw(objects: &dyn StoredObjects, service: &mut Value, before: Option<&Va
     }
     if needs_health_check(service) {
         match health_check(service) {
-            // Validation rejects a change of the port.
+            // Validation rejects a change to the port.
             Some(_) if before.is_some_and(|before| needs_health_check(before) && health_check(before).is_some()) => {}
             Some(given) => free.take(given).map_err(|why| {
                 Status::internal(format!("failed to allocate requested HealthCheck NodePort {given}: {why}"))

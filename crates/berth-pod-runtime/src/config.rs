@@ -328,7 +328,7 @@ pub struct Security {
     pub read_only_root_filesystem: bool,
     /// True if `setuid` programs and file capabilities take effect.
     pub allow_privilege_escalation: bool,
-    /// Changes of the default set of capabilities.
+    /// Changes to the default set of capabilities.
     pub capabilities: Capabilities,
     /// True to use no system-call filter (`seccompProfile: Unconfined`).
     pub seccomp_unconfined: bool,
@@ -336,7 +336,7 @@ pub struct Security {
     pub unmasked_proc: bool,
 }
 
-/// Changes of the default set of capabilities. Names have no prefix `CAP_`. `ALL` stands for all.
+/// Changes to the default set of capabilities. Names have no prefix `CAP_`. `ALL` stands for all.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Capabilities {
     /// Added capabilities.

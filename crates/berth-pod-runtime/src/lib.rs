@@ -123,7 +123,7 @@ pub trait PodRuntime: Send + Sync + 'static {
     fn pods(&self) -> Vec<Arc<PodState>>;
 
     /// UIDs of pods whose state changed (a container started or ended, the sandbox ended). Repeated
-    /// changes may be merged for a slow reader, but it receives the last change of each pod.
+    /// changes may be merged for a slow reader, but it receives the last change to each pod.
     fn changes(&self) -> BoxStream<'static, PodUid>;
 
     /// Runs a command in a running container and returns its output, for probes and hooks. Output

@@ -423,7 +423,7 @@ pub struct ControllerBuilder<'a> {
 }
 
 impl ControllerBuilder<'_> {
-    /// Reconciles the keys that `map` returns for each change of an object in this cache.
+    /// Reconciles the keys that `map` returns for each change to an object in this cache.
     pub fn watch<K, I>(mut self, cache: &Cache<K>, map: impl Fn(&Delta<K>) -> I + Send + Sync + 'static) -> Self
     where
         K: Resource + 'static,

@@ -258,7 +258,7 @@ impl Resources {
         Ok(list.map_err(|error| ResourceError::api("revision", error))?.metadata.resource_version)
     }
 
-    /// Follows changes of all objects of these kinds after a revision (see
+    /// Follows changes to all objects of these kinds after a revision (see
     /// [`Resources::revision`]).
     pub async fn changes(
         &self,

@@ -269,7 +269,7 @@ pub(crate) fn is_finished_deletion(object: &Value) -> bool {
 /// `old` with the defaults that were introduced after it was stored, for comparison with `new`: a
 /// new default is not a change by the client. `None` if nothing is missing.
 fn complete_old(call: &Call, new: &mut Value, old: &Value) -> Option<Arc<Value>> {
-    // Without a difference in the specification `old` lacks no default, so only changes of the
+    // Without a difference in the specification `old` lacks no default, so only changes to the
     // specification pay for defaulting.
     if call.custom.is_some() || !spec_changed(call, new, old) {
         return None;
@@ -336,7 +336,7 @@ fn prepare(call: &Call, target: Target, new: &mut Value, old: &Value) {
         own.prepare_status_update(new, old, call.server.now());
     }
     own.default(new);
-    // A field that the server sets itself (a pod's node) is not a change of the desired state.
+    // A field that the server sets itself (a pod's node) is not a change to the desired state.
     let is_wish = !matches!(target, Target::Status | Target::Whole);
     if !is_custom && is_wish && own.has_generation() && spec_changed(call, new, old) {
         meta::set_generation(new, meta::generation(old) + 1);

@@ -29,7 +29,7 @@ use parking_lot::Mutex;
 use crate::replicas::Writer;
 use plan::{MANAGER, is_selected, selector};
 
-/// Period in which changes of a Service's pods are collected into one write.
+/// Period in which changes to a Service's pods are collected into one write.
 const BATCH: Duration = Duration::from_millis(100);
 
 /// Adds the controllers.
@@ -80,7 +80,7 @@ fn sides<K>(delta: &Delta<K>) -> impl Iterator<Item = &Arc<K>> {
     [&delta.old, &delta.new].into_iter().flatten()
 }
 
-/// The Services whose slices a change of a pod may affect.
+/// The Services whose slices a change to a pod may affect.
 fn affected(delta: &Delta<Pod>, by_namespace: &Index<Service>) -> Vec<ObjectKey> {
     let services = by_namespace.get(&delta.latest().namespace().unwrap_or_default());
     if services.is_empty() {

@@ -52,7 +52,7 @@ pub fn reserved(pod: &Pod) -> Resources {
     }
 }
 
-/// True if this change of a pod frees resources on its node.
+/// True if this change to a pod frees resources on its node.
 pub fn frees_resources(old: &Pod, new: &Pod) -> bool {
     // Most changes affect neither, so the sums need not be computed.
     let may_differ = old.metadata.generation != new.metadata.generation || is_pending(old) != is_pending(new);
@@ -229,7 +229,7 @@ fn restart(container: &Container, status: &mut ContainerStatus, uid: &str, now: 
 /// Reason and message, as in a kubelet, if the node cannot grant the requests of a pod's spec in
 /// place of those in its status. `others` returns the resources that the node's other pods use.
 ///
-/// Only an increase can be rejected. A decrease, or a change of another field such as an image,
+/// Only an increase can be rejected. A decrease, or a change to another field such as an image,
 /// needs no free resources.
 pub fn rejection(
     pod: &Pod,
@@ -345,7 +345,7 @@ mod tests {
 
     #[test]
     fn a_change_without_an_increase_is_never_rejected() {
-        // The node is overcommitted. A change of the image or a decrease is still possible.
+        // The node is overcommitted. A change to the image or a decrease is still possible.
         let status = resized(&pod(2, 1, "1000m"), "6");
         assert_eq!((&status["conditions"], &status["observedGeneration"]), (&Value::Null, &json!(2)));
         let status = resized(&pod(2, 1, "500m"), "6");

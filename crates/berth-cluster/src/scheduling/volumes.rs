@@ -192,7 +192,7 @@ fn take_out<K: Ord>(sets: &mut BTreeMap<K, BTreeSet<String>>, key: &K, name: &st
     }
 }
 
-/// True if a change of the volume can help claims other than the one it refers to.
+/// True if a change to the volume can help claims other than the one it refers to.
 pub fn is_free(volume: &PersistentVolume) -> bool {
     claim_ref(volume).is_none()
 }

@@ -1,4 +1,4 @@
-//! Counts of events and stages of workloads, derived from changes of the objects, regardless of the
+//! Counts of events and stages of workloads, derived from changes to the objects, regardless of the
 //! controller that wrote them.
 
 use std::collections::BTreeMap;

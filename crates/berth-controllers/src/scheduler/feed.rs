@@ -66,7 +66,7 @@ pub(super) struct Extra {
     pub nodes: Option<(Cache<Node>, Cache<Pod>)>,
 }
 
-/// Feeds every change of the caches to the scheduler state. The closures request no reconcile: the
+/// Feeds every change in the caches to the scheduler state. The closures request no reconcile: the
 /// scheduler state wakes the cycle if a decision could have changed.
 pub(super) fn watch<'a>(
     mut builder: ControllerBuilder<'a>,

@@ -32,7 +32,7 @@ use jiff::Timestamp;
 use parking_lot::{Mutex, MutexGuard};
 use refusals::{Refusals, What};
 
-/// Delay from the first change of a queue's usage or counts to the write of its status, which
+/// Delay between the first change in a queue's usage or counts and the write of its status, which
 /// includes all changes until then. Kueue has the same delay.
 const UPDATES_BATCH: Duration = Duration::from_secs(1);
 
@@ -59,7 +59,7 @@ struct Exact {
     reserved: Option<Time>,
 }
 
-/// Due-queues of the controllers that changes of the engine wake.
+/// Due-queues of the controllers that are woken by changes in the engine.
 struct Listeners {
     cycles: Queue,
     statuses: StatusQueues,
@@ -67,7 +67,7 @@ struct Listeners {
 
 /// Due-queues of the controllers that write the statuses of cluster queues and local queues.
 /// Registering the scheduler requires them. Therefore these two controllers are registered first,
-/// and miss no change of usage or counts.
+/// and miss no change in usage or counts.
 pub(crate) struct StatusQueues {
     pub cluster_queues: Queue,
     pub local_queues: Queue,

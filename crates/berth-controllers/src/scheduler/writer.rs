@@ -59,8 +59,8 @@ const REPORT_PAUSE: Duration = Duration::from_secs(1);
 const RETRY_BASE: Duration = Duration::from_millis(5);
 /// Longest delay before a retry.
 const RETRY_MAX: Duration = Duration::from_secs(5);
-/// Maximum number of writes that wait for their retry and do not count as in flight, as a multiple
-/// of the writes in flight. With more, the API server has a problem, not single objects.
+/// Maximum number of writes that wait for a retry and do not count as in flight, as a multiple of
+/// the writes in flight. More of them mean a problem of the API server, not of single objects.
 const RETRYING: usize = 8;
 /// Failures are logged from this delay on.
 const RETRY_WARN: Duration = Duration::from_millis(80);

@@ -17,7 +17,7 @@ pub enum NotQueued {
     NotQueueable,
     /// The workload's local queue does not exist or is stopped.
     NoLocalQueue,
-    /// The workload's local queue's cluster queue does not exist.
+    /// The cluster queue of the workload's local queue does not exist.
     NoClusterQueue,
 }
 

@@ -36,7 +36,7 @@ pub struct Workload {
     pub generation: i64,
     /// `metadata.creationTimestamp`.
     pub created: Time,
-    /// `spec.queueName`, a local queue of the same namespace; empty if it names none.
+    /// `spec.queueName`, a local queue of the same namespace. Empty if it is not set.
     pub queue: Name,
     /// `spec.priority`.
     pub priority: i64,

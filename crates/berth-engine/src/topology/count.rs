@@ -100,7 +100,7 @@ pub(crate) struct Count {
     /// Leaves that the pods may use, in order.
     open: Vec<Open>,
     barred: Vec<Bar>,
-    /// Numbers of the last changes of usage and of node capacity that were counted; `None` before
+    /// Numbers of the last changes in usage and node capacity that were counted; `None` before
     /// the first count.
     seen: Option<(u64, u64)>,
     /// Open leaves that were counted with an overlay. They are counted again next time.

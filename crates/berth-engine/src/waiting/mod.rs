@@ -234,7 +234,7 @@ impl PendingQueues {
         self.put_in_line(world, queue, id, reported);
     }
 
-    /// Prepares for a change of a popped workload's sort key.
+    /// Prepares for a change to a popped workload's sort key.
     pub fn detach(&mut self, queue: QueueId) {
         self.get_or_insert(queue).detach();
     }

@@ -95,7 +95,7 @@ pub trait Strategy: Send + Sync {
         names::is_dns1123_subdomain
     }
 
-    /// True if `metadata.generation` counts changes of the specification.
+    /// True if `metadata.generation` counts changes to the specification.
     fn has_generation(&self) -> bool {
         false
     }

@@ -15,7 +15,7 @@ use ipnet::Ipv4Net;
 
 use crate::published::{Endpoint, EndpointPort, Kind, Published};
 
-/// Time to live of records, in seconds. Clients see a change of a Service at most this much later.
+/// Time to live of records, in seconds. Clients see a change to a Service at most this much later.
 pub const TTL: u32 = 5;
 /// Version of the specification, published as `dns-version`.
 const VERSION: &str = "1.1.0";

@@ -1,4 +1,4 @@
-//! Changes of the resource limits of a running pod.
+//! Changes to the resource limits of a running pod.
 
 use std::rc::Rc;
 

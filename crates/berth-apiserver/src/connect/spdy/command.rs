@@ -26,7 +26,7 @@ pub(crate) struct Format {
     has_resize: bool,
 }
 
-/// The protocols by name. Clients that name none speak the first version.
+/// The protocols by name. Clients that do not name one use the first version.
 pub(crate) const PROTOCOLS: [(&str, Format); 5] = [
     ("v4.channel.k8s.io", Format { has_status: true, has_resize: true }),
     ("v3.channel.k8s.io", Format { has_status: false, has_resize: true }),

@@ -32,7 +32,7 @@ pub(crate) struct Format {
     has_close: bool,
 }
 
-/// The protocols of commands by name. Clients that name none speak the first version.
+/// The protocols of commands by name. Clients that do not name one use the first version.
 const PROTOCOLS: [(&str, Format); 8] = {
     const FIRST: Format = Format { is_base64: false, has_status: false, has_close: false };
     const FOURTH: Format = Format { has_status: true, ..FIRST };

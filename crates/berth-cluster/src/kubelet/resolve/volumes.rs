@@ -40,7 +40,7 @@ pub fn token_sources(pod: &Pod) -> Vec<TokenSource> {
     sources.collect()
 }
 
-/// True if the files of the volume follow changes of the objects from which they come.
+/// True if the files of the volume follow changes to the objects from which they come.
 pub fn is_refreshed(volume: &VolumeSpec) -> bool {
     volume.config_map.is_some()
         || volume.secret.is_some()

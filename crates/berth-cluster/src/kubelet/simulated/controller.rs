@@ -123,7 +123,7 @@ struct Kubelet {
 impl Reconciler for Kubelet {
     async fn reconcile(&self, key: ObjectKey) -> Result<Action, Error> {
         let Some(pod) = self.pods.get(&key) else { return Ok(Action::Wait) };
-        // A change of a node triggers all its pods, including those that another kubelet runs.
+        // A change to a node triggers all its pods, including those that another kubelet runs.
         let name = node_of(&pod).filter(|name| !self.others.contains(*name));
         let Some(node) = name.and_then(|name| self.nodes.get(&ObjectKey::cluster(name))) else {
             return Ok(Action::Wait);

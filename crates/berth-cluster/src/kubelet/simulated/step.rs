@@ -94,7 +94,7 @@ fn start(pod: &Pod, simulation: &Simulation<'_>, now: Timestamp) -> Step {
         status.pod_ip = Some(simulation.ip.to_owned());
         status.pod_ips = Some(vec![PodIP { ip: simulation.ip.to_owned() }]);
     }
-    // `resize` compares this with the generation to detect later changes of the spec.
+    // `resize` compares this with the generation to detect later changes to the spec.
     status.observed_generation = pod.metadata.generation.filter(|generation| *generation > 1);
     settle(pod, status, simulation, None, now)
 }

@@ -196,7 +196,7 @@ impl Reconcile<'_> {
         let pod_sets = match self.group.pod_sets(self.context.gates) {
             Ok(pod_sets) => pod_sets,
             Err(message) => {
-                // A new pod, or a change of one, triggers the next reconcile.
+                // A new pod, or a change to one, triggers the next reconcile.
                 self.report_waiting(NewEvent::warning(events::ERR_WORKLOAD_COMPOSE, message));
                 return Ok(());
             }
@@ -474,8 +474,8 @@ impl Reconcile<'_> {
         self.write_status(&workload);
     }
 
-    /// Copies changes of the priority class label and the `admission-gated-by` annotation, which
-    /// are allowed at any time, to the Workload. Returns true if anything changed.
+    /// Copies the priority class label and the `admission-gated-by` annotation to the Workload.
+    /// They may change at any time. Returns true if the Workload changed.
     fn follow_labels(&mut self, workload: &mut Workload) -> Result<bool, PlanError> {
         let first = self.group.first();
         let before = workload.clone();

@@ -27,7 +27,7 @@ pub fn config(cases: u32, seeds: &'static str) -> Config {
         failure_persistence: Some(Box::new(FileFailurePersistence::Direct(seeds))),
         max_shrink_iters: 20_000,
         // The same cases in every run unless a longer run is requested, so that a failure is due to
-        // a change of the code.
+        // a change to the code.
         rng_seed: if given.is_some() { RngSeed::Random } else { RngSeed::Fixed(1) },
         ..Config::default()
     }
