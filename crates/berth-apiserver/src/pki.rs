@@ -21,9 +21,9 @@ use rcgen::{
 
 use crate::auth::tokens::TokenKey;
 
-/// Years a certificate authority is valid.
+/// Validity of a certificate authority in years.
 const AUTHORITY_YEARS: i16 = 10;
-/// Years a serving or client certificate is valid.
+/// Validity of a serving or client certificate in years.
 const LEAF_YEARS: i16 = 1;
 /// Names in every serving certificate: those by which clients on this machine and inside a cluster
 /// address the API server.

@@ -77,7 +77,8 @@ impl<T> Turns<T> {
         self.shares.called(flow.level, &flow.user, capacity, now);
     }
 
-    /// Queues a request of `bytes` after the user's other requests. `None` if too many already wait.
+    /// Queues a request of `bytes` after the user's other requests. `None` if too many already
+    /// wait.
     pub(super) fn push(&mut self, flow: &Flow, bytes: usize, turn: T) -> Option<Place> {
         let users = &mut self.levels[flow.level as usize];
         if !users.queues.contains_key(&*flow.user) {

@@ -166,8 +166,8 @@ pub(super) fn is_selected(named: bool, namespace: &str, config: &Config, gates: 
     (named && !always) || selected()
 }
 
-/// The default queue of an object without a queue name. `None` if the namespace has no such queue or
-/// is not selected.
+/// The default queue of an object without a queue name. `None` if the namespace has no such queue
+/// or is not selected.
 pub(super) fn default_queue(
     namespace: &str,
     config: &Config,

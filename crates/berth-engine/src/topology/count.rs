@@ -42,7 +42,7 @@ impl Capacity {
         (Reverse(0), Reverse(self.score), slices, self.pods)
     }
 
-    /// Sort key while the leader was not placed yet: domains that can take it come first.
+    /// Sort key while the leader has not been placed: domains that can take it come first.
     pub fn rank_with_leader(&self, least_free: bool) -> (Reverse<i64>, Reverse<i64>, i64, i64) {
         let slices = if least_free { self.slices_with_leader } else { -self.slices_with_leader };
         (Reverse(self.leader), Reverse(self.score), slices, self.pods_with_leader)

@@ -15,7 +15,7 @@ use crate::scheduling::{PodInfo, matches_node_affinity, untolerated};
 pub const HASH: &str = "controller-revision-hash";
 /// Label with the number of the template, in addition to the hash.
 const TEMPLATE_GENERATION_LABEL: &str = "pod-template-generation";
-/// Annotation of a DaemonSet with that number; the API server keeps it.
+/// Annotation of a DaemonSet with that number, which the API server updates.
 const TEMPLATE_GENERATION: &str = "deprecated.daemonset.template.generation";
 /// Field of a node by which a daemon pod names its node.
 const NODE_NAME_FIELD: &str = "metadata.name";

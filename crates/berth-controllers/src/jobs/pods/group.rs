@@ -224,8 +224,8 @@ impl<'a> Group<'a> {
         by_role.into_iter().map(set).collect()
     }
 
-    /// Assigns pods to the places of the group's Workload. The newest of too many pods are excess;
-    /// the oldest of too many ended pods are replaced.
+    /// Assigns pods to the places of the group's Workload. If there are too many pods, the newest
+    /// ones are excess. If too many have ended, the oldest are replaced.
     pub fn surplus(&self, workload: &Workload) -> Surplus {
         let mut surplus = Surplus::default();
         if !self.is_group() {
