@@ -132,7 +132,7 @@ async fn through_api_server(client: &Client, namespace: &str, name: &str) -> any
     }
     response.map_err(|error| match ask::is_elsewhere(&error) {
         true => request_error(error, "the API server").context(
-            "the controllers do not answer through the API server (kubectl get apiservice v1alpha1.explain.berth.dev \
+            "the controllers do not respond through the API server (kubectl get apiservice v1alpha1.explain.berth.dev \
              shows the reason); for controllers on this machine, use --controller with their metrics address",
         ),
         false => request_error(error, "the API server"),

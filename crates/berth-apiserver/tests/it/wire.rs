@@ -107,7 +107,7 @@ async fn only_authenticated_clients_are_served_and_shutdown_ends_open_watches() 
     }));
 
     let check = async |identity: Option<&Identity>, request: String, expected: &str| {
-        let answer = ask(address, &pki, identity, &request).await.expect("an answer");
+        let answer = ask(address, &pki, identity, &request).await.expect("a response");
         assert!(answer.contains(expected), "{request}\n{answer}");
     };
     check(None, get("/version", ""), "v1.36.0+berth").await;
@@ -205,7 +205,7 @@ async fn external_authorities_with_intermediates_are_trusted_and_can_be_replaced
     let check = async |identity: &Identity, expected: &str| {
         let request = get("/api/v1/nodes", "");
         let answer = ask_as(address, "api.example.com", &root.pem, Some(identity), &request).await;
-        let answer = answer.expect("an answer");
+        let answer = answer.expect("a response");
         assert!(answer.contains(expected), "expected {expected}:\n{answer}");
     };
     let ann = signed("ann", Some(&between), 2040);
@@ -217,7 +217,7 @@ async fn external_authorities_with_intermediates_are_trusted_and_can_be_replaced
     check(&pki.client("bob", None).expect("signed"), "User \\\"bob\\\" cannot list").await;
 
     // For the server's own name, it presents a certificate of its own authority.
-    let own = ask_as(address, OWN_NAME, pki.authority_pem(), None, &get("/version", "")).await.expect("an answer");
+    let own = ask_as(address, OWN_NAME, pki.authority_pem(), None, &get("/version", "")).await.expect("a response");
     assert!(own.contains("200 OK"), "{own}");
 
     certificates.client_authorities_pem = other.pem.clone();

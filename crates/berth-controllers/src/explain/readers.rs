@@ -85,7 +85,7 @@ impl Readers {
         match tokio::time::timeout(PATIENCE, self.ask(reader, namespaces, &mut listable)).await {
             Ok(Ok(())) => {}
             Ok(Err(problem)) => listable.failed = Some(problem),
-            Err(_) => listable.failed = Some(format!("no answer within {} seconds", PATIENCE.as_secs())),
+            Err(_) => listable.failed = Some(format!("no response within {} seconds", PATIENCE.as_secs())),
         }
         if let Some(problem) = &listable.failed {
             self.log(problem);
@@ -340,7 +340,7 @@ mod tests {
         let silent = tower::service_fn(|_: Request<Body>| std::future::pending::<Result<Response<Body>, Infallible>>());
         let readers = Readers::new(Client::new(silent, "default"));
         let listable = readers.listable(&ann(), &names(&["a"])).await;
-        assert!(!listable.has("a") && listable.why().message.contains("no answer within 5 seconds"));
+        assert!(!listable.has("a") && listable.why().message.contains("no response within 5 seconds"));
     }
 
     #[test]

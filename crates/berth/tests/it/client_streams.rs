@@ -85,7 +85,7 @@ async fn kube_rs_streams() {
 /// Waits until a pod is ready.
 async fn ready(pods: &Api<Pod>, name: &str) {
     for _ in 0..600 {
-        let pod = pods.get(name).await.expect("an answer");
+        let pod = pods.get(name).await.expect("a response");
         let conditions = pod.status.and_then(|status| status.conditions).unwrap_or_default();
         if conditions.iter().any(|it| it.type_ == "Ready" && it.status == "True") {
             return;

@@ -171,7 +171,7 @@ fn an_installation_that_replaces_kueue_is_checked_before_each_step() {
         "endpoints": [{"addresses": ["10.0.0.1"], "conditions": {"ready": true}}], "ports": [{"port": 9443}]}));
     for step in [&[][..], &["--hold-only"]] {
         let (fine, text) = checked(step);
-        let runs = "Service kueue-system/kueue-webhook-service answers webhooks of kueue.x-k8s.io";
+        let runs = "Service kueue-system/kueue-webhook-service serves webhooks of kueue.x-k8s.io";
         assert!(!fine && text.contains(runs) && text.contains("--replicas=0"), "{text}");
     }
 
@@ -301,7 +301,7 @@ async fn webhooks_use_a_trusted_certificate_that_is_renewed() {
     };
     for replica in [&first, &second] {
         let hooks = Hooks { url: url(replica), authorities_pem: bundle() };
-        let answer = hooks.post("/mutate", &review).await.expect("an answer");
+        let answer = hooks.post("/mutate", &review).await.expect("a response");
         assert_eq!(answer["response"]["allowed"], true);
         assert!(decoded(&answer["response"]["patch"]).contains("/spec/suspend"), "{answer}");
     }

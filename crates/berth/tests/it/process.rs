@@ -91,7 +91,7 @@ impl Process {
 
     /// GET of a path at the address that the log shows for that path: status code and body.
     pub fn get(&self, path: &str) -> (u16, String) {
-        self.try_get(path).expect("the port answers")
+        self.try_get(path).expect("the port responds")
     }
 
     fn try_get(&self, path: &str) -> std::io::Result<(u16, String)> {
