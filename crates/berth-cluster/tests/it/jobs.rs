@@ -113,7 +113,7 @@ async fn a_suspended_job_deletes_its_pods_and_starts_again_when_resumed() {
             eventually("both pods run", async || status(&client, "held").await.ready == Some(2)).await;
             suspend(true).await;
             eventually("the pods are deleted", async || pods(&client).await.is_empty()).await;
-            eventually("the status says so", async || status(&client, "held").await.active.is_none()).await;
+            eventually("the status shows it", async || status(&client, "held").await.active.is_none()).await;
             tokio::time::sleep(Duration::from_secs(600)).await;
             assert!(pods(&client).await.is_empty(), "a suspended job makes no pods");
             suspend(false).await;
