@@ -86,7 +86,7 @@ impl<'a> Served<'a> {
         self.remotes.iter().map(Arc::as_ref).find(|remote| remote.group == group && remote.version == version)
     }
 
-    /// Whether an extension in this process serves the group.
+    /// True if an extension in this process serves the group.
     fn is_extension(&self, group: &str) -> bool {
         self.extensions.iter().any(|extension| extension.group() == group)
     }

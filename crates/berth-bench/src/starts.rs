@@ -128,7 +128,7 @@ struct Line {
     object: Value,
 }
 
-/// A change of a pod, as the watch shows it.
+/// A change to a pod, as the watch shows it.
 struct Change {
     name: String,
     at: Timestamp,

@@ -171,7 +171,7 @@ impl Target {
         }
     }
 
-    /// Writes of the controllers so far. Empty for another cluster, whose writes are not known.
+    /// Writes of the controllers so far. Empty for another cluster, because its writes are unknown.
     pub async fn controller_writes(&self) -> anyhow::Result<Writes> {
         Ok(match &self.side {
             Side::Embedded { requests, .. } => writes(&requests.text()),

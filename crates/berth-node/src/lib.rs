@@ -8,8 +8,8 @@
 //!
 //! The crate works on Linux. On other systems its functions return an error.
 //!
-//! What it does not do: it decides nothing about pods (the kubelet does), pulls no images
-//! (`Images`) and configures no network (`SandboxNetwork`).
+//! The crate does not make decisions about pods (the kubelet does), pull images (`Images`) or
+//! configure the network (`SandboxNetwork`).
 
 #[cfg(target_os = "linux")]
 mod cgroup;

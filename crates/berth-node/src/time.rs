@@ -1,6 +1,7 @@
-//! The time of this machine.
+//! The clock of this machine.
 //!
-//! Processes run in real time. The supervisor is a process of its own, so no clock can be handed in.
+//! Processes run in real time. The supervisor is a separate process, so no clock can be passed to
+//! it.
 
 use jiff::Timestamp;
 

@@ -1,8 +1,9 @@
 //! The volumes of a pod on disk.
 //!
-//! Files from the API are written as kubelets write them: each version is a folder of its own, the
-//! link `..data` points to the current one, and each visible name is a link through `..data`. A
-//! reader sees all old or all new files, because one rename changes `..data`.
+//! Files from the API are written in the same way as in kubelets. Each version is a folder of its
+//! own, the link `..data` points to the current version, and each visible name is a link through
+//! `..data`. A reader sees either all old or all new files, because a single rename changes
+//! `..data`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -45,7 +46,7 @@ pub(crate) fn create(folder: &PodFolder, config: &SandboxConfig, may_chown: bool
     Ok(())
 }
 
-/// Where each volume's files are.
+/// The location of each volume's files.
 pub(crate) fn sources(folder: &PodFolder, config: &SandboxConfig) -> BTreeMap<String, VolumeSource> {
     let source = |name: &String, volume: &Volume| match volume {
         Volume::EmptyDir { .. } => {
@@ -120,7 +121,7 @@ fn replace(path: &Path, files: &BTreeMap<String, FileContent>, group: Option<u32
     }
 }
 
-/// Links every visible name through `..data`, and removes the links of names that are gone.
+/// Links every visible name through `..data`, and removes the links of names that no longer exist.
 fn link_names(path: &Path, files: &BTreeMap<String, FileContent>) -> io::Result<()> {
     let names: BTreeSet<&str> = files.keys().map(|name| name.split('/').next().unwrap_or(name)).collect();
     for name in &names {

@@ -43,7 +43,7 @@ pub(crate) struct Checkpoints {
     /// Pages of the log that the thread has moved.
     moved: Arc<AtomicUsize>,
     is_moving: Arc<AtomicBool>,
-    /// True if the last checkpoint failed. Only changes of this value are logged.
+    /// True if the last checkpoint failed. Only changes to this value are logged.
     is_failing: Arc<AtomicBool>,
     /// Log length in pages when the writer last checked.
     checked_at: usize,

@@ -290,7 +290,7 @@ impl Mvcc {
         count
     }
 
-    /// Condenses those of the records that are current. It does nothing while there are fewer
+    /// Condenses the current versions among the records. It does nothing while there are fewer
     /// objects than the history may have changes, because it would save too little memory for its
     /// time.
     pub(crate) fn condense(&self, records: &[Arc<Record>]) {

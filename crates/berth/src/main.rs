@@ -56,17 +56,18 @@ enum Command {
     /// Explain why a job waits or was evicted: its place in the queue, the quota that is short, the
     /// workloads that hold it, and the candidates for preemption.
     Explain(explain::Options),
-    /// Serve web pages on this machine, with the rights of a kubeconfig: queues, workloads, and why
-    /// they wait.
+    /// Serve web pages on this machine, with the permissions of a kubeconfig: queues, workloads,
+    /// and why they wait.
     Dashboard(dashboard::Options),
     /// Import, pull, list and remove the images of pods that run on this machine.
     Image(image::Options),
     /// Run a scenario in virtual time and check its expectations.
     Run(run::Options),
-    /// Print or apply the objects that the controllers need in a cluster: definitions, rights,
+    /// Print or apply the objects that the controllers need in a cluster: definitions, roles,
     /// Deployment, webhooks.
     Install(install::Options),
-    /// Run a load against an API server and its controllers in real time, and report the figures.
+    /// Run a load against an API server and its controllers in real time, and report the
+    /// measurements.
     Bench(berth_bench::Options),
     /// Print the CustomResourceDefinitions that Berth serves, as YAML for `kubectl apply -f -`.
     Crds,

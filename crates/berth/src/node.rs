@@ -31,8 +31,8 @@ const DOMAIN: &str = "cluster.local";
 /// Options of a node that runs processes.
 #[derive(Args)]
 pub struct NodeOptions {
-    /// What runs pods: `simulated` computes their states, `process` adds this machine as a node and
-    /// runs their programs on it. Simulated nodes then have the taint berth.dev/simulated.
+    /// Runtime of pods: `simulated` computes their states, `process` adds this machine as a node
+    /// and runs their programs on it. Simulated nodes then have the taint berth.dev/simulated.
     #[arg(long, value_enum, default_value_t = Runtime::Simulated)]
     runtime: Runtime,
     /// Isolation of pods that run as processes. Default: the highest level that works here.
@@ -53,16 +53,16 @@ pub struct NodeOptions {
     #[arg(long, value_name = "FILE")]
     devices: Option<PathBuf>,
     /// Pod Security level of namespaces without a label of their own, when pods run as processes.
-    /// `privileged` gives every user that may create pods the rights of this process.
+    /// `privileged` gives every user that may create pods the privileges of this process.
     #[arg(long, value_enum, default_value_t = PodSecurityChoice::Baseline)]
     pod_security: PodSecurityChoice,
-    /// Stop all pods when the cluster stops. Without it they continue, and the next start adopts
-    /// them.
+    /// Stop all pods when the cluster stops. Without this option they continue, and the next start
+    /// adopts them.
     #[arg(long)]
     stop_pods: bool,
 }
 
-/// What runs pods.
+/// Runtimes of pods.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Runtime {
     Simulated,
@@ -126,7 +126,7 @@ impl NodeOptions {
         }
         let data = front.folder();
         let folder = data.join(FOLDER);
-        // Pods run as other users, who must be able to reach their folders below this one.
+        // Pods may run as other users, and must be able to reach their folders within this folder.
         process::private_folder(&folder, crate::front::is_ours).context("the folder of the node")?;
         let found = berth_machine::detect(Path::new("/"));
         let found = match &self.devices {
@@ -213,7 +213,7 @@ impl NodeOptions {
     }
 }
 
-/// Where the pods of this machine reach Services.
+/// Addresses at which the pods of this machine reach Services.
 #[derive(Debug)]
 struct Served(Arc<Network>);
 

@@ -133,8 +133,8 @@ const BEHIND_MAX: SignedDuration = SignedDuration::from_hours(365 * 24);
 pub const FILE: &str = "cluster-time";
 /// Interval of writes of the file, in real time.
 const EVERY: Duration = Duration::from_secs(2);
-/// How far the stored bound is ahead of cluster time, in real time. Longer than the interval,
-/// because a busy machine may be late.
+/// Lead of the stored bound over cluster time, in real time. Longer than the interval, because a
+/// busy machine may be late.
 const AHEAD: Duration = Duration::from_secs(5);
 /// Maximum real time between the readings of the two clocks.
 const MOMENT: Duration = Duration::from_millis(20);

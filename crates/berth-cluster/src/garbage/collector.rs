@@ -59,7 +59,7 @@ pub fn install(manager: &mut Manager, kinds: Kinds) {
             {
                 tracing::warn!(
                     definition = delta.latest().name_any(),
-                    "garbage collection ignores a change of this definition: too many definitions changed at once"
+                    "garbage collection ignores a change to this definition: too many definitions changed at once"
                 );
             }
             None

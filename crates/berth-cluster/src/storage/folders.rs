@@ -45,7 +45,7 @@ pub enum FolderError {
     /// The file system reported an error.
     #[error("{action} {}", path.display())]
     Io {
-        /// What was attempted.
+        /// The attempted operation.
         action: &'static str,
         /// Path of the file or folder.
         path: PathBuf,

@@ -1,4 +1,4 @@
-//! The hidden subcommands of the `berth` executable alone, for this crate's tests: a pod's
+//! The hidden subcommands of the `berth` executable as a program for this crate's tests: a pod's
 //! supervisor (`pod-supervisor FOLDER`) and a container's entry helper (`pod-init`).
 
 use std::process::ExitCode;

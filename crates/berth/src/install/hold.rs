@@ -1,4 +1,5 @@
-//! Policies by which the API server itself holds queued jobs while no webhook of Berth answers.
+//! Policies by which the API server itself holds queued jobs while no webhook of Berth is
+//! available.
 //!
 //! A policy can read neither owners nor other objects except a LocalQueue, so it holds jobs
 //! provisionally and marks them. The webhooks decide later, or the controllers when they are
@@ -21,7 +22,7 @@ pub const VERSION: &str = "v1";
 /// The API versions of MutatingAdmissionPolicy, newest first.
 pub const VERSIONS: [&str; 2] = [VERSION, "v1beta1"];
 
-/// Name of the LocalQueue of jobs that name no queue, if it exists.
+/// Name of the LocalQueue of jobs without a queue name, if it exists.
 const DEFAULT_QUEUE: &str = "default";
 
 /// The part of the configuration that selects held objects: values, or placeholders of a template.
@@ -31,7 +32,7 @@ pub struct Held {
     pub frameworks: String,
     /// Selector of the namespaces whose jobs are managed.
     pub namespaces: Value,
-    /// `true` if jobs that name no queue are managed, otherwise `false`.
+    /// `true` if jobs without a queue name are managed, otherwise `false`.
     pub all: String,
     /// Namespaces whose pods never wait for the controllers, separated by commas. The controllers'
     /// own namespace is one.

@@ -96,7 +96,7 @@ fn the_reference_architecture_survives_leaders_that_are_killed() {
         Ok(seed) => seed.parse().unwrap_or_else(|error| panic!("{SEED}={seed}: {error}")),
         Err(_) => RandomState::new().build_hasher().finish(),
     };
-    println!("{SEED}={seed} chooses the moments of this run");
+    println!("{SEED}={seed} selects the times of the kills in this run");
     let work = tempfile::tempdir().expect("a temporary folder");
     let configuration = file("examples/gke-batch-refarch/cluster.yaml");
     let cluster = Cluster::apiserver(&["--time-scale", "60"]);
@@ -155,7 +155,7 @@ fn the_reference_architecture_survives_leaders_that_are_killed() {
 
     let queues = cluster.get(&["clusterqueues"]);
     let workloads = workloads.states();
-    assert_eq!(one_workload_each(&workloads), expected_workloads(&cluster), "a job has another number of workloads");
+    assert_eq!(one_workload_each(&workloads), expected_workloads(&cluster), "a job has the wrong number of workloads");
     never_beyond_quota(&workloads, &queues);
     admitted_once_per_eviction(&workloads);
     run_once(&jobs.states(), &pods.states());

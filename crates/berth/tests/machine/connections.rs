@@ -18,7 +18,8 @@ use crate::cluster::Cluster;
 
 /// Environment variable that replaces [`CONNECTIONS`] with another number.
 const VARIABLE: &str = "BERTH_TEST_CONNECTIONS";
-/// Connections of an API server of a large cluster: a watch per node, and several per controller.
+/// Number of connections to the API server of a large cluster: one watch per node, and several per
+/// controller.
 const CONNECTIONS: usize = 10_000;
 /// Number of concurrent handshakes. Both ends of a handshake use CPU time.
 const AT_ONCE: usize = 8;

@@ -23,7 +23,7 @@ pub enum Approval {
     Missing,
 }
 
-/// Whether definitions of a group need an approval.
+/// True if definitions of a group need an approval.
 pub fn is_protected_group(group: &str) -> bool {
     ["k8s.io", "kubernetes.io"]
         .iter()
