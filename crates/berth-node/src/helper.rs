@@ -1,7 +1,8 @@
 //! The two commands of the executable that run as processes of a pod: its supervisor, and the entry
 //! helper of each container and each `exec`.
 //!
-//! They start with every pod, so an executable calls [`run`] before it parses its other commands.
+//! They are started for every pod, so an executable calls [`run`] before it parses its other
+//! commands.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -11,7 +12,7 @@ use std::process::{Command, ExitCode};
 const SUPERVISOR: &str = "pod-supervisor";
 /// Command that runs [`crate::init::main`].
 const INIT: &str = "pod-init";
-/// Environment of both commands. They need little memory, and for a short time. By default the
+/// Environment variable of both commands, which use little memory for a short time. By default the
 /// memory allocator of `berth` would use huge pages, and the kernel would fill them with zeros.
 pub(crate) const ENVIRONMENT: (&str, &str) = ("MIMALLOC_DISALLOW_ARENA_ALLOC", "1");
 
@@ -27,7 +28,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> Option<ExitCode> {
     }
 }
 
-/// An executable whose `main` calls [`run`].
+/// Path of an executable whose `main` calls [`run`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Helper(pub PathBuf);
 

@@ -74,7 +74,7 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    // Processes of pods: no logging, no runtime, no threads.
+    // The helper commands of pods run without logging, runtime and threads.
     if let Some(code) = berth_node::helper::run(std::env::args_os().skip(1)) {
         return code;
     }
