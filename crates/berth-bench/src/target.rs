@@ -46,8 +46,8 @@ pub struct TargetOptions {
     /// Where the API server and the controllers run.
     #[arg(long, value_enum, default_value = "embedded")]
     api: Where,
-    /// Kubeconfig file of a cluster to measure instead, with the controllers that run in it. The
-    /// cluster should have no other load.
+    /// Kubeconfig file of an existing cluster: measure it and its controllers instead of starting
+    /// them. The cluster should have no other load.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["api", "limit", "data_dir"])]
     kubeconfig: Option<PathBuf>,
     /// Limit on the requests of the controllers' client, as in client-go: requests per second and

@@ -70,7 +70,10 @@ impl Addresses {
     }
 
     /// The address of a pod; `None` if it has none.
-    #[cfg_attr(not(target_os = "linux"), expect(dead_code, reason = "only Linux has a network to connect to"))]
+    #[cfg_attr(
+        not(target_os = "linux"),
+        expect(dead_code, reason = "pods are connected to a pod network on Linux only")
+    )]
     pub(crate) fn get(&self, pod: &PodUid) -> Option<Ipv4Addr> {
         self.by_pod.get(pod).copied()
     }

@@ -81,7 +81,7 @@ impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} (pods in {})", self.level, self.pods)?;
         if let Some(reason) = &self.reason {
-            write!(f, "; not full: {reason}")?;
+            write!(f, "; level full does not work: {reason}")?;
         }
         self.limits.iter().try_for_each(|limit| write!(f, "; {limit}"))
     }

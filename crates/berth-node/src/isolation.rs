@@ -61,13 +61,13 @@ pub(crate) async fn probe(options: &Options) -> Result<Found> {
         Some(level) => vec![level],
         None if is_root => vec![Level::Full, Level::Rootless, Level::Plain],
         None => {
-            reasons.push("the level full needs root".to_owned());
+            reasons.push("isolation level `full` requires root".to_owned());
             vec![Level::Rootless, Level::Plain]
         }
     };
     for level in candidates {
         if level == Level::Full && !is_root {
-            return Err(RuntimeError::Unsupported("the isolation level full needs root".to_owned()));
+            return Err(RuntimeError::Unsupported("isolation level `full` requires root".to_owned()));
         }
         match find_root(options, level).await {
             Ok((host_root, notice)) => {
@@ -89,8 +89,8 @@ pub(crate) async fn probe(options: &Options) -> Result<Found> {
     Err(RuntimeError::Unsupported("no isolation level works on this machine".to_owned()))
 }
 
-/// Finds how the host's files can become a root at this level. Also returns a sentence about the
-/// limitation if it is not the best way.
+/// Finds the best way to use the host's files as a container's root file system at this level. Also
+/// returns a message about the limitation if a less capable way has to be used.
 async fn find_root(options: &Options, level: Level) -> std::result::Result<(HostRoot, Option<String>), String> {
     if level == Level::Plain {
         return try_level(options, level, HostRoot::Binds).await.map(|()| (HostRoot::Binds, None));
@@ -130,7 +130,7 @@ async fn end_former_probes(options: &Options) {
             }
         }
         if let Err(error) = ended {
-            tracing::warn!(folder = %folder.path().display(), %error, "cannot remove a former probe of the isolation");
+            tracing::warn!(folder = %folder.path().display(), %error, "cannot remove the folder of an earlier isolation probe");
         }
     }
 }

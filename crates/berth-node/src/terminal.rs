@@ -12,7 +12,10 @@ pub(crate) struct Terminal(AsyncFd<OwnedFd>);
 
 impl Terminal {
     /// Registers the master of a terminal with tokio.
-    #[expect(deprecated, reason = "the replacement is unsafe; an `OwnedFd` stays open and the same")]
+    #[expect(
+        deprecated,
+        reason = "the replacement is unsafe; the descriptor of an `OwnedFd` stays open and does not change"
+    )]
     pub fn new(master: OwnedFd) -> io::Result<Self> {
         fcntl_setfl(&master, fcntl_getfl(&master)? | OFlags::NONBLOCK)?;
         AsyncFd::new(master).map(Self)

@@ -6,7 +6,7 @@
 use jiff::Timestamp;
 
 /// Returns the time of the machine's clock.
-#[expect(clippy::disallowed_methods, reason = "processes of the machine start and end in the machine's time")]
+#[expect(clippy::disallowed_methods, reason = "processes of this machine run in real time")]
 pub(crate) fn now() -> Timestamp {
     Timestamp::now()
 }

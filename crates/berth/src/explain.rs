@@ -18,8 +18,8 @@ pub struct Options {
     /// The job or its Workload: NAME, or NAMESPACE/NAME.
     #[arg(value_name = "[NAMESPACE/]NAME", required_unless_present = "cluster_queue")]
     job: Option<String>,
-    /// List the workloads that hold this ClusterQueue's quota instead, those that have held it
-    /// longest first.
+    /// List the workloads that hold quota of this ClusterQueue, longest holders first, instead of
+    /// explaining a job.
     #[arg(long, value_name = "NAME", conflicts_with_all = ["job", "namespace", "controller"])]
     cluster_queue: Option<String>,
     /// Maximum number of holders to list.

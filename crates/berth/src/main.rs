@@ -44,7 +44,7 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Run a whole cluster in this process: API server, controllers and nodes, for kubectl.
+    /// Run a whole cluster in this process: API server, controllers and nodes. Use it with kubectl.
     Up(up::Options),
     /// Run the embedded Kubernetes API alone.
     Apiserver(apiserver::Options),

@@ -25,7 +25,8 @@ pub struct TimeOptions {
     time_scale: f64,
     /// The time (RFC 3339) at which cluster time and real time are equal. All processes of a
     /// cluster with a scaled clock need the same value; `berth apiserver` prints it. Default: eight
-    /// hours from now. With an existing data folder, the value that continues its cluster time.
+    /// hours from now. With an existing data folder, the default is the value with which
+    /// its cluster time continues.
     #[arg(long, value_name = "TIME", requires = "time_scale")]
     time_origin: Option<Timestamp>,
 }

@@ -369,7 +369,8 @@ impl Shaper {
             Form::Table(_) => None,
         };
         if let Some((kind, api_version)) = plain {
-            // Every watch gets one bookmark per minute.
+            // Every watch gets one bookmark per minute, so the common forms are written as text,
+            // without a JSON tree.
             let (kind, api_version) = (Value::from(kind), Value::from(api_version));
             let object = format!(
                 "{{\"kind\":{kind},\"apiVersion\":{api_version},\

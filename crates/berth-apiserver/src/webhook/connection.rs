@@ -32,8 +32,8 @@ impl Trust {
     }
 
     /// The TLS configuration. The system's certificate authorities are loaded at the first call
-    /// that needs them. Most definitions name a webhook that a server with one stored version never
-    /// calls.
+    /// that needs them. Most conversion webhooks are never called, because all objects are stored
+    /// and requested in one version.
     pub(crate) fn config(&self) -> Result<Arc<rustls::ClientConfig>, String> {
         static SYSTEM: OnceLock<Result<Arc<rustls::ClientConfig>, String>> = OnceLock::new();
         match self {

@@ -267,7 +267,7 @@ impl Collector {
         tracing::debug!(
             owner,
             dependent = uid,
-            "cycle of owners in foreground deletion: this reference no longer blocks"
+            "owners in foreground deletion form a cycle: this owner reference no longer blocks the deletion"
         );
         self.change_owners(uid, record, |mut reference| {
             if reference.uid == owner {

@@ -252,7 +252,7 @@ fn how_well(attempt: &FlavorAttempt) -> String {
         _ if attempt.mode == AssignmentMode::NoFit => String::new(),
         0 => String::new(),
         1 => ", borrowing from its cohort".to_owned(),
-        level => format!(", borrowing {level} levels up"),
+        level => format!(", borrowing from a cohort {level} levels above"),
     };
     let how = match (attempt.mode, attempt.preemption) {
         (AssignmentMode::NoFit, _) => "does not fit",

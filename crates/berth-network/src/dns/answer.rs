@@ -100,7 +100,7 @@ pub(super) fn for_udp(question: Option<&Message>, mut answer: Message) -> Option
 }
 
 pub(super) fn encode(answer: &Message) -> Option<Vec<u8>> {
-    answer.to_vec().inspect_err(|error| tracing::warn!(%error, "an answer about a name could not be encoded")).ok()
+    answer.to_vec().inspect_err(|error| tracing::warn!(%error, "a DNS response could not be encoded")).ok()
 }
 
 #[cfg(test)]

@@ -138,7 +138,7 @@ async fn serve_udp(socket: Arc<UdpSocket>, names: Arc<Names>) {
         let (length, client) = match socket.recv_from(&mut buffer).await {
             Ok(received) => received,
             Err(error) => {
-                tracing::debug!(%error, "the name server could not receive a question");
+                tracing::debug!(%error, "the DNS server could not receive a query");
                 tokio::time::sleep(PAUSE).await;
                 continue;
             }

@@ -24,7 +24,9 @@ const ALIAS_MAX: usize = 255;
 
 /// Marks a bridge as used by this process.
 #[derive(Debug)]
-pub(super) struct Claim(#[expect(dead_code, reason = "its name is in use while it is open")] UnixDatagram);
+pub(super) struct Claim(
+    #[expect(dead_code, reason = "the name of the socket stays in use while the socket is open")] UnixDatagram,
+);
 
 impl Claim {
     /// Claims a bridge. Fails with `AddrInUse` if another process has claimed it.

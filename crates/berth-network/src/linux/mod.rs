@@ -412,7 +412,7 @@ async fn add_local_route(handle: &Handle, bridge: u32, range: Ipv4Net, metric: u
         .table_id(TABLE_LOCAL)
         .build();
     let added = handle.route().add(route).execute().await;
-    ignore_existing(added).map_err(LinkError::of(format!("making {range} addresses of this machine")))
+    ignore_existing(added).map_err(LinkError::of(format!("adding a local route for {range}")))
 }
 
 async fn index_of(handle: &Handle, name: &str) -> Result<Option<u32>, LinkError> {

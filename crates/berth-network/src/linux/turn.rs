@@ -27,7 +27,7 @@ pub(super) async fn take() -> Turn {
             Ok(address) => return Turn { _address: Some(address) },
             Err(error) if error.kind() == ErrorKind::AddrInUse => tokio::time::sleep(RETRY).await,
             Err(error) => {
-                tracing::debug!(%error, "the pod network is chosen without regard to clusters that start now");
+                tracing::debug!(%error, "cannot reserve the choice of a pod network; a cluster that starts at the same time may choose the same network");
                 return Turn { _address: None };
             }
         }

@@ -279,7 +279,7 @@ impl Group {
     }
 }
 
-#[expect(clippy::disallowed_methods, reason = "kills run on threads of their own, in the machine's time")]
+#[expect(clippy::disallowed_methods, reason = "kills block threads of their own and wait in real time")]
 fn pause(pass: u32) {
     if pass > 0 {
         std::thread::sleep(KILL_PAUSE);

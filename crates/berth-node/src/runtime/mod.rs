@@ -189,10 +189,14 @@ impl Node {
     async fn update_files(&self, uid: &PodUid, name: &str, volume: &Volume) -> Result<()> {
         let pod = self.find(uid)?;
         let Volume::Files { files } = volume.clone() else {
-            return Err(RuntimeError::Config(format!("volume {name}: only a volume of files can be updated")));
+            return Err(RuntimeError::Config(format!(
+                "volume {name}: only a volume with given file contents (such as configMap or secret) can be updated"
+            )));
         };
         if !matches!(pod.launch.config.volumes.get(name), Some(Volume::Files { .. })) {
-            return Err(RuntimeError::NotFound(format!("pod {uid} has no volume of files named {name}")));
+            return Err(RuntimeError::NotFound(format!(
+                "pod {uid} has no volume {name} with given file contents (such as configMap or secret)"
+            )));
         }
         let group = pod.launch.config.fs_group.filter(|_| sandbox::may_chown());
         let (path, name) = (pod.folder.volume(name), name.to_owned());

@@ -82,7 +82,9 @@ impl Node {
     fn check(&self, config: &SandboxConfig) -> Result<()> {
         let level = self.found.isolation.level;
         let unsupported = |what: &str| {
-            Err(RuntimeError::Unsupported(format!("{what} needs the isolation level full; it is {level}")))
+            Err(RuntimeError::Unsupported(format!(
+                "{what} requires isolation level `full`; this node has level `{level}`"
+            )))
         };
         if level == Level::Plain && !config.sysctls.is_empty() {
             return unsupported("securityContext.sysctls");
@@ -119,7 +121,7 @@ impl Node {
         if pod.state().containers.is_empty()
             && let Err(error) = self.connect(pod).await
         {
-            tracing::warn!(pod = %pod.uid(), %error, "cannot connect a pod to the network: it is started again");
+            tracing::warn!(pod = %pod.uid(), %error, "cannot connect a pod to the network; the sandbox of the pod will be started again");
             pod.set_unready();
         }
     }

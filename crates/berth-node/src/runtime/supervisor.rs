@@ -96,7 +96,7 @@ const LOCK_PAUSE: Duration = Duration::from_millis(10);
 ///
 /// # Errors
 /// A supervisor serves the folder, or the lock cannot be opened.
-#[expect(clippy::disallowed_methods, reason = "runs on a thread of its own, in the machine's time")]
+#[expect(clippy::disallowed_methods, reason = "blocks a thread of its own and waits in real time")]
 pub(crate) fn lock(folder: &PodFolder) -> Result<Option<File>> {
     let lock = match File::options().create(true).append(true).open(folder.lock()) {
         Ok(lock) => lock,
@@ -110,5 +110,5 @@ pub(crate) fn lock(folder: &PodFolder) -> Result<Option<File>> {
         // A concurrent check holds the lock for a moment.
         std::thread::sleep(LOCK_PAUSE);
     }
-    Err(RuntimeError::Internal(format!("{}: a supervisor serves the pod", folder.path().display())))
+    Err(RuntimeError::Internal(format!("{}: a supervisor of this pod is still running", folder.path().display())))
 }

@@ -107,7 +107,7 @@ fn run(folder: &Path) -> Result<(), String> {
 
 /// Takes the lock of the pod's folder. A runtime that checks for a supervisor may hold the lock for
 /// a moment.
-#[expect(clippy::disallowed_methods, reason = "the supervisor does nothing else yet, in the machine's time")]
+#[expect(clippy::disallowed_methods, reason = "the supervisor has no other work yet, and waits in real time")]
 fn take_lock(lock: &std::fs::File) -> Result<(), String> {
     for _ in 0..LOCK_ATTEMPTS {
         if rustix::fs::flock(lock, FlockOperation::NonBlockingLockExclusive).is_ok() {

@@ -30,7 +30,7 @@ pub(super) fn prepare(folder: &PodFolder, launch: &Launch) -> Result<InitCommand
     rustix::process::set_child_subreaper(rustix::process::Pid::from_raw(1))
         .map_err(|error| failed("reaper")(error.into()))?;
     let _ = std::fs::write("/proc/self/oom_score_adj", OOM_SCORE);
-    let (program, args) = launch.init.split_first().ok_or("pod.json has no entry helper")?;
+    let (program, args) = launch.init.split_first().ok_or("pod.json: the init command (`init`) is empty")?;
     let init = InitCommand { program: PathBuf::from(program), args: args.to_vec() };
     if launch.level == Level::Plain {
         return Ok(init);
