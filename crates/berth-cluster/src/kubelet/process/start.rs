@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use berth_pod_runtime::{ContainerStatus, Device, Image, PodState, PodUid, RuntimeError, SandboxConfig, Volume};
+use berth_pod_runtime::{
+    ContainerStatus, Device, Image, ImageRequest, PodState, PodUid, RuntimeError, SandboxConfig, Volume,
+};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::authentication::v1::{BoundObjectReference, TokenRequest, TokenRequestSpec};
 use k8s_openapi::api::core::v1::{Pod, PodIP, PodStatus, ServiceAccount};
@@ -15,7 +17,8 @@ use super::memory::{Obstacle, Token};
 use super::node::Node;
 use crate::kubelet::lifecycle::{Member, Notice, Start};
 use crate::kubelet::resolve::{
-    Context, TokenSource, config, image_request, pull_secrets, sandbox, token_sources, volumes, wanted_devices,
+    Context, TokenSource, config, image_request, image_volumes, pull_secrets, sandbox, token_sources, volumes,
+    wanted_devices,
 };
 
 /// Reason of a container that its runtime could not create.
@@ -146,9 +149,29 @@ impl StartJob {
         let allocatable = self.node.allocatable();
         let context =
             Context { pod: &self.pod, status: &self.status, objects: &self.node.objects, allocatable: &allocatable };
-        let volumes = volumes(&context, &texts(&self.tokens)).map_err(|error| held("FailedMount", error))?;
+        let mut volumes = volumes(&context, &texts(&self.tokens)).map_err(|error| held("FailedMount", error))?;
+        volumes.extend(self.image_volumes(&context).await?);
         sandbox(&self.pod, &self.node.name, &self.node.options, volumes)
             .map_err(|error| held("FailedCreatePodSandBox", error))
+    }
+
+    /// The volumes that are images.
+    async fn image_volumes(&self, context: &Context<'_>) -> Result<BTreeMap<String, Volume>, StartOutcome> {
+        let (credentials, missing) = pull_secrets(context);
+        let mut volumes = BTreeMap::new();
+        for (name, request) in image_volumes(&self.pod, &credentials) {
+            let image = self.ensure(&request, &missing).await.map_err(StartOutcome::Blocked)?;
+            let Some(root) = image.root else {
+                let message = format!(
+                    "MountVolume.SetUp failed for volume {name:?} : image {:?} is mapped to this machine's own files; \
+                     a volume needs an image that was imported or pulled, or that is mapped to a folder",
+                    request.reference
+                );
+                return Err(held("FailedMount", message));
+            };
+            volumes.insert(name, Volume::Image { root });
+        }
+        Ok(volumes)
     }
 
     async fn image(&self) -> Result<Image, Obstacle> {
@@ -156,8 +179,12 @@ impl StartJob {
         let context =
             Context { pod: &self.pod, status: &self.status, objects: &self.node.objects, allocatable: &allocatable };
         let (credentials, missing) = pull_secrets(&context);
-        let request = image_request(&self.member.spec, credentials);
-        let result = self.node.runtime.ensure_image(&request).await;
+        self.ensure(&image_request(&self.member.spec, credentials), &missing).await
+    }
+
+    /// Makes an image available. `missing` has the names of pull secrets without credentials.
+    async fn ensure(&self, request: &ImageRequest, missing: &[String]) -> Result<Image, Obstacle> {
+        let result = self.node.runtime.ensure_image(request).await;
         if result.is_err() {
             for name in missing {
                 let message = format!("Unable to retrieve image pull secret {name}; the image may not be accessible");
