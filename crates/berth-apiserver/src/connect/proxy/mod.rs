@@ -2,6 +2,7 @@
 //! node's kubelet. Method, path, query, headers and bodies are passed on; bodies as they arrive.
 
 mod forward;
+mod html;
 mod node;
 mod target;
 
