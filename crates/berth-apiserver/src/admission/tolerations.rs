@@ -1,9 +1,10 @@
 //! Tolerations pods get without asking: a while on a node that fails, and nodes set apart for a device they request.
+//! An update that leaves them out gets them again, because a pod's tolerations cannot be removed.
 
 use berth_apimachinery::status::Status;
 use serde_json::{Value, json};
 
-use super::{AdmissionPlugin, AdmissionRequest, is_pod_create};
+use super::{AdmissionPlugin, AdmissionRequest, is_pod_write};
 use crate::strategy;
 
 /// Seconds a pod stays on a node that is not ready or unreachable.
@@ -18,7 +19,7 @@ impl AdmissionPlugin for DefaultTolerationSeconds {
     }
 
     fn mutate(&self, request: &mut AdmissionRequest<'_>) -> Result<(), Status> {
-        if !is_pod_create(request) {
+        if !is_pod_write(request) {
             return Ok(());
         }
         let Some(object) = &mut request.object else { return Ok(()) };
@@ -47,7 +48,7 @@ impl AdmissionPlugin for ExtendedResourceToleration {
     }
 
     fn mutate(&self, request: &mut AdmissionRequest<'_>) -> Result<(), Status> {
-        if !is_pod_create(request) {
+        if !is_pod_write(request) {
             return Ok(());
         }
         let Some(object) = &mut request.object else { return Ok(()) };
