@@ -46,10 +46,14 @@ impl DeleteOptions {
         DeleteOptions { is_admitted: true, ..self }
     }
 
-    /// The same for an object as it was read; `None` if the options say already as what it must be found.
-    pub(super) fn of_revision(&self, revision: &str) -> Option<DeleteOptions> {
-        let resource_version = Some(revision.to_owned());
-        self.resource_version.is_none().then(|| DeleteOptions { resource_version, ..self.clone() })
+    /// Whether the client named the revision that it wants to delete.
+    pub(super) fn has_revision(&self) -> bool {
+        self.resource_version.is_some()
+    }
+
+    /// The same for an object as it was read.
+    pub(super) fn at_revision(&self, revision: u64) -> DeleteOptions {
+        DeleteOptions { resource_version: Some(revision.to_string()), ..self.clone() }
     }
 
     pub(super) fn read(call: &mut Call) -> Result<DeleteOptions, Status> {

@@ -27,6 +27,9 @@ const PROCESSED_AFTER: u32 = 10;
 /// The condition that says whether pods may be evicted.
 const ALLOWED: &str = "DisruptionAllowed";
 
+/// The condition of a pod that is stopped for reasons of the cluster.
+const DISRUPTION_TARGET: &str = "DisruptionTarget";
+
 /// What an eviction that is allowed rests on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Allowed {
@@ -55,6 +58,31 @@ pub(super) async fn allow(call: &Call, pod: &Value) -> Result<Allowed, Status> {
         }
     }
     Err(Status::timeout(format!("couldn't update PodDisruptionBudget {name:?} due to conflicts"), PROCESSED_AFTER))
+}
+
+/// Gives a pod that is about to be evicted the condition `DisruptionTarget`, which failure policies of
+/// Jobs match. Returns the revision to delete; `None` if others wrote a pod meanwhile that no budget
+/// counts, so that it must be looked at again.
+pub(super) async fn mark(call: &Call, mut record: Arc<Record>, allowed: Allowed) -> Result<Option<u64>, Status> {
+    for _ in 0..ATTEMPTS {
+        let mut pod = record.value().as_ref().clone();
+        let has_ended = matches!(pod["status"]["phase"].as_str(), Some("Succeeded" | "Failed"));
+        if call.options.dry_run || has_ended || meta::deletion_timestamp(&pod).is_some() {
+            return Ok(Some(record.revision));
+        }
+        let (reason, message) = ("EvictionByEvictionAPI", "Eviction API: evicting");
+        let condition = Condition { kind: DISRUPTION_TARGET, status: "True", reason, message };
+        conditions::set(&mut pod, &condition, call.server.timestamp().as_str().unwrap_or_default());
+        let write = Write::Update { key: call.key(), expected: record.revision, value: pod };
+        match call.server.store().commit(write).await {
+            Ok(written) => return Ok(Some(written.record.revision)),
+            Err(CommitError::Conflict { .. }) if allowed == Allowed::Uncounted => return Ok(None),
+            Err(CommitError::Conflict { .. }) => record = call.stored()?,
+            Err(error) => return Err(commit_status(call, error)),
+        }
+    }
+    let text = format!("couldn't update the status of pod {:?} due to conflicts", call.info.name);
+    Err(Status::timeout(text, PROCESSED_AFTER))
 }
 
 /// The name of the budget a pod is of. More than one cannot be counted down together.

@@ -301,14 +301,13 @@ async fn evict(call: &mut Call) -> Result<Response<Body>, Status> {
             _ if phase == "Pending" || meta::deletion_timestamp(&pod).is_some() => Allowed::Uncounted,
             _ => disruption::allow(call, &pod).await?,
         };
+        options.check_preconditions(call, &pod)?;
+        let Some(seen) = disruption::mark(call, record, allowed).await? else { continue };
         // One that no budget counts may become one that is counted before it goes: it must still be as it was seen. A revision is
         // of one object alone, so it is the same pod, too.
         let as_seen = match allowed {
-            Allowed::Counted => None,
-            Allowed::Uncounted => {
-                options.check_preconditions(call, &pod)?;
-                options.of_revision(meta::resource_version(&pod))
-            }
+            Allowed::Counted if !options.has_revision() => None,
+            Allowed::Counted | Allowed::Uncounted => Some(options.at_revision(seen)),
         };
         match delete::delete_with(call, as_seen.as_ref().unwrap_or(&options)).await {
             Err(status) if status.reason == "Conflict" && as_seen.is_some() => {}
