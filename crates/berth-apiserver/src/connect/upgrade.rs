@@ -91,6 +91,11 @@ pub(super) fn is_asked(headers: &HeaderMap) -> bool {
     connection.iter().any(|item| item.eq_ignore_ascii_case("upgrade")) && headers.contains_key(header::UPGRADE)
 }
 
+/// Whether a request asks to change to a WebSocket.
+pub(super) fn is_websocket_asked(headers: &HeaderMap) -> bool {
+    is_asked(headers) && items(headers, &header::UPGRADE).iter().any(|item| item.eq_ignore_ascii_case("websocket"))
+}
+
 /// The protocol that a request asks for.
 ///
 /// # Errors
