@@ -3,12 +3,13 @@
 //!
 //! Each module has a pure function that plans the next writes, and a controller that applies them.
 //! Written objects go into the caches at once, so that no pod is created twice. Not implemented:
-//! adopting ReplicaSets and ControllerRevisions by selector, and deleting the claims of pods that
-//! are scaled down (`whenScaled: Delete`).
+//! adopting ControllerRevisions by selector, and deleting the claims of pods that are scaled down
+//! (`whenScaled: Delete`).
 
 pub mod claims;
 pub mod daemon_set;
 pub mod deployment;
+mod proportional;
 pub mod replica_set;
 pub mod revisions;
 pub mod stateful_set;

@@ -201,7 +201,7 @@ async fn a_finished_job_goes_when_its_time_is_over() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn pods_cut_loose_from_their_job_or_left_behind_by_it_are_let_go() {
+async fn a_job_adopts_a_pod_without_a_controller_and_releases_one_with_other_labels() {
     let world = World::new().await;
     let client = world.client();
     let spec = json!({"completions": 2, "parallelism": 2});
@@ -212,11 +212,22 @@ async fn pods_cut_loose_from_their_job_or_left_behind_by_it_are_let_go() {
             eventually("both pods run", async || status(&client, "left").await.ready == Some(2)).await;
             let loose = pods(&client).await[0].metadata.name.clone().unwrap();
             let patch = json!({"metadata": {"ownerReferences": null}});
-            // The job makes another pod in its place.
             api.patch(&loose, &PatchParams::default(), &Patch::Merge(&patch)).await.unwrap();
-            eventually("three pods", async || pods(&client).await.len() == 3).await;
+            let metadata = async || api.get(&loose).await.unwrap().metadata;
+            eventually("it is adopted", async || {
+                let metadata = metadata().await;
+                metadata.owner_references.is_some_and(|owners| owners[0].name == "left")
+                    && metadata.finalizers.is_some_and(|finalizers| !finalizers.is_empty())
+            })
+            .await;
+            assert_eq!(pods(&client).await.len(), 2, "no pod takes its place");
+            let patch = json!({"metadata": {"labels": null}});
+            api.patch(&loose, &PatchParams::default(), &Patch::Merge(&patch)).await.unwrap();
+            eventually("another pod takes its place", async || pods(&client).await.len() == 3).await;
+            let released = metadata().await;
+            assert_eq!((released.owner_references, released.finalizers), (None, None));
             jobs(&client).delete("left", &DeleteParams::background()).await.unwrap();
-            eventually("nobody holds them", async || {
+            eventually("no finalizer holds them", async || {
                 let pods = pods(&client).await;
                 pods.iter().all(|pod| pod.metadata.finalizers.as_ref().is_none_or(Vec::is_empty))
             })
