@@ -40,7 +40,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Root folder of the checkout, whatever the working directory is.
+/// Root folder of the checkout, regardless of the working directory.
 pub fn workspace_root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lives one level below the root").to_path_buf()
 }

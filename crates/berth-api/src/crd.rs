@@ -42,7 +42,8 @@ struct Version {
     deprecated: Option<&'static str>,
 }
 
-/// A column of `kubectl get`: name, type, JSON path, description, and priority (1: only with `-o wide`).
+/// A column of `kubectl get`: name, type, JSON path, description, and priority (1: only with `-o
+/// wide`).
 struct Column(&'static str, &'static str, &'static str, &'static str, i32);
 
 impl Version {

@@ -75,8 +75,8 @@ impl Published {
         }
         let schema = match builtin::definition(name) {
             Some(definition) if definition.get("properties").is_some() && name != OBJECT_META => {
-                // A recursive definition is cut where it refers to itself; none of those embedded
-                // here is recursive.
+                // A recursive definition is cut where it refers to itself. The definitions embedded
+                // here are not recursive.
                 self.resolved.insert(name.to_owned(), unknown());
                 let mut schema = self.resolve(definition);
                 self.complete(name, &mut schema);

@@ -30,7 +30,8 @@ pub(crate) fn quantity<S: serde::Serializer>(value: &Quantity, serializer: S) ->
     serializer.serialize_str(if value.0.is_empty() { "0" } else { &value.0 })
 }
 
-/// Reads a list of conditions; entries without `lastTransitionTime` (or with null) get [`zero_time`].
+/// Reads a list of conditions; entries without `lastTransitionTime` (or with null) get
+/// [`zero_time`].
 pub(crate) fn conditions<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Condition>, D::Error> {
     #[derive(Default, Deserialize)]
     #[serde(rename_all = "camelCase", default)]
@@ -61,7 +62,8 @@ pub(crate) fn time_or_zero<'de, D: Deserializer<'de>>(deserializer: D) -> Result
     Ok(Option::<Time>::deserialize(deserializer)?.unwrap_or_else(zero_time))
 }
 
-/// Declares the root type of a custom resource: metadata, the given fields, `kube::Resource`, reading and writing with `apiVersion` and `kind`.
+/// Declares the root type of a custom resource: metadata, the given fields, `kube::Resource`, and
+/// reading and writing with `apiVersion` and `kind`.
 ///
 /// The fields are usually `spec` and `status`; they are read with their default when absent.
 macro_rules! custom_resource {

@@ -3,7 +3,8 @@
 //!
 //! Features of Kubernetes' schemas that JSON Schema lacks are declared by short private keywords,
 //! which the module `structural` expands:
-//! * `x-list`: `atomic`, `set` or `map:<key>[,<key>]` becomes `x-kubernetes-list-type` and `x-kubernetes-list-map-keys`;
+//! * `x-list`: `atomic`, `set` or `map:<key>[,<key>]` becomes `x-kubernetes-list-type` and
+//!   `x-kubernetes-list-map-keys`;
 //! * `x-rules`: pairs of CEL rule and message become `x-kubernetes-validations`;
 //! * `x-optional` / `x-required`: overrides whether the property is required. By default a property
 //!   is required unless it can be omitted when written, which is the rule of Go's `omitempty`.

@@ -14,6 +14,29 @@
 //! | changing objects | [`patch`], [`apply`], [`deletion`] |
 //! | showing objects | [`table`] |
 //! | matching webhook rules, counting quota usage | [`rules`], [`quota`] |
+//!
+//! ```
+//! use berth_apimachinery::patch::{apply_merge, merge_diff};
+//! use berth_apimachinery::quantity::Quantity;
+//! use berth_apimachinery::selector::LabelSelector;
+//! use serde_json::json;
+//! use std::collections::BTreeMap;
+//!
+//! // Quantities are exact, and equal if their amounts are equal.
+//! assert_eq!(Quantity::parse("1500m").unwrap(), Quantity::parse("1.5").unwrap());
+//! assert!(Quantity::parse("1 GB").is_err());
+//!
+//! // A merge patch has what changes between two states of an object.
+//! let (old, new) = (json!({"a": 1, "b": 2}), json!({"a": 1, "c": 3}));
+//! let patch = merge_diff(&old, &new);
+//! assert_eq!(patch, json!({"b": null, "c": 3}));
+//! let mut patched = old;
+//! apply_merge(&mut patched, &patch);
+//! assert_eq!(patched, new);
+//!
+//! let labels = BTreeMap::from([("team".to_owned(), "blue".to_owned())]);
+//! assert!(LabelSelector::parse("team in (blue, green), !gpu").unwrap().matches(&labels));
+//! ```
 
 pub mod apply;
 pub mod builtin;

@@ -1,5 +1,5 @@
-//! `berth bench deletions`: one team deletes all of its waiting Jobs at once. The bench measures
-//! how long that takes, and how long another team's Jobs wait for their admission meanwhile.
+//! `berth bench deletions`: one team deletes all of its waiting Jobs at once. Measures how long
+//! that takes, and how long Jobs of another team wait for their admission during the deletion.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -50,8 +50,7 @@ pub struct Options {
     output: Output,
 }
 
-/// Runs the bench. It fails when Workloads remain, or when a ClusterQueue still counts deleted
-/// Jobs.
+/// Runs the bench. It fails if Workloads remain, or if a ClusterQueue still counts deleted Jobs.
 pub fn main(options: &Options) -> anyhow::Result<ExitCode> {
     process::run(run(options))
 }
@@ -72,8 +71,7 @@ async fn run(options: &Options) -> anyhow::Result<ExitCode> {
 
     let (stop, stopped) = watch::channel(false);
     let probes = tokio::spawn(probe(cluster.client.clone(), stopped));
-    // Some probes run before the deletion, so that the first one during it is not the first of
-    // all.
+    // Some probes run before the deletion, so that the first probe during it finds a warm system.
     tokio::time::sleep(PROBE_PAUSE * 5).await;
     let (cost, writes_before) = (Cost::own(), cluster.controller_writes());
     let begun = Instant::now();
@@ -81,7 +79,7 @@ async fn run(options: &Options) -> anyhow::Result<ExitCode> {
     let request = http::Request::delete(path).body(Vec::new())?;
     cluster.client.request_text(request).await.context("deleting the Jobs")?;
     let answered = begun.elapsed();
-    until(&cluster, "the Workloads of deleted Jobs to go", |left| left.workloads == 0).await?;
+    until(&cluster, "the Workloads of deleted Jobs to be deleted", |left| left.workloads == 0).await?;
     let wall = begun.elapsed();
     until(&cluster, "the ClusterQueue to count none of them", |left| left.counted == 0).await?;
     let counted = begun.elapsed();
@@ -100,7 +98,7 @@ async fn run(options: &Options) -> anyhow::Result<ExitCode> {
 }
 
 /// Waits until the controllers write nothing but events, which have low priority. Writes that
-/// follow the creation of Jobs are no cost of their deletion.
+/// follow the creation of Jobs must not count as cost of their deletion.
 async fn quiet(cluster: &Simulated) {
     let count = || -> u64 {
         let writes = cluster.controller_writes();
@@ -118,7 +116,7 @@ async fn quiet(cluster: &Simulated) {
     }
 }
 
-/// What remains of the Jobs to delete.
+/// State of the Jobs to delete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Left {
     /// Number of their Workloads.
@@ -141,7 +139,7 @@ impl Left {
     }
 }
 
-/// Waits until `reached` is true. Fails when nothing changes for [`STALLED`].
+/// Waits until `reached` is true. Fails if nothing changes for [`STALLED`].
 async fn until(cluster: &Simulated, what: &str, reached: impl Fn(Left) -> bool) -> anyhow::Result<()> {
     let (mut last, mut changed) = (None, Instant::now());
     loop {
@@ -177,7 +175,7 @@ async fn probe(client: Client, mut stopped: watch::Receiver<bool>) -> anyhow::Re
     Ok(waits)
 }
 
-/// Watches a Job of the other team until it is no longer suspended.
+/// Waits until a Job of the other team is no longer suspended.
 async fn admitted(client: &Client, name: &str) -> anyhow::Result<()> {
     let path = format!("{}?watch=true&fieldSelector=metadata.name%3D{name}", jobs_path(OTHER));
     let stream = client.request_stream(http::Request::get(path).body(Vec::new())?).await?;
@@ -195,15 +193,15 @@ struct Report {
     count: usize,
     /// Time until every Job had a Workload.
     submitted: Duration,
-    /// Time until the deletion was answered.
+    /// Time until the API server responded to the deletion.
     answered: Duration,
-    /// Time until no Workload was left.
+    /// Time until all Workloads were deleted.
     wall: Duration,
-    /// Time until the ClusterQueue's status counted none.
+    /// Time until the ClusterQueue's status counted no deleted Job.
     counted: Duration,
-    /// Cost from the deletion on.
+    /// Cost since the deletion.
     cost: Cost,
-    /// Writes of the controllers for both teams, from the deletion on.
+    /// Writes of the controllers for both teams, since the deletion.
     writes: Writes,
     /// Times that the other team's Jobs waited for their admission.
     waits: Vec<Duration>,
@@ -216,16 +214,16 @@ impl Report {
             [waits.mean, waits.median, waits.p99, self.longest()].map(|time| time.as_secs_f64() * 1000.0);
         let mut lines = vec![
             format!("{} Jobs were queued after {:.2} s", self.count, self.submitted.as_secs_f64()),
-            format!("their deletion was answered after {:.2} s", self.answered.as_secs_f64()),
-            format!("their Workloads were gone after {:.2} s", self.wall.as_secs_f64()),
-            format!("their ClusterQueue counted none after {:.2} s", self.counted.as_secs_f64()),
+            format!("the response to their deletion came after {:.2} s", self.answered.as_secs_f64()),
+            format!("their Workloads were deleted after {:.2} s", self.wall.as_secs_f64()),
+            format!("their ClusterQueue counted no Jobs after {:.2} s", self.counted.as_secs_f64()),
             format!(
-                "{} Jobs of another team waited meanwhile: mean {mean:.0} ms, median {median:.0} ms, p99 {p99:.0} ms, \
+                "time to admission of {} Jobs of another team: mean {mean:.0} ms, median {median:.0} ms, p99 {p99:.0} ms, \
                  longest {most:.0} ms",
                 self.waits.len()
             ),
             format!("{:.2} s cpu, peak {:.0} MiB", self.cost.cpu.as_secs_f64(), mebibytes(self.cost.peak)),
-            "\nwrites of controllers and simulated cluster meanwhile".to_owned(),
+            "\nwrites of controllers and simulated cluster since the deletion".to_owned(),
         ];
         lines.extend(self.writes.iter().map(|(kind, count)| format!("{kind:48} {count:9}")));
         lines.join("\n")

@@ -1,5 +1,5 @@
-//! `berth bench jobs`: batch Jobs of one pod through the whole path: Job, Workload, admission,
-//! pod, node, completion.
+//! `berth bench jobs`: batch Jobs of one pod through the whole path from the Job to its completion:
+//! Workload, admission, pod, node.
 
 use std::collections::BTreeMap;
 use std::process::ExitCode;

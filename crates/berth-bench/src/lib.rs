@@ -32,7 +32,7 @@ enum Command {
     /// Run batch Jobs of one pod on simulated nodes, from their creation to their completion.
     Jobs(jobs::Options),
     /// Delete all waiting Jobs of one team at once, and measure how long another team's Jobs wait
-    /// meanwhile.
+    /// during the deletion.
     Deletions(deletions::Options),
     /// Measure the API server: durable creates, patches, watch fan-out, paged lists.
     Api(throughput::Options),
@@ -41,13 +41,13 @@ enum Command {
 /// Format of a report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Output {
-    /// Text for people.
+    /// Plain text.
     Text,
     /// One JSON object.
     Json,
 }
 
-/// Runs a bench. The exit code is a failure when an object was lost, admitted twice or miscounted.
+/// Runs a bench. The exit code is a failure if an object was lost, admitted twice or miscounted.
 pub fn main(options: &Options) -> anyhow::Result<ExitCode> {
     match &options.command {
         Command::Load(options) => load::main(options),

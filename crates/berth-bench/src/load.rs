@@ -32,7 +32,7 @@ use crate::target::{Target, TargetOptions};
 const CREATIONS_MAX: usize = 128;
 /// Maximum time for queues to become active.
 const ACTIVE_MAX: Duration = Duration::from_secs(120);
-/// A run without any progress for this long fails.
+/// Time without any progress after which a run fails.
 const STALLED: Duration = Duration::from_secs(60);
 /// Maximum time for the statuses of queues to be up to date at the end.
 const SETTLED_MAX: Duration = Duration::from_secs(60);
@@ -72,7 +72,7 @@ async fn run(options: &Options) -> anyhow::Result<ExitCode> {
     let name = options.config.display().to_string();
     let text = std::fs::read_to_string(&options.config).with_context(|| name.clone())?;
     let config = Config::parse(&text).with_context(|| name.clone())?;
-    // Leaked: every task of the process may keep a reference to the plan.
+    // Leaked, because every task of the process may keep a reference to the plan.
     let plan: &'static Plan = Box::leak(Box::new(Plan::new(&config)));
     let ideal = drive(plan, EngineConfig { flush_delay: Duration::ZERO, ..EngineConfig::default() }, &mut Untimed);
     let floor = options.target.limit().map(|limit| limited_bound(plan.arrivals.len(), limit.qps, limit.burst));
@@ -142,7 +142,7 @@ async fn run(options: &Options) -> anyhow::Result<ExitCode> {
     let drain = released.map(|at| (ledger.now().admissions, ledger.last_admission().saturating_sub(at)));
     let (outcome, moments, mut violations) = ledger.close();
     if options.only_wait {
-        // No workload was meant to finish.
+        // No workload was planned to finish.
         violations = berth_load::ledger::Violations::default();
     }
     let writes = difference(target.controller_writes().await?, &writes_before);

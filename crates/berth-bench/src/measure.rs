@@ -12,12 +12,12 @@ pub struct Cost {
     pub cpu: Duration,
     /// Peak of resident memory, in bytes.
     pub peak: u64,
-    /// Present resident memory, in bytes.
+    /// Current resident memory, in bytes.
     pub resident: u64,
 }
 
 impl Cost {
-    /// The cost of a process; zero where the operating system does not report it.
+    /// The cost of a process; zero if the operating system does not report it.
     pub fn of(pid: u32) -> Self {
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
         // The name in parentheses may contain any character. The CPU times are the 12th and 13th

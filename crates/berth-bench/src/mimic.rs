@@ -1,6 +1,6 @@
-//! Mimics jobs. A workload runs from the moment its admission is observed, and finishes after its
-//! run time. If it is evicted before, it starts over. All observed changes are recorded in a
-//! ledger.
+//! Mimics jobs. A workload runs from the moment at which its admission is observed, and finishes
+//! after its run time. If it is evicted before that, it starts over. All observed changes are
+//! recorded in a ledger.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -151,7 +151,7 @@ impl Mimic {
         self.0.start.elapsed()
     }
 
-    /// True when the watch has delivered every workload.
+    /// True if the watch has delivered every workload.
     pub fn all_seen(&self) -> bool {
         let known = self.0.known.lock();
         known.iter().all(|known| !known.version.is_empty())
@@ -182,7 +182,7 @@ impl Mimic {
         Ok(list.metadata.resource_version)
     }
 
-    /// Watches from a resourceVersion on; false if that version has expired.
+    /// Watches from a resourceVersion on. Returns false if that version has expired.
     async fn watch(&self, version: &mut String) -> anyhow::Result<bool> {
         let path = format!("{WORKLOADS}?watch=true&allowWatchBookmarks=true&resourceVersion={version}");
         let request = http::Request::get(path).body(Vec::new())?;
@@ -284,7 +284,7 @@ impl Mimic {
         (self.0.plan.queues[arrival.queue].name.as_ref(), arrival.name.as_ref())
     }
 
-    /// Writes the Finished condition of a workload, unless it was evicted meanwhile.
+    /// Writes the Finished condition of a workload, unless it was evicted in the meantime.
     async fn finish(&self, number: usize, life: u32) {
         let (namespace, name) = self.path(number);
         loop {
@@ -319,8 +319,8 @@ impl Mimic {
         }
     }
 
-    /// Releases the quota of an evicted workload, as a job's controller does once its pods are
-    /// gone.
+    /// Releases the quota of an evicted workload, as a job's controller does once its pods have
+    /// ended.
     async fn leave(&self, number: usize) {
         let (namespace, name) = self.path(number);
         let api: Api<Workload> = Api::namespaced(self.0.client.clone(), namespace);

@@ -12,7 +12,7 @@ pub const WORKLOADS: &str = "/apis/kueue.x-k8s.io/v1beta2/workloads";
 const KUEUE: &str = "kueue.x-k8s.io/v1beta2";
 
 /// All objects of the plan except workloads, each with the path of its collection. An object comes
-/// after those it refers to. With `stopped`, the cluster queues admit no workload yet.
+/// after those that it refers to. With `stopped`, the cluster queues admit no workload yet.
 pub fn environment(plan: &Plan, stopped: bool) -> Vec<(String, Value)> {
     let mut objects = Vec::new();
     let kueue = |plural: &str| format!("/apis/{KUEUE}/{plural}");

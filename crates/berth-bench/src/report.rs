@@ -13,9 +13,9 @@ use serde_json::{Value, json};
 use crate::measure::{Cost, mebibytes};
 use crate::target::Writes;
 
-/// Times to compare the run with.
+/// Times with which the run is compared.
 pub struct Clock {
-    /// Lower bound of any schedule, from quota, the creation schedule and the client's limit if
+    /// Lower bound of any schedule, from quota, the creation schedule and the client's limit, if
     /// any.
     pub lower_bound: Duration,
 }
@@ -32,9 +32,9 @@ pub struct Report {
     pub plan: &'static Plan,
     /// The outcome of the run.
     pub outcome: Outcome,
-    /// The outcome with the same policy when decisions and requests take no time.
+    /// The outcome of the same policy if decisions and requests took no time.
     pub ideal: Outcome,
-    /// Times to compare the run with.
+    /// Times with which the run is compared.
     pub times: Clock,
     /// Writes of the controllers.
     pub controller_writes: Writes,

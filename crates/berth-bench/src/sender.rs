@@ -1,5 +1,5 @@
-//! Senders of the writes of `berth bench api`: each has its own connection and does no more than
-//! HTTP needs.
+//! Senders of the writes of `berth bench api`. Each sender has its own connection and does only
+//! what HTTP requires.
 //!
 //! The client of a controller (queues, retries, a connection pool, metrics) uses half as much CPU
 //! time per request as the server. On one machine, CPU time of the senders is not available to the
@@ -23,7 +23,7 @@ use tokio_rustls::TlsConnector;
 /// A request: method, path, content type and body.
 pub type Call = (http::Method, String, &'static str, Vec<u8>);
 
-/// Sends requests one by one, and waits for each answer.
+/// Sends requests one by one, and waits for each response.
 pub enum Sender {
     /// To the server in this process.
     Inside(Client),
@@ -46,7 +46,7 @@ impl Sender {
         Ok(Sender::Wire { requests: Mutex::new(requests), authority })
     }
 
-    /// Sends a request. An answer other than success is an error.
+    /// Sends a request. A response other than success is an error.
     pub async fn send(&self, (method, path, kind, body): Call) -> anyhow::Result<()> {
         let request = http::Request::builder().method(method).uri(&path).header(CONTENT_TYPE, kind);
         match self {

@@ -1,5 +1,5 @@
-//! The target of a bench: an API server and controllers in this process, in processes of their
-//! own, or those of any other cluster.
+//! The target of a bench: an API server and controllers in this process, in processes of their own,
+//! or in another cluster.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
@@ -110,7 +110,7 @@ enum Side {
         at_start: Cost,
     },
     Processes {
-        // Dropped first: controllers log errors when their server stops before them.
+        // Dropped first, because controllers log errors if their server stops before them.
         controller: Running,
         server: Running,
         metrics: String,
@@ -128,7 +128,7 @@ pub struct Folder {
 }
 
 impl Folder {
-    /// The folder given, or a temporary one.
+    /// The given folder, or a temporary one.
     pub fn of(given: Option<&Path>) -> anyhow::Result<Self> {
         let Some(path) = given else {
             let temporary = TemporaryFolder::new("berth-bench")?;
@@ -145,7 +145,7 @@ impl Folder {
 }
 
 impl Target {
-    /// Starts the target. The API answers and the controllers run once this returns.
+    /// Starts the target. Once this returns, the API responds and the controllers run.
     pub async fn start(options: &TargetOptions) -> anyhow::Result<Self> {
         let own = Requests::default();
         if let Some(path) = &options.kubeconfig {
@@ -171,7 +171,7 @@ impl Target {
         }
     }
 
-    /// Writes of the controllers so far; empty for another cluster, whose writes are not known.
+    /// Writes of the controllers so far. Empty for another cluster, whose writes are not known.
     pub async fn controller_writes(&self) -> anyhow::Result<Writes> {
         Ok(match &self.side {
             Side::Embedded { requests, .. } => writes(&requests.text()),
@@ -229,7 +229,7 @@ enum Alone {
 }
 
 impl Server {
-    /// Starts the server. It answers once this returns.
+    /// Starts the server. Once this returns, it responds to requests.
     pub async fn start(place: Where, folder: Option<&Path>) -> anyhow::Result<Self> {
         let folder = Folder::of(folder)?;
         let side = match place {
@@ -259,7 +259,7 @@ impl Server {
         }
     }
 
-    /// Whether users of the server take turns. In-process users do not wait for each other.
+    /// True if users of the server take turns. In-process users do not wait for each other.
     pub fn takes_turns(&self) -> bool {
         matches!(self.side, Alone::Process(_))
     }
@@ -369,7 +369,7 @@ struct Running {
 
 impl Running {
     fn start(arguments: &[&str]) -> anyhow::Result<Self> {
-        let program = std::env::current_exe().context("where this program is")?;
+        let program = std::env::current_exe().context("the path of this program")?;
         let mut child = Command::new(program)
             .args(arguments)
             .stdin(Stdio::null())
@@ -388,7 +388,7 @@ impl Running {
         Ok(Running { child, lines })
     }
 
-    /// Waits for an output line that contains this text; returns the line.
+    /// Waits for an output line that contains this string. Returns the line.
     fn wait(&self, text: &str) -> anyhow::Result<String> {
         loop {
             match self.lines.recv_timeout(START_MAX) {
@@ -422,7 +422,7 @@ fn follow(stream: impl std::io::Read + Send + 'static, lines: mpsc::Sender<Strin
             {
                 eprintln!("{name}: {line}");
             }
-            // The receiver may be gone once the process runs.
+            // The receiver may be dropped once the process runs.
             let _ = lines.send(line);
         }
     });
@@ -433,11 +433,11 @@ async fn get(address: &str, path: &str) -> anyhow::Result<String> {
     stream.write_all(format!("GET {path} HTTP/1.0\r\n\r\n").as_bytes()).await?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer).await?;
-    answer.split_once("\r\n\r\n").map(|(_, body)| body.to_owned()).ok_or_else(|| anyhow!("no answer from {address}"))
+    answer.split_once("\r\n\r\n").map(|(_, body)| body.to_owned()).ok_or_else(|| anyhow!("no response from {address}"))
 }
 
 /// Writes by verb and resource, from the request counts of a component. Failed writes are counted
-/// apart, with their status code.
+/// separately, with their status code.
 pub fn writes(metrics: &str) -> Writes {
     let mut writes = Writes::new();
     for line in metrics.lines() {
@@ -453,8 +453,8 @@ pub fn writes(metrics: &str) -> Writes {
         if matches!(verb, "get" | "list" | "watch") {
             continue;
         }
-        let refused = if code.starts_with('2') { String::new() } else { format!(" refused with {code}") };
-        *writes.entry(format!("{verb} {resource}{refused}")).or_default() += count.trim().parse::<u64>().unwrap_or(0);
+        let rejected = if code.starts_with('2') { String::new() } else { format!(" rejected with {code}") };
+        *writes.entry(format!("{verb} {resource}{rejected}")).or_default() += count.trim().parse::<u64>().unwrap_or(0);
     }
     writes
 }
@@ -464,7 +464,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn successful_writes_are_counted_apart_from_reads_and_failures() {
+    fn successful_writes_are_counted_separately_from_reads_and_failures() {
         let text = "# TYPE berth_kubernetes_requests_total counter\n\
             berth_kubernetes_requests_total{verb=\"patch\",group=\"g\",resource=\"workloads/status\",code=\"200\"} 7\n\
             berth_kubernetes_requests_total{verb=\"patch\",group=\"g\",resource=\"workloads/status\",code=\"409\"} 2\n\
@@ -472,6 +472,6 @@ mod tests {
         let found = writes(text);
         assert_eq!(found.len(), 2);
         assert_eq!(found["patch workloads/status"], 7);
-        assert_eq!(found["patch workloads/status refused with 409"], 2);
+        assert_eq!(found["patch workloads/status rejected with 409"], 2);
     }
 }

@@ -52,9 +52,9 @@ pub struct Options {
     /// Number of objects to create and then to patch.
     #[arg(long, default_value_t = 20_000)]
     writes: usize,
-    /// Creates per second, over all clients, in a second round; 0 for no second round. In the
-    /// first round each client sends its next create as soon as the last is answered, so its
-    /// latency is that of a saturated server.
+    /// Creates per second, over all clients, in a second round; 0 for no second round. In the first
+    /// round each client sends its next create as soon as the last one has returned, so its latency
+    /// is that of a saturated server.
     #[arg(long, default_value_t = 10_000)]
     rate: u32,
     /// Payload of an object, in bytes.
@@ -126,7 +126,8 @@ async fn run(options: &Options) -> anyhow::Result<ExitCode> {
     let (pages, found, listing) = list(&clients[0], options.page).await?;
 
     let expected = options.listed.max(made);
-    // Every namespace has a config map with the authority's certificate, unless it has none.
+    // Every namespace has a config map with the certificate of the authority, unless the server has
+    // no authority.
     let lost = expected.saturating_sub(found);
     let report = json!({
         "api": format!("{:?}", options.api),
@@ -207,8 +208,8 @@ impl Tenant {
 
 /// Measures a tenant's calls without other load, and while another service account sends as many
 /// requests as it can over as many connections as there are clients. The tenant has its own thread
-/// and connection, like a program elsewhere, so that it does not wait for the flood's clients in
-/// this process.
+/// and connection, like a program on another machine, so that it does not wait for the flood's
+/// clients in this process.
 async fn beside_a_flood(server: &Server, clients: &[Client], calls: usize) -> anyhow::Result<Option<Tenant>> {
     if calls == 0 || !server.takes_turns() {
         return Ok(None);
@@ -238,14 +239,14 @@ async fn beside_a_flood(server: &Server, clients: &[Client], calls: usize) -> an
             });
         }
     }
-    // Until every client of the flood has connected and has made some calls.
+    // Waits until every client of the flood has connected and has made some calls.
     while sent.load(Ordering::Relaxed) < 10 * FLOOD_DEPTH * clients.len() && !flood.is_empty() {
         tokio::time::sleep(CHANGE_PAUSE).await;
     }
     let (before, start) = (sent.load(Ordering::Relaxed), Instant::now());
     let flooded = tokio::select! {
         flooded = patch_apart(tenant, calls) => flooded?,
-        // A task of the flood ends only by an error.
+        // A task of the flood ends only with an error.
         Some(ended) = flood.join_next() => return ended?.context("the flood").map(|()| None),
     };
     let flood = (sent.load(Ordering::Relaxed) - before, start.elapsed());
@@ -300,7 +301,7 @@ async fn token_of(client: &Client, account: &str) -> anyhow::Result<String> {
         .header(http::header::CONTENT_TYPE, "application/json")
         .body(json!({"spec": {}}).to_string().into_bytes())?;
     let answer: Value = serde_json::from_str(&client.request_text(request).await.context("a token")?)?;
-    answer["status"]["token"].as_str().map(str::to_owned).context("no token in the answer")
+    answer["status"]["token"].as_str().map(str::to_owned).context("no token in the response")
 }
 
 fn post(number: usize, payload: &str) -> Call {
@@ -342,9 +343,9 @@ fn spread(times: &[Duration]) -> Value {
     json!({"mean": mean, "median": median, "p99": p99})
 }
 
-/// Makes the calls `numbers`, distributed over the senders, which each make one call after the
-/// other. With a rate, the senders together start at most that many calls per second. The latency
-/// of a call that starts late, because all senders were busy, counts from its due time.
+/// Makes the calls `numbers`, distributed over the senders. Each sender makes one call after the
+/// other. With a rate, the senders together start at most that many calls per second. If a call
+/// starts late because all senders were busy, its latency counts from its due time.
 async fn many(
     senders: &[Arc<Sender>],
     numbers: std::ops::Range<usize>,

@@ -8,11 +8,12 @@ use std::sync::Arc;
 
 use berth_apimachinery::regexp;
 
-use crate::ast::{Expr, Fold, Kind, Literal};
+use crate::ast::{Expr, Field, Fold, Kind, Literal};
 use crate::env::Env;
 use crate::issue::Issues;
 use crate::parse::qualified;
 use crate::types::{ObjectType, Type, type_named};
+use crate::value::{Timestamp, parse_duration};
 
 /// Types of all nodes by id.
 pub(crate) type Types = Vec<Type>;
@@ -137,36 +138,38 @@ impl Checker<'_> {
                 let value = value.unwrap_or_else(|| self.fresh());
                 Type::map(key, value)
             }
-            Kind::Struct { name, fields } => {
-                let found = self.env.struct_type(name);
-                if found.is_none() {
-                    let message = match self.identifier(name) {
-                        Some(_) => format!("'{name}' is not a type"),
-                        None => format!("undeclared reference to '{name}' (in container '')"),
-                    };
-                    self.issues.push(expr.at, message);
-                }
-                for field in fields {
-                    self.check(&field.value);
-                    let given = self.unwrapped(&field.value, field.optional);
-                    let Some(found) = &found else { continue };
-                    match found.field(&field.name) {
-                        None => self.issues.push(field.at, format!("undefined field '{}'", field.name)),
-                        Some(wanted) if !self.is_assignable(&wanted, &given) => {
-                            let given = self.substitute(&given, false);
-                            let name = &field.name;
-                            let text =
-                                format!("expected type of field '{name}' is '{wanted}' but provided type is '{given}'");
-                            self.issues.push(field.at, text);
-                        }
-                        Some(_) => {}
-                    }
-                }
-                found.map_or(Type::Error, Type::Object)
-            }
+            Kind::Struct { name, fields } => self.object(expr.at, name, fields),
             Kind::Fold(fold) => self.fold(fold),
         };
         self.set(expr, type_);
+    }
+
+    /// The type of an object literal.
+    fn object(&mut self, at: u32, name: &str, fields: &[Field]) -> Type {
+        let found = self.env.struct_type(name);
+        if found.is_none() {
+            let message = match self.identifier(name) {
+                Some(_) => format!("'{name}' is not a type"),
+                None => format!("undeclared reference to '{name}' (in container '')"),
+            };
+            self.issues.push(at, message);
+        }
+        for field in fields {
+            self.check(&field.value);
+            let given = self.unwrapped(&field.value, field.optional);
+            let Some(found) = &found else { continue };
+            match found.field(&field.name) {
+                None => self.issues.push(field.at, format!("undefined field '{}'", field.name)),
+                Some(wanted) if !self.is_assignable(&wanted, &given) => {
+                    let given = self.substitute(&given, false);
+                    let name = &field.name;
+                    let text = format!("expected type of field '{name}' is '{wanted}' but provided type is '{given}'");
+                    self.issues.push(field.at, text);
+                }
+                Some(_) => {}
+            }
+        }
+        found.map_or(Type::Error, Type::Object)
     }
 
     fn undeclared(&mut self, at: u32, name: &str) -> Type {
@@ -508,15 +511,11 @@ impl Checker<'_> {
                     _ => None,
                 };
                 let refused = match (function.as_str(), literal(0)) {
-                    ("timestamp", Some((Literal::String(text), at))) => {
-                        crate::library::parse_timestamp(text).is_none().then_some(at)
-                    }
+                    ("timestamp", Some((Literal::String(text), at))) => Timestamp::parse(text).is_none().then_some(at),
                     ("timestamp", Some((Literal::Int(seconds), at))) => {
-                        (!crate::value::Timestamp::is_in_range(*seconds)).then_some(at)
+                        (!Timestamp::is_in_range(*seconds)).then_some(at)
                     }
-                    ("duration", Some((Literal::String(text), at))) => {
-                        crate::library::parse_duration(text).is_none().then_some(at)
-                    }
+                    ("duration", Some((Literal::String(text), at))) => parse_duration(text).is_none().then_some(at),
                     _ => None,
                 };
                 if let Some(at) = refused {
@@ -575,15 +574,8 @@ fn ordered_overloads(function: &str) -> Option<Vec<[Type; 2]>> {
         return None;
     }
     let numbers = [Type::Int, Type::Uint, Type::Double];
-    let mut pairs: Vec<[Type; 2]> = crate::library::ORDERED
-        .iter()
-        .filter_map(|name| match *name {
-            "timestamp" => Some(Type::Timestamp),
-            "duration" => Some(Type::Duration),
-            name => type_named(name),
-        })
-        .map(|type_| [type_.clone(), type_])
-        .collect();
+    let others = [Type::Bool, Type::String, Type::Bytes, Type::Timestamp, Type::Duration];
+    let mut pairs: Vec<[Type; 2]> = numbers.iter().cloned().chain(others).map(|type_| [type_.clone(), type_]).collect();
     for a in &numbers {
         pairs.extend(numbers.iter().filter(|b| *b != a).map(|b| [a.clone(), b.clone()]));
     }

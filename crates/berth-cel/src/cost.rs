@@ -4,9 +4,8 @@
 //! floating-point and results are rounded as upstream rounds them, because the rounding is visible
 //! in large costs.
 
-use crate::eval::Outcome;
 use crate::types::Type;
-use crate::value::Value;
+use crate::value::{Outcome, Value};
 
 /// Reading a string: ten characters cost one.
 pub(crate) const TEXT: f64 = 0.1;

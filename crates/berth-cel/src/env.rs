@@ -7,7 +7,8 @@ use crate::check;
 use crate::issue::Issues;
 use crate::parse::{self, Macros};
 use crate::program::Program;
-use crate::types::{ObjectType, Overload, Type};
+use crate::signatures::{FUNCTIONS, Overload};
+use crate::types::{ObjectType, Type};
 
 /// The newest supported compatibility version (Kubernetes 1.N).
 pub const NEWEST: u32 = 35;
@@ -126,7 +127,7 @@ impl Env {
         if is_missing {
             return None;
         }
-        let known = crate::types::FUNCTIONS.get(name).into_iter().flatten();
+        let known = FUNCTIONS.get(name).into_iter().flatten();
         let own = self.extra.get(name).into_iter().flatten();
         let found: Vec<&Overload> = known.filter(|overload| overload.since <= self.version).chain(own).collect();
         (!found.is_empty()).then_some(found)

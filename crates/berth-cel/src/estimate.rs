@@ -412,20 +412,6 @@ impl Coster<'_> {
             let max = size(0).max.min(size(1).max);
             Estimate { min: max.min(1), max }.scaled(TEXT)
         };
-        let literal = |index: usize| match operands.get(index).map(|operand| &operand.kind) {
-            Some(Kind::Literal(Literal::Int(value))) => Some(*value),
-            _ => None,
-        };
-        // A literal number of items; negative numbers do not occur.
-        let count = |index: usize, otherwise: u64| {
-            literal(index).map_or(otherwise, |value| u64::try_from(value).unwrap_or_default())
-        };
-        let new_list =
-            |size: Estimate, factor: f64| (size.scaled(factor).plus(Estimate::exactly(LIST_COST + 1)), Some(size));
-        let compared = |index: usize, item: &Type| {
-            let text = if matches!(item, Type::String | Type::Bytes) { TEXT } else { 0.0 };
-            new_list(size(index).times(size(index)), 2.0 + text)
-        };
         match name {
             "_==_" => (self.equality(operands).unwrap_or_else(smaller), None),
             "_!=_" => (smaller(), None),
@@ -444,21 +430,9 @@ impl Coster<'_> {
                 let cost = size(0).plus(one).scaled(TEXT).times(size(1).scaled(REGEX));
                 (cost, Some(Estimate { min: 0, max: size(0).max }))
             }
-            "bytes" if *param(0) == Type::String => {
-                let size = size(0);
-                // For a string of unbounded length upstream's product wraps around, here and in
-                // `quote`.
-                (size.scaled(TEXT), Some(Estimate { min: size.min, max: size.max.wrapping_mul(4) }))
-            }
-            "string" if *param(0) == Type::Bytes => {
-                let size = size(0);
-                (size.scaled(TEXT), Some(Estimate { min: size.min / 4, max: size.max }))
-            }
-            "strings.quote" => {
-                let size = size(0);
-                let max = size.max.wrapping_mul(2).wrapping_add(2);
-                (size.scaled(TEXT), Some(Estimate { min: size.min.saturating_add(2), max }))
-            }
+            "bytes" if *param(0) == Type::String => (size(0).scaled(TEXT), Some(converted(name, size(0)))),
+            "string" if *param(0) == Type::Bytes => (size(0).scaled(TEXT), Some(converted(name, size(0)))),
+            "strings.quote" => (size(0).scaled(TEXT), Some(converted(name, size(0)))),
             "format" if operands.len() == 2 => (size(0).scaled(TEXT), None),
             "check" => (Estimate::exactly(CHECK_COST), None),
             "fieldSelector" | "labelSelector" => {
@@ -482,49 +456,37 @@ impl Coster<'_> {
             }
             "replace" => (size(0).scaled(2.0 * TEXT), Some(replaced(size(0), size(1), size(2)))),
             "split" => {
-                let max = literal(2).map_or(size(0).max, |limit| limit as u64);
+                let max = literal(operands, 2).map_or(size(0).max, |limit| limit as u64);
                 (size(0).scaled(2.0 * TEXT), Some(Estimate { min: 0, max }))
             }
             "join" => {
-                let list = size(0);
-                let mut joined = self.item_size(operands[0]).map_or(Estimate::exactly(0), |(_, item)| list.times(item));
-                if operands.len() > 1 {
-                    let between = Estimate { min: list.min.saturating_sub(1), max: list.max.saturating_sub(1) };
-                    joined = joined.plus(size(1).times(between));
-                }
+                let joined = self.joined(operands, &sizes);
                 (joined.scaled(TEXT), Some(joined))
             }
             "containsIP" | "containsCIDR" => {
-                // Addresses have 4 or 16 octets.
-                let address = Estimate { min: 4, max: 16 };
-                let mut cost = address.plus(address).scaled(TEXT);
-                if name == "containsCIDR" {
-                    cost = cost.plus(address.scaled(TEXT)).plus(one);
-                }
                 let parsed = if *param(1) == Type::String { size(1).scaled(TEXT) } else { Estimate::exactly(0) };
-                (cost.plus(parsed), None)
+                (containment(name).plus(parsed), None)
             }
             "validate" => (size(1).scaled(TEXT).scaled(FORMAT_LENGTH_MAX * REGEX), None),
             "sets.contains" | "sets.intersects" => (size(0).times(size(1)).scaled(1.0).plus(one), None),
             "sets.equivalent" => (size(0).times(size(1)).scaled(2.0).plus(one), None),
-            "slice" => {
-                // For a range that ends before it starts, upstream's unsigned difference wraps to a
-                // huge value.
-                let end = count(2, size(0).max);
-                new_list(Estimate::exactly(end.wrapping_sub(count(1, 0))), 1.0)
-            }
-            "lists.range" => new_list(Estimate::exactly(count(0, u64::MAX)), 1.0),
-            "reverse" => new_list(size(0), 1.0),
-            "flatten" => new_list(size(0), if operands.len() > 1 { count(1, u64::MAX) as f64 } else { 1.0 }),
-            "distinct" => compared(0, &Type::Dyn),
-            "sort" | "@sortByAssociatedKeys" => {
-                let keys = params.len() - 1;
-                match param(keys) {
-                    Type::List(item) => compared(keys, item),
-                    _ => (one, None),
-                }
+            "slice" | "lists.range" | "reverse" | "flatten" | "distinct" | "sort" | "@sortByAssociatedKeys" => {
+                list_function(name, params, operands, &sizes)
             }
             _ => (one, None),
+        }
+    }
+
+    /// The size of a string joined from a list, with an optional separator.
+    fn joined(&self, operands: &[&Expr], sizes: &[Estimate]) -> Estimate {
+        let list = sizes[0];
+        let joined = self.item_size(operands[0]).map_or(Estimate::exactly(0), |(_, item)| list.times(item));
+        match sizes.get(1) {
+            Some(separator) => {
+                let between = Estimate { min: list.min.saturating_sub(1), max: list.max.saturating_sub(1) };
+                joined.plus(separator.times(between))
+            }
+            None => joined,
         }
     }
 
@@ -544,6 +506,65 @@ impl Coster<'_> {
             }
             _ => Estimate::exactly(1),
         })
+    }
+}
+
+/// The cost of comparing a network with an address or a network.
+fn containment(name: &str) -> Estimate {
+    // Addresses have 4 or 16 octets.
+    let address = Estimate { min: 4, max: 16 };
+    let cost = address.plus(address).scaled(TEXT);
+    match name {
+        "containsCIDR" => cost.plus(address.scaled(TEXT)).plus(Estimate::exactly(1)),
+        _ => cost,
+    }
+}
+
+fn literal(operands: &[&Expr], index: usize) -> Option<i64> {
+    match operands.get(index).map(|operand| &operand.kind) {
+        Some(Kind::Literal(Literal::Int(value))) => Some(*value),
+        _ => None,
+    }
+}
+
+/// The length range after a conversion of a string or octets of this size.
+fn converted(name: &str, size: Estimate) -> Estimate {
+    // For a string of unbounded length upstream's products wrap around.
+    match name {
+        "bytes" => Estimate { min: size.min, max: size.max.wrapping_mul(4) },
+        "string" => Estimate { min: size.min / 4, max: size.max },
+        _ => Estimate { min: size.min.saturating_add(2), max: size.max.wrapping_mul(2).wrapping_add(2) },
+    }
+}
+
+/// The cost of a function that creates a list, and the size of the list.
+fn list_function(name: &str, params: &[Type], operands: &[&Expr], sizes: &[Estimate]) -> (Estimate, Option<Estimate>) {
+    let size = |index: usize| sizes.get(index).copied().unwrap_or(Estimate::exactly(0));
+    // A literal number of items; negative numbers do not occur.
+    let count = |index: usize, otherwise: u64| {
+        literal(operands, index).map_or(otherwise, |value| u64::try_from(value).unwrap_or_default())
+    };
+    let new_list =
+        |size: Estimate, factor: f64| (size.scaled(factor).plus(Estimate::exactly(LIST_COST + 1)), Some(size));
+    let compared = |index: usize, item: &Type| {
+        let text = if matches!(item, Type::String | Type::Bytes) { TEXT } else { 0.0 };
+        new_list(size(index).times(size(index)), 2.0 + text)
+    };
+    match name {
+        "slice" => {
+            // For a range that ends before it starts, upstream's unsigned difference wraps to a
+            // huge value.
+            let end = count(2, size(0).max);
+            new_list(Estimate::exactly(end.wrapping_sub(count(1, 0))), 1.0)
+        }
+        "lists.range" => new_list(Estimate::exactly(count(0, u64::MAX)), 1.0),
+        "flatten" => new_list(size(0), if operands.len() > 1 { count(1, u64::MAX) as f64 } else { 1.0 }),
+        "distinct" => compared(0, &Type::Dyn),
+        "sort" | "@sortByAssociatedKeys" => match params.last() {
+            Some(Type::List(item)) => compared(params.len() - 1, item),
+            _ => (Estimate::exactly(1), None),
+        },
+        _ => new_list(size(0), 1.0),
     }
 }
 

@@ -4,57 +4,17 @@
 //! according to its work. Limits are enforced during evaluation, so that no rule exceeds its
 //! budget.
 
-use std::cmp::Ordering;
-use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering as Atomic};
 
+use crate::authorization::Authorizer;
 use crate::cost::{CostRule, LIST_COST, MAP_COST, STRUCT_COST};
-use crate::library::{Authorizer, Implementation};
-use crate::value::{Constants, List, Map, OwnedMap, Struct, Text, Timestamp, Value};
+use crate::error::EvalError;
+use crate::library::Implementation;
+use crate::node::{FoldNode, Node, Operator};
+use crate::operators::{arithmetic, compare, index_of, member, overflow};
+use crate::value::{List, Map, Outcome, OwnedMap, Struct, Value};
 use crate::variables::Variables;
-
-/// Why an evaluation returned no value.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum EvalError {
-    /// An error with this message.
-    Message(Arc<str>),
-    /// A field or key does not exist.
-    NoSuchKey(Arc<str>),
-    /// No overload of the function accepts the arguments.
-    NoOverload,
-    /// The expression exceeded its cost limit.
-    CostLimit,
-    /// The caller cancelled the evaluation.
-    Interrupted,
-}
-
-impl EvalError {
-    pub(crate) fn message(text: impl Into<Arc<str>>) -> EvalError {
-        EvalError::Message(text.into())
-    }
-
-    /// True if the evaluation must stop, without evaluating the other side of `||`.
-    pub(crate) fn is_final(&self) -> bool {
-        matches!(self, EvalError::CostLimit | EvalError::Interrupted)
-    }
-}
-
-impl fmt::Display for EvalError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            EvalError::Message(text) => f.write_str(text),
-            EvalError::NoSuchKey(key) => write!(f, "no such key: {key}"),
-            EvalError::NoOverload => f.write_str("no such overload"),
-            EvalError::CostLimit => f.write_str("operation cancelled: actual cost limit exceeded"),
-            EvalError::Interrupted => f.write_str("operation interrupted"),
-        }
-    }
-}
-
-impl std::error::Error for EvalError {}
-
-pub(crate) type Outcome<'a> = Result<Value<'a>, EvalError>;
 
 /// The state of an evaluation: variables and cost.
 pub(crate) struct Machine<'a> {
@@ -83,108 +43,6 @@ impl<'a> Slot<'a> {
             _ => Slot::Pending(node.clone()),
         }
     }
-}
-
-/// A planned node: names are resolved to slots, constants are folded.
-#[derive(Clone, Debug)]
-pub(crate) enum Node {
-    Const(Value<'static>),
-    /// A variable, by its slot.
-    Slot(usize),
-    Select {
-        operand: Box<Node>,
-        field: Box<str>,
-    },
-    Has {
-        operand: Box<Node>,
-        field: Box<str>,
-    },
-    OptionalSelect {
-        operand: Box<Node>,
-        field: Box<str>,
-    },
-    Index {
-        operand: Box<Node>,
-        index: Box<Node>,
-        optional: bool,
-    },
-    And(Box<[Node; 2]>),
-    Or(Box<[Node; 2]>),
-    If(Box<[Node; 3]>),
-    /// `a.or(b)` and `a.orValue(b)`: the second operand is evaluated only if the first is empty.
-    Otherwise {
-        operands: Box<[Node; 2]>,
-        unwrap: bool,
-    },
-    Operate {
-        operator: Operator,
-        cost: CostRule,
-        operands: Box<[Node; 2]>,
-    },
-    /// `in` with a list of constants, which costs nothing.
-    Member {
-        item: Box<Node>,
-        constants: Arc<Constants>,
-    },
-    Not(Box<Node>),
-    Negate(Box<Node>),
-    NotStrictlyFalse(Box<Node>),
-    Call {
-        function: Implementation,
-        cost: CostRule,
-        args: Vec<Node>,
-        /// True if the first failed argument ends the call before the remaining arguments are
-        /// evaluated; the call then costs nothing, unless the failed argument is the last.
-        stops: bool,
-    },
-    List(Vec<(Node, bool)>),
-    Map(Vec<(Node, Node, bool)>),
-    Struct {
-        name: String,
-        fields: Vec<(String, Node, bool)>,
-    },
-    /// `accumulator + [item]`, in place; appending a constant list costs nothing.
-    Append {
-        slot: usize,
-        item: Box<Node>,
-        list_cost: u64,
-    },
-    /// Adds one or more entries to the accumulated map, in place.
-    Insert {
-        slot: usize,
-        args: Vec<Node>,
-    },
-    Fold(Box<FoldNode>),
-    /// An error found by the planner.
-    Fail(EvalError),
-}
-
-#[derive(Clone, Debug)]
-pub(crate) struct FoldNode {
-    pub range: Node,
-    pub two: bool,
-    pub init: Arc<Node>,
-    pub condition: Node,
-    pub step: Node,
-    pub result: Node,
-    /// Slot of the accumulator; the loop variables follow it.
-    pub slot: usize,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Operator {
-    Equal,
-    NotEqual,
-    Less,
-    LessOrEqual,
-    Greater,
-    GreaterOrEqual,
-    Add,
-    Subtract,
-    Multiply,
-    Divide,
-    Modulo,
-    In,
 }
 
 /// Number of elements after which folds check for cancellation.
@@ -446,12 +304,12 @@ impl<'a> Machine<'a> {
             self.charge(cost.of(&values, None))?;
             return match failed {
                 Some(error) => Err(error),
-                None => function(self, &values),
+                None => function(self.authorizer, &values),
             };
         }
         let result = match failed {
             Some(error) => Err(error),
-            None => function(self, &values),
+            None => function(self.authorizer, &values),
         };
         self.charge(cost.of(&values, Some(&result)))?;
         result
@@ -580,13 +438,7 @@ impl<'a> Machine<'a> {
         let mut values = values.into_iter();
         match (values.next(), values.next()) {
             (Some(key), Some(value)) => into.insert(key, value)?,
-            (Some(Value::Map(more)), None) => {
-                for key in more.keys() {
-                    if let Some(value) = more.get(&key) {
-                        into.insert(key, value?)?;
-                    }
-                }
-            }
+            (Some(Value::Map(more)), None) => into.insert_all(&more)?,
             _ => return Err(EvalError::NoOverload),
         }
         Ok(Value::Map(Map::Owned(map)))
@@ -651,174 +503,6 @@ impl<'a> Machine<'a> {
     }
 }
 
-impl Node {
-    /// True if accessing this path costs one in addition to its steps. A path that starts at a
-    /// conditional is already charged.
-    fn has_base_cost(&self) -> bool {
-        match self {
-            Node::Select { operand, .. } | Node::OptionalSelect { operand, .. } | Node::Index { operand, .. } => {
-                operand.has_base_cost()
-            }
-            Node::If(_) => false,
-            _ => true,
-        }
-    }
-}
-
 fn not_optional(value: &Value<'_>, what: &str) -> EvalError {
     EvalError::message(format!("cannot initialize optional {what} from non-optional value {}", value.type_name()))
-}
-
-fn overflow() -> EvalError {
-    EvalError::message("integer overflow")
-}
-
-fn index_of<'a>(value: Value<'a>, index: &Value<'a>, optional: bool) -> Outcome<'a> {
-    let (value, optional) = match value {
-        Value::Optional(None) => return Ok(Value::Optional(None)),
-        Value::Optional(Some(value)) => ((*value).clone(), true),
-        other => (other, optional),
-    };
-    let found = match &value {
-        Value::List(list) => {
-            let position = match index {
-                Value::Int(index) => Some(*index),
-                Value::Uint(index) => i64::try_from(*index).ok(),
-                Value::Double(index) if index.fract() == 0.0 => Some(*index as i64),
-                _ => None,
-            };
-            let Some(position) = position else {
-                let text = format!("unsupported index type '{}' in list", index.type_name());
-                return Err(EvalError::message(text));
-            };
-            let found = usize::try_from(position).ok().and_then(|position| list.get(position));
-            match found {
-                None if !optional => return Err(EvalError::message(format!("index out of bounds: {position}"))),
-                found => found.transpose()?,
-            }
-        }
-        Value::Map(map) => match map.get(index) {
-            None if !optional => {
-                let shown = match index {
-                    Value::String(text) => text.to_string(),
-                    other => other.to_json().map(|json| json.to_string()).unwrap_or_default(),
-                };
-                return Err(EvalError::NoSuchKey(shown.into()));
-            }
-            found => found.transpose()?,
-        },
-        Value::Unknown(json) => return index_of(crate::value::untyped(json), index, optional),
-        _ => return Err(EvalError::NoOverload),
-    };
-    match (found, optional) {
-        (Some(found), false) => Ok(found),
-        (found, _) => Ok(Value::Optional(found.map(Arc::new))),
-    }
-}
-
-fn compare<'a>(operator: Operator, a: &Value<'a>, b: &Value<'a>) -> Outcome<'a> {
-    let numeric = |value: &Value<'_>| matches!(value, Value::Int(_) | Value::Uint(_) | Value::Double(_));
-    let Some(order) = a.compare(b) else {
-        // NaN is not ordered.
-        return if numeric(a) && numeric(b) { Ok(Value::Bool(false)) } else { Err(EvalError::NoOverload) };
-    };
-    Ok(Value::Bool(match operator {
-        Operator::Less => order == Ordering::Less,
-        Operator::LessOrEqual => order != Ordering::Greater,
-        Operator::Greater => order == Ordering::Greater,
-        _ => order != Ordering::Less,
-    }))
-}
-
-fn member<'a>(a: &Value<'a>, b: &Value<'a>) -> Outcome<'a> {
-    match b {
-        Value::List(list) => {
-            for item in list.iter() {
-                if item?.equals(a)? {
-                    return Ok(Value::Bool(true));
-                }
-            }
-            Ok(Value::Bool(false))
-        }
-        Value::Map(map) => Ok(Value::Bool(map.get(a).is_some())),
-        _ => Err(EvalError::NoOverload),
-    }
-}
-
-fn arithmetic<'a>(operator: Operator, a: Value<'a>, b: Value<'a>) -> Outcome<'a> {
-    use Operator::*;
-    let zero = || EvalError::message(if operator == Divide { "division by zero" } else { "modulus by zero" });
-    match (a, b) {
-        (Value::Int(a), Value::Int(b)) => {
-            if matches!(operator, Divide | Modulo) && b == 0 {
-                return Err(zero());
-            }
-            let result = match operator {
-                Add => a.checked_add(b),
-                Subtract => a.checked_sub(b),
-                Multiply => a.checked_mul(b),
-                Divide => a.checked_div(b),
-                _ => a.checked_rem(b),
-            };
-            result.map(Value::Int).ok_or_else(overflow)
-        }
-        (Value::Uint(a), Value::Uint(b)) => {
-            if matches!(operator, Divide | Modulo) && b == 0 {
-                return Err(zero());
-            }
-            let result = match operator {
-                Add => a.checked_add(b),
-                Subtract => a.checked_sub(b),
-                Multiply => a.checked_mul(b),
-                Divide => a.checked_div(b),
-                _ => a.checked_rem(b),
-            };
-            result.map(Value::Uint).ok_or_else(|| EvalError::message("unsigned integer overflow"))
-        }
-        (Value::Double(a), Value::Double(b)) => match operator {
-            Add => Ok(Value::Double(a + b)),
-            Subtract => Ok(Value::Double(a - b)),
-            Multiply => Ok(Value::Double(a * b)),
-            Divide => Ok(Value::Double(a / b)),
-            _ => Err(EvalError::NoOverload),
-        },
-        (Value::String(a), Value::String(b)) if operator == Add => {
-            let mut text = String::with_capacity(a.len() + b.len());
-            text.push_str(&a);
-            text.push_str(&b);
-            Ok(Value::String(Text::Owned(text.into())))
-        }
-        (Value::Bytes(a), Value::Bytes(b)) if operator == Add => Ok(Value::Bytes([&*a, &*b].concat().into())),
-        (Value::List(a), Value::List(b)) if operator == Add => a.concat(&b),
-        (Value::Duration(a), Value::Duration(b)) => {
-            let result = match operator {
-                Add => a.checked_add(b),
-                Subtract => a.checked_sub(b),
-                _ => return Err(EvalError::NoOverload),
-            };
-            result.map(Value::Duration).ok_or_else(|| EvalError::message("duration overflow"))
-        }
-        (Value::Timestamp(at), Value::Duration(by)) if operator == Add => shift(at, i128::from(by)),
-        (Value::Duration(by), Value::Timestamp(at)) if operator == Add => shift(at, i128::from(by)),
-        (Value::Timestamp(at), Value::Duration(by)) if operator == Subtract => shift(at, -i128::from(by)),
-        (Value::Timestamp(a), Value::Timestamp(b)) if operator == Subtract => {
-            let nanos = total_nanos(a) - total_nanos(b);
-            i64::try_from(nanos).map(Value::Duration).map_err(|_| EvalError::message("duration overflow"))
-        }
-        _ => Err(EvalError::NoOverload),
-    }
-}
-
-const NANOS: i128 = 1_000_000_000;
-
-fn total_nanos(at: Timestamp) -> i128 {
-    i128::from(at.seconds) * NANOS + i128::from(at.nanos)
-}
-
-fn shift<'a>(at: Timestamp, by: i128) -> Outcome<'a> {
-    let total = total_nanos(at) + by;
-    let seconds = i64::try_from(total.div_euclid(NANOS)).map_err(|_| EvalError::message("timestamp overflow"))?;
-    Timestamp::checked(seconds, total.rem_euclid(NANOS) as u32, at.offset)
-        .map(Value::Timestamp)
-        .map_err(|_| EvalError::message("timestamp overflow"))
 }

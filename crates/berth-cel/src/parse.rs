@@ -307,7 +307,7 @@ impl Parser {
             } else if self.is("{") && !matches!(operand.kind, Kind::Literal(_)) {
                 let Some(name) = qualified(&operand) else { break };
                 let at = self.take("{").unwrap_or_default();
-                let fields = self.fields()?;
+                let fields = self.items("}", Self::field)?;
                 operand = self.node(at, Kind::Struct { name, fields });
             } else {
                 break;
@@ -387,12 +387,12 @@ impl Parser {
             }
             Token::Symbol("[") => {
                 self.at += 1;
-                let elements = self.elements()?;
+                let elements = self.items("]", Self::element)?;
                 Ok(self.node(at, Kind::List(elements)))
             }
             Token::Symbol("{") => {
                 self.at += 1;
-                let entries = self.entries()?;
+                let entries = self.items("}", Self::entry)?;
                 Ok(self.node(at, Kind::Map(entries)))
             }
             // A leading dot marks an absolute name; without containers it has no effect.
@@ -430,54 +430,41 @@ impl Parser {
         Ok(self.ident(at, &name))
     }
 
-    fn elements(&mut self) -> Result<Vec<Element>, Stop> {
-        let mut elements = Vec::new();
-        while !self.is("]") {
-            let optional = self.optional_mark()?;
-            elements.push(Element { value: self.expr()?, optional });
+    /// Items up to a closing symbol, separated by commas. A comma may follow the last item.
+    fn items<T>(&mut self, close: &str, item: fn(&mut Self) -> Result<T, Stop>) -> Result<Vec<T>, Stop> {
+        let mut items = Vec::new();
+        while !self.is(close) {
+            items.push(item(self)?);
             if self.take(",").is_none() {
                 break;
             }
         }
-        self.close("]")?;
-        Ok(elements)
+        self.close(close)?;
+        Ok(items)
     }
 
-    fn entries(&mut self) -> Result<Vec<Entry>, Stop> {
-        let mut entries = Vec::new();
-        while !self.is("}") {
-            let optional = self.optional_mark()?;
-            let key = self.expr()?;
-            self.close(":")?;
-            let value = self.expr()?;
-            entries.push(Entry { key, value, optional });
-            if self.take(",").is_none() {
-                break;
-            }
-        }
-        self.close("}")?;
-        Ok(entries)
+    fn element(&mut self) -> Result<Element, Stop> {
+        let optional = self.optional_mark()?;
+        Ok(Element { value: self.expr()?, optional })
     }
 
-    fn fields(&mut self) -> Result<Vec<Field>, Stop> {
-        let mut fields = Vec::new();
-        while !self.is("}") {
-            let optional = self.optional_mark()?;
-            let Spanned { token, at, text } = self.token().clone();
-            let (Token::Ident(name) | Token::Quoted(name)) = token else {
-                return Err(self.stop(at, format!("Syntax error: mismatched input '{text}' expecting IDENTIFIER")));
-            };
-            self.at += 1;
-            let colon = self.token().at;
-            self.close(":")?;
-            let value = self.expr()?;
-            fields.push(Field { at: colon, name, value, optional });
-            if self.take(",").is_none() {
-                break;
-            }
-        }
-        self.close("}")?;
-        Ok(fields)
+    fn entry(&mut self) -> Result<Entry, Stop> {
+        let optional = self.optional_mark()?;
+        let key = self.expr()?;
+        self.close(":")?;
+        Ok(Entry { key, value: self.expr()?, optional })
+    }
+
+    fn field(&mut self) -> Result<Field, Stop> {
+        let optional = self.optional_mark()?;
+        let Spanned { token, at, text } = self.token().clone();
+        let (Token::Ident(name) | Token::Quoted(name)) = token else {
+            return Err(self.stop(at, format!("Syntax error: mismatched input '{text}' expecting IDENTIFIER")));
+        };
+        self.at += 1;
+        let colon = self.token().at;
+        self.close(":")?;
+        Ok(Field { at: colon, name, value: self.expr()?, optional })
     }
 
     fn function_or_macro(&mut self, at: u32, name: String, mut args: Vec<Expr>) -> Parsed {

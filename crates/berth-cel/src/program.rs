@@ -5,13 +5,16 @@ use std::sync::atomic::AtomicBool;
 
 use berth_apimachinery::regexp;
 
-use crate::ast::{Expr, Kind, Literal};
+use crate::ast::{Element, Entry, Expr, Kind, Literal};
+use crate::authorization::Authorizer;
 use crate::check::Checked;
 use crate::cost::{CostRule, LIST_COST};
 use crate::env::Env;
+use crate::error::EvalError;
 use crate::estimate::{self, Estimate, Sizes};
-use crate::eval::{EvalError, FoldNode, Machine, Node, Operator, Slot};
-use crate::library::{self, Authorizer};
+use crate::eval::{Machine, Slot};
+use crate::library;
+use crate::node::{FoldNode, Node, Operator};
 use crate::parse::qualified;
 use crate::types::{Type, type_named};
 use crate::value::{Constants, Map, OwnedMap, Text, Value};
@@ -170,40 +173,8 @@ impl Planner<'_> {
                 if *test { Node::Has { operand, field } } else { Node::Select { operand, field } }
             }
             Kind::Call { function, target, args } => self.call(expr, function, target.as_deref(), args),
-            Kind::List(elements) => {
-                let nodes: Vec<(Node, bool)> =
-                    elements.iter().map(|element| (self.plan(&element.value), element.optional)).collect();
-                let constants: Option<Vec<Value<'static>>> = nodes
-                    .iter()
-                    .map(|(node, optional)| match node {
-                        Node::Const(value) if !optional => Some(value.clone()),
-                        _ => None,
-                    })
-                    .collect();
-                match constants {
-                    Some(items) if self.env.folds => Node::Const(Value::from(items)),
-                    _ => Node::List(nodes),
-                }
-            }
-            Kind::Map(entries) => {
-                let nodes: Vec<(Node, Node, bool)> = entries
-                    .iter()
-                    .map(|entry| (self.plan(&entry.key), self.plan(&entry.value), entry.optional))
-                    .collect();
-                let mut constant = self.env.folds.then(OwnedMap::default);
-                for node in &nodes {
-                    constant = match (constant, node) {
-                        (Some(mut map), (Node::Const(key), Node::Const(value), false)) => {
-                            map.insert(key.clone(), value.clone()).is_ok().then_some(map)
-                        }
-                        _ => None,
-                    };
-                }
-                match constant {
-                    Some(map) => Node::Const(Value::Map(Map::Owned(Arc::new(map)))),
-                    None => Node::Map(nodes),
-                }
-            }
+            Kind::List(elements) => self.list(elements),
+            Kind::Map(entries) => self.map(entries),
             Kind::Struct { name, fields } => {
                 let fields =
                     fields.iter().map(|field| (field.name.clone(), self.plan(&field.value), field.optional)).collect();
@@ -225,6 +196,39 @@ impl Planner<'_> {
                 let two = fold.var2.is_some();
                 Node::Fold(Box::new(FoldNode { range, two, init, condition, step, result, slot }))
             }
+        }
+    }
+
+    /// Plans a list literal. A list of constants is a constant.
+    fn list(&mut self, elements: &[Element]) -> Node {
+        let nodes: Vec<(Node, bool)> =
+            elements.iter().map(|element| (self.plan(&element.value), element.optional)).collect();
+        let constant = |(node, optional): &(Node, bool)| match node {
+            Node::Const(value) if !optional => Some(value.clone()),
+            _ => None,
+        };
+        match nodes.iter().map(constant).collect::<Option<Vec<_>>>() {
+            Some(items) if self.env.folds => Node::Const(Value::from(items)),
+            _ => Node::List(nodes),
+        }
+    }
+
+    /// Plans a map literal. A map of constants is a constant.
+    fn map(&mut self, entries: &[Entry]) -> Node {
+        let nodes: Vec<(Node, Node, bool)> =
+            entries.iter().map(|entry| (self.plan(&entry.key), self.plan(&entry.value), entry.optional)).collect();
+        let mut constant = self.env.folds.then(OwnedMap::default);
+        for node in &nodes {
+            constant = match (constant, node) {
+                (Some(mut map), (Node::Const(key), Node::Const(value), false)) => {
+                    map.insert(key.clone(), value.clone()).is_ok().then_some(map)
+                }
+                _ => None,
+            };
+        }
+        match constant {
+            Some(map) => Node::Const(Value::Map(Map::Owned(Arc::new(map)))),
+            None => Node::Map(nodes),
         }
     }
 
@@ -257,27 +261,12 @@ impl Planner<'_> {
         }
         let mut nodes: Vec<Node> = target.into_iter().chain(args).map(|arg| self.plan(arg)).collect();
         let pair = |nodes: Vec<Node>| <[Node; 2]>::try_from(nodes).map(Box::new).ok();
-        let operator = match function.as_str() {
-            "_==_" => Some(Operator::Equal),
-            "_!=_" => Some(Operator::NotEqual),
-            "_<_" => Some(Operator::Less),
-            "_<=_" => Some(Operator::LessOrEqual),
-            "_>_" => Some(Operator::Greater),
-            "_>=_" => Some(Operator::GreaterOrEqual),
-            "_+_" => Some(Operator::Add),
-            "_-_" => Some(Operator::Subtract),
-            "_*_" => Some(Operator::Multiply),
-            "_/_" => Some(Operator::Divide),
-            "_%_" => Some(Operator::Modulo),
-            "@in" => Some(Operator::In),
-            _ => None,
-        };
         let fail = || missing(&function);
         let checked = self.checked;
         let call = checked.calls[expr.id as usize].as_ref();
         let overloads = call.map_or([].as_slice(), |call| call.overloads.as_slice());
         let cost = CostRule::of_call(&function, target.is_some(), overloads);
-        if let Some(operator) = operator {
+        if let Some(operator) = Operator::named(&function) {
             let Some(operands) = pair(nodes) else { return fail() };
             return match operator {
                 Operator::In if self.env.folds && cost == CostRule::Search => member(*operands),
@@ -370,16 +359,7 @@ impl Planner<'_> {
         if !converts || !self.env.folds {
             return node;
         }
-        let mut machine = Machine {
-            slots: Vec::new(),
-            cost: 0,
-            limit: u64::MAX,
-            folded: 0,
-            interrupt: None,
-            authorizer: None,
-            variables: None,
-        };
-        match implementation(&mut machine, std::slice::from_ref(value)) {
+        match implementation(None, std::slice::from_ref(value)) {
             Ok(value) => Node::Const(value),
             Err(error) => {
                 self.failure.get_or_insert(error.to_string());

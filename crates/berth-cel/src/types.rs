@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::{Arc, LazyLock};
+use std::sync::Arc;
 
 /// A type of the language.
 #[derive(Clone, Debug, PartialEq)]
@@ -140,92 +140,6 @@ impl fmt::Display for Type {
             other => f.write_str(other.name()),
         }
     }
-}
-
-/// An overload of a function.
-#[derive(Clone, Debug)]
-pub(crate) struct Overload {
-    pub member: bool,
-    /// Parameter types; the target of a method comes first.
-    pub params: Vec<Type>,
-    pub result: Type,
-    /// The compatibility version (minor) that introduced it.
-    pub since: u32,
-}
-
-/// Every function with its overloads.
-pub(crate) static FUNCTIONS: LazyLock<BTreeMap<&'static str, Vec<Overload>>> = LazyLock::new(|| {
-    let mut functions: BTreeMap<&'static str, Vec<Overload>> = BTreeMap::new();
-    for (since, signatures) in crate::library::SIGNATURES {
-        for signature in signatures.lines().map(str::trim).filter(|line| !line.is_empty()) {
-            let (name, overload) = parse_signature(signature, *since)
-                .unwrap_or_else(|| panic!("a signature of the library cannot be read: {signature}"));
-            functions.entry(name).or_default().push(overload);
-        }
-    }
-    functions
-});
-
-/// Parses `target :: name(param, param) result`, or without a target for plain functions. Capital
-/// letters are type parameters.
-fn parse_signature(text: &'static str, since: u32) -> Option<(&'static str, Overload)> {
-    let (target, rest) = match text.split_once(" :: ") {
-        Some((target, rest)) => (Some(target), rest),
-        None => (None, text),
-    };
-    let open = rest.find('(')?;
-    let name = &rest[..open];
-    let close = rest.rfind(") ")?;
-    let mut params: Vec<Type> = Vec::new();
-    if let Some(target) = target {
-        params.push(parse_type(target)?);
-    }
-    for param in split_params(&rest[open + 1..close]) {
-        params.push(parse_type(param)?);
-    }
-    let result = parse_type(rest[close + 2..].trim())?;
-    Some((name, Overload { member: target.is_some(), params, result, since }))
-}
-
-fn split_params(text: &'static str) -> Vec<&'static str> {
-    let mut depth = 0;
-    text.split(|c| {
-        depth += i32::from(c == '(') - i32::from(c == ')');
-        c == ',' && depth == 0
-    })
-    .map(str::trim)
-    .filter(|param| !param.is_empty())
-    .collect()
-}
-
-fn parse_type(text: &'static str) -> Option<Type> {
-    if let (Some(open), true) = (text.find('('), text.ends_with(')')) {
-        let mut params = split_params(&text[open + 1..text.len() - 1]).into_iter().map(parse_type);
-        let first = params.next()??;
-        return Some(match &text[..open] {
-            "list" => Type::list(first),
-            "map" => Type::map(first, params.next()??),
-            "opt" => Type::optional(first),
-            "type" => Type::Type(Some(Arc::new(first))),
-            _ => return None,
-        });
-    }
-    Some(match text {
-        "dyn" => Type::Dyn,
-        "null" => Type::Null,
-        "bool" => Type::Bool,
-        "int" => Type::Int,
-        "uint" => Type::Uint,
-        "double" => Type::Double,
-        "string" => Type::String,
-        "bytes" => Type::Bytes,
-        "timestamp" => Type::Timestamp,
-        "duration" => Type::Duration,
-        "type" => Type::Type(None),
-        "A" => Type::Param(0),
-        "B" => Type::Param(1),
-        opaque => Type::Opaque(opaque),
-    })
 }
 
 /// The type with this name, if the name is a value in expressions.

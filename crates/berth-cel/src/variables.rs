@@ -4,10 +4,11 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::eval::{EvalError, Machine, Outcome, Slot};
+use crate::error::EvalError;
+use crate::eval::{Machine, Slot};
 use crate::program::Program;
 use crate::types::{ObjectType, Type};
-use crate::value::Value;
+use crate::value::{Outcome, Value};
 
 /// The variables of one evaluation.
 pub struct Variables<'a> {

@@ -63,7 +63,7 @@ async fn create_objects(client: &Client, pools: &[NamedNodePool]) -> Result<(), 
         let object = NodePool::new(&pool.name, pool.spec.clone());
         match api.create(&PostParams::default(), &object).await {
             Ok(_) => {}
-            // After a restart, the configuration may have changed the pool. Its number of nodes
+            // After a restart, the configuration of the pool may have changed. Its number of nodes
             // belongs to the autoscaler.
             Err(error) if is_already_exists(&error) => {
                 let mut spec = serde_json::to_value(&pool.spec).unwrap_or_default();
@@ -79,8 +79,9 @@ async fn create_objects(client: &Client, pools: &[NamedNodePool]) -> Result<(), 
     Ok(())
 }
 
-/// Creates the default storage class in a cluster without storage classes. A cluster with a class of
-/// its own gets no second one; one whose user deleted all classes gets it again at the next start.
+/// Creates the default storage class in a cluster without storage classes. A cluster with another
+/// class gets no second one. If a user deletes all classes, the next start creates the default
+/// again.
 async fn create_storage_class(client: &Client) -> Result<(), kube::Error> {
     let api: Api<StorageClass> = Api::all(client.clone());
     if !api.list_metadata(&ListParams::default().limit(1)).await?.items.is_empty() {

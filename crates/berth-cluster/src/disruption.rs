@@ -1,5 +1,6 @@
-//! The disruption controller: computes the status of PodDisruptionBudgets. The status has the number
-//! of healthy pods, the number that must be healthy, and thus the number that may be evicted.
+//! The disruption controller: computes the status of PodDisruptionBudgets. The status has the
+//! number of healthy pods, the number that must be healthy, and therefore the number that may be
+//! evicted.
 //!
 //! The API server rejects evictions according to this status, and updates it with each eviction
 //! that it allows. An evicted pod counts as disrupted until it is deleted, or for

@@ -55,10 +55,11 @@ pub struct Options {
     pub process_nodes: Vec<ProcessNode>,
     /// Nodes of this process that keep volumes in folders; the volumes of other nodes are simulated.
     pub folders: storage::Folders,
-    /// Sources of the figures of `metrics.k8s.io`; nodes without one are simulated. A clone is in
-    /// the API server of this process.
+    /// Sources of the usage in `metrics.k8s.io`; nodes without a source are simulated. The API
+    /// server of this process has a clone.
     pub metrics: metrics::ClusterMetrics,
-    /// The cluster's CA certificate in PEM, published as ConfigMap `kube-root-ca.crt` in every namespace.
+    /// The cluster's CA certificate in PEM, published as ConfigMap `kube-root-ca.crt` in every
+    /// namespace.
     pub root_ca: Option<String>,
     /// This machine as a node. Simulated nodes then have a taint.
     pub machine: Option<MachineNode>,

@@ -1,7 +1,7 @@
 //! Logs of simulated containers.
 //!
-//! Logs are not stored: a container's log is computed from its pod and the time, and so is the same
-//! after a restart.
+//! Logs are not stored: a container's log is computed from its pod and the time. After a restart it
+//! is therefore the same.
 
 use std::sync::{Arc, OnceLock};
 
@@ -62,9 +62,9 @@ impl PodLogs {
         let _ = self.source.set(source);
     }
 
-    /// The log of a container as text. If `container` is `None`, the pod's default container, else
-    /// its first one. Returns `None` if the pod or container does not exist, and an empty text
-    /// before the container runs.
+    /// The log of a container as text. If `container` is `None`, the pod's default container is
+    /// used, or else its first one. Returns `None` if the pod or container does not exist, and an
+    /// empty string before the container runs.
     pub fn read(&self, namespace: &str, pod: &str, container: Option<&str>, options: &LogOptions) -> Option<String> {
         let source = self.source.get()?;
         let pod = source.pods.get(&ObjectKey::namespaced(namespace, pod))?;

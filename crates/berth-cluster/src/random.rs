@@ -1,5 +1,5 @@
-//! Deterministic pseudo-random values: a hash of the seed and of a description. There is no
-//! generator state to keep over a restart.
+//! Deterministic pseudo-random values: a hash of the seed and of a description. No generator state
+//! has to survive a restart.
 
 use sha2::{Digest, Sha256};
 

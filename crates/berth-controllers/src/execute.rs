@@ -1,6 +1,6 @@
-//! Carries plans out. The difference between the known and the wanted state of an object is sent as
-//! a merge patch that applies to the known version only. Answers go into the caches at once, so the
-//! next reconcile reads them.
+//! Executes plans. The difference between the known and the desired state of an object is sent as a
+//! merge patch, which applies to the known version only. Responses update the caches at once, so
+//! the next reconcile reads them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
@@ -40,8 +40,8 @@ pub const FIELD_MANAGER: &str = "berth-controllers";
 /// Longest message of an event, in bytes.
 const EVENT_MESSAGE_MAX: usize = 1024;
 
-/// Sends the difference between two states of an object. Returns the server's answer, or nothing
-/// when there was no difference. `version` is the resourceVersion that must still be current.
+/// Sends the difference between two states of an object. Returns the object in the response, or
+/// `None` if there was no difference. `version` is the resourceVersion that must still be current.
 pub async fn patch<K>(
     api: &Api<K>,
     before: &K,
@@ -88,7 +88,7 @@ fn difference<K: Resource + Serialize>(before: &K, after: &K, part: Part) -> Res
     Ok((!patch.is_empty()).then_some(Value::Object(patch)))
 }
 
-/// Adds to a merge patch what turns the wanted members of one object into the other's.
+/// Adds the differences between the `wanted` members of two states of an object to a merge patch.
 fn put_differences<T: Serialize>(
     before: &T,
     after: &T,
@@ -112,7 +112,7 @@ fn put_differences<T: Serialize>(
     Ok(())
 }
 
-/// Carries out plans about objects of kind `J`.
+/// Executes plans about objects of kind `J`.
 pub struct Executor<J> {
     client: Client,
     recorder: Recorder,
@@ -122,7 +122,7 @@ pub struct Executor<J> {
     clock: Clock,
 }
 
-/// A state of an object and the version it stands for.
+/// A state of an object, and its resourceVersion.
 struct Known<K> {
     state: K,
     version: Option<String>,
@@ -150,7 +150,7 @@ where
         Executor { client, recorder, objects, workloads, metrics, clock }
     }
 
-    /// Carries out a plan about `object`.
+    /// Executes a plan about `object`.
     pub async fn carry_out(&self, object: Option<&Arc<J>>, plan: Plan<J>) -> Result<Action, Error> {
         let known = |object: &J| Known { state: object.clone(), version: object.resource_version() };
         let mut objects: BTreeMap<ObjectKey, Known<J>> =
@@ -212,8 +212,8 @@ where
         }
     }
 
-    /// Reports on a job that the name of its Workload is taken by a Workload of another owner. A
-    /// Workload of the job's own means only that the cache lags.
+    /// Reports on a job that a Workload of another owner has the name of the job's Workload. If
+    /// that Workload belongs to the job, only the cache is stale, and nothing is reported.
     async fn report_conflict(&self, object: &J, api: &Api<Workload>, name: &str) {
         let Ok(Some(taken)) = api.get_opt(name).await else { return };
         let owner = controller_of(&taken.metadata);
@@ -227,8 +227,8 @@ where
         self.recorder.event(object, EventType::Warning, events::WORKLOAD_NAME_CONFLICT, &message);
     }
 
-    /// Reports on an object that was held while the controllers were unavailable why it stays held,
-    /// if the API server rejected the write that releases it.
+    /// Reports on an object why it is still held after the controllers became available, if the API
+    /// server rejected the write that releases it.
     fn report_unsettled(&self, object: &J, error: &kube::Error) {
         if is_refusal(error) {
             let message = format!(
@@ -240,8 +240,8 @@ where
         }
     }
 
-    /// Reports on an object that the API server rejected a write, without which the object keeps
-    /// waiting. A policy, a quota or a webhook may be the cause.
+    /// Reports on an object that the API server rejected a write for which the object waits. A
+    /// policy, a quota or a webhook may be the cause.
     fn report_refused(&self, object: &J, what: &str, error: &kube::Error) {
         if is_refusal(error) {
             let message = format!("The API server rejected {what}: {}", berth_runtime::brief(error));
@@ -276,9 +276,9 @@ where
     }
 }
 
-/// Writes the difference between the known state of an object and `after`, and takes the answer
-/// into the cache. An object that is gone needs no write, so that is no error. `known` holds the
-/// states of earlier steps of the plan.
+/// Writes the difference between the known state of an object and `after`, and updates the cache
+/// with the response. A deleted object needs no write, so its absence is no error. `known` holds
+/// the states of earlier steps of the plan.
 async fn write<K>(
     api: &Api<K>,
     cache: &Cache<K>,
@@ -309,7 +309,7 @@ where
     Ok(())
 }
 
-/// Takes the answer to a write into the cache.
+/// Updates the cache with the response to a write.
 pub(crate) fn observe<K>(cache: &Cache<K>, answer: K)
 where
     K: Resource<DynamicType = ()> + Clone + 'static,
@@ -320,16 +320,15 @@ where
     }
 }
 
-/// Whether this answer to a write was the object's last state: it is being deleted, has no
-/// finalizer left and no grace period to end in (pods have one).
+/// True if the response to a write shows the object's last state: it is being deleted, has no
+/// finalizer and no grace period (as pods have).
 fn is_gone<K: Resource>(answer: &K) -> bool {
     let meta = answer.meta();
     let has_grace = meta.deletion_grace_period_seconds.is_some_and(|seconds| seconds > 0);
     meta.deletion_timestamp.is_some() && !has_grace && answer.finalizers().is_empty()
 }
 
-/// Whether the API server rejected the content of a write. A busy API server, or a conflict, does
-/// not count.
+/// True if the API server rejected the content of a write. Overload and conflicts do not count.
 fn is_refusal(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if matches!(status.code, 400 | 403 | 422))
 }
@@ -356,7 +355,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_answer_is_final_without_finalizers_and_grace_period() {
+    fn a_response_is_final_without_finalizers_and_grace_period() {
         let gone = |metadata: Value| {
             let mut pod: Pod = serde_json::from_value(json!({"metadata": {"name": "p"}})).expect("a pod");
             pod.metadata = serde_json::from_value(metadata).expect("metadata");

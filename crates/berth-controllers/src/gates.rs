@@ -29,9 +29,9 @@ pub enum Stage {
 pub enum Support {
     /// Either setting has the effect it has in Kueue.
     Full,
-    /// Berth lacks the feature, whatever the gate's default: switching it on is rejected.
-    /// MultiKueue's gates still affect some defaults and conditions that recorded cases cover;
-    /// nothing is dispatched.
+    /// Berth lacks the feature, regardless of the gate's default: switching it on is rejected.
+    /// MultiKueue's gates still affect some defaults and conditions that recorded cases cover, but
+    /// Berth dispatches no workloads.
     Missing,
     /// Berth always behaves as with the gate on: switching it off is rejected.
     Always,
@@ -54,7 +54,7 @@ macro_rules! gates {
     (@default on) => { true };
     (@default off) => { false };
     ($($name:ident: $stage:ident $since:literal, $default:ident, $support:ident $(, needs $($needs:ident)+)?;)+) => {
-        /// A feature gate of Kueue's. The order is that of the names.
+        /// A feature gate of Kueue. Variants are in name order.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub enum Gate {
             $(
@@ -225,8 +225,8 @@ pub struct Gates {
 }
 
 impl Gates {
-    /// Gates as a configuration sets them, by name. The error lists every problem: names that are
-    /// no gates, locked gates that are changed, and gates that are on without one they need.
+    /// Gates that a configuration sets, by name. The error lists every problem: unknown names,
+    /// locked gates that are changed, and gates that are on without one they need.
     pub fn from_map(map: &BTreeMap<String, bool>) -> Result<Self, Vec<String>> {
         let mut gates = Gates::default();
         let mut errors = Vec::new();
@@ -253,7 +253,7 @@ impl Gates {
         if errors.is_empty() { Ok(gates) } else { Err(errors) }
     }
 
-    /// Whether a gate is on: as it was set, else by default.
+    /// True if a gate is on, by its setting or by default.
     pub fn on(&self, gate: Gate) -> bool {
         self.set.get(&gate).copied().unwrap_or_else(|| gate.default_state())
     }
@@ -263,7 +263,7 @@ impl Gates {
         self.set.insert(gate, on);
     }
 
-    /// These gates with one of them set.
+    /// These gates with `gate` set.
     #[must_use]
     pub fn with(mut self, gate: Gate, on: bool) -> Self {
         self.set(gate, on);
@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_about_gates_name_them() {
+    fn errors_contain_the_names_of_the_gates() {
         assert!(Gates::from_map(&map(&[("PriorityBoost", true)])).is_ok());
         let errors =
             Gates::from_map(&map(&[("FlavorFungibility", false), ("NoSuchGate", true), ("TLSOptions", false)]));

@@ -1,9 +1,9 @@
-//! API objects to engine to API objects: Kueue's controllers, job integrations, admission checks
-//! and webhook logic.
+//! The layer between API objects and the engine: Kueue's controllers, job integrations, admission
+//! checks and webhook logic.
 //!
 //! All decisions are pure functions: they read [`Stores`] (caches of API objects) and one object,
 //! and return a plan of writes and events. The reconcilers execute plans through a `kube::Client`;
-//! the conformance runner applies them to recorded objects. The engine decides about admission and
+//! the conformance runner applies them to recorded objects. The engine decides on admission and
 //! preemption; see [`translate`].
 //!
 //! The crate deliberately does not know whether the cluster is real, embedded or simulated.
@@ -74,8 +74,8 @@ pub fn install(manager: &mut Manager, config: Config) -> Installed {
     install_with(manager, config, &Decisions::default())
 }
 
-/// The same with records of decisions that outlive the controllers: those of an earlier process, or
-/// of an earlier term of leading.
+/// Like [`install`], with records of decisions that outlive the controllers: records of an earlier
+/// process, or of an earlier term as leader.
 pub fn install_with(manager: &mut Manager, config: Config, decisions: &Decisions) -> Installed {
     let config = Arc::new(config);
     configuration::limit_concurrency(&config, manager);
@@ -126,8 +126,8 @@ pub fn install_with(manager: &mut Manager, config: Config, decisions: &Decisions
     Installed { metrics, explain, visibility, stores, kinds: manager.kinds(), decisions }
 }
 
-/// The caches of all kinds that the configuration has need of. Controllers keep clones of them, so they are
-/// complete before the first controller is registered.
+/// The caches of all kinds that the configuration needs. Controllers keep clones of them, so they
+/// are complete before the first controller is registered.
 fn stores(manager: &mut Manager, config: &Config, job_sets: bool) -> Stores {
     let mut stores = Stores::watched(manager, job_sets);
     // Operators add and remove these kinds at any time; a cluster needs none of them.

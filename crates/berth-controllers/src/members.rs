@@ -11,7 +11,7 @@ use serde_json::Error;
 /// The members of `object` whose names `wanted` accepts, as JSON text by name.
 ///
 /// # Errors
-/// If the object is not one with named members in JSON, or cannot be serialized.
+/// The object is not serialized as a JSON object, or cannot be serialized.
 pub(crate) fn members<T: Serialize>(
     object: &T,
     wanted: impl Fn(&str) -> bool,

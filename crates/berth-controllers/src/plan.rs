@@ -1,8 +1,8 @@
 //! The result of a reconcile: writes and events to execute, in order.
 //!
-//! Pure functions return plans; the executor in [`crate::execute`] carries them out, the
-//! conformance runner applies them to recorded objects. Each write carries the whole object as it
-//! should be; what is sent is the difference.
+//! Pure functions return plans; the executor in [`crate::execute`] executes them, and the
+//! conformance runner applies them to recorded objects. Each write contains the whole object in its
+//! desired state; only the difference is sent.
 
 use std::time::Duration;
 
@@ -61,9 +61,9 @@ impl NewEvent {
 /// Steps, then an error or the delay of the next reconcile, if there is one.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Plan<J> {
-    /// Steps in order; each runs only if those before it succeeded.
+    /// Steps in order; each runs only if all earlier steps succeeded.
     pub steps: Vec<Step<J>>,
-    /// Why the reconcile failed; it is retried with backoff after the steps are carried out.
+    /// Why the reconcile failed; it is retried with backoff after the steps were executed.
     pub error: Option<PlanError>,
     /// Reconcile again after this long.
     pub requeue_after: Option<Duration>,
@@ -83,7 +83,7 @@ impl<J> Plan<J> {
         self
     }
 
-    /// Whether it holds an event of type Warning about an object of kind `J`.
+    /// True if it contains an event of type Warning about an object of kind `J`.
     pub fn warns(&self) -> bool {
         self.steps.iter().any(|step| match step {
             Step::Event(event) | Step::EventAbout(_, event) => event.event_type == EventType::Warning,
@@ -97,10 +97,10 @@ impl<J> Plan<J> {
     }
 }
 
-/// Why a reconcile has to be tried again.
+/// Why a reconcile must be retried.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PlanError {
-    /// The Workload a job names does not exist.
+    /// The Workload that a job names does not exist.
     #[error("prebuilt workload not found")]
     PrebuiltWorkloadNotFound,
     /// None of the job's workloads matches the job; they were deleted.
@@ -109,7 +109,7 @@ pub enum PlanError {
     /// The job had more than one workload; the others were deleted.
     #[error("extra workloads")]
     ExtraWorkloads,
-    /// An owner in the chain above the job is not known (yet).
+    /// An owner in the chain above the job is not known, or not yet.
     #[error("workload owner not found")]
     OwnerNotFound,
     /// The chain of owners above the job is longer than the controllers follow.
@@ -118,17 +118,17 @@ pub enum PlanError {
     /// Owners own each other.
     #[error("cyclic ownership")]
     CyclicOwnership,
-    /// The job's request cannot be read.
+    /// The job's request cannot be parsed.
     #[error("{0}")]
     Unclear(String),
-    /// Anything else, in words.
+    /// Any other error, as a message.
     #[error("{0}")]
     Other(String),
 }
 
 impl PlanError {
     /// The event that reports this error on the object, so that no reconcile stops in silence.
-    /// `None` for errors that pass by themselves, and for those the plan reports in its own words.
+    /// `None` for transient errors, and for errors that the plan reports in its own words.
     pub fn event(&self) -> Option<NewEvent> {
         let reason = match self {
             PlanError::PrebuiltWorkloadNotFound => events::PREBUILT_WORKLOAD_NOT_FOUND,

@@ -67,7 +67,8 @@ pub fn of_pod_class(stores: &Stores, name: &str) -> Result<Priority, PriorityErr
     })
 }
 
-/// The default class; if several claim to be, Kubernetes uses the one with the lowest value.
+/// The default class. If several classes are marked as the default, Kubernetes uses the one with
+/// the lowest value.
 fn global_default(stores: &Stores) -> Option<PriorityClass> {
     let classes = stores.priority_classes.list();
     let default = classes.iter().filter(|class| class.global_default == Some(true)).min_by_key(|class| class.value)?;

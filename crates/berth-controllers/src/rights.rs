@@ -46,7 +46,7 @@ pub const WRITES: &[(&str, &str, &[&str])] = &[
     ("", "pods", &["delete", "patch"]),
     ("", "pods/status", &["patch"]),
     ("", "podtemplates", &["create", "patch"]),
-    // A read: definitions show whether the cluster serves an optional kind.
+    // A read: the definitions show whether the cluster serves an optional kind.
     ("apiextensions.k8s.io", "customresourcedefinitions", &["get"]),
     ("authorization.k8s.io", "subjectaccessreviews", &["create"]),
     ("autoscaling.x-k8s.io", "provisioningrequests", &["create", "delete"]),
@@ -65,7 +65,7 @@ pub const WRITES: &[(&str, &str, &[&str])] = &[
     (KUEUE, "workloads/status", &["patch"]),
 ];
 
-/// Rights that no call shows. Where the API server runs the admission plugin
+/// Rights for which there is no call. If the API server runs the admission plugin
 /// OwnerReferencesPermissionEnforcement (off in Kubernetes, on in OpenShift), writing owner
 /// references requires them: `update` of the owner's finalizers for a reference with
 /// `blockOwnerDeletion`, and `delete` of an object whose existing references change. The test that
@@ -79,7 +79,7 @@ const OWNED: &[(&str, &str, &str)] = &[
     (KUEUE, "workloads/finalizers", "update"),
 ];
 
-/// Group, resource and verb of the rights beyond [`calls`] that are needed where the API server
+/// Group, resource and verb of the rights beyond [`calls`] that are needed if the API server
 /// enforces permissions on owner references.
 pub fn owner_rights() -> BTreeSet<(String, String, String)> {
     let fixed = OWNED.iter().map(|(group, resource, verb)| (*group, (*resource).to_owned(), *verb));
@@ -192,7 +192,7 @@ pub fn rules() -> Vec<Value> {
     rules
 }
 
-/// Names that the configuration can change and that rights refer to.
+/// The names to which rights refer and that the configuration can change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Names {
     /// Namespace of the controllers.
@@ -424,7 +424,7 @@ fn aggregated(name: &str, label: &str) -> Value {
     })
 }
 
-/// The labels of all objects of an installation; `on` are further ones with value `true`.
+/// The labels of all objects of an installation, and the labels `on` with value `true`.
 pub fn labels(on: &[&str]) -> Value {
     let mut labels = Map::new();
     labels.insert("app.kubernetes.io/name".to_owned(), "berth".into());
@@ -440,7 +440,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rules_contain_no_wildcard_and_no_secret() {
+    fn rules_contain_neither_wildcards_nor_secrets() {
         for rule in rules() {
             let text = rule.to_string();
             assert!(!text.contains('*') && !text.contains("secrets"), "{text}");
@@ -448,7 +448,7 @@ mod tests {
     }
 
     /// Kueue's roles for users (`config/components/rbac` there): name, group, resource, verbs,
-    /// whether the status may be read, and aggregation labels: `A` batch-admin, `U` batch-user, and
+    /// readability of the status, and aggregation labels: `A` batch-admin, `U` batch-user, and
     /// `v`, `e`, `a` for Kubernetes' `view`, `edit` and `admin`.
     const EXPECTED: &[(&str, &str, &str, &str, bool, &str)] = &[
         ("clusterqueue-editor", "kueue.x-k8s.io", "clusterqueues", "edit", true, "A"),
@@ -505,7 +505,7 @@ mod tests {
             false,
             "AUaev",
         ),
-        // Kueue integrates AppWrappers without roles for them.
+        // Kueue integrates AppWrappers, but has no roles for them.
         ("appwrapper-editor", "workload.codeflare.dev", "appwrappers", "edit", true, "AU"),
         ("appwrapper-viewer", "workload.codeflare.dev", "appwrappers", "read", true, "AUaev"),
     ];

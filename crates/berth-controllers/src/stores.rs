@@ -1,5 +1,5 @@
-//! Caches of the objects that decisions depend on: one per kind, filled by watches in a running
-//! process and by hand in tests.
+//! Caches of the objects that decisions depend on: one per kind. Watches fill them in a running
+//! process, and tests fill them by hand.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -25,8 +25,8 @@ pub struct Stores {
     pub workloads: Cache<Workload>,
     /// Workloads by the UID of their owners.
     pub workloads_by_owner: Index<Workload>,
-    /// Workloads by the name of their owners, as `namespace/name`: for owners that are deleted,
-    /// whose UID is not known.
+    /// Workloads by the name of their owners, as `namespace/name`: for deleted owners, whose UID is
+    /// not known.
     workloads_by_owner_name: Index<Workload>,
     /// Local queues.
     pub local_queues: Cache<LocalQueue>,
@@ -57,7 +57,7 @@ pub struct Stores {
     others: BTreeMap<(String, String), Other>,
 }
 
-/// A kind of which only metadata is read.
+/// A kind of which only metadata is cached.
 #[derive(Clone)]
 struct Other {
     /// Plural name.
@@ -137,8 +137,8 @@ impl Stores {
         Some(namespace.metadata.labels.clone().unwrap_or_default())
     }
 
-    /// Workloads whose controlling owner is this one, in name order. The cost depends on the number
-    /// of workloads whose owner has this name, not on the namespace's size.
+    /// Workloads with this controlling owner, in name order. The cost depends on the number of
+    /// workloads whose owner has this name, not on the namespace's size.
     pub fn workloads_of(&self, namespace: &str, owner: &Owner<'_>) -> Vec<Arc<Workload>> {
         let mut found = match owner.uid {
             // Owner references can carry any UID, so the other fields are compared below.
@@ -158,8 +158,8 @@ impl Stores {
     }
 
     /// Workloads owned by an object of this name. If existing objects of watched kinds own any,
-    /// only those are returned; otherwise those of any owner of this name (a pod, or a deleted
-    /// owner).
+    /// only those are returned; otherwise the workloads of any owner of this name (a pod, or a
+    /// deleted owner).
     pub fn workloads_of_owners_named(&self, namespace: &str, name: &str) -> Vec<Arc<Workload>> {
         let key = ObjectKey::namespaced(namespace, name);
         let jobs = self.jobs.get(&key).map(|job| job.metadata.clone());
@@ -220,8 +220,8 @@ impl Stores {
         }
     }
 
-    /// The metadata of the object that an owner reference names, whatever its UID: `None` if its
-    /// kind is not watched, `Some(None)` if the object does not exist.
+    /// The metadata of the object that an owner reference names, regardless of its UID: `None` if
+    /// its kind is not watched, `Some(None)` if the object does not exist.
     pub fn named_owner(&self, namespace: &str, reference: &OwnerReference) -> Option<Option<ObjectMeta>> {
         let key = ObjectKey::namespaced(namespace, &reference.name);
         match (group_of(&reference.api_version), reference.kind.as_str()) {
@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn finding_the_workloads_of_an_owner_reads_no_others() {
+    fn finding_the_workloads_of_an_owner_reads_only_those() {
         const WORKLOADS: u64 = 6000;
         let stores = Stores::by_hand();
         stores.workloads.pack_idle();

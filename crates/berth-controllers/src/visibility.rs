@@ -14,11 +14,11 @@ use crate::scheduler::SchedulerState;
 
 /// The API group.
 pub const GROUP: &str = "visibility.kueue.x-k8s.io";
-/// Its versions, newest first; they differ in name only.
+/// Its versions, newest first; they differ only in their names.
 pub const VERSIONS: [&str; 2] = ["v1beta2", "v1beta1"];
-/// Default maximum number of items in an answer.
+/// Default maximum number of items in a response.
 const LIMIT_DEFAULT: usize = 1000;
-/// Highest accepted maximum number of items in an answer.
+/// Highest accepted maximum number of items in a response.
 const LIMIT_MAX: usize = 100_000;
 
 /// Lists pending workloads; clones share the engine.

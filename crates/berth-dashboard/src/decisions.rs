@@ -1,5 +1,4 @@
-//! The decisions that were taken about a workload: a line for each, and the details of the last
-//! eviction.
+//! The decisions about a workload: a line for each, and the details of the last eviction.
 
 use berth_api::berth::decision::{BalanceRecord, DecisionOutcome, DecisionRecord, Lost, PreemptionRecord};
 use berth_controllers::decisions::summary;

@@ -1,5 +1,4 @@
-//! An explanation as a page: the structure that `berth explain` prints, with tables of figures and
-//! links.
+//! An explanation as a page: the structure that `berth explain` prints, with tables and links.
 
 use berth_api::berth::explanation::{
     Finding, FlavorAttempt, ObjectName, Outlook, Shortage, Standing, TopologyFinding, VictimSearch, Waiting,
@@ -78,7 +77,7 @@ fn standing(html: &mut Html, standing: &Standing) {
             );
             if waiting.backing_off {
                 html.line("p", "wait", "It is not considered until its back-off expires.");
-            } else if waiting.set_aside {
+            } else if waiting.inadmissible {
                 html.line(
                     "p",
                     "quiet",
@@ -133,7 +132,7 @@ pub(crate) fn link(html: &mut Html, name: &ObjectName) {
     );
 }
 
-/// A share in thousandths. The largest number stands for an unlimited share.
+/// A share in thousandths. The largest number means an unlimited share.
 pub(crate) fn share(share: i64) -> String {
     if share == i64::MAX { "infinite".to_owned() } else { share.to_string() }
 }

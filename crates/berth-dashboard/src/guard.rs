@@ -1,6 +1,6 @@
 //! Host names that the pages accept. Every client that reaches the port sees what the pages' user
-//! may read, so requests of other web sites must be refused. A site can resolve its own name to
-//! this address (DNS rebinding), but the `Host` header then has that name.
+//! may read, so requests of other web sites must be rejected. A site can resolve its own name to
+//! this address (DNS rebinding), but then the `Host` header has that name.
 
 use std::net::IpAddr;
 
@@ -17,7 +17,7 @@ pub struct Hosts {
 }
 
 impl Hosts {
-    /// Whether a request has an accepted host name.
+    /// True if a request has an accepted host name.
     pub fn accept(&self, uri: &Uri, headers: &HeaderMap) -> bool {
         let mut named = headers.get_all(header::HOST).iter();
         let host = match (uri.authority(), named.next(), named.next()) {
@@ -62,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn only_names_of_this_machine_are_answered() {
+    fn only_names_of_this_machine_are_accepted() {
         let hosts = Hosts::default();
         for own in ["localhost", "localhost:8080", "LOCALHOST.:1", "127.0.0.1:8080", "127.9.9.9", "[::1]:8080", "[::1]"]
         {
@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn two_names_are_no_name() {
+    fn two_host_names_are_rejected() {
         let mut headers = HeaderMap::new();
         headers.append(header::HOST, "localhost".parse().expect("a header"));
         headers.append(header::HOST, "evil.example".parse().expect("a header"));
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn served_beyond_this_machine_addresses_are_answered_and_names_that_were_given() {
+    fn pages_for_other_machines_accept_addresses_and_given_names() {
         let hosts = Hosts { beyond_loopback: true, names: vec!["batch.example".to_owned()] };
         assert!(accepts(&hosts, "192.168.1.5:8080") && accepts(&hosts, "Batch.example:80"));
         assert!(!accepts(&hosts, "evil.example"));

@@ -17,7 +17,7 @@ impl Html {
 
     /// Adds text.
     pub fn text(&mut self, text: impl Display) {
-        // Writing to a string cannot fail. A value whose formatting fails is left out.
+        // Writing to a string cannot fail. A value whose formatting fails is omitted.
         let _ = write!(Escaped(&mut self.0), "{text}");
     }
 
@@ -110,7 +110,7 @@ impl Href {
         Href(if text.is_empty() { "/".to_owned() } else { text })
     }
 
-    /// The same with one more parameter.
+    /// The link with one more parameter.
     pub fn with(mut self, name: &'static str, value: impl Display) -> Self {
         self.0.push(if self.0.contains('?') { '&' } else { '?' });
         self.0.push_str(name);
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_leads_where_its_segments_say() {
+    fn a_link_has_the_path_of_its_segments() {
         let to = Href::path(&["queues", "a/../b?c=\"d\""]).with("page", "1&2");
         assert_eq!(to.to_string(), "/queues/a%2F..%2Fb%3Fc%3D%22d%22?page=1%262");
         assert_eq!(Href::path(&[]).to_string(), "/");

@@ -9,7 +9,7 @@ use crate::tree::Figures;
 /// Interval in seconds at which a page reloads itself.
 const REFRESH_SECONDS: u32 = 10;
 
-/// The style sheet. It is a file of its own, because the content security policy allows no inline
+/// The style sheet. It is a separate file, because the content security policy allows no inline
 /// styles.
 pub const STYLE: &str = include_str!("style.css");
 
@@ -23,7 +23,7 @@ pub struct Frame<'a> {
     pub title: &'a str,
     /// Address of the page, for reloads.
     pub here: Href,
-    /// Whether the page reloads itself.
+    /// True if the page reloads itself.
     pub refresh: bool,
 }
 
@@ -101,7 +101,7 @@ pub fn table(html: &mut Html, columns: &[&'static str], rows: impl FnOnce(&mut H
     });
 }
 
-/// Usage of a quota, as a bar and in figures.
+/// Usage of a quota, as a bar and in numbers.
 pub fn usage(html: &mut Html, figures: &Figures) {
     const WIDTH: f64 = 100.0;
     let (nominal, used) = (figures.nominal.as_approximate_f64().max(0.0), figures.used.as_approximate_f64().max(0.0));

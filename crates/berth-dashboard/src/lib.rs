@@ -1,12 +1,12 @@
 //! The web pages: cohorts and queues with their usage; a queue with its waiting workloads in order
 //! and their reasons; a workload with its whole explanation.
 //!
-//! A [`Dashboard`] holds a [`kube::Client`] and nothing else. It shows what the client's user may
-//! read, wherever the API is, and only reads. Pages are rendered here without scripts and external
+//! A [`Dashboard`] reads the API with a [`kube::Client`] and writes nothing. It shows what the
+//! client's user may read, in any cluster. Pages are rendered here without scripts and external
 //! resources, and reload themselves by a response header. The number of rows of a page is limited,
-//! however large the cluster is.
+//! regardless of the size of the cluster.
 //!
-//! Requests with another host name are refused ([`Hosts`]): the pages are for clients that may
+//! Requests with another host name are rejected ([`Hosts`]): the pages are for clients that may
 //! reach the port, not for other web sites in the same browser.
 
 #![forbid(unsafe_code)]
@@ -49,7 +49,7 @@ pub struct Dashboard {
 }
 
 impl Dashboard {
-    /// Answers a request. No page reads a body.
+    /// Responds to a request. No page reads a body.
     pub async fn answer(&self, request: &Request<()>) -> Response<String> {
         let mut response = self.page(request).await;
         if request.method() == Method::HEAD {
@@ -88,7 +88,7 @@ impl Dashboard {
 }
 
 impl Dashboard {
-    /// The API server's time, to the second. Objects have its times, this machine's clock may
+    /// The API server's time, to the second. Objects contain its times, this machine's clock may
     /// differ, and the clock of an embedded cluster may run many times faster.
     async fn now(&self) -> Timestamp {
         let date = async {

@@ -9,12 +9,12 @@ use crate::layout::{self, Frame, notice, usage};
 use crate::read::{self, Unread};
 use crate::tree::{self, Node, Workloads};
 
-/// Cohorts and queues on one page.
+/// Number of cohorts and queues on one page.
 const ROWS: usize = 200;
 /// Maximum number of queues, and of cohorts, that are read.
 const OBJECTS_MAX: usize = 20_000;
 
-/// The page from a row on.
+/// The page that starts at row `from`.
 pub async fn page(client: &Client, from: usize, refresh: bool) -> Response<String> {
     let here = if from > 0 { Href::path(&[]).with("from", from) } else { Href::path(&[]) };
     let frame = Frame { title: "Queues", here, refresh };

@@ -18,22 +18,22 @@ use crate::read::{self, Unread};
 use crate::state::{self, State};
 use crate::tree;
 
-/// Waiting workloads on one page. Each is read for its reason.
+/// Number of waiting workloads on one page. Each is read for its reason.
 const WAITING_ROWS: usize = 50;
 /// Number of concurrent reads of workloads.
 const AT_ONCE: usize = 16;
-/// Workloads that hold quota, on one page.
+/// Number of workloads that hold quota on one page.
 const HOLDING_ROWS: usize = 200;
 
 /// The parameters of the page.
 pub struct Asked<'a> {
-    /// Its name.
+    /// Name of the queue.
     pub name: &'a str,
-    /// Waiting workloads left out at the beginning.
+    /// Number of waiting workloads to skip.
     pub from: usize,
-    /// Workloads that hold quota left out at the beginning.
+    /// Number of workloads that hold quota to skip.
     pub held_from: usize,
-    /// Whether the page reloads itself.
+    /// True if the page reloads itself.
     pub refresh: bool,
 }
 
@@ -284,7 +284,7 @@ pub fn workload_link(html: &mut Html, metadata: &ObjectMeta) {
     html.link(&Href::path(&["workloads", namespace, name]), format_args!("{namespace}/{name}"));
 }
 
-/// The job an object belongs to.
+/// The job that an object belongs to.
 pub fn job(owners: Option<&[OwnerReference]>) -> String {
     let owners = owners.unwrap_or_default();
     let owner = owners.iter().find(|owner| owner.controller == Some(true)).or(owners.first());

@@ -17,7 +17,7 @@ const PART: u32 = 500;
 /// A failed read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Unread {
-    /// The API refused the read with this status.
+    /// The API rejected the read with this status.
     Refused {
         /// The status code.
         code: u16,
@@ -57,7 +57,7 @@ impl From<kube::Error> for Unread {
         match error {
             kube::Error::Api(status) => Unread::Refused { code: status.code, message: status.message.clone() },
             error => {
-                // The innermost cause says more than the layer that failed: "connection refused".
+                // The message of the innermost cause is the most specific: "connection refused".
                 let mut message = error.to_string();
                 let mut source = std::error::Error::source(&error);
                 while let Some(cause) = source {
@@ -86,11 +86,11 @@ pub async fn within<T>(answer: impl Future<Output = kube::Result<T>>) -> Result<
 pub struct Listed<K> {
     /// Objects in the API's order.
     pub items: Vec<K>,
-    /// Whether the list has more objects.
+    /// True if the list has more objects.
     pub has_more: bool,
 }
 
-/// Reads a list from its beginning until there are `enough` objects.
+/// Reads a list from its beginning until it has `enough` objects.
 pub async fn list<K>(api: &Api<K>, enough: usize) -> Result<Listed<K>, Unread>
 where
     K: Clone + DeserializeOwned + fmt::Debug,

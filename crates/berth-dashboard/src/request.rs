@@ -10,16 +10,16 @@ const FROM_MAX: usize = 1_000_000_000;
 pub enum Page {
     /// Cohorts and queues, from this row on.
     Overview {
-        /// Rows left out at the beginning.
+        /// Number of rows to skip.
         from: usize,
     },
     /// One cluster queue.
     Queue {
         /// Its name.
         name: String,
-        /// Waiting workloads left out at the beginning.
+        /// Number of waiting workloads to skip.
         from: usize,
-        /// Workloads that hold quota left out at the beginning.
+        /// Number of workloads that hold quota to skip.
         held_from: usize,
     },
     /// One workload, by its name or its job's.
@@ -43,12 +43,12 @@ pub enum Page {
 pub struct Asked {
     /// The page.
     pub page: Page,
-    /// Whether the page reloads itself.
+    /// True if the page reloads itself.
     pub refresh: bool,
 }
 
 impl Asked {
-    /// Parses path and query; `None` if there is no such page.
+    /// Parses path and query; `None` if the page does not exist.
     pub fn read(uri: &Uri) -> Option<Asked> {
         let query = uri.query().unwrap_or_default();
         let parameter = |name: &str| {
@@ -73,7 +73,7 @@ impl Asked {
     }
 }
 
-/// Whether an object can have this name. Other names are not requested from the API.
+/// True if an object can have this name. Other names are not requested from the API.
 pub fn is_name(name: &str) -> bool {
     let ends = |byte: Option<&u8>| byte.is_some_and(u8::is_ascii_alphanumeric);
     let bytes = name.as_bytes();
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn names_no_object_can_have_are_not_asked_for() {
+    fn invalid_names_are_not_requested() {
         for none in
             ["/queues/", "/queues/a%2Fb", "/queues/..", "/workloads/a", "/queues/%zz", "/queues/%ff", "/secrets"]
         {

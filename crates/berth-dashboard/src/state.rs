@@ -99,9 +99,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ages_are_told_in_the_units_that_matter() {
-        let told = [-5, 59, 119, 125, 601, 10_800, 90_000, 200_000].map(duration);
-        assert_eq!(told, ["0s", "59s", "119s", "2m5s", "10m", "3h0m", "25h0m", "2d7h"]);
+    fn ages_are_shown_in_their_largest_units() {
+        let shown = [-5, 59, 119, 125, 601, 10_800, 90_000, 200_000].map(duration);
+        assert_eq!(shown, ["0s", "59s", "119s", "2m5s", "10m", "3h0m", "25h0m", "2d7h"]);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Cohorts and cluster queues as a tree, with the figures of their objects.
+//! Cohorts and cluster queues as a tree, with their quota, usage and counts.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,10 +16,10 @@ pub struct Node {
     pub is_cohort: bool,
     /// Number of cohorts above it.
     pub depth: usize,
-    /// Quota and usage per flavor and resource. A cohort's include everything below it.
+    /// Quota and usage per flavor and resource. Those of a cohort include everything below it.
     pub amounts: BTreeMap<(String, String), Figures>,
-    /// Workloads that wait, hold quota, and are admitted. A cohort's are those of all queues below
-    /// it.
+    /// Numbers of workloads that wait, hold quota, and are admitted. Those of a cohort include all
+    /// queues below it.
     pub workloads: Workloads,
     /// Why it admits nothing; `None` if it is active.
     pub problem: Option<String>,
@@ -175,7 +175,7 @@ pub fn forest(queues: &[ClusterQueue], cohorts: &[Cohort]) -> Vec<Node> {
     nodes
 }
 
-/// Adds the figures of every node to its parent. Children come after their parents.
+/// Adds the amounts and counts of every node to its parent. Children come after their parents.
 fn sum_up(nodes: &mut [Node]) {
     for at in (0..nodes.len()).rev() {
         let (above, rest) = nodes.split_at_mut(at);
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn queues_stand_below_their_cohorts_and_cohorts_add_up() {
+    fn queues_are_below_their_cohorts_and_cohorts_are_sums() {
         let queues = [
             cluster_queue("solo", "", "1", "0"),
             cluster_queue("b", "team", "1500m", "500m"),
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn a_circle_of_cohorts_ends_and_is_named() {
+    fn a_cycle_of_cohorts_is_reported() {
         let nodes =
             forest(&[cluster_queue("q", "b", "1", "0")], &[cohort("a", "b"), cohort("b", "a"), cohort("c", "c")]);
         assert_eq!(outline(&nodes), [(0, "a"), (1, "b"), (2, "q"), (0, "c")]);
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_chain_of_cohorts_is_no_deep_recursion() {
+    fn a_long_chain_of_cohorts_causes_no_deep_recursion() {
         let cohorts: Vec<Cohort> =
             (0..20_000).map(|at| cohort(&format!("c{at:05}"), &format!("c{:05}", at + 1))).collect();
         let nodes = forest(&[cluster_queue("q", "c00000", "3", "2")], &cohorts);

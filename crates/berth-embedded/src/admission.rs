@@ -1,7 +1,8 @@
 //! Admission plugins that run the webhooks' logic in the API server's process.
 //!
 //! Each plugin turns a request into the typed call that a webhook server makes in a real cluster.
-//! It turns the findings into the Status that a real API server makes of the webhook's answer.
+//! It turns the problems found into the Status that a real API server would return for the
+//! webhook's response.
 
 use berth_api::jobset::constants::JOBSET_NAME;
 use berth_api::jobset::v1alpha2::JobSet;
@@ -161,7 +162,7 @@ fn webhook_name(request: &AdmissionRequest<'_>, stage: Stage) -> String {
     format!("{stage}{}.kb.io", request.kind.to_lowercase())
 }
 
-/// Whether the request creates or updates an object of this resource, not one of its subresources.
+/// True if the request creates or updates an object of this resource, not one of its subresources.
 fn is(request: &AdmissionRequest<'_>, group: &str, resource: &str) -> bool {
     request.group == group && request.resource == resource && writes_object(request)
 }
@@ -171,7 +172,7 @@ fn writes_object(request: &AdmissionRequest<'_>) -> bool {
 }
 
 /// The object as its Rust type. The schema was checked before, so a failure means that a type is
-/// stricter than the schema. The error names the field.
+/// stricter than the schema. The error contains the field.
 fn typed<T: DeserializeOwned>(request: &AdmissionRequest<'_>, object: &Value) -> Result<T, Status> {
     T::deserialize(object).map_err(|error| {
         let unreadable = json!({"code": 400, "message": error.to_string()});

@@ -63,11 +63,11 @@ pub struct ApiOptions {
     pub pod_security: PodSecurity,
     /// Certificate by which aggregated API servers authenticate this one.
     pub front_proxy: Option<FrontProxy>,
-    /// The controllers run in another process, which serves their API groups as an aggregated API
-    /// server.
+    /// True if the controllers run in another process, which serves their API groups as an
+    /// aggregated API server.
     pub controllers_elsewhere: bool,
-    /// Leaves out Berth's kinds, roles and admission: an installation brings them, as to any
-    /// cluster. Kinds and admission of other projects (JobSet) are there.
+    /// Omits Berth's kinds, roles and admission: an installation adds them, as to any cluster.
+    /// Kinds and admission of other projects (JobSet) are not omitted.
     pub bare: bool,
 }
 
@@ -82,8 +82,7 @@ pub struct Apiserver {
 }
 
 impl Apiserver {
-    /// Opens the store and installs Berth's objects. The server answers requests once this
-    /// returns.
+    /// Opens the store and installs Berth's objects. The server accepts requests once this returns.
     ///
     /// # Errors
     /// The store cannot be opened or written.
@@ -149,12 +148,14 @@ impl Apiserver {
         self.logs.clone()
     }
 
-    /// Sources of the figures that `metrics.k8s.io` serves. Nodes without a source are simulated.
+    /// Sources of the measurements that `metrics.k8s.io` serves. Nodes without a source are
+    /// simulated.
     pub fn metrics(&self) -> ClusterMetrics {
         self.metrics.clone()
     }
 
-    /// The runtimes whose pods `pods/exec` and its kin reach; none until nodes are connected.
+    /// The runtimes whose pods `pods/exec` and similar subresources reach; none until nodes are
+    /// connected.
     pub fn streams(&self) -> Streams {
         self.streams.clone()
     }
@@ -201,8 +202,8 @@ impl Converter for KueueConverter {
 }
 
 /// The controllers of this process, as a source of metrics and explanations. Empty until they are
-/// installed, because their client needs the server; and always empty if they run in another
-/// process. A replica that loses the lead gets new ones. Clones share them.
+/// installed, because their client needs the server, and always empty if they run in another
+/// process. When a replica loses the lead, they are replaced. Clones share them.
 #[derive(Clone, Default)]
 pub struct Controllers(Arc<RwLock<Option<Arc<Installed>>>>);
 
@@ -224,8 +225,8 @@ impl berth_apiserver::Metrics for Controllers {
     }
 }
 
-/// The API groups that the controllers answer. `berth controller` serves them too, as an
-/// aggregated API server.
+/// The API groups that the controllers serve. `berth controller` also serves them, as an aggregated
+/// API server.
 pub fn extensions(controllers: &Controllers) -> Vec<Arc<dyn Extension>> {
     vec![Arc::new(Explanations(controllers.clone())), Arc::new(PendingWorkloads(controllers.clone()))]
 }
@@ -325,8 +326,8 @@ async fn install_namespaces(client: &Client) -> Result<(), EmbeddedError> {
 }
 
 /// Creates the objects of an installation: the controllers' service account and roles, and the
-/// roles for users. Existing objects stay unchanged except for their rules, which follow the
-/// version of Berth.
+/// roles for users. Existing objects are not changed, except that their rules are updated to those
+/// of this version.
 async fn install_objects(client: &Client, objects: Vec<Value>) -> Result<(), EmbeddedError> {
     for object in objects {
         let kind = object["kind"].as_str().unwrap_or_default().to_owned();
@@ -358,7 +359,7 @@ async fn install_objects(client: &Client, objects: Vec<Value>) -> Result<(), Emb
 }
 
 /// Installs the CustomResourceDefinitions of Berth and updates those of an earlier version. `bare`
-/// leaves out those that an installation brings.
+/// omits those that an installation adds.
 async fn install_definitions(client: &Client, bare: bool) -> Result<(), EmbeddedError> {
     // Untyped: the typed schemas of a definition are some megabytes of optional fields.
     let api: Api<DynamicObject> = Api::all_with(client.clone(), &ApiResource::erase::<CustomResourceDefinition>(&()));
@@ -382,8 +383,8 @@ async fn install_definitions(client: &Client, bare: bool) -> Result<(), Embedded
             let params = PatchParams::default();
             api.patch(name, &params, &Patch::Merge(definition)).await.map_err(|error| failed(name, error))?;
         }
-        // Otherwise the definition is another project's: an existing one may be its full
-        // definition, of which ours is a substitute.
+        // Otherwise the definition belongs to another project: an existing one may be the full
+        // definition, for which ours is a substitute.
     }
     Ok(())
 }

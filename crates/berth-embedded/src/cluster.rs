@@ -61,8 +61,8 @@ pub struct Options {
     pub audit: Option<Log>,
     /// Certificate by which aggregated API servers authenticate this one.
     pub front_proxy: Option<FrontProxy>,
-    /// The controllers run as in a process of their own: they share no cache with the simulated
-    /// cluster, and have only the rights of an installation.
+    /// The controllers run like a separate process: they share no cache with the simulated cluster,
+    /// and have only the rights of an installation.
     pub apart: bool,
     /// Keeps the last decisions about each workload; a journal may store them.
     pub decisions: Decisions,
@@ -130,7 +130,7 @@ pub enum EmbeddedError {
     Install {
         /// Kind and name of the object.
         what: String,
-        /// The API's answer.
+        /// The API's error.
         #[source]
         source: ApiFailure,
     },
@@ -152,7 +152,7 @@ pub fn cluster_configuration(value: Option<Value>) -> Result<ClusterConfiguratio
 
 /// Parses the configuration of controllers that run in this process, as read from its file. `None`
 /// gives Kueue's defaults. Fields that only `berth controller` uses have no effect here; a warning
-/// names them.
+/// lists them.
 ///
 /// # Errors
 /// The configuration is invalid.
@@ -189,7 +189,7 @@ impl Embedded {
         Self::start_through(options, |connection| Client::new(connection, "default")).await
     }
 
-    /// As [`Embedded::start`], with `connect` making the clients of the controllers and of the
+    /// Like [`Embedded::start`], but `connect` makes the clients of the controllers and of the
     /// simulated cluster from their connections, so that the caller can observe requests.
     pub async fn start_through(options: Options, connect: impl Fn(InProcess) -> Client) -> Result<Self, EmbeddedError> {
         let cluster = cluster_configuration(options.cluster)?;
@@ -272,7 +272,8 @@ impl Embedded {
         &self.server
     }
 
-    /// The runtimes whose pods `pods/exec` and its kin reach. Nodes without one are simulated.
+    /// The runtimes whose pods `pods/exec` and similar subresources reach. Nodes without one are
+    /// simulated.
     pub fn streams(&self) -> Streams {
         self.streams.clone()
     }
@@ -290,7 +291,7 @@ impl Embedded {
     /// Stops the controllers and waits for them.
     pub async fn stop(mut self) {
         if let Some(stop) = self.stop.take() {
-            // The receiver is gone only if the manager ended by itself, which the join below
+            // The receiver is dropped only if the manager ended by itself, which the join below
             // reports.
             let _ = stop.send(());
         }

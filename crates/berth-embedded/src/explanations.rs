@@ -1,5 +1,5 @@
 //! The API group `explain.berth.dev`: why a workload waits, and which workloads hold a queue's
-//! quota. The controllers of this process answer.
+//! quota. The controllers of this process compute the responses.
 
 use berth_apimachinery::meta::GroupResource;
 use berth_apimachinery::status::Status;
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use crate::api::Controllers;
 
 /// Serves explanations of workloads, by the name of the workload or of its job, and the holders of
-/// cluster queues' quota. Answers name only workloads that the requesting user may list.
+/// cluster queues' quota. Responses name only workloads that the requesting user may list.
 pub(crate) struct Explanations(pub(crate) Controllers);
 
 impl Extension for Explanations {
@@ -24,8 +24,8 @@ impl Extension for Explanations {
     }
 
     fn resources(&self) -> Vec<Value> {
-        // The parent resources are left out: this group does not serve them, and clients that
-        // resolve short names would mistake them for Kueue's.
+        // The parent resources are omitted: this group does not serve them, and clients that
+        // resolve short names would confuse them with Kueue's.
         vec![
             json!({"name": "workloads/explanation", "singularName": "", "namespaced": true,
                 "kind": "WorkloadExplanation", "verbs": ["get"]}),

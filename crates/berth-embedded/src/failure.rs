@@ -1,6 +1,6 @@
 //! Errors of the API, formatted for users.
 
-/// An error of the API. Its text is the message and the reason, not the whole Status.
+/// An error of the API. It is displayed as the message and the reason, not as the whole Status.
 #[derive(Debug)]
 pub struct ApiFailure(pub kube::Error);
 

@@ -1,8 +1,8 @@
-//! The API group `metrics.k8s.io`: CPU and memory that pods and nodes use, for `kubectl top` and
+//! The API group `metrics.k8s.io`: CPU and memory usage of pods and nodes, for `kubectl top` and
 //! HorizontalPodAutoscalers.
 //!
 //! Each request lists the pods or nodes of this API server, with the request's selectors, and adds
-//! the figures of [`ClusterMetrics`]. Pods that do not run have no figures.
+//! the measurements of [`ClusterMetrics`]. Pods that do not run have no measurements.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
@@ -20,7 +20,7 @@ use kube::api::ListParams;
 use kube::{Api, Client, ResourceExt};
 use serde_json::{Value, json};
 
-/// Serves figures of pods and nodes. Clones share their state.
+/// Serves the usage of pods and nodes. Clones share their state.
 #[derive(Clone)]
 pub(crate) struct Metrics {
     clock: Clock,
@@ -40,7 +40,7 @@ impl Metrics {
         let _ = self.client.set(client);
     }
 
-    /// The sources of figures.
+    /// The sources of measurements.
     pub(crate) fn source(&self) -> ClusterMetrics {
         self.source.clone()
     }
@@ -80,7 +80,7 @@ impl Metrics {
         Ok(list("PodMetricsList", items.collect()))
     }
 
-    /// One node, or all that the selectors allow.
+    /// One node, or all nodes that the selectors allow.
     async fn nodes(
         &self,
         client: &Client,
@@ -113,7 +113,7 @@ impl Metrics {
     }
 }
 
-/// The role that lets those who may view pods read the figures, as metrics-server installs it.
+/// The role that lets users that may view pods read the usage, as metrics-server installs it.
 pub(crate) fn reader_role() -> Value {
     let aggregate = |role: &str| (format!("rbac.authorization.k8s.io/aggregate-to-{role}"), json!("true"));
     let labels: serde_json::Map<String, Value> = ["view", "edit", "admin"].map(aggregate).into_iter().collect();

@@ -1,11 +1,11 @@
-//! What decisions cost, by what they depend on. See docs/performance-engine.md for the figures and
-//! how to run.
+//! Benchmarks of decisions: one group per quantity that the cost depends on.
+//! docs/performance-engine.md has the figures and says how to run them.
 //!
-//! Every figure is of the engine alone: events and cycles in memory, no API, no translation of
-//! objects.
+//! Every figure is for the engine alone: events and cycles in memory, without API and without
+//! translation of objects.
 
+mod cluster;
 mod measure;
-mod platform;
 
 use std::hint::black_box;
 use std::time::Duration;
@@ -15,52 +15,52 @@ use berth_engine::model::{BorrowWithinCohort, Cohort, PreemptionPolicies, Preemp
 use berth_engine::{Event, FairSharing};
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 
+use cluster::{Cluster, job, queue};
 use measure::timed;
-use platform::{Platform, job, queue};
 
-/// The allocator `berth` runs on.
+/// The allocator of `berth`.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 /// `queues` queues in cohorts of `per_cohort`, one core each.
-fn platform(queues: usize, per_cohort: usize, cores: i64) -> Platform {
-    let mut platform = Platform::new(|_| {});
-    platform.flavor("default");
+fn cluster(queues: usize, per_cohort: usize, cores: i64) -> Cluster {
+    let mut cluster = Cluster::new(|_| {});
+    cluster.flavor("default");
     for at in 0..queues {
         let name = format!("queue-{at}");
-        platform.queue(queue(&name, cores).with(|it| it.cohort = Some(format!("cohort-{}", at / per_cohort).into())));
+        cluster.queue(queue(&name, cores).with(|it| it.cohort = Some(format!("cohort-{}", at / per_cohort).into())));
     }
-    platform
+    cluster
 }
 
-/// Fills every queue with `each` waiting workloads of a core and more than it has; `shapes` of
+/// Fills every queue with `each` waiting workloads that need more than the queue has. `shapes` of
 /// them differ.
-fn fill(platform: &mut Platform, queues: usize, each: usize, shapes: usize) {
+fn fill(cluster: &mut Cluster, queues: usize, each: usize, shapes: usize) {
     for at in 0..queues {
         for n in 0..each {
             let cores = 1000 + (n % shapes) as i64;
-            platform.submit(job(&format!("job-{at}-{n}"), &format!("queue-{at}"), cores));
+            cluster.submit(job(&format!("job-{at}-{n}"), &format!("queue-{at}"), cores));
         }
     }
 }
 
-/// One queue gets quota for one workload while all others wait for quota: the cost of the cycle
-/// that uses it.
+/// One queue gets quota for one workload while all others wait for quota. Measures the cycle that
+/// uses it.
 fn one_admission(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("one_admission");
     for queues in [10, 100, 1000, 2000] {
-        // Queues without a cohort: an event in one concerns no other.
-        let mut platform = Platform::new(|_| {});
-        platform.flavor("default");
+        // Queues without a cohort: an event in one queue concerns no other queue.
+        let mut cluster = Cluster::new(|_| {});
+        cluster.flavor("default");
         for at in 0..queues {
-            platform.queue(queue(&format!("queue-{at}"), 1));
+            cluster.queue(queue(&format!("queue-{at}"), 1));
         }
         for at in 0..queues {
             for n in 0..(50_000 / queues) {
-                platform.submit(job(&format!("job-{at}-{n}"), &format!("queue-{at}"), 1000));
+                cluster.submit(job(&format!("job-{at}-{n}"), &format!("queue-{at}"), 1000));
             }
         }
-        platform.settle();
+        cluster.settle();
         let mut next = 0;
         group.bench_function(BenchmarkId::new("queues", queues), |bencher| {
             bencher.iter_custom(|rounds| {
@@ -68,17 +68,17 @@ fn one_admission(criterion: &mut Criterion) {
                 for _ in 0..rounds {
                     next += 1;
                     let name = format!("queue-{}", next % queues);
-                    let running = platform.running_in(&name);
-                    let again = platform.object(&running);
+                    let running = cluster.running_in(&name);
+                    let again = cluster.object(&running);
                     let (time, _) = timed(|| {
-                        platform.finish(&running);
-                        let outcome = platform.engine.cycle(platform.now);
-                        platform.confirm(&outcome)
+                        cluster.finish(&running);
+                        let outcome = cluster.engine.cycle(cluster.now);
+                        cluster.confirm(&outcome)
                     });
                     spent += time;
-                    platform.settle();
-                    platform.resubmit(again);
-                    platform.settle();
+                    cluster.settle();
+                    cluster.resubmit(again);
+                    cluster.settle();
                 }
                 spent
             });
@@ -87,27 +87,27 @@ fn one_admission(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// Every queue has quota for its head: a cycle of 1,000 admissions out of 50,000 waiting
+/// Every queue has quota for its head. Measures a cycle of 1,000 admissions out of 50,000 waiting
 /// workloads, with the events that confirm them.
 fn cycle_of_admissions(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("cycle");
     let (queues, each) = (1000, 50);
     group.throughput(Throughput::Elements(queues as u64));
-    let mut platform = platform(queues, 100, 1000);
-    fill(&mut platform, queues, each, 3);
+    let mut cluster = cluster(queues, 100, 1000);
+    fill(&mut cluster, queues, each, 3);
     group.bench_function("1000_queues_50000_waiting", |bencher| {
         bencher.iter_custom(|rounds| {
             let mut spent = Duration::ZERO;
             for _ in 0..rounds {
-                let (time, outcome) = timed(|| platform.engine.cycle(platform.now));
+                let (time, outcome) = timed(|| cluster.engine.cycle(cluster.now));
                 assert_eq!(outcome.decisions.len(), queues);
                 spent += time;
-                // Back to waiting, without the clock.
-                platform.confirm(&outcome);
+                // Returns to waiting, outside the measured time.
+                cluster.confirm(&outcome);
                 for decision in &outcome.decisions {
-                    let object = platform.object(&decision.workload);
-                    platform.finish(&decision.workload);
-                    platform.resubmit(object);
+                    let object = cluster.object(&decision.workload);
+                    cluster.finish(&decision.workload);
+                    cluster.resubmit(object);
                 }
             }
             spent
@@ -116,8 +116,8 @@ fn cycle_of_admissions(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// Some quota was freed, but too little for any workload: every waiting workload is tried again
-/// and none can be admitted.
+/// Some quota was freed, but too little for any workload. Every waiting workload is tried again and
+/// none can be admitted.
 fn nothing_admissible(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("nothing_admissible");
     group.sample_size(20);
@@ -126,13 +126,13 @@ fn nothing_admissible(criterion: &mut Criterion) {
         ("2000_queues_100000_waiting_5_shapes", 2000, 50, 5),
         ("200_queues_100000_waiting_alike", 200, 500, 1),
     ] {
-        let mut platform = platform(queues, 100, 1);
+        let mut cluster = cluster(queues, 100, 1);
         for cohort in 0..queues / 100 {
-            platform.submit(job(&format!("runs-{cohort}"), &format!("queue-{}", cohort * 100), 99_500));
+            cluster.submit(job(&format!("runs-{cohort}"), &format!("queue-{}", cohort * 100), 99_500));
         }
-        platform.settle();
-        fill(&mut platform, queues, each, shapes);
-        platform.settle();
+        cluster.settle();
+        fill(&mut cluster, queues, each, shapes);
+        cluster.settle();
         group.bench_function(name, |bencher| {
             bencher.iter_custom(|rounds| {
                 let mut spent = Duration::ZERO;
@@ -140,9 +140,9 @@ fn nothing_admissible(criterion: &mut Criterion) {
                     let (time, ()) = timed(|| {
                         for cohort in 0..queues / 100 {
                             let cluster_queue = format!("queue-{}", cohort * 100).into();
-                            platform.apply(Event::FlushRequested { cluster_queue });
+                            cluster.apply(Event::FlushRequested { cluster_queue });
                         }
-                        platform.settle();
+                        cluster.settle();
                     });
                     spent += time;
                 }
@@ -153,15 +153,15 @@ fn nothing_admissible(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// A deep queue with free quota: admissions per second with everything an admission brings, by
-/// depth.
+/// A deep queue with free quota. Measures admissions per second, with all events of an admission,
+/// by depth of the queue.
 fn drain(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("drain_one_queue");
     for depth in [1_000, 10_000, 100_000] {
-        let mut platform = Platform::new(|_| {});
-        platform.flavor("default").queue(queue("deep", 1 << 30));
+        let mut cluster = Cluster::new(|_| {});
+        cluster.flavor("default").queue(queue("deep", 1 << 30));
         for n in 0..depth {
-            platform.submit(job(&format!("job-{n}"), "deep", 1000));
+            cluster.submit(job(&format!("job-{n}"), "deep", 1000));
         }
         group.throughput(Throughput::Elements(1));
         group.bench_function(BenchmarkId::new("waiting", depth), |bencher| {
@@ -169,15 +169,15 @@ fn drain(criterion: &mut Criterion) {
                 let mut spent = Duration::ZERO;
                 for _ in 0..rounds {
                     let (time, outcome) = timed(|| {
-                        let outcome = platform.engine.cycle(platform.now);
-                        platform.confirm(&outcome);
+                        let outcome = cluster.engine.cycle(cluster.now);
+                        cluster.confirm(&outcome);
                         outcome
                     });
                     spent += time;
                     let admitted = outcome.decisions[0].workload.clone();
-                    let object = platform.object(&admitted);
-                    platform.finish(&admitted);
-                    platform.resubmit(object);
+                    let object = cluster.object(&admitted);
+                    cluster.finish(&admitted);
+                    cluster.resubmit(object);
                 }
                 spent
             });
@@ -186,34 +186,35 @@ fn drain(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// A cohort tree by depth: a cycle in which one queue at the bottom borrows from its root.
+/// Cohort trees of several depths. Measures a cycle in which one queue at the bottom borrows from
+/// its root.
 fn depth(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("one_admission_by_depth");
     for depth in [1, 5, 20] {
-        let mut platform = Platform::new(|_| {});
-        platform.flavor("default");
+        let mut cluster = Cluster::new(|_| {});
+        cluster.flavor("default");
         for level in 0..depth {
             let mut cohort = Cohort::new(format!("level-{level}"));
             cohort.parent = (level > 0).then(|| format!("level-{}", level - 1).into());
-            platform.apply(Event::CohortUpserted(cohort));
+            cluster.apply(Event::CohortUpserted(cohort));
         }
-        platform.queue(queue("rich", 1000).with(|it| it.cohort = Some("level-0".into())));
+        cluster.queue(queue("rich", 1000).with(|it| it.cohort = Some("level-0".into())));
         let bottom = format!("level-{}", depth - 1);
-        platform.queue(queue("poor", 0).with(|it| it.cohort = Some(bottom.as_str().into())));
+        cluster.queue(queue("poor", 0).with(|it| it.cohort = Some(bottom.as_str().into())));
         for n in 0..1000 {
-            platform.submit(job(&format!("job-{n}"), "poor", 1000));
+            cluster.submit(job(&format!("job-{n}"), "poor", 1000));
         }
         group.bench_function(BenchmarkId::new("levels", depth), |bencher| {
             bencher.iter_custom(|rounds| {
                 let mut spent = Duration::ZERO;
                 for _ in 0..rounds {
-                    let (time, outcome) = timed(|| platform.engine.cycle(platform.now));
+                    let (time, outcome) = timed(|| cluster.engine.cycle(cluster.now));
                     spent += time;
-                    platform.confirm(&outcome);
+                    cluster.confirm(&outcome);
                     let admitted = outcome.decisions[0].workload.clone();
-                    let object = platform.object(&admitted);
-                    platform.finish(&admitted);
-                    platform.resubmit(object);
+                    let object = cluster.object(&admitted);
+                    cluster.finish(&admitted);
+                    cluster.resubmit(object);
                 }
                 spent
             });
@@ -222,15 +223,15 @@ fn depth(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// Victims among many candidates, without topology: the preemptor needs a tenth of them.
+/// Search for victims among many candidates, without topology. The preemptor needs a tenth of them.
 fn preemption(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("preemption");
     for candidates in [70, 700, 7000] {
         for fair in [false, true] {
-            let mut platform = Platform::new(|config| {
+            let mut cluster = Cluster::new(|config| {
                 config.fair_sharing = fair.then(FairSharing::default);
             });
-            platform.flavor("default");
+            cluster.flavor("default");
             let policies = PreemptionPolicies {
                 within_cluster_queue: PreemptionPolicy::LowerPriority,
                 reclaim_within_cohort: PreemptionPolicy::Any,
@@ -240,33 +241,33 @@ fn preemption(criterion: &mut Criterion) {
             let share = candidates / queues;
             for at in 0..queues {
                 let own = if at == 0 { candidates } else { 0 };
-                platform.queue(queue(&format!("queue-{at}"), own as i64).with(|it| {
+                cluster.queue(queue(&format!("queue-{at}"), own as i64).with(|it| {
                     it.cohort = Some("all".into());
                     it.preemption = policies;
                 }));
             }
             for at in 0..queues {
                 for n in 0..share {
-                    platform.submit(job(&format!("runs-{at}-{n}"), &format!("queue-{at}"), 1000));
+                    cluster.submit(job(&format!("runs-{at}-{n}"), &format!("queue-{at}"), 1000));
                 }
             }
-            platform.settle();
+            cluster.settle();
             let needs = (candidates / 10) as i64 * 1000;
-            platform.submit(job("preemptor", "queue-0", needs).with(|it| it.priority = 100));
+            cluster.submit(job("preemptor", "queue-0", needs).with(|it| it.priority = 100));
             let how = if fair { "fair" } else { "classical" };
             group.bench_function(BenchmarkId::new(how, candidates), |bencher| {
                 bencher.iter_custom(|rounds| {
                     let mut spent = Duration::ZERO;
                     for _ in 0..rounds {
-                        let (time, outcome) = timed(|| platform.engine.cycle(platform.now));
+                        let (time, outcome) = timed(|| cluster.engine.cycle(cluster.now));
                         spent += time;
                         let Verdict::Preempt { victims, .. } = &outcome.decisions[0].verdict else {
                             panic!("it has to preempt: {outcome:?}");
                         };
                         assert!(victims.len() as i64 >= needs / 1000);
-                        // The decision was not written: the state is as before.
+                        // The decision was not written, so the state is as before.
                         for victim in victims {
-                            platform.apply(Event::PreemptionFailed(victim.workload.clone()));
+                            cluster.apply(Event::PreemptionFailed(victim.workload.clone()));
                         }
                     }
                     spent
@@ -282,23 +283,23 @@ fn fair_sharing(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("fair_sharing");
     group.sample_size(20);
     for queues in [50, 200] {
-        let mut platform = Platform::new(|config| config.fair_sharing = Some(FairSharing::default()));
-        platform.flavor("default");
-        // A binary tree of cohorts: 1 + 2 + 4 + 8 + 16, the queues below the last.
+        let mut cluster = Cluster::new(|config| config.fair_sharing = Some(FairSharing::default()));
+        cluster.flavor("default");
+        // A binary tree of cohorts: 1 + 2 + 4 + 8 + 16. The queues are below the last level.
         for level in 0..5_u32 {
             for at in 0..(1_u32 << level) {
                 let mut cohort = Cohort::new(format!("cohort-{level}-{at}"));
                 cohort.parent = (level > 0).then(|| format!("cohort-{}-{}", level - 1, at / 2).into());
-                platform.apply(Event::CohortUpserted(cohort));
+                cluster.apply(Event::CohortUpserted(cohort));
             }
         }
         for at in 0..queues {
-            platform.queue(queue(&format!("queue-{at}"), 10).with(|it| {
+            cluster.queue(queue(&format!("queue-{at}"), 10).with(|it| {
                 it.cohort = Some(format!("cohort-4-{}", at % 16).into());
                 it.fair_weight_milli = 1000 + at as i64;
             }));
             for n in 0..20 {
-                platform.submit(job(&format!("job-{at}-{n}"), &format!("queue-{at}"), 1000));
+                cluster.submit(job(&format!("job-{at}-{n}"), &format!("queue-{at}"), 1000));
             }
         }
         group.throughput(Throughput::Elements(queues as u64));
@@ -306,14 +307,14 @@ fn fair_sharing(criterion: &mut Criterion) {
             bencher.iter_custom(|rounds| {
                 let mut spent = Duration::ZERO;
                 for _ in 0..rounds {
-                    let (time, outcome) = timed(|| platform.engine.cycle(platform.now));
+                    let (time, outcome) = timed(|| cluster.engine.cycle(cluster.now));
                     assert_eq!(outcome.decisions.len(), queues);
                     spent += time;
-                    platform.confirm(&outcome);
+                    cluster.confirm(&outcome);
                     for decision in &outcome.decisions {
-                        let object = platform.object(&decision.workload);
-                        platform.finish(&decision.workload);
-                        platform.resubmit(object);
+                        let object = cluster.object(&decision.workload);
+                        cluster.finish(&decision.workload);
+                        cluster.resubmit(object);
                     }
                 }
                 spent
@@ -323,49 +324,49 @@ fn fair_sharing(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// The figures of one queue's status, by how much runs in it.
+/// The figures of one queue's status, by the number of its running workloads.
 fn status(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("cluster_queue_status");
     for running in [10, 10_000] {
-        let mut platform = Platform::new(|_| {});
-        platform.flavor("default").queue(queue("busy", 1 << 30));
+        let mut cluster = Cluster::new(|_| {});
+        cluster.flavor("default").queue(queue("busy", 1 << 30));
         for n in 0..running {
-            platform.submit(job(&format!("job-{n}"), "busy", 1000));
+            cluster.submit(job(&format!("job-{n}"), "busy", 1000));
         }
-        platform.settle();
+        cluster.settle();
         group.bench_function(BenchmarkId::new("running", running), |bencher| {
             bencher.iter_custom(|rounds| {
-                timed(|| (0..rounds).for_each(|_| drop(black_box(platform.engine.cluster_queue_status("busy"))))).0
+                timed(|| (0..rounds).for_each(|_| drop(black_box(cluster.engine.cluster_queue_status("busy"))))).0
             });
         });
     }
     group.finish();
 }
 
-/// The cost of an explanation: why the last workload of a queue waits whose quota thousands hold,
-/// and of the queue's first page.
-fn questions(criterion: &mut Criterion) {
-    let mut group = criterion.benchmark_group("questions");
+/// Measures the explanation of the last workload of a queue whose quota thousands of workloads
+/// hold, and the first page of the queue.
+fn explanations(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("explanations");
     group.sample_size(20);
     for waiting in [1_000, 100_000] {
-        let mut platform = Platform::new(|_| {});
-        platform.flavor("default").queue(queue("busy", 5_000));
+        let mut cluster = Cluster::new(|_| {});
+        cluster.flavor("default").queue(queue("busy", 5_000));
         for n in 0..5_000 + waiting {
-            platform.submit(job(&format!("job-{n}"), "busy", 1000));
+            cluster.submit(job(&format!("job-{n}"), "busy", 1000));
         }
-        platform.settle();
-        let pending = platform.engine.pending("busy");
+        cluster.settle();
+        let pending = cluster.engine.pending("busy");
         assert_eq!(pending.len(), waiting);
-        let last = pending.last().expect("many wait").workload.clone();
+        let last = pending.last().expect("many workloads wait").workload.clone();
         group.bench_function(BenchmarkId::new("explain_the_last_of", waiting), |bencher| {
             bencher.iter_custom(|rounds| {
-                let now = platform.now;
-                timed(|| (0..rounds).for_each(|_| drop(black_box(platform.engine.explain(&last, now))))).0
+                let now = cluster.now;
+                timed(|| (0..rounds).for_each(|_| drop(black_box(cluster.engine.explain(&last, now))))).0
             });
         });
         group.bench_function(BenchmarkId::new("first_page_of", waiting), |bencher| {
             bencher.iter_custom(|rounds| {
-                let page = || platform.engine.pending_part("busy", None, 0..50);
+                let page = || cluster.engine.pending_part("busy", None, 0..50);
                 timed(|| (0..rounds).for_each(|_| drop(black_box(page())))).0
             });
         });
@@ -377,6 +378,6 @@ criterion_group! {
     name = benches;
     config = Criterion::default().sample_size(50).measurement_time(Duration::from_secs(3)).warm_up_time(Duration::from_secs(1));
     targets = one_admission, cycle_of_admissions, nothing_admissible, drain, depth, preemption,
-        fair_sharing, status, questions
+        fair_sharing, status, explanations
 }
 criterion_main!(benches);

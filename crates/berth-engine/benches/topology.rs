@@ -1,7 +1,7 @@
-//! What decisions under topology-aware scheduling cost. See docs/performance-engine.md for the
-//! figures and how to run.
+//! Benchmarks of decisions under topology-aware scheduling. docs/performance-engine.md has the
+//! figures and says how to run them.
 //!
-//! Every figure is of the engine alone, and of whole cycles: popping, quota, placement,
+//! Every figure is for the engine alone, and for whole cycles: popping, quota, placement,
 //! bookkeeping, the decision.
 
 mod measure;
@@ -19,7 +19,7 @@ use criterion::{Criterion, criterion_group, criterion_main};
 
 use measure::timed;
 
-/// The allocator `berth` runs on.
+/// The allocator of `berth`.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
@@ -31,7 +31,7 @@ fn name(text: &str) -> Name {
     Name::from(text)
 }
 
-/// One queue over one flavor whose nodes stand in racks of blocks.
+/// One queue and one flavor whose nodes are in racks of blocks.
 struct Cluster {
     engine: Engine,
     now: Time,
@@ -40,7 +40,7 @@ struct Cluster {
 }
 
 impl Cluster {
-    /// `nodes` nodes of 8 GPUs and 64 cores, and of `resources` resources in all.
+    /// `nodes` nodes of 8 GPUs and 64 cores, with `resources` resources in total.
     fn new(nodes: usize, nodes_per_rack: usize, resources: usize) -> Cluster {
         let mut node_resources: ResourceList =
             [(name("cpu"), 64_000), (name("gpu"), 8), (name("memory"), 1 << 40), (name("pods"), 110)].into();
@@ -111,7 +111,8 @@ impl Cluster {
         self.engine.apply(event, self.now);
     }
 
-    /// A workload of pods of so many GPUs that ask for a little of everything else a node has.
+    /// A workload of pods that request this many GPUs, and a little of every other resource of a
+    /// node.
     fn gang(&self, title: &str, pods: i32, gpus: i64, mode: TopologyMode) -> Workload {
         let mut requests: ResourceList =
             self.node_resources.keys().filter(|resource| &***resource != "pods").map(|it| (it.clone(), 1)).collect();
@@ -133,7 +134,7 @@ impl Cluster {
         workload
     }
 
-    /// A workload that runs already, one pod per node on some nodes.
+    /// A running workload with one pod per node on some nodes.
     fn running(&self, title: &str, gpus: i64, nodes: &[usize]) -> Workload {
         let mut workload = self.gang(title, i32::try_from(nodes.len()).unwrap_or(0), gpus, TopologyMode::Unconstrained);
         let set = &workload.pod_sets[0];
@@ -154,7 +155,7 @@ impl Cluster {
         workload
     }
 
-    /// What the cycle costs that decides about a workload; it is gone afterwards.
+    /// CPU time of the cycle that decides a workload. The workload is deleted afterwards.
     fn decide(&mut self, workload: Workload, right: impl Fn(&Verdict) -> bool) -> Duration {
         let key = workload.key.clone();
         self.apply(Event::WorkloadUpserted(Box::new(workload)));
@@ -164,8 +165,7 @@ impl Cluster {
         took
     }
 
-    /// The same for the first pods of a kind: nothing is kept that others like them were counted
-    /// for.
+    /// CPU time of a cycle that admits the first pods of a kind, without cached counts for them.
     fn admit_first(&mut self, workload: Workload) -> Duration {
         self.engine.lab().forget_counts();
         self.admit(workload)
@@ -180,7 +180,7 @@ fn host(at: usize) -> Name {
     name(&format!("node-{at:05}"))
 }
 
-/// 200 pods on 1,000 nodes with 30 resources, all of which the pods ask for.
+/// 200 pods on 1,000 nodes with 30 resources. The pods request all of them.
 fn many_resources(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("topology_200_pods_1000_nodes_30_resources");
     for (title, mode) in modes() {
@@ -207,7 +207,7 @@ fn large_gang(criterion: &mut Criterion) {
             let running = cluster.running(&format!("busy-{at}"), 4, &[at]);
             cluster.apply(Event::WorkloadUpserted(Box::new(running)));
         }
-        // A block of 500 nodes can take 334 such pods: a required level would never do.
+        // A block of 500 nodes can take 334 such pods, so a required level can never be met.
         if title == "required_block" {
             continue;
         }
@@ -238,8 +238,8 @@ fn modes() -> [(&'static str, TopologyMode); 3] {
 }
 
 /// A gang that needs 200 of a block's 250 nodes, on 2,000 nodes that are all in use. 700 workloads
-/// of lower priority hold two or three nodes each, scattered, so that most of them have to be
-/// assumed gone before some block can hold the gang, and most of those are not evicted in the end.
+/// of lower priority hold two or three nodes each, scattered. Most of them have to be assumed gone
+/// before some block can hold the gang, and most of those are not evicted in the end.
 fn victims(criterion: &mut Criterion) {
     let mut cluster = Cluster::new(2000, 25, 4);
     for at in 0..700 {
@@ -266,7 +266,8 @@ fn victims(criterion: &mut Criterion) {
     });
 }
 
-/// A node that comes and goes, and a placement after each: what building the domains anew costs.
+/// A node that leaves and returns, with a placement after each change. Measures the rebuilding of
+/// domains.
 fn node_churn(criterion: &mut Criterion) {
     let mut cluster = Cluster::new(5000, 50, 4);
     let mut nodes = (0..).map(|at: usize| at * 37 % 5000);

@@ -22,7 +22,7 @@ pub(crate) fn decay(elapsed: Duration, half_life: Duration) -> f64 {
 }
 
 impl World {
-    /// Usage that orders a local queue; infinite for a weight of zero (§16.4).
+    /// Usage by which local queues are ordered; infinite for a weight of zero (§16.4).
     pub fn local_usage(&self, id: LocalQueueId) -> f64 {
         let Some(config) = &self.config.admission_fair_sharing else { return 0.0 };
         let local = self.local(id);
@@ -56,8 +56,8 @@ impl World {
 pub struct UsageSample {
     /// True if usage was recorded; false if the last record is recent enough.
     pub recorded: bool,
-    /// When to sample again; `None` when the change of status that the record causes triggers the
-    /// next sample.
+    /// When to sample again. `None` if the record changes the status of the queue, because that
+    /// change triggers the next sample.
     pub next: Option<Duration>,
 }
 
@@ -97,7 +97,7 @@ impl crate::Engine {
             consumed.iter().map(|(name, amount)| (self.world.resources.intern(name), *amount as f64)).collect();
         let ledger = &mut self.world.local_mut(id).ledger;
         if !ledger.accounted {
-            // An admission may have been settled before its queue's record was seen.
+            // An admission may have been settled before its queue's recorded usage was restored.
             for (resource, amount) in consumed {
                 *ledger.consumed.entry(resource).or_default() += amount;
             }
@@ -106,7 +106,8 @@ impl crate::Engine {
         }
     }
 
-    /// Adds a penalty for an admission to its local queue, until the usage shows it (§16.3).
+    /// Adds a penalty for an admission to its local queue. It stays until the usage includes the
+    /// admission (§16.3).
     pub(crate) fn push_penalty(&mut self, id: WorkloadId) {
         let Some(config) = self.world.config.admission_fair_sharing.clone() else { return };
         let Some(queue) = self.world.record(id).holding.as_ref().map(|holding| holding.queue) else { return };
@@ -129,7 +130,7 @@ impl crate::Engine {
         self.world.local_mut(local).ledger.penalties.insert(id, penalty);
     }
 
-    /// Moves a penalty into the consumption: the workload was admitted (§16.3).
+    /// Moves the penalty of an admitted workload into the consumption of its local queue (§16.3).
     pub(crate) fn settle_penalty(&mut self, id: WorkloadId, now: Time) {
         let local = self.world.record(id).local;
         if !self.world.local(local).ledger.penalties.contains_key(&id) {
@@ -142,7 +143,7 @@ impl crate::Engine {
         }
     }
 
-    /// Drops a penalty: the workload is gone or holds no quota any more.
+    /// Drops the penalty of a workload that was deleted or holds no quota any more.
     pub(crate) fn drop_penalty(&mut self, id: WorkloadId) {
         let local = self.world.record(id).local;
         self.world.local_mut(local).ledger.penalties.remove(&id);

@@ -1,27 +1,27 @@
-//! Amounts of resources: the integers every decision is made of.
+//! Amounts of resources, as integers. All decisions compute with them.
 //!
-//! Requests and usage are whole numbers in a resource's base unit (`cpu` in thousandths,
-//! everything else in pieces or bytes; semantics §1.1). Quotas may also be *unlimited*,
-//! which is not a large number but a value of its own: it absorbs additions, survives subtractions
-//! and is greater than every bounded value. Bounded arithmetic saturates instead of wrapping, so
-//! no sum of huge quantities can turn into free quota.
+//! Requests and usage are whole numbers in a resource's base unit (`cpu` in thousandths, everything
+//! else in pieces or bytes; semantics §1.1). Quotas may also be *unlimited*. This is a value of its
+//! own, not a large number: it absorbs additions, survives subtractions and is greater than every
+//! bounded value. Bounded arithmetic saturates instead of wrapping, so no sum of huge quantities
+//! can turn into free quota.
 
 use std::fmt;
 use std::ops::{Add, AddAssign, Sub, SubAssign};
 
 /// An amount of one resource in its base unit, or [`Amount::Unlimited`].
 ///
-/// The derived order is the semantic one: every bounded amount is smaller than `Unlimited`.
+/// In the derived order, every bounded amount is smaller than `Unlimited`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Amount {
-    /// A number of base units; may be negative where an over-committed balance is reported.
+    /// A number of base units. Negative if more is in use than the quota allows.
     Bounded(i64),
-    /// No bound at all.
+    /// No limit.
     Unlimited,
 }
 
 impl Amount {
-    /// Nothing.
+    /// Zero base units.
     pub const ZERO: Amount = Amount::Bounded(0);
 
     /// The number of base units, `i64::MAX` when unlimited.
@@ -42,7 +42,7 @@ impl Amount {
         self.max(Amount::ZERO)
     }
 
-    /// True for zero exactly.
+    /// True for a bounded amount of zero.
     pub fn is_zero(self) -> bool {
         self == Amount::ZERO
     }
@@ -111,8 +111,8 @@ impl fmt::Display for Amount {
     }
 }
 
-/// Multiplies a per-pod request by a number of pods; negative requests count as zero, overflow
-/// saturates (§1.2, §1.3).
+/// Multiplies a per-pod request by a number of pods. Negative requests count as zero, and the
+/// product saturates (§1.2, §1.3).
 pub fn times(per_pod: i64, count: i32) -> i64 {
     per_pod.max(0).saturating_mul(i64::from(count.max(0)))
 }
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_are_floored_at_zero_before_they_are_multiplied() {
+    fn negative_requests_count_as_zero() {
         assert_eq!(times(-3, 4), 0);
         assert_eq!(times(i64::MAX, 2), i64::MAX);
         assert_eq!(times(3, -1), 0);

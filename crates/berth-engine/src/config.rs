@@ -1,4 +1,4 @@
-//! What the engine may do and how: feature gates and the parts of Kueue's configuration that
+//! Configuration of the engine: feature gates, and the parts of Kueue's configuration that
 //! decisions depend on.
 
 use std::collections::BTreeMap;
@@ -6,18 +6,19 @@ use std::time::Duration;
 
 use crate::ids::Name;
 
-/// Configuration of an engine, fixed for its life.
+/// Configuration of an engine, fixed for its lifetime.
 #[derive(Debug, Clone, PartialEq)]
 pub struct EngineConfig {
     /// Feature gates.
     pub gates: FeatureGates,
-    /// Fair sharing between cluster queues (§6.2, §10); off when absent.
+    /// Fair sharing between cluster queues (§6.2, §10). `None`: off.
     pub fair_sharing: Option<FairSharing>,
-    /// Usage-based fair sharing between local queues (§16); off when absent.
+    /// Usage-based fair sharing between local queues (§16). `None`: off.
     pub admission_fair_sharing: Option<AdmissionFairSharing>,
-    /// What to do with requested resources that no resource group covers (§2.7).
+    /// Handling of requested resources that no resource group covers (§2.7).
     pub quota_check_strategy: QuotaCheckStrategy,
-    /// The timestamp that orders a workload evicted for `PodsReadyTimeout` in its queue (§3.2).
+    /// Timestamp by which a workload that was evicted for `PodsReadyTimeout` is ordered in its
+    /// queue (§3.2).
     pub requeuing_timestamp: RequeuingTimestamp,
     /// `waitForPodsReady.blockAdmission`: admit nothing while an admitted workload's pods are not
     /// ready (§20.4).
@@ -58,7 +59,7 @@ impl Default for FairSharing {
     }
 }
 
-/// When fair sharing allows a preemption (§10.7).
+/// Condition under which fair sharing allows a preemption (§10.7).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum PreemptionStrategy {
     /// The preemptor's share is at most the victim's share after losing the workload.
@@ -70,15 +71,16 @@ pub enum PreemptionStrategy {
 /// Usage-based fair sharing between local queues.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AdmissionFairSharing {
-    /// Time after which half of the recorded usage is forgotten; zero: all of it, at once.
+    /// Time after which half of the recorded usage is forgotten. Zero: all usage is forgotten at
+    /// once.
     pub usage_half_life: Duration,
     /// How often usage is recorded.
     pub usage_sampling_interval: Duration,
-    /// Weight of each resource, in thousandths of 1; 1000 when not listed.
+    /// Weight of each resource, in thousandths; 1000 if not listed.
     pub resource_weights_milli: BTreeMap<Name, i64>,
 }
 
-/// What happens to a requested resource that no resource group of the queue covers.
+/// Handling of a requested resource that no resource group of the queue covers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum QuotaCheckStrategy {
     /// The workload does not fit.
@@ -91,16 +93,16 @@ pub enum QuotaCheckStrategy {
 /// `waitForPodsReady.requeuingStrategy.timestamp`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum RequeuingTimestamp {
-    /// When it was evicted.
+    /// Time of the eviction.
     #[default]
     Eviction,
-    /// When it was created.
+    /// Creation time of the workload.
     Creation,
 }
 
 macro_rules! feature_gates {
     ($($(#[$doc:meta])* $field:ident $name:literal = $default:literal;)*) => {
-        /// Feature gates decisions depend on, with Kueue's names and defaults (§24).
+        /// Feature gates that decisions depend on, with Kueue's names and defaults (§24).
         #[derive(Debug, Clone, PartialEq, Eq)]
         pub struct FeatureGates {
             $(
@@ -122,24 +124,24 @@ feature_gates! {
     /// Admits a workload with fewer pods, down to `minCount`, when its full count does not fit
     /// (§12).
     partial_admission "PartialAdmission" = true;
-    /// Lets a queue's `flavorFungibility` decide whether the search goes on to the next flavor
+    /// Lets a queue's `flavorFungibility` decide whether the search continues with the next flavor
     /// (§8.10).
     flavor_fungibility "FlavorFungibility" = true;
-    /// Keeps how far the search through a workload's flavors got from one cycle to the next, even
-    /// if quota changed in between (§8.12).
+    /// Keeps the progress of the search through a workload's flavors from one cycle to the next,
+    /// even if quota changed in between (§8.12).
     flavor_fungibility_preserve_scan_progress "FlavorFungibilityPreserveScanProgress" = true;
     /// Orders the entries of a cycle by priority before queue-order timestamp (§3.2, §6.1).
     priority_sorting_within_cohort "PrioritySortingWithinCohort" = true;
     /// Lets a queue that stays within its own quota preempt without comparing shares (§10.7).
     fair_sharing_preempt_within_nominal "FairSharingPreemptWithinNominal" = true;
-    /// Lets entries that borrow none of what they request go before entries that do, whatever
+    /// Orders entries that borrow none of their requests before entries that borrow, regardless of
     /// their shares (§6.2).
     fair_sharing_prioritize_non_borrowing "FairSharingPrioritizeNonBorrowing" = true;
-    /// Works out an entry's assignment again when an earlier entry of the cycle claimed one of its
+    /// Computes an entry's assignment again if an earlier entry of the cycle claimed one of its
     /// victims (§5.6).
     recompute_assignment_upon_preemption_targets_overlap "RecomputeAssignmentUponPreemptionTargetsOverlap" = true;
-    /// Lets entries that wait for preemptions they started go before the other entries of their
-    /// cycle (§6.1, §6.2).
+    /// Orders entries that wait for their own preemptions before the other entries of their cycle
+    /// (§6.1, §6.2).
     prioritize_preemptor_workloads "PrioritizePreemptorWorkloads" = false;
     /// Adds the priority-boost annotation to a workload's priority (§3.1).
     priority_boost "PriorityBoost" = false;
@@ -155,14 +157,14 @@ feature_gates! {
     tas_multi_layer_topology "TASMultiLayerTopology" = true;
     /// Counts the usage of a node that several flavors share in all of them (§14.1).
     tas_handle_overlapping_flavors "TASHandleOverlappingFlavors" = true;
-    /// Works out an entry's assignment again when its quota is still free but its places on nodes
-    /// were taken by an earlier entry of the cycle (§5.6).
+    /// Computes an entry's assignment again if its quota is still free but an earlier entry of the
+    /// cycle took its domains (§5.6).
     tas_recompute_assignment_within_scheduling_cycle "TASRecomputeAssignmentWithinSchedulingCycle" = true;
     /// Replaces the failed node of an admitted workload instead of evicting the workload (§15).
     tas_failed_node_replacement "TASFailedNodeReplacement" = true;
     /// Evicts a workload whose failed node cannot be replaced at the first try (§5.6).
     tas_failed_node_replacement_fail_fast "TASFailedNodeReplacementFailFast" = true;
-    /// Keeps a workload that a single Pod owns on its nodes, failed or not (§15.5).
+    /// Keeps a workload that a single Pod owns on its nodes, even if they fail (§15.5).
     skip_reassignment_for_pod_owned_workloads "SkipReassignmentForPodOwnedWorkloads" = true;
     /// Lets elastic jobs grow and shrink by workload slices (§13).
     elastic_jobs_via_workload_slices "ElasticJobsViaWorkloadSlices" = true;
@@ -170,7 +172,7 @@ feature_gates! {
     elastic_jobs_via_workload_slices_with_tas "ElasticJobsViaWorkloadSlicesWithTAS" = false;
     /// Orders local queues of one cluster queue by their usage (§16).
     admission_fair_sharing "AdmissionFairSharing" = true;
-    /// Gives back the quota of pods that no longer need it (`status.reclaimablePods`) (§2.3).
+    /// Returns the quota of pods that no longer need it (`status.reclaimablePods`, §2.3).
     reclaimable_pods "ReclaimablePods" = true;
     /// Makes all equivalent workloads inadmissible when one of them does not fit (§4.8).
     scheduling_equivalence_hashing "SchedulingEquivalenceHashing" = true;
@@ -182,7 +184,7 @@ feature_gates! {
     unadmitted_workloads_observability "UnadmittedWorkloadsObservability" = true;
     /// Queues one variant of a workload for each flavor (§23).
     concurrent_admission "ConcurrentAdmission" = false;
-    /// Honours the preemption gate of a workload: it must not preempt while its gate is closed
-    /// (§5.6).
+    /// Honours the preemption gate of a workload: while the gate is closed, the workload must not
+    /// preempt (§5.6).
     multikueue_orchestrated_preemption "MultiKueueOrchestratedPreemption" = false;
 }

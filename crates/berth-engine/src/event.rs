@@ -15,15 +15,16 @@ use crate::model::{
 pub enum Event {
     /// A ClusterQueue was created or changed.
     ClusterQueueUpserted(ClusterQueue),
-    /// A ClusterQueue is gone.
+    /// A ClusterQueue was deleted.
     ClusterQueueRemoved(Name),
     /// A Cohort was created or changed.
     CohortUpserted(Cohort),
-    /// A Cohort object is gone; queues and cohorts that still name it keep it alive without quota.
+    /// A Cohort object was deleted. Queues and cohorts that still name it keep it alive without
+    /// quota.
     CohortRemoved(Name),
     /// A LocalQueue was created or changed.
     LocalQueueUpserted(LocalQueue),
-    /// A LocalQueue is gone.
+    /// A LocalQueue was deleted.
     LocalQueueRemoved {
         /// Namespace.
         namespace: Name,
@@ -32,15 +33,15 @@ pub enum Event {
     },
     /// A ResourceFlavor was created or changed.
     FlavorUpserted(ResourceFlavor),
-    /// A ResourceFlavor is gone.
+    /// A ResourceFlavor was deleted.
     FlavorRemoved(Name),
     /// A Topology was created or changed.
     TopologyUpserted(Topology),
-    /// A Topology is gone.
+    /// A Topology was deleted.
     TopologyRemoved(Name),
     /// An AdmissionCheck was created or changed.
     AdmissionCheckUpserted(AdmissionCheck),
-    /// An AdmissionCheck is gone.
+    /// An AdmissionCheck was deleted.
     AdmissionCheckRemoved(Name),
     /// A Namespace was created or its labels changed.
     NamespaceUpserted {
@@ -49,31 +50,31 @@ pub enum Event {
         /// Labels.
         labels: Labels,
     },
-    /// A Namespace is gone.
+    /// A Namespace was deleted.
     NamespaceRemoved(Name),
     /// A Node was created or changed.
     NodeUpserted(Node),
-    /// A Node is gone.
+    /// A Node was deleted.
     NodeRemoved(Name),
     /// A pod outside topology-aware scheduling was bound to a node.
     NodePodUpserted(NodePod),
-    /// Such a pod ended or is gone.
+    /// A pod outside topology-aware scheduling ended or was deleted.
     NodePodRemoved {
         /// Namespace.
         namespace: Name,
         /// Name.
         name: Name,
     },
-    /// A Workload was created or changed. Also sent when its effective requests change because a
-    /// RuntimeClass or LimitRange did.
+    /// A Workload was created or changed. Also sent if its effective requests change with a
+    /// RuntimeClass or LimitRange.
     WorkloadUpserted(Box<Workload>),
-    /// A Workload is gone.
+    /// A Workload was deleted.
     WorkloadRemoved(WorkloadKey),
-    /// Writing the admission of an `Admit` decision failed. The engine takes the assumed quota
-    /// back and requeues the workload.
+    /// Writing the admission of an `Admit` decision failed. The engine takes the assumed quota back
+    /// and requeues the workload.
     AdmissionFailed(WorkloadKey),
-    /// Writing the eviction of a victim failed, or that of a workload whose failed node could not
-    /// be replaced. The next cycle requests it again.
+    /// Writing an eviction failed: that of a victim, or of a workload whose failed node could not
+    /// be replaced. The next cycle requests the eviction again.
     PreemptionFailed(WorkloadKey),
     /// Requests another try for the inadmissible workloads of a cluster queue's whole cohort tree,
     /// for a reason the engine cannot see (§4.7).
@@ -81,7 +82,7 @@ pub enum Event {
         /// The cluster queue.
         cluster_queue: Name,
     },
-    /// Usage of a local queue recorded by an earlier run of the process (§16.5). Applied once,
+    /// Usage of a local queue, recorded by an earlier run of the process (§16.5). Applied once,
     /// before the first sample.
     LocalQueueUsageRestored {
         /// Namespace.
@@ -90,7 +91,7 @@ pub enum Event {
         name: Name,
         /// Consumed resources.
         consumed: ResourceList,
-        /// When they were recorded.
+        /// Time at which it was recorded.
         at: Time,
     },
 }

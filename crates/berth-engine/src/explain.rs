@@ -1,10 +1,10 @@
-//! Explanations: why a workload waits, or what it holds. Computed on request.
+//! Explanations: why a workload waits, or what quota it holds. Computed on request.
 //!
-//! Every decision of a cycle carries what was tried ([`crate::Considered`]). What costs more than
-//! the decision itself is computed here: every level of the tree above a quota that is short, the
-//! workloads that hold it, whether they could be preempted and which policy protects them, and the
-//! workloads ahead in the queue. The search is the cycle's own, run on the live state and rolled
-//! back. It decides and changes nothing.
+//! Every decision of a cycle carries what was tried ([`crate::Considered`]). Details that cost more
+//! than the decision are computed here. For a quota that is short they are every level of the tree
+//! above it, the workloads that hold it, whether those could be preempted, and the policy that
+//! protects them. The workloads ahead in the queue are listed as well. The search is the one of the
+//! cycle, run on the live state and rolled back. It decides and changes nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -34,39 +34,39 @@ const LISTED_MAX: usize = 50;
 pub struct Explanation {
     /// The workload.
     pub workload: WorkloadKey,
-    /// The local queue it names.
+    /// The local queue that it names.
     pub local_queue: Name,
-    /// The cluster queue in which it holds quota or waits, or that its local queue names; `None`
-    /// without such a local queue.
+    /// The cluster queue in which it holds quota or waits, or else the one that its local queue
+    /// names. `None` without such a local queue.
     pub cluster_queue: Option<Name>,
     /// Whether it holds quota, waits, or is not queued.
     pub standing: Standing,
-    /// Why its cluster queue admits nothing at present; `None` if it admits workloads or does not
+    /// Why its cluster queue admits no workloads now. `None` if it admits workloads or does not
     /// exist (§5.3).
     pub queue_inactive: Option<QueueReadiness>,
-    /// The decision it would get if its turn came now; `None` unless it waits.
+    /// The decision that it would get if its turn came now. `None` unless it waits.
     pub verdict: Option<Outlook>,
 }
 
 /// Whether a workload holds quota, waits, or is not queued.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Standing {
-    /// It holds quota.
+    /// The workload holds quota.
     Holding {
-        /// True when it is admitted.
+        /// True if it is admitted.
         admitted: bool,
-        /// True while the reservation is decided but not yet seen on the object.
+        /// True while the reservation was decided but the object does not show it yet.
         assumed: bool,
-        /// Reason of its eviction, while it is being evicted.
+        /// Reason of its eviction, if it is being evicted.
         evicted: Option<Name>,
         /// Admission checks that are not Ready, in name order.
         checks: Vec<Name>,
-        /// Quota and topology domains it holds.
+        /// Quota and topology domains that it holds.
         admission: Admission,
     },
-    /// It waits in a queue.
+    /// The workload waits in a queue.
     Waiting {
-        /// Its position in the queues.
+        /// The workload's position in the queues.
         position: QueuePosition,
         /// Workloads that are considered before it, the next one first; at most fifty.
         ahead: Vec<WorkloadKey>,
@@ -76,16 +76,16 @@ pub enum Standing {
         /// True while it is not considered because its back-off has not expired (§4.6).
         backing_off: bool,
     },
-    /// It waits in no queue.
+    /// The workload waits in no queue.
     NotQueued(NotQueued),
 }
 
 /// Why a workload waits in no queue (§4.1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NotQueued {
-    /// It has finished.
+    /// The workload has finished.
     Finished,
-    /// It is being deleted.
+    /// The workload is being deleted.
     Deleting,
     /// `spec.active` is false.
     Inactive,
@@ -93,39 +93,39 @@ pub enum NotQueued {
     AdmissionGated,
     /// QuotaReserved=False with reason OnHold.
     OnHold,
-    /// It waits for replacement pods.
+    /// The workload waits for replacement pods.
     WaitingForReplacementPods,
-    /// Its concurrent-admission variants wait in its place (§23).
+    /// The workload's concurrent-admission variants wait in its place (§23).
     VariantsWait,
     /// There is no such local queue (§21.4).
     NoLocalQueue,
-    /// Its local queue is stopped (§21.3).
+    /// The workload's local queue is stopped (§21.3).
     LocalQueueStopped,
     /// The cluster queue of its local queue does not exist (§21.4).
     NoClusterQueue,
-    /// It was submitted just now and is not in its queue yet.
+    /// The workload was submitted just now and was not added to its queue yet.
     NotSeenYet,
 }
 
-/// The decision a waiting workload would get if its turn came now.
+/// The decision that a waiting workload would get if its turn came now.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Outlook {
     /// How well the workload could be served.
     pub mode: AssignmentMode,
-    /// Why it would keep waiting; `None` when it would be admitted.
+    /// Why it would keep waiting. `None` if it would be admitted.
     pub cause: Option<WaitCause>,
     /// Flavors tried per pod set, and searches for victims.
     pub considered: Considered,
     /// Quotas that are short, in the order the search met them.
     pub shortages: Vec<Shortage>,
-    /// Workloads it would preempt, and why that is allowed.
+    /// Workloads that it would preempt, and the rule that allows it.
     pub victims: Vec<(WorkloadKey, PreemptionReason)>,
     /// Number of victims whose names are withheld from the reader, by reason.
     pub victims_withheld: Vec<(PreemptionReason, usize)>,
-    /// Under fair sharing, where quota is short: the shares on the workload's side and on the side
-    /// of each holder elsewhere, each pair once.
+    /// Under fair sharing, if quota is short: the shares on the workload's side and on the side of
+    /// each holder in another queue, each pair once.
     pub shares: Vec<ComparedShares>,
-    /// Workloads whose pods it waits for, if it waits for pods to be ready (§20.4); at most fifty.
+    /// Workloads whose pods must be ready first (§20.4); at most fifty.
     pub unready: Vec<WorkloadKey>,
     /// Number of them whose names are withheld from the reader.
     pub unready_withheld: usize,
@@ -162,9 +162,9 @@ pub struct Shortage {
     pub available: Amount,
     /// The queue and its cohorts up to the root.
     pub levels: Vec<Level>,
-    /// Name of the level that decides: the one whose quota or borrowing limit is exhausted.
+    /// Name of the level whose quota or borrowing limit is exhausted.
     pub short_at: Name,
-    /// Workloads that hold it anywhere in the tree, largest amount first; at most fifty.
+    /// Workloads that hold this quota anywhere in the tree, largest amount first; at most fifty.
     pub holders: Vec<Holder>,
     /// Holders whose names are withheld from the reader.
     pub holders_withheld: Vec<WithheldHolders>,
@@ -179,11 +179,11 @@ pub struct Level {
     pub name: Name,
     /// True for a cohort.
     pub is_cohort: bool,
-    /// Its own nominal quota.
+    /// Nominal quota of the queue or cohort itself.
     pub nominal: Amount,
     /// Nominal quota and the quota its children lend it.
     pub subtree: Amount,
-    /// Usage; for a cohort, the usage of its children above what they keep for themselves.
+    /// Usage. For a cohort, the usage of its children above the quota that they do not lend.
     pub in_use: Amount,
     /// Maximum amount it may borrow from the levels above.
     pub borrowing_limit: Option<Amount>,
@@ -198,9 +198,9 @@ pub struct Level {
 pub struct Holder {
     /// The workload.
     pub workload: WorkloadKey,
-    /// Its cluster queue.
+    /// The workload's cluster queue.
     pub cluster_queue: Name,
-    /// Amount it holds.
+    /// Amount that it holds.
     pub amount: i64,
     /// Effective priority.
     pub priority: i64,
@@ -211,34 +211,37 @@ pub struct Holder {
 /// Whether a holder could be preempted for a workload, and what protects it if not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Preemptible {
-    /// It could be preempted.
+    /// The holder could be preempted.
     Yes,
-    /// The policies allow to preempt it; whether fair sharing does depends on the shares (§10.7).
+    /// The policies allow it to be preempted. Fair sharing allows it depending on the shares
+    /// (§10.7).
     IfSharesAllow,
-    /// It is being evicted already.
+    /// The holder is already being evicted.
     Leaving,
-    /// It is the elastic slice that the workload replaces: it ends when the workload is admitted
-    /// (§13.3).
+    /// The holder is the elastic slice that the workload replaces. It ends when the workload is
+    /// admitted (§13.3).
     Replaced,
     /// The policy is Never: `withinClusterQueue` in the workload's own queue,
     /// `reclaimWithinCohort` elsewhere.
     PolicyNever,
-    /// The policy allows to preempt by priority and age, but not this workload.
+    /// The policy allows preemption by priority and age, but not of this workload.
     PolicyExcludes(PreemptionPolicy),
-    /// Its queue, or a cohort between it and the common one, uses no more than its own quota.
+    /// The holder's queue, or a cohort between it and the common one, uses no more than its own
+    /// quota.
     WithinNominal,
 }
 
 impl Outlook {
-    /// The reason its condition would show; `None` when it would be admitted.
+    /// The reason that its condition would show. `None` if it would be admitted.
     pub fn reason(&self) -> Option<PendingReason> {
         self.cause.as_ref().map(WaitCause::reason)
     }
 }
 
 impl Engine {
-    /// Explains a workload; `None` if it is not known. Costs about as much as deciding about it,
-    /// and a look at each workload that waits in its queue or holds quota that is short.
+    /// Explains a workload. `None` if the engine does not have it. The cost is about that of
+    /// deciding the workload, plus one read of each workload that waits in its queue or holds quota
+    /// that is short.
     pub fn explain(&mut self, workload: &WorkloadKey, now: Time) -> Option<Explanation> {
         let id = self.world.workloads.id(workload)?;
         self.world.tree.refresh();
@@ -364,7 +367,7 @@ fn outlook(world: &mut World, id: WorkloadId, queue: QueueId, now: Time) -> Outl
         }
     };
     let mode = entry.assignment.mode();
-    // A copy, as what follows asks the assignment again.
+    // A copy, because the code below computes the assignment again.
     let considered = entry.assignment.clone().take_considered(world);
     let mut shortages = Vec::new();
     let mut known = Holders::default();
@@ -484,7 +487,8 @@ fn level(world: &World, node: NodeId, fr: FrId) -> Level {
     }
 }
 
-/// The largest holders of each requested flavor-resource, computed once however often it is short.
+/// The largest holders of each requested flavor-resource. They are computed once, even if it is
+/// short several times.
 #[derive(Default)]
 struct Holders {
     largest: BTreeMap<FrId, Largest>,
@@ -551,8 +555,8 @@ fn largest_holders(world: &World, root: NodeId, fr: FrId) -> Largest {
     Largest { listed: all, unlisted }
 }
 
-/// Whether the policies allow to preempt a holder (§9.3, §9.4, §10.4), by the predicates of the
-/// search.
+/// Whether the policies allow a holder to be preempted (§9.3, §9.4, §10.4). Uses the predicates of
+/// the search.
 fn preemptible(world: &World, preemptor: &Preemptor<'_>, id: WorkloadId, queue: QueueId) -> Preemptible {
     if preemptor.replaced == Some(id) {
         return Preemptible::Replaced;
@@ -582,8 +586,8 @@ fn preemptible(world: &World, preemptor: &Preemptor<'_>, id: WorkloadId, queue: 
     }
 }
 
-/// True if fair sharing lets the workload preempt whatever the shares: with it, its queue uses no
-/// more than its own quota (§10.7).
+/// True if fair sharing lets the workload preempt regardless of the shares: with it, its queue uses
+/// no more than its own quota (§10.7).
 fn takes_back_its_own(world: &World, preemptor: &Preemptor<'_>) -> bool {
     world.config.gates.fair_sharing_preempt_within_nominal
         && preemptor.need.iter().all(|&fr| {

@@ -1,8 +1,8 @@
 //! Dense identifiers, and the interner that maps names to them.
 //!
-//! Inside the engine everything is an index into a vector. Names exist only at the border: in
-//! events and in decisions. Identifiers are never reused while an engine lives, so an index held
-//! across events always refers to the same thing.
+//! Inside the engine every object is an index into a vector. Names are used only in events and in
+//! decisions. Identifiers are never reused while an engine lives, so an index held across events
+//! always refers to the same object.
 
 use std::collections::HashMap;
 use std::marker::PhantomData;
@@ -91,7 +91,7 @@ impl<I: Id> IdSet<I> {
     }
 }
 
-/// What an [`FrId`] stands for.
+/// The flavor and the resource of an [`FrId`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FlavorResource {
     /// The flavor.
@@ -126,7 +126,7 @@ impl<I: Id> Interner<I> {
         id
     }
 
-    /// The name behind an identifier.
+    /// The name of an identifier.
     pub fn name(&self, id: I) -> &Name {
         &self.names[id.index()]
     }

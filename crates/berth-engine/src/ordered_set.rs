@@ -1,5 +1,5 @@
-//! An ordered set that stores its first member inline: most queues have one class waiting, and
-//! most events concern one queue, so neither needs a tree.
+//! An ordered set that stores its first member inline. Most queues have one waiting class, and most
+//! events concern one queue, so neither needs a tree.
 
 use std::cmp::Ordering;
 use std::collections::BTreeSet;
@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OrderedSet<T> {
     first: Option<T>,
-    /// All others; empty without a first.
+    /// All other members; empty if there is no first.
     rest: BTreeSet<T>,
 }
 
@@ -34,7 +34,7 @@ impl<T: Ord> OrderedSet<T> {
         self.first().filter(|first| *first >= from).or_else(|| self.rest.range(from..).next())
     }
 
-    /// Adds a member, if it is not one already.
+    /// Adds a member, unless it is already in the set.
     pub fn insert(&mut self, item: T) {
         let Some(first) = &mut self.first else {
             self.first = Some(item);
@@ -87,7 +87,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_is_a_set(steps in proptest::collection::vec((any::<bool>(), 0..8), 0..60), from in 0..9) {
+        fn it_behaves_like_a_set(steps in proptest::collection::vec((any::<bool>(), 0..8), 0..60), from in 0..9) {
             let (mut ordered, mut set) = (OrderedSet::default(), BTreeSet::new());
             for (inserts, item) in steps {
                 if inserts {

@@ -6,7 +6,7 @@ use crate::amount::Amount;
 use crate::ids::Name;
 use crate::model::{Time, WorkloadKey};
 
-/// Amounts of one flavor and resource.
+/// Amounts in use of one flavor and resource.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct FlavorUsage {
     /// Amount in use.
@@ -26,15 +26,15 @@ pub struct ClusterQueueStatus {
     pub admitted: u32,
     /// Per flavor (in the order of the queue's resource groups) and resource, reserved amounts.
     pub flavors_reservation: Vec<(Name, BTreeMap<Name, FlavorUsage>)>,
-    /// The same for admitted workloads only.
+    /// Amounts that admitted workloads use, in the same order.
     pub flavors_usage: Vec<(Name, BTreeMap<Name, FlavorUsage>)>,
-    /// Whether it may admit, and why not.
+    /// Whether it may admit workloads, and why not.
     pub readiness: QueueReadiness,
-    /// Fair sharing figure, when fair sharing is configured.
+    /// Weighted share, if fair sharing is configured.
     pub weighted_share: WeightedShare,
 }
 
-/// Figures of a ClusterQueue that metrics show beside those of its status.
+/// Figures of a ClusterQueue that metrics show in addition to those of its status.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct ClusterQueueFigures {
     /// Figures of the ClusterQueue's status.
@@ -50,9 +50,9 @@ pub struct ClusterQueueFigures {
     pub pending_requests: BTreeMap<Name, i64>,
     /// Parent cohort.
     pub cohort: Option<Name>,
-    /// Topmost cohort of the tree.
+    /// Root cohort of the tree.
     pub root: Option<Name>,
-    /// Its quotas, in the order of its resource groups, flavors and resources.
+    /// The queue's quotas, in the order of its resource groups, flavors and resources.
     pub quotas: Vec<QuotaFigures>,
 }
 
@@ -65,43 +65,44 @@ pub struct QuotaFigures {
     pub resource: Name,
     /// Nominal quota.
     pub nominal: Amount,
-    /// Maximum amount it may borrow; `None`: no limit.
+    /// Maximum amount that it may borrow; `None`: no limit.
     pub borrowing_limit: Option<Amount>,
-    /// Maximum amount it lends; `None`: all of its nominal quota.
+    /// Maximum amount that it lends; `None`: all of its nominal quota.
     pub lending_limit: Option<Amount>,
 }
 
 /// Figures of a cohort that metrics show.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CohortFigures {
-    /// Its name.
+    /// Name of the cohort.
     pub name: Name,
     /// Parent cohort.
     pub parent: Option<Name>,
-    /// Topmost cohort of the tree; the cohort itself if it has no parent.
+    /// Root cohort of the tree; the cohort itself if it has no parent.
     pub root: Name,
-    /// Fair sharing figure.
+    /// Weighted share of the cohort.
     pub weighted_share: WeightedShare,
     /// Number of admitted workloads in the queues below it.
     pub admitted: u32,
-    /// Per flavor and resource, in name order: the cohort's quota with what its members lend it,
-    /// and the amount reserved by the queues below it.
+    /// Per flavor and resource, in name order: the cohort's quota, including the amounts that its
+    /// members lend it, and the amount reserved by the queues below it.
     pub quotas: Vec<(Name, Name, Amount, i64)>,
 }
 
 /// Whether a ClusterQueue may admit workloads: its condition Active (§5.3).
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct QueueReadiness {
-    /// Everything that keeps it from admitting workloads; the first one is the condition's reason.
+    /// Everything that keeps it from admitting workloads. The first problem gives the condition's
+    /// reason.
     pub problems: Vec<QueueProblem>,
 }
 
-/// Why a ClusterQueue admits nothing.
+/// Why a ClusterQueue admits no workloads.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum QueueProblem {
-    /// It does not exist.
+    /// The queue does not exist.
     NotFound,
-    /// It is being deleted.
+    /// The queue is being deleted.
     Terminating,
     /// `spec.stopPolicy` stops it.
     Stopped,
@@ -111,11 +112,11 @@ pub enum QueueProblem {
     ChecksNotFound(Vec<Name>),
     /// These admission checks are not active.
     ChecksInactive(Vec<Name>),
-    /// It has several admission checks of MultiKueue.
+    /// The queue has several MultiKueue admission checks.
     SeveralMultiKueueChecks(Vec<Name>),
-    /// Its admission check of MultiKueue is for some flavors only.
+    /// The queue's MultiKueue admission check is for some flavors only.
     MultiKueueCheckPerFlavor(Vec<Name>),
-    /// It has admission checks of MultiKueue and of ProvisioningRequests; all its checks.
+    /// The queue has MultiKueue checks and ProvisioningRequest checks. Names all its checks.
     MultiKueueWithProvisioning(Vec<Name>),
     /// The topology of a flavor does not exist.
     TopologyNotFound {
@@ -124,7 +125,7 @@ pub enum QueueProblem {
         /// The flavor.
         flavor: Name,
     },
-    /// Its cohorts form a cycle. Not part of the condition.
+    /// The queue's cohorts form a cycle. Not part of the condition.
     CohortCycle,
     /// A problem that a recorded case prescribes.
     #[cfg(feature = "lab")]
@@ -158,7 +159,7 @@ impl QueueProblem {
 }
 
 impl QueueReadiness {
-    /// True when the queue may admit workloads.
+    /// True if the queue may admit workloads.
     pub fn is_active(&self) -> bool {
         self.problems.is_empty()
     }
@@ -172,13 +173,13 @@ impl QueueReadiness {
 /// Dominant resource share divided by weight (§10.3).
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct WeightedShare {
-    /// Rounded up; `i64::MAX` when infinite.
+    /// The share, rounded up; `i64::MAX` if infinite.
     pub value: i64,
     /// Resource that determines the share, if anything is borrowed.
     pub dominant_resource: Option<Name>,
     /// True if any flavor and resource is above the node's own quota.
     pub borrowing: bool,
-    /// The exact value; infinite when the weight is zero.
+    /// The exact value; infinite if the weight is zero.
     pub precise: f64,
 }
 
@@ -197,19 +198,19 @@ pub struct LocalQueueStatus {
     pub flavors_reservation: Vec<(Name, BTreeMap<Name, FlavorUsage>)>,
     /// Admitted amounts.
     pub flavors_usage: Vec<(Name, BTreeMap<Name, FlavorUsage>)>,
-    /// Admission fair sharing: consumed resources, in base units, and the time of that record
-    /// (§16.5).
+    /// Admission fair sharing: consumed resources in base units, and the time at which they were
+    /// recorded (§16.5).
     pub consumed: Option<(BTreeMap<Name, f64>, Time)>,
-    /// Admission fair sharing: the usage that orders the local queue, which is consumption and
-    /// penalties, weighted and divided by the queue's weight; `None` without it, infinite for a
-    /// weight of zero (§16.4).
+    /// Admission fair sharing: the usage by which the local queue is ordered. It is consumption
+    /// plus penalties, weighted and divided by the queue's weight. `None` without admission fair
+    /// sharing, infinite for a weight of zero (§16.4).
     pub usage: Option<f64>,
 }
 
 /// Figures of a Cohort's status.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct CohortStatus {
-    /// Fair sharing figure.
+    /// Weighted share of the cohort.
     pub weighted_share: WeightedShare,
 }
 
@@ -218,7 +219,7 @@ pub struct CohortStatus {
 pub struct QueuePosition {
     /// The workload.
     pub workload: WorkloadKey,
-    /// Its local queue.
+    /// The workload's local queue.
     pub local_queue: Name,
     /// Effective priority.
     pub priority: i64,
@@ -226,7 +227,7 @@ pub struct QueuePosition {
     pub in_cluster_queue: u32,
     /// Position among the waiting workloads of its local queue, from 0.
     pub in_local_queue: u32,
-    /// True when it is inadmissible until something changes, false when it is a candidate now.
+    /// True if it is inadmissible until something changes, false if it is a candidate now.
     pub inadmissible: bool,
 }
 
@@ -235,17 +236,17 @@ pub struct QueuePosition {
 pub struct QuotaHolder {
     /// The workload.
     pub workload: WorkloadKey,
-    /// Its local queue.
+    /// The workload's local queue.
     pub local_queue: Name,
     /// Effective priority.
     pub priority: i64,
-    /// Time since which it holds the quota; `None` where the object does not say.
+    /// Time since which it holds the quota; `None` if the object does not have it.
     pub since: Option<Time>,
-    /// True when it is admitted.
+    /// True if it is admitted.
     pub admitted: bool,
-    /// Reason of its eviction, while it is being evicted.
+    /// Reason of its eviction, if it is being evicted.
     pub evicted: Option<Name>,
-    /// Flavor, resource and amount of the quota it holds, without the pods that no longer need
-    /// theirs.
+    /// Flavor, resource and amount of the quota that it holds. Pods that no longer need their quota
+    /// are not counted.
     pub holds: Vec<(Name, Name, i64)>,
 }

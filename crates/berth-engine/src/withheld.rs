@@ -1,11 +1,11 @@
-//! An [`Explanation`] for a reader without access to every namespace. Workloads of namespaces that
-//! the reader may not read are replaced by their number and the quota they hold. The record itself
-//! is changed, before any text or object is made from it, so that the page and the API object
-//! agree.
+//! Withholds names in an [`Explanation`] from a reader without access to every namespace. Workloads
+//! of namespaces that the reader may not read are replaced by their number and the quota that they
+//! hold. The record itself is changed, before any message or object is made from it, so that the
+//! page and the API object agree.
 //!
-//! Names of cluster queues and cohorts, their quotas and their usage remain: they belong to no
-//! single tenant. The reason that protects a group of holders from preemption remains too, as it
-//! follows from the workload's own outlook.
+//! Names of cluster queues and cohorts, their quotas and their usage remain, because they belong to
+//! no single tenant. The reason that protects a group of holders from preemption remains too,
+//! because it follows from the workload's own outlook.
 //!
 //! Every record is destructured field by field. A new field does not compile until this module
 //! decides what a reader may see of it.
@@ -18,13 +18,13 @@ use crate::model::WorkloadKey;
 /// Holders of a quota whose names are withheld, grouped.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WithheldHolders {
-    /// Cluster queue they hold quota in.
+    /// Cluster queue in which they hold quota.
     pub cluster_queue: Name,
     /// Whether they could be preempted.
     pub preemptible: Preemptible,
     /// Number of workloads.
     pub workloads: usize,
-    /// Total amount they hold, in base units.
+    /// Total amount that they hold, in base units.
     pub amount: i64,
 }
 
@@ -33,8 +33,8 @@ type MayName<'a> = &'a mut dyn FnMut(&Name) -> bool;
 
 impl Explanation {
     /// Replaces the names of other workloads by counts, for namespaces that `may_name` rejects.
-    /// `may_name` is called once for each named workload, so that a closure that always returns
-    /// true collects the namespaces.
+    /// `may_name` is called once for each named workload, so a closure that always returns true can
+    /// collect the namespaces.
     ///
     /// The explained workload itself stays named.
     pub fn withhold(&mut self, may_name: MayName<'_>) {
@@ -112,7 +112,7 @@ fn add_victim(groups: &mut Vec<(PreemptionReason, usize)>, reason: PreemptionRea
     }
 }
 
-/// Groups are ordered by their first member, which is their largest.
+/// Adds a holder to its group. Groups are ordered by their first member, which is their largest.
 fn add_holder(groups: &mut Vec<WithheldHolders>, holder: Holder) {
     let Holder { workload: _, cluster_queue, amount, priority: _, preemptible } = holder;
     let same = |group: &&mut WithheldHolders| group.cluster_queue == cluster_queue && group.preemptible == preemptible;

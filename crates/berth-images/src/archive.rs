@@ -1,5 +1,5 @@
-//! Files and folders that hold images: an OCI image layout or the output of `docker save`, as a folder
-//! or as a tar archive.
+//! Files and folders that contain images: an OCI image layout or the output of `docker save`, as a
+//! folder or as a tar archive.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -18,7 +18,7 @@ const INDEX_DEPTH_MAX: usize = 4;
 
 /// An open image archive.
 pub(crate) struct Archive {
-    /// Shown in errors.
+    /// Name of the archive in errors.
     shown: String,
     folder: PathBuf,
     /// The unpacked archive; `None` for a folder of the user.
@@ -27,7 +27,7 @@ pub(crate) struct Archive {
 
 /// An image of an archive.
 pub(crate) struct Found {
-    /// Names that the archive gives it.
+    /// Names in the archive.
     pub(crate) names: Vec<Name>,
     /// Digest of its manifest, or of its configuration if it has no manifest.
     pub(crate) digest: String,
@@ -68,7 +68,8 @@ impl Archive {
     pub(crate) fn images(&self) -> Result<Vec<Found>> {
         if let Some(index) = self.read_if_there("index.json")? {
             let found = self.oci_images(&index)?;
-            // Docker's archives have both forms, and older ones name the images in `manifest.json` only.
+            // Docker's archives have both forms, and older archives have the names only in
+            // `manifest.json`.
             if found.iter().all(|image| !image.names.is_empty()) || !self.exists("manifest.json") {
                 return Ok(found);
             }
@@ -85,7 +86,7 @@ impl Archive {
         let Document::Index(index) = Document::parse(&self.shown, index)? else {
             return Err(Error::invalid(&self.shown, "index.json lists no manifests"));
         };
-        // Manifests of one name are the platforms of one image.
+        // Manifests with the same name are the platforms of one image.
         let mut groups: Vec<(Option<Name>, Vec<Descriptor>)> = Vec::new();
         for entry in index.manifests() {
             let name = annotated_name(entry)?;
@@ -148,7 +149,7 @@ impl Archive {
         })
     }
 
-    /// The folder that links must not lead out of.
+    /// The folder that symbolic links must not lead out of.
     fn within(&self) -> Option<PathBuf> {
         self.unpacked.as_ref().map(|folder| folder.path().to_owned())
     }
@@ -183,8 +184,8 @@ impl Archive {
     }
 }
 
-/// Opens a file. The file must be within the folder `within`, if there is one, also behind symbolic
-/// links.
+/// Opens a file. If `within` is set, the file must be in that folder, also after symbolic links are
+/// resolved.
 pub(crate) fn open(path: &Path, within: Option<&Path>) -> Result<File> {
     let found = fs::canonicalize(path).map_err(Error::io(path))?;
     if let Some(folder) = within
@@ -192,7 +193,7 @@ pub(crate) fn open(path: &Path, within: Option<&Path>) -> Result<File> {
     {
         return Err(Error::invalid(&path.display().to_string(), "the path leads out of the archive"));
     }
-    // Not a FIFO, which would be waited for.
+    // A FIFO would block, so only regular files are opened.
     if !fs::metadata(&found).map_err(Error::io(path))?.is_file() {
         return Err(Error::invalid(&path.display().to_string(), "it is not a file"));
     }
@@ -211,7 +212,7 @@ fn annotated_name(entry: &Descriptor) -> Result<Option<Name>> {
     if let Some(name) = annotations.get("io.containerd.image.name") {
         return Name::parse(name).map(Some);
     }
-    // Some builders write the tag alone, which is no name.
+    // Some builders write only the tag, which is not a name.
     let name = annotations.get("org.opencontainers.image.ref.name").filter(|name| name.contains([':', '/']));
     name.map(|name| Name::parse(name)).transpose()
 }

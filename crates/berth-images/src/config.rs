@@ -1,4 +1,4 @@
-//! Which files images run on, by name.
+//! The files that images run on, by image name.
 
 use std::path::PathBuf;
 
@@ -7,11 +7,12 @@ use crate::Name;
 /// Configuration of a node's images.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Config {
-    /// Tried in order; the first that matches decides.
+    /// Mappings in order; the first that matches applies.
     pub mappings: Vec<Mapping>,
     /// For images without a mapping that are not in the store.
     pub otherwise: Target,
-    /// Registries that are asked over plain HTTP, beside those on loopback addresses: `registry.lan:5000`.
+    /// Registries that are accessed over plain HTTP, in addition to those on loopback addresses:
+    /// `registry.lan:5000`.
     pub plain_http: Vec<String>,
 }
 
@@ -20,14 +21,14 @@ pub struct Config {
 pub struct Mapping {
     /// Pattern with `*` and `?`; see [`Name::matches`].
     pub image: String,
-    /// Where the files are.
+    /// Location of the files.
     pub target: Target,
-    /// What a container runs, for images that the store does not have: files on the host declare
-    /// nothing.
+    /// Defaults of containers, for images that are not in the store: files on the host declare
+    /// none.
     pub declared: Declared,
 }
 
-/// What an image declares.
+/// Defaults that an image declares.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Declared {
     /// Entrypoint.
@@ -42,7 +43,7 @@ pub struct Declared {
     pub working_dir: String,
 }
 
-/// Where the files of an image are.
+/// Location of an image's files.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Target {
     /// The host's own files.

@@ -13,8 +13,8 @@ const ZSTD: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
 const ZSTD_SKIPPABLE: u32 = 0x184d_2a50;
 const BUFFER: usize = 64 << 10;
 
-/// A reader of the content of a stream that is compressed with gzip or zstd, or not at all. The first
-/// bytes decide, because media types in manifests are not reliable.
+/// A reader of the content of a stream that is compressed with gzip or zstd, or not compressed. The
+/// first bytes determine the compression, because media types in manifests are not reliable.
 pub(crate) enum Decompressed<R: Read> {
     Plain(BufReader<R>),
     Gzip(MultiGzDecoder<BufReader<R>>),
@@ -35,7 +35,7 @@ impl<R: Read> Decompressed<R> {
         Ok(Self::Plain(stream))
     }
 
-    /// The compressed stream; what follows the content can be read from it.
+    /// The compressed stream; the bytes after the content can be read from it.
     pub(crate) fn into_inner(self) -> BufReader<R> {
         match self {
             Self::Plain(stream) => stream,
@@ -55,8 +55,8 @@ impl<R: Read> Read for Decompressed<R> {
     }
 }
 
-/// Reader of all frames of a zstd stream: parallel compressors write several, and image builders add
-/// skippable ones.
+/// Reader of all frames of a zstd stream: parallel compressors write several frames, and image
+/// builders add skippable frames.
 pub(crate) struct Zstd<R: BufRead> {
     stream: R,
     decoder: FrameDecoder,
@@ -106,7 +106,7 @@ impl<R: BufRead> Read for Zstd<R> {
     }
 }
 
-/// A reader that computes the digest of what was read.
+/// A reader that computes the digest of its bytes.
 pub(crate) struct Digested<R> {
     stream: R,
     hasher: Sha256,
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_bytes_decide_about_the_compression() {
+    fn the_first_bytes_determine_the_compression() {
         check(&content(), &content());
         check(&gzip(&content()), &content());
         check(&compress_to_vec(&content()[..], CompressionLevel::Fastest), &content());
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn the_digest_covers_what_nothing_read() {
+    fn the_digest_includes_bytes_that_were_not_read() {
         let mut digested = Digested::new(&b"abc"[..]);
         digested.read_exact(&mut [0; 1]).expect("a byte");
         assert_eq!(digested.finish().expect("read").0, sha256(b"abc"));

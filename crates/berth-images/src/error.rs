@@ -5,12 +5,12 @@ use std::path::{Path, PathBuf};
 /// Failure to import, pull, find or remove an image.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The text is not an image reference.
+    /// The string is not an image reference.
     #[error("{reference:?} is not an image reference ({source}): expected NAME, NAME:TAG or NAME@sha256:DIGEST")]
     Reference {
-        /// The text.
+        /// The string.
         reference: String,
-        /// What is wrong with it.
+        /// The syntax error.
         source: oci_client::ParseError,
     },
     /// A file cannot be read or written.
@@ -18,7 +18,7 @@ pub enum Error {
     Io {
         /// The file.
         path: PathBuf,
-        /// What failed.
+        /// The cause.
         source: std::io::Error,
     },
     /// An archive or image has content that cannot be used.
@@ -26,7 +26,7 @@ pub enum Error {
     Invalid {
         /// File or reference of the image.
         image: String,
-        /// What is wrong, and what was expected.
+        /// The problem, and the expected content.
         problem: String,
     },
     /// Content does not have the digest by which it was requested.
@@ -34,14 +34,14 @@ pub enum Error {
     Digest {
         /// File or reference of the image.
         image: String,
-        /// Which part.
+        /// The part that is damaged.
         part: String,
         /// Digest of the content.
         found: String,
-        /// Digest by which it is named.
+        /// Expected digest.
         expected: String,
     },
-    /// The disk has too little space left.
+    /// The disk has too little free space.
     #[error(
         "{}: {free_bytes} bytes and {free_files} files are free, images stop at {limit_bytes} bytes and {limit_files} files: remove images \
          (berth image rm) or make room",
@@ -50,21 +50,21 @@ pub enum Error {
     DiskFull {
         /// Folder of the store.
         path: PathBuf,
-        /// Bytes that are free.
+        /// Free bytes of the disk.
         free_bytes: u64,
-        /// Inodes that are free.
+        /// Free inodes of the disk.
         free_files: u64,
-        /// Bytes that stay free.
+        /// Bytes that must stay free.
         limit_bytes: u64,
-        /// Inodes that stay free.
+        /// Inodes that must stay free.
         limit_files: u64,
     },
-    /// The registry refused or could not be reached.
+    /// The registry rejected the request or could not be reached.
     #[error("cannot pull {reference}: {source}")]
     Registry {
         /// Reference of the image.
         reference: String,
-        /// What failed.
+        /// The cause.
         source: oci_client::errors::OciDistributionError,
     },
 }
@@ -74,7 +74,7 @@ impl Error {
     pub(crate) fn io(path: &Path) -> impl FnOnce(std::io::Error) -> Self {
         let path = path.to_owned();
         move |source| match source.downcast::<Self>() {
-            // An error of a nested reader, such as a full disk, keeps its own text.
+            // An error of a nested reader, such as a full disk, keeps its own message.
             Ok(inner) => inner,
             Err(source) => Self::Io { path, source },
         }

@@ -6,7 +6,7 @@ use crate::archive::Archive;
 use crate::store::{NewImage, Origin};
 use crate::{Error, Name, Result, Store};
 
-/// What an import added to the store.
+/// An image that an import added to the store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Imported {
     /// Full name of the image.
@@ -15,12 +15,12 @@ pub struct Imported {
     pub digest: String,
 }
 
-/// Imports the images of an OCI image layout (folder or archive) or of a `docker save` file under their
-/// own names, or its only image under `name`. An existing image of the same name is replaced.
+/// Imports the images of an OCI image layout (folder or archive) or of a `docker save` file under
+/// their own names, or the only image under `name`. An existing image of the same name is replaced.
 ///
 /// # Errors
-/// The file cannot be read, has no image for this machine, has an image without a name, or is damaged.
-/// Images before the one that failed stay imported.
+/// The file cannot be read, has no image for this machine, has an image without a name, or is
+/// damaged. Images before the failed image remain imported.
 pub fn import(store: &Store, path: &Path, name: Option<&Name>) -> Result<Vec<Imported>> {
     let session = store.begin()?;
     let archive = Archive::open(path, session.temporary())?;

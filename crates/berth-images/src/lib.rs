@@ -1,18 +1,19 @@
 //! The images of one node.
 //!
-//! [`NodeImages`] answers which files a container runs on. In this order:
+//! [`NodeImages`] selects the files of a container, in this order:
 //!
-//! 1. A [`Mapping`] of the configuration names the image: the host's own files, a folder, or the registry.
+//! 1. A [`Mapping`] of the configuration names the image: the host's own files, a folder, or the
+//!    registry.
 //! 2. The image was imported or pulled into the [`Store`].
-//! 3. [`Config::otherwise`] decides: the host's own files (the default, with a notice), a pull, or a
-//!    refusal.
+//! 3. [`Config::otherwise`] decides: the host's own files (the default, with a notice), a pull, or
+//!    an error.
 //!
-//! The store has one folder for each unpacked layer, which overlayfs mounts as it is. Without the
-//! rights for that (device nodes and trusted attributes) it has one folder for each image, with all
-//! layers applied ([`Form`]). Archives are untrusted input: nothing that they hold is written outside
-//! of the folder of their layer.
+//! The store has one folder for each unpacked layer, which overlayfs mounts unchanged. Without the
+//! necessary rights (device nodes and trusted attributes), it has one folder for each image, with
+//! all layers applied ([`Form`]). Archives are untrusted input: nothing in them is written outside
+//! the folder of their layer.
 //!
-//! This crate knows no Kubernetes type and starts no process.
+//! This crate uses no Kubernetes type and starts no process.
 
 mod archive;
 mod config;

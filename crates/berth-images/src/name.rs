@@ -17,7 +17,7 @@ impl Name {
     /// Parses a reference.
     ///
     /// # Errors
-    /// [`Error::Reference`] if the text is no reference.
+    /// [`Error::Reference`] if the string is not a reference.
     pub fn parse(text: &str) -> Result<Self> {
         let reference: Reference =
             text.parse().map_err(|source| Error::Reference { reference: text.to_owned(), source })?;
@@ -39,8 +39,8 @@ impl Name {
         format!("{}/{}", self.reference.registry(), self.reference.repository())
     }
 
-    /// True if the pattern matches the reference as written or in its full form, with or without its tag
-    /// or digest. `*` stands for any characters, `?` for one.
+    /// True if the pattern matches the reference as written or in its full form, with or without
+    /// its tag or digest. `*` matches any characters, `?` one character.
     pub fn matches(&self, pattern: &str) -> bool {
         let full = self.to_string();
         let written_repository = without_version(&self.written);
@@ -70,7 +70,7 @@ fn without_version(written: &str) -> &str {
 /// Matches `text` against a pattern with `*` and `?`.
 fn is_match(pattern: &[u8], text: &[u8]) -> bool {
     let (mut p, mut t) = (0, 0);
-    // Position after the last `*`, and of the text where its match ends at present.
+    // Position after the last `*`, and the current end of its match in the text.
     let mut star: Option<(usize, usize)> = None;
     while t < text.len() {
         match pattern.get(p) {

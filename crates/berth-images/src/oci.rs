@@ -13,7 +13,8 @@ pub(crate) const DOCUMENT_BYTES_MAX: u64 = 4 << 20;
 /// Limit on the layers of an image. Builders stop at 127.
 const LAYERS_MAX: usize = 500;
 
-/// What is used of an image's configuration. Absent fields have defaults, as old builders omit some.
+/// The used part of an image's configuration. Absent fields have defaults, because old builders
+/// omit some.
 #[derive(Clone, Debug, Default, Deserialize)]
 pub(crate) struct ImageConfig {
     #[serde(default)]
@@ -31,7 +32,7 @@ struct RootFs {
     diff_ids: Option<Vec<String>>,
 }
 
-/// How programs of an image run, in the words of its configuration.
+/// Defaults of an image's containers, with the names of the image configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub(crate) struct RunConfig {
@@ -66,8 +67,8 @@ impl ImageConfig {
         self.rootfs.diff_ids.as_deref().unwrap_or_default()
     }
 
-    /// For each layer, the name of its folder: it depends on all layers below, because their symbolic
-    /// links and folders decide where its entries are.
+    /// For each layer, the name of its folder. The name depends on all layers below, because their
+    /// symbolic links and folders determine the location of the layer's entries.
     pub(crate) fn chains(&self) -> Vec<String> {
         let mut chains: Vec<String> = Vec::new();
         let mut chain = String::new();
@@ -91,13 +92,14 @@ pub(crate) fn is_sha256(text: &str) -> bool {
     digits.len() == 64 && digits.bytes().all(|digit| matches!(digit, b'0'..=b'9' | b'a'..=b'f'))
 }
 
-/// A layer's file, and what it must contain.
+/// A layer's file, and its expected content.
 #[derive(Clone, Debug)]
 pub(crate) struct LayerFile {
     pub(crate) path: PathBuf,
-    /// Refuse symbolic links that lead out of this folder: the file is part of an untrusted archive.
+    /// Reject symbolic links that lead out of this folder: the file is part of an untrusted
+    /// archive.
     pub(crate) within: Option<PathBuf>,
-    /// Digest of the file; `None` if it has no name of its own (`docker save`).
+    /// Digest of the file; `None` if the file is not named by a digest (`docker save`).
     pub(crate) digest: Option<String>,
 }
 
@@ -122,7 +124,7 @@ impl Document {
     }
 }
 
-/// Checks that a manifest is one of a container image, and that its digests can be verified.
+/// Checks that a manifest is that of a container image, and that its digests can be verified.
 pub(crate) fn check_manifest(image: &str, manifest: &ImageManifest) -> Result<()> {
     let parts = std::iter::once(manifest.config()).chain(manifest.layers());
     if let Some(part) = parts.clone().find(|part| !is_sha256(part.digest().as_ref())) {
@@ -157,7 +159,8 @@ pub(crate) fn architecture() -> &'static str {
     }
 }
 
-/// The manifest for a platform: `linux` and `architecture`, else the only one without a platform.
+/// The manifest for a platform: `linux` and `architecture`, or else the only manifest without a
+/// platform.
 pub(crate) fn select<'d>(image: &str, manifests: &'d [Descriptor], architecture: &str) -> Result<&'d Descriptor> {
     let platforms: Vec<(String, &Descriptor)> = manifests
         .iter()
@@ -209,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn a_configuration_for_another_system_or_with_invalid_digests_is_refused() {
+    fn a_configuration_for_another_system_or_with_invalid_digests_is_rejected() {
         let check = |text: serde_json::Value, expected: &str| {
             let error = ImageConfig::parse("x", text.to_string().as_bytes()).expect_err("refused").to_string();
             assert!(error.contains(expected), "{error}");

@@ -20,9 +20,9 @@ use crate::{Error, Name, Result, Store};
 
 /// Time to connect to a registry.
 const CONNECT: Duration = Duration::from_secs(15);
-/// Time between two parts of an answer.
+/// Maximum time between two parts of a response.
 const READ: Duration = Duration::from_secs(60);
-/// Layers that are downloaded at the same time.
+/// Number of layers that are downloaded at the same time.
 const DOWNLOADS: usize = 3;
 /// Media types of manifests and indexes.
 const MANIFESTS: [&str; 4] = [
@@ -41,12 +41,13 @@ pub struct Pulled {
     pub was_present: bool,
 }
 
-/// Makes the version of an image that its registry has at present available. The credentials that match
-/// the registry are tried in order, the most specific first; without any, the pull is anonymous.
+/// Makes the current version of an image in its registry available. The credentials that match the
+/// registry are tried in order, the most specific first. Without credentials, the pull is
+/// anonymous.
 ///
 /// # Errors
-/// The registry cannot be reached, refuses, or has no image for this machine; or the image cannot be
-/// stored.
+/// The registry cannot be reached, rejects the request, or has no image for this machine; or the
+/// image cannot be stored.
 pub async fn pull(
     store: &Store,
     name: &Name,
@@ -65,7 +66,8 @@ pub async fn pull(
     Err(last.unwrap_or_else(|| Error::invalid(&name.to_string(), "there are no credentials to try")))
 }
 
-/// Whether other credentials may help. Registries answer "not found" for what a user may not see.
+/// True if other credentials may help. Registries respond with "not found" for images that a user
+/// may not see.
 fn is_refusal(error: &Error) -> bool {
     matches!(
         error,
@@ -87,7 +89,7 @@ struct Manifest {
     manifest: ImageManifest,
 }
 
-/// A registry, asked for one image.
+/// A registry, for requests about one image.
 struct Registry<'n> {
     name: &'n Name,
     client: Client,
@@ -116,11 +118,11 @@ impl<'n> Registry<'n> {
         Error::Registry { reference: self.shown(), source }
     }
 
-    /// Asks for the manifest, and for the one of this platform if the answer is an index.
+    /// Requests the manifest, and the manifest of this platform if the response is an index.
     async fn manifest(&self) -> Result<Manifest> {
         let mut reference = self.name.reference().clone();
         let mut index_digest = None;
-        // An index of indexes is unusual, and the limit keeps a circle from being followed for ever.
+        // An index of indexes is unusual, and the limit prevents endless cycles.
         for _ in 0..4 {
             let asked = self.client.pull_manifest_raw(&reference, &self.auth, &MANIFESTS).await;
             let (bytes, digest) = asked.map_err(|error| self.failed(error))?;
@@ -139,7 +141,7 @@ impl<'n> Registry<'n> {
         Err(Error::invalid(&self.shown(), "its indexes are nested too deeply"))
     }
 
-    /// Downloads and unpacks what the store does not have.
+    /// Downloads and unpacks the layers that are not in the store.
     async fn fetch(&self, store: &Store, found: Manifest) -> Result<Pulled> {
         let names = [self.shown()];
         let present = store.get(self.name)?.filter(|record| record.digest == found.digest);
@@ -173,7 +175,7 @@ impl<'n> Registry<'n> {
                 origin: Origin::Pulled,
             })?;
             for file in files {
-                // A leftover is garbage.
+                // A file that remains is garbage.
                 let _ = std::fs::remove_file(file.path);
             }
             Ok(record)
@@ -208,7 +210,8 @@ impl<'n> Registry<'n> {
         Ok(asked.map_err(|error| self.failed(error))?.stream)
     }
 
-    /// Downloads a layer, unless an earlier pull did. Its digest is verified when it is unpacked.
+    /// Downloads a layer, unless an earlier pull downloaded it. Its digest is verified when it is
+    /// unpacked.
     async fn download(&self, session: &Session, store: &Store, layer: &Descriptor) -> Result<()> {
         let digest = layer.digest().as_ref();
         let place = store.blob(digest);
@@ -233,7 +236,7 @@ impl<'n> Registry<'n> {
     }
 }
 
-/// Whether a registry is on a loopback address of this machine, where plain HTTP is safe and usual.
+/// True if a registry is on a loopback address of this machine, where plain HTTP is safe and usual.
 fn is_loopback(registry: &str) -> bool {
     let host = match registry.rsplit_once(':') {
         Some((host, port)) if port.bytes().all(|digit| digit.is_ascii_digit()) => host,
@@ -263,18 +266,19 @@ fn matching(name: &Name, credentials: &[RegistryCredential]) -> Vec<RegistryAuth
     found.into_iter().map(|(_, c)| RegistryAuth::Basic(c.username.clone(), c.password.clone())).collect()
 }
 
-/// Registry and path of a key in a Docker configuration: `https://index.docker.io/v1/` is Docker Hub.
+/// Registry and path of a key in a Docker configuration: `https://index.docker.io/v1/` is Docker
+/// Hub.
 fn location(key: &str) -> (&str, &str) {
     let key = key.strip_prefix("https://").or_else(|| key.strip_prefix("http://")).unwrap_or(key);
     let (host, path) = key.split_once('/').unwrap_or((key, ""));
     let path = path.trim_matches('/');
-    // Versions of registry interfaces are no repositories.
+    // `v1` and `v2` are versions of the registry's API, not repositories.
     let path = if matches!(path, "v1" | "v2") { "" } else { path };
     let is_hub = matches!(host, "index.docker.io" | "registry-1.docker.io");
     (if is_hub { "docker.io" } else { host }, path)
 }
 
-/// `*` in a credential's host stands for any characters of one part: `*.example.com`.
+/// In the host of a credential, `*` matches any characters of one part: `*.example.com`.
 fn host_matches(pattern: &str, host: &str) -> bool {
     let (patterns, parts): (Vec<&str>, Vec<&str>) = (pattern.split('.').collect(), host.split('.').collect());
     patterns.len() == parts.len()
@@ -318,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn registries_on_loopback_addresses_are_asked_over_plain_http() {
+    fn registries_on_loopback_addresses_are_accessed_over_plain_http() {
         for registry in ["localhost:5000", "127.0.0.1:5000", "127.3.0.1", "[::1]:5000", "kind.localhost:80"] {
             assert!(is_loopback(registry), "{registry}");
         }

@@ -1,4 +1,4 @@
-//! The images of one node, as its runtime asks for them.
+//! The images of one node, for its runtime.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -23,9 +23,17 @@ const INVALID: &str = "InvalidImageName";
 
 /// A pull that containers wait for.
 type Pull = Shared<BoxFuture<'static, Result<Record, RuntimeError>>>;
-/// Pulls with other credentials are pulls of their own: an image must not reach a pod whose
-/// credentials the registry refuses.
+/// Pulls with other credentials are separate: a pod must not get an image if the registry rejects
+/// the pod's credentials.
 type PullKey = (String, Vec<(String, String, String)>);
+
+/// Where an image is.
+enum Found {
+    /// On this machine.
+    Here(Image),
+    /// In its registry, from which it must be pulled.
+    InRegistry(Name),
+}
 
 /// The images of one node: mappings first, then the store, then [`Config::otherwise`].
 pub struct NodeImages {
@@ -45,33 +53,32 @@ impl NodeImages {
         &self.store
     }
 
-    async fn find(&self, request: &ImageRequest) -> Result<Image, RuntimeError> {
+    /// Finds the image that a container gets without a pull, or the name of the image to pull.
+    async fn find(&self, request: &ImageRequest) -> Result<Found, RuntimeError> {
         let name = Name::parse(&request.reference)
             .map_err(|error| RuntimeError::Image { reason: INVALID, message: error.to_string() })?;
         let mapping = self.config.mapping(&name);
         match mapping.map(|mapping| (&mapping.target, &mapping.declared)) {
-            Some((Target::Host, declared)) => return Ok(mapped(&name, "host".into(), None, declared)),
-            Some((Target::Folder(path), declared)) => return folder(&name, path, declared),
+            Some((Target::Host, declared)) => return Ok(Found::Here(mapped(&name, "host".into(), None, declared))),
+            Some((Target::Folder(path), declared)) => return folder(&name, path, declared).map(Found::Here),
             _ => {}
         }
         let otherwise = mapping.map_or(&self.config.otherwise, |mapping| &mapping.target);
         let present = self.lookup(&name).await?;
         let must_ask = request.policy == ImagePullPolicy::Always && *otherwise == Target::Pull;
         match present {
-            // An imported image is what its user wants to run: the registry may not even have it.
+            // An imported image is used without a request to the registry, which may not even have
+            // it.
             Some(record) if record.origin == Origin::Imported || !must_ask => {
-                return Ok(self.store.image(&name, &record));
+                return Ok(Found::Here(self.store.image(&name, &record)));
             }
             _ => {}
         }
         match otherwise {
-            Target::Host => Ok(not_imported(&name)),
-            Target::Folder(path) => folder(&name, path, &Declared::default()),
+            Target::Host => Ok(Found::Here(not_imported(&name))),
+            Target::Folder(path) => folder(&name, path, &Declared::default()).map(Found::Here),
             Target::Pull if request.policy == ImagePullPolicy::Never => Err(never(&name)),
-            Target::Pull => {
-                let record = self.pull(&name, &request.credentials).await?;
-                Ok(self.store.image(&name, &record))
-            }
+            Target::Pull => Ok(Found::InRegistry(name)),
             Target::Refuse if request.policy == ImagePullPolicy::Never => Err(never(&name)),
             Target::Refuse => Err(refused(&name)),
         }
@@ -93,7 +100,8 @@ impl NodeImages {
         pull.await
     }
 
-    /// A pull goes on when the container that asked for it is gone, as others will ask again.
+    /// A pull continues after the container that requested it is deleted, because other containers
+    /// may need it.
     fn start_pull(&self, key: PullKey, name: &Name, credentials: &[RegistryCredential]) -> Pull {
         let (store, pulls) = (self.store.clone(), self.pulls.clone());
         let (name, credentials, plain_http) = (name.clone(), credentials.to_vec(), self.config.plain_http.clone());
@@ -115,7 +123,20 @@ impl NodeImages {
 
 impl Images for NodeImages {
     fn ensure<'a>(&'a self, request: &'a ImageRequest) -> BoxFuture<'a, Result<Image, RuntimeError>> {
-        self.find(request).boxed()
+        let found = async {
+            match self.find(request).await? {
+                Found::Here(image) => Ok(image),
+                Found::InRegistry(name) => {
+                    let record = self.pull(&name, &request.credentials).await?;
+                    Ok(self.store.image(&name, &record))
+                }
+            }
+        };
+        found.boxed()
+    }
+
+    fn needs_pull<'a>(&'a self, request: &'a ImageRequest) -> BoxFuture<'a, bool> {
+        async { matches!(self.find(request).await, Ok(Found::InRegistry(_))) }.boxed()
     }
 }
 

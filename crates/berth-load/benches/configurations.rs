@@ -2,10 +2,10 @@
 //! admissions per second of engine time.
 //!
 //! Engine time is the time of events and cycles. It excludes building objects and recording the
-//! plan, which the drive does, and reading the clock, which takes a considerable part of an event's
-//! time. Besides criterion's figures it prints, once per configuration, the schedule and how long
-//! decisions block other callers: the distribution of the durations of the parts that a cycle is
-//! split into, and of whole cycles.
+//! plan, which the drive does. It also excludes reading the clock, which takes a considerable part
+//! of an event's time. In addition to criterion's figures, this bench prints once per configuration
+//! the schedule, and how long decisions block other callers: the distribution of the durations of
+//! whole cycles, and of the parts into which a cycle is split.
 
 #[path = "../../berth-engine/benches/measure.rs"]
 mod measure;
@@ -25,18 +25,18 @@ use measure::timed;
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// Our own small configurations, in the format of the published ones.
+/// Berth's own small configurations, in the format of the published ones.
 const OWN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/configurations");
-/// The published configurations, beside the checkout.
+/// Folder of the published configurations, beside the checkout.
 const PUBLISHED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../shared/perf");
 
-/// Sums the time of the engine.
+/// Sums up the time of the engine.
 struct Stopwatch {
     events: Duration,
     parts: Vec<Duration>,
-    /// Durations of whole cycles; the last one is incomplete while `goes_on`.
+    /// Durations of whole cycles; the last one is incomplete while `is_incomplete`.
     cycles: Vec<Duration>,
-    goes_on: bool,
+    is_incomplete: bool,
     /// Minimum time that reading the clock adds to a measurement.
     clock: Duration,
 }
@@ -48,7 +48,7 @@ impl Stopwatch {
             events: Duration::ZERO,
             parts: Vec::new(),
             cycles: Vec::new(),
-            goes_on: false,
+            is_incomplete: false,
             clock: clock.unwrap_or_default(),
         }
     }
@@ -69,11 +69,11 @@ impl Probe for Stopwatch {
         let (time, outcome) = timed(|| engine.cycle_part(HEADS_PER_PART, now));
         let time = time.saturating_sub(self.clock);
         self.parts.push(time);
-        match self.cycles.last_mut().filter(|_| self.goes_on) {
+        match self.cycles.last_mut().filter(|_| self.is_incomplete) {
             Some(cycle) => *cycle += time,
             None => self.cycles.push(time),
         }
-        self.goes_on = outcome.goes_on;
+        self.is_incomplete = outcome.is_incomplete;
         outcome
     }
 }
@@ -109,7 +109,7 @@ fn describe(name: &str, plan: &Plan) {
             times.last().copied().unwrap_or_default(),
         );
     }
-    println!("{name}: reading the clock took {clock:.0?} each time besides");
+    println!("{name}: reading the clock took another {clock:.0?} each time");
     println!(
         "{name}: schedule {:.2} s, lower bound {:.2} s, quota use {:.1} %, {} unfinished",
         outcome.wall.as_secs_f64(),

@@ -5,17 +5,17 @@ use std::time::Duration;
 
 use crate::plan::Plan;
 
-/// The minimum time to complete a plan: a cohort never uses more than its quota, and a workload
+/// The minimum time to complete a plan. A cohort never uses more than its quota, and a workload
 /// never starts before it is created.
 ///
-/// The bound is fluid: it treats workloads as divisible. `Duration::MAX` if a workload's cohort has
-/// no quota.
+/// The bound treats workloads as divisible. It is `Duration::MAX` if a workload's cohort has no
+/// quota.
 pub fn lower_bound(plan: &Plan) -> Duration {
     let mut capacity: BTreeMap<&str, i128> = BTreeMap::new();
     for queue in &plan.queues {
         *capacity.entry(&queue.cohort).or_default() += i128::from(queue.nominal);
     }
-    // Work that arrives at or after each instant, latest first; in thousandths of a CPU times
+    // Work that arrives at or after each instant, latest first, in thousandths of a CPU times
     // nanoseconds.
     let mut left: BTreeMap<&str, i128> = BTreeMap::new();
     let mut bound = Duration::ZERO;

@@ -11,7 +11,7 @@ const LEFT: f64 = 70.0;
 const TOP: f64 = 40.0;
 const GAP: f64 = 50.0;
 
-/// Draws the moments of a run. `quota` is the total quota in thousandths of a CPU.
+/// Draws a run from its moments. `quota` is the total quota in thousandths of a CPU.
 pub fn svg(title: &str, moments: &[Moment], quota: i64) -> String {
     let seconds = moments.last().map_or(0.0, |last| last.at.as_secs_f64()).max(0.001);
     let quota = (quota.max(1)) as f64;

@@ -6,10 +6,10 @@ use serde::{Deserialize, Deserializer};
 /// Why a generator file cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
-    /// The text is not a generator file; the message names line and field.
+    /// The file is not a generator file. The message names line and field.
     #[error("not a generator configuration: {0}")]
     Form(String),
-    /// A value is invalid; the error has its path.
+    /// A value is invalid. The error names its path.
     #[error("{path}: {problem}")]
     Value {
         /// Path of the field.
@@ -99,7 +99,7 @@ pub struct QueueSet {
     pub count: u32,
     /// Nominal quota of CPU.
     pub nominal_quota: Amount,
-    /// Borrowing limit of CPU; unlimited when absent or empty.
+    /// Borrowing limit of CPU; unlimited if absent or empty.
     pub borrowing_limit: Option<Amount>,
     /// `spec.preemption.reclaimWithinCohort`.
     #[serde(default)]
@@ -149,7 +149,7 @@ pub struct WorkloadTemplate {
     pub priority: i32,
     /// CPU of one pod.
     pub request: Amount,
-    /// Number of pods; 1 when absent.
+    /// Number of pods. Default: 1.
     pub pod_count: Option<i32>,
     /// Topology constraint of the pods.
     pub tas_constraint: Option<Constraint>,

@@ -32,7 +32,7 @@ pub trait Probe {
     }
 }
 
-/// Measures nothing.
+/// A probe that measures nothing.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Untimed;
 
@@ -65,7 +65,7 @@ pub struct ClassFigures {
     pub admission: Spread,
     /// Number of evictions.
     pub evictions: u64,
-    /// Run time that evictions discarded.
+    /// Run time that was lost by evictions.
     pub lost: Duration,
 }
 
@@ -219,7 +219,7 @@ impl<P: Probe> Drive<'_, P> {
             for decision in outcome.decisions {
                 changed |= self.carry_out(decision);
             }
-            if !outcome.goes_on {
+            if !outcome.is_incomplete {
                 return outcome.more || (changed && self.wake);
             }
         }

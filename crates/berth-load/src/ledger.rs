@@ -61,7 +61,7 @@ pub struct Ledger<'a> {
 }
 
 impl<'a> Ledger<'a> {
-    /// The record of a plan. The state is sampled `every` so often for the chart.
+    /// The record of a plan. The state is sampled once per `every` for the chart.
     pub fn new(plan: &'a Plan, every: Duration) -> Self {
         let mut by_cohort: BTreeMap<&str, (i64, i64)> = BTreeMap::new();
         for queue in &plan.queues {
@@ -81,7 +81,8 @@ impl<'a> Ledger<'a> {
         }
     }
 
-    /// The creation of a workload was requested. Watches may report it before the response arrives.
+    /// Records that the creation of a workload was requested. Watches may report the workload
+    /// before the response arrives.
     pub fn created(&mut self, number: usize, at: Duration) {
         self.pass(at);
         if self.lives[number].created.replace(at).is_some() {
@@ -91,21 +92,21 @@ impl<'a> Ledger<'a> {
         self.now.pending += 1;
     }
 
-    /// The workload reserved quota.
+    /// Records that the workload reserved quota.
     pub fn reserved(&mut self, number: usize, at: Duration) {
         self.pass(at);
         if self.lives[number].finished.is_some() {
-            return self.violate(number, "was given quota after it had finished");
+            return self.violate(number, "got quota after it had finished");
         }
         if self.lives[number].held.is_some() {
-            return self.violate(number, "was given quota twice");
+            return self.violate(number, "got quota twice");
         }
         self.lives[number].held = Some(at);
         self.now.pending = self.now.pending.saturating_sub(1);
         self.add(number, 1);
     }
 
-    /// The workload was admitted.
+    /// Records that the workload was admitted.
     pub fn admitted(&mut self, number: usize, at: Duration) {
         self.pass(at);
         if self.lives[number].held.is_none() {
@@ -119,7 +120,7 @@ impl<'a> Ledger<'a> {
         self.now.admissions += 1;
     }
 
-    /// The workload was evicted, and still holds quota.
+    /// Records that the workload was evicted. It still holds quota.
     pub fn evicted(&mut self, number: usize, at: Duration) {
         self.pass(at);
         let life = &mut self.lives[number];
@@ -128,7 +129,7 @@ impl<'a> Ledger<'a> {
         }
     }
 
-    /// The workload released its quota and is pending again.
+    /// Records that the workload released its quota and is pending again.
     pub fn released(&mut self, number: usize, at: Duration) {
         self.pass(at);
         let life = &mut self.lives[number];
@@ -142,7 +143,7 @@ impl<'a> Ledger<'a> {
         self.add(number, -1);
     }
 
-    /// The workload finished.
+    /// Records that the workload finished.
     pub fn finished(&mut self, number: usize, at: Duration) {
         self.pass(at);
         let life = &mut self.lives[number];
@@ -161,7 +162,7 @@ impl<'a> Ledger<'a> {
         self.add(number, -1);
     }
 
-    /// The workload was deleted.
+    /// Records that the workload was deleted.
     pub fn deleted(&mut self, number: usize) {
         self.violate(number, "disappeared");
     }

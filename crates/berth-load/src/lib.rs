@@ -1,19 +1,20 @@
 //! Load configurations with published results: their plan of creations, the lower bounds of any
-//! schedule, and the schedule of the engine in virtual time.
+//! schedule, and the engine's schedule in virtual time.
 //!
 //! ```text
-//! generator file ──Config::parse──▶ Config ──Plan::new──▶ Plan: queues, classes, arrivals in order of time
-//!                                                          ├─ bound::lower_bound   what no scheduler can beat
-//!                                                          ├─ drive::drive         the engine, no time between
-//!                                                          │                       a decision and its effect
-//!                                                          └─ ledger::Ledger       the books of a real run
+//! generator file ──Config::parse──▶ Config ──Plan::new──▶ Plan: queues, classes, arrivals by time
+//!
+//! Plan ├─ bound::lower_bound   the shortest time of any schedule
+//!      ├─ drive::drive         the engine's schedule, if decisions take effect at once
+//!      └─ ledger::Ledger       the record of a real run
 //! ```
 //!
 //! The files are the generator configurations of Kueue's scalability test. [`drive::drive`]
-//! computes the schedule that the policies allow if decisions, writes and watches take no time: any
+//! computes the schedule that the policies allow if decisions, writes and watches take no time. Any
 //! additional time of a real run is overhead. The same plan is used for a run against a real API.
 //!
-//! No clock and no I/O: the engine receives the plan's time, and the caller reads the files.
+//! The crate reads no clock and does no I/O: the engine receives the plan's time, and the caller
+//! reads the files.
 
 pub mod bound;
 pub mod chart;

@@ -1,4 +1,4 @@
-//! Expands a configuration to a plan: every queue, every class, and every workload with its
+//! Expands a configuration into a plan: every queue, every class, and every workload with its
 //! creation time.
 
 use std::collections::BTreeMap;
@@ -259,7 +259,8 @@ fn policy(policy: Policy) -> PreemptionPolicy {
     }
 }
 
-/// Each combination of the levels' domains is one node, named after its domains.
+/// The nodes of a topology. Each combination of the levels' domains is one node, named after its
+/// domains.
 fn nodes(config: &TopologyConfig, flavor: &ResourceFlavor) -> Vec<Node> {
     let mut paths: Vec<Vec<String>> = vec![Vec::new()];
     for level in &config.levels {

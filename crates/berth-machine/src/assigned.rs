@@ -1,5 +1,6 @@
-//! Which container has which devices. The table is in a file, and written before an assignment counts,
-//! so that a device is never given to two pods, whatever ends in between.
+//! The devices of each container. The table is stored in a file, which is written before an
+//! assignment counts. A device is therefore never assigned to two pods, even if the process ends in
+//! between.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -10,7 +11,7 @@ use berth_pod_runtime::{Device, Devices, PodUid, Result, RuntimeError};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
-use crate::FoundDevice;
+use crate::{FoundDevice, device_env};
 
 /// Identifiers of devices by pod, container and resource.
 type Table = BTreeMap<PodUid, BTreeMap<String, BTreeMap<String, Vec<String>>>>;
@@ -21,7 +22,7 @@ type Table = BTreeMap<PodUid, BTreeMap<String, BTreeMap<String, Vec<String>>>>;
 pub struct AssignmentError {
     /// The file.
     pub path: PathBuf,
-    /// What is wrong.
+    /// The problem.
     pub problem: String,
 }
 
@@ -39,7 +40,7 @@ pub struct AssignedDevices {
 }
 
 impl AssignedDevices {
-    /// Reads the table from `devices.json` in the node's folder. There is none at first.
+    /// Reads the table from `devices.json` in the node's folder. The file may not exist yet.
     ///
     /// # Errors
     /// The file exists and cannot be read.
@@ -68,7 +69,7 @@ impl AssignedDevices {
         self.devices.iter().find(|device| device.device.resource == resource && device.device.id == id)
     }
 
-    /// The devices of an earlier call.
+    /// The devices that an earlier call assigned.
     fn known(&self, ids: &[String], pod: &PodUid, container: &str, resource: &str) -> Result<Vec<Device>> {
         let device = |id: &String| {
             let found = self.find(resource, id).filter(|device| device.is_healthy());
@@ -106,7 +107,7 @@ impl AssignedDevices {
         let mut table = self.table.lock();
         let changed = self.change(&mut table, |table| table.retain(|pod, _| !is_gone(pod)));
         if let Err(error) = changed {
-            // Until it can be written, the devices stay assigned: safe, but not free.
+            // Until the file can be written, the devices stay assigned, which is safe.
             tracing::warn!(path = %self.path.display(), %error, "cannot record that devices are free");
         }
     }
@@ -162,6 +163,10 @@ impl Devices for AssignedDevices {
         });
         changed.map_err(|error| RuntimeError::Internal(format!("{}: {error}", self.path.display())))?;
         Ok(chosen)
+    }
+
+    fn environment(&self, devices: &[Device]) -> Vec<(String, String)> {
+        device_env(devices, &self.resources())
     }
 
     fn release(&self, pod: &PodUid) {

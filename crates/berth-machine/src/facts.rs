@@ -12,7 +12,7 @@ use crate::text::{self, label, line, node_name};
 /// Addresses of documentation networks. A route to them is the default route; nothing is sent.
 const ELSEWHERE: [&str; 2] = ["192.0.2.1:9", "[2001:db8::1]:9"];
 
-/// Reads everything but the disk and the devices.
+/// Reads all facts except those of the disk and the devices.
 pub(crate) fn read(root: &Path) -> io::Result<MachineFacts> {
     let host = line(root, "proc/sys/kernel/hostname").unwrap_or_default();
     let name = Some(node_name(&host)).filter(|name| !name.is_empty()).unwrap_or_else(|| "localhost".into());
@@ -37,7 +37,7 @@ pub(crate) fn read(root: &Path) -> io::Result<MachineFacts> {
     })
 }
 
-/// This machine's architecture in Kubernetes' words.
+/// This machine's architecture, with Kubernetes' name.
 fn architecture() -> &'static str {
     match std::env::consts::ARCH {
         "x86_64" => "amd64",
@@ -54,8 +54,8 @@ fn os_image(root: &Path) -> String {
     name.map_or_else(|| "Linux".to_owned(), |name| name.trim().trim_matches(['"', '\'']).to_owned())
 }
 
-/// The addresses from which this machine would send to other networks; the loopback address if it has
-/// no network.
+/// The source addresses of this machine for other networks; the loopback address if it has no
+/// network.
 fn addresses() -> Vec<IpAddr> {
     let mut found: Vec<IpAddr> = Vec::new();
     for elsewhere in ELSEWHERE {

@@ -1,7 +1,8 @@
-//! The machine's present figures, and the shortages that follow from them.
+//! The machine's current usage, and the resulting shortages.
 //!
-//! Thresholds are those of a kubelet's hard eviction by default: 100 MiB of memory, 10 % of the disk
+//! Thresholds are the defaults of a kubelet's hard eviction: 100 MiB of memory, 10 % of the disk
 //! and 5 % of its inodes. Of process identifiers, 10 % must be free.
+//!
 //! Source: Kubernetes 1.35, "Node-pressure Eviction".
 
 use std::io;
@@ -11,21 +12,21 @@ use berth_pod_runtime::Pressure;
 
 use crate::text::{line, number, read};
 
-/// Bytes of memory below which the machine is short of it.
+/// Available bytes of memory below which memory is short.
 pub(crate) const MEMORY_FREE_MIN: u64 = 100 << 20;
-/// Percent of the disk below which it is short of space.
+/// Free percentage of the disk below which space is short.
 pub(crate) const DISK_FREE_PERCENT: u64 = 10;
-/// Percent of the disk's inodes below which it is short of them.
+/// Free percentage of the disk's inodes below which inodes are short.
 const INODES_FREE_PERCENT: u64 = 5;
-/// Percent of process identifiers below which they are short.
+/// Free percentage of process identifiers below which they are short.
 const PIDS_FREE_PERCENT: u64 = 10;
 
-/// Figures of one moment.
+/// Size and usage of memory, disk and process identifiers at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Figures {
     /// Usable memory in bytes.
     pub memory_bytes: u64,
-    /// Bytes of memory that programs can still have, without swapping.
+    /// Bytes of memory that are available to programs without swapping.
     pub memory_available_bytes: u64,
     /// Size of the disk in bytes.
     pub disk_bytes: u64,
@@ -41,17 +42,17 @@ pub struct Figures {
     pub pids_used: u64,
 }
 
-/// A part of an amount, in percent, rounded down.
+/// A percentage of an amount, rounded down.
 pub(crate) fn share(amount: u64, percent: u64) -> u64 {
-    // Divided first, as the product could overflow.
+    // Divided first, because the product could overflow.
     amount / 100 * percent + amount % 100 * percent / 100
 }
 
 impl Figures {
-    /// Reads the figures of a system and of the disk that has `folder`.
+    /// Reads the current values of a system and of the disk with `folder`.
     ///
     /// # Errors
-    /// The figures of the memory or of the disk cannot be read.
+    /// The values of the memory or of the disk cannot be read.
     pub fn read(root: &Path, folder: &Path) -> io::Result<Self> {
         let memory = MemInfo::read(root)?;
         let limit = cgroup_memory(root).filter(|limit| limit.bytes < memory.total);
@@ -71,7 +72,7 @@ impl Figures {
         })
     }
 
-    /// The shortages at these figures.
+    /// The shortages at these values.
     pub fn pressure(&self) -> Pressure {
         let mebibytes = |bytes: u64| bytes >> 20;
         let memory = (self.memory_available_bytes < MEMORY_FREE_MIN).then(|| {
@@ -168,7 +169,7 @@ fn limit(root: &Path, group: &Path, (max, current, inactive): (&str, &str, &str)
     Some(Limit { bytes, used: used.saturating_sub(cache.unwrap_or(0)) })
 }
 
-/// Process identifiers: how many there may be, and how many are in use. Unlimited if unknown.
+/// Maximum and current number of process identifiers. Unlimited if unknown.
 fn pids(root: &Path) -> (u64, u64) {
     let limits = ["proc/sys/kernel/pid_max", "proc/sys/kernel/threads-max"];
     let max = limits.iter().filter_map(|path| number(root, path)).min().unwrap_or(u64::MAX);

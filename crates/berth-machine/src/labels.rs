@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use crate::gpu::{AMD, FoundDevice, NVIDIA};
 use crate::text::label;
 
-/// The labels of a machine with these devices. Of several kinds of GPU the first is described, as in
-/// GPU feature discovery.
+/// The labels of a machine with these devices. If it has several kinds of GPU, the labels describe
+/// the first, as in GPU feature discovery.
 pub(crate) fn of_devices(devices: &[FoundDevice], instance_type: Option<&str>) -> BTreeMap<String, String> {
     let mut labels = BTreeMap::new();
     let of = |resource: &str| -> Vec<&FoundDevice> {

@@ -1,11 +1,11 @@
-//! Describes this machine as a node: [`ThisMachine`] has its facts and its current figures,
+//! Describes this machine as a node: [`ThisMachine`] has its facts and its current usage,
 //! [`AssignedDevices`] its devices and the containers that they are assigned to.
 //!
-//! Facts and figures are read from `/proc`, `/sys` and `/etc`; GPUs from NVIDIA's `nvidia-smi` and
+//! Facts and usage are read from `/proc`, `/sys` and `/etc`; GPUs from NVIDIA's `nvidia-smi` and
 //! from AMD's entries in `/sys`. A machine may have no GPU. A file can declare devices that these
 //! sources do not report, or devices for tests.
 //!
-//! All functions that read files take the root folder of the system, so that tests can describe
+//! All functions that read files get the root folder of the system, so that tests can describe
 //! other machines. This crate uses no Kubernetes type.
 
 mod assigned;
@@ -33,7 +33,7 @@ pub struct ThisMachine {
 }
 
 impl ThisMachine {
-    /// Reads the facts. `folder` is where pods and images are stored; `devices` are those of
+    /// Reads the facts. `folder` is the folder of pods and images; `devices` are the result of
     /// [`detect`] and [`declared`].
     ///
     /// # Errors
@@ -56,7 +56,7 @@ impl ThisMachine {
     /// The current size and usage of memory, disk and process IDs.
     ///
     /// # Errors
-    /// A figure cannot be read.
+    /// A value cannot be read.
     pub fn figures(&self) -> io::Result<Figures> {
         Figures::read(&self.root, &self.folder)
     }

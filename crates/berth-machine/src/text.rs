@@ -1,13 +1,13 @@
-//! Small text files of the system, and texts in Kubernetes' forms.
+//! Small text files of the system, and conversions of strings to Kubernetes' formats.
 
 use std::fs;
 use std::io;
 use std::path::Path;
 
-/// Longest value of a label.
+/// Maximum length of a label value.
 const LABEL_MAX: usize = 63;
 
-/// Reads a file below the root folder. The error names the file.
+/// Reads a file below the root folder. The error contains the path.
 pub(crate) fn read(root: &Path, path: &str) -> io::Result<String> {
     let path = root.join(path);
     fs::read_to_string(&path).map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.display())))
@@ -23,7 +23,7 @@ pub(crate) fn number(root: &Path, path: &str) -> Option<u64> {
     line(root, path)?.parse().ok()
 }
 
-/// A text as the value of a label: other characters become `-`.
+/// A string as the value of a label: other characters become `-`.
 pub(crate) fn label(text: &str) -> String {
     let is_legal = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     let replaced: String = text.chars().map(|c| if is_legal(c) { c } else { '-' }).take(LABEL_MAX).collect();

@@ -1,4 +1,4 @@
-//! What a kubelet tells a runtime to run.
+//! The configuration of pods and containers that a kubelet passes to a runtime.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -35,7 +35,7 @@ impl std::fmt::Display for ContainerId {
     }
 }
 
-/// What is common to the containers of a pod.
+/// The common configuration of a pod's containers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SandboxConfig {
@@ -127,13 +127,24 @@ pub struct Limits {
     pub cpu_request_milli: u64,
     /// Memory in bytes.
     pub memory_bytes: Option<u64>,
-    /// Requested memory in bytes: containers above their request are killed first when the machine runs out of memory.
+    /// Requested memory in bytes: containers above their request are killed first when the machine
+    /// runs out of memory.
     pub memory_request_bytes: u64,
     /// Files written outside of volumes, in bytes.
     pub ephemeral_storage_bytes: Option<u64>,
 }
 
-/// A volume of a pod, with its content where the kubelet computes it.
+/// Limits of a pod and of some of its containers.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PodLimits {
+    /// Limits of the pod as a whole.
+    pub pod: Limits,
+    /// Limits of running containers.
+    pub containers: Vec<(ContainerId, Limits)>,
+}
+
+/// A volume of a pod, with its content if the kubelet computes it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", tag = "type")]
 pub enum Volume {
@@ -153,10 +164,10 @@ pub enum Volume {
     HostPath {
         /// Path on the host.
         path: PathBuf,
-        /// What must be at the path, or is created there.
+        /// The expected kind of the path, or the kind that is created.
         kind: HostPathType,
     },
-    /// A folder that outlives the pod: a bound claim. It exists.
+    /// A folder that outlives the pod: a bound claim. The folder exists.
     Folder {
         /// Path on the host.
         path: PathBuf,
@@ -177,7 +188,7 @@ pub struct FileContent {
     pub mode: u32,
 }
 
-/// What a `hostPath` volume requires of its path.
+/// Requirement of a `hostPath` volume on its path.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum HostPathType {
     /// No check.
@@ -213,11 +224,11 @@ pub enum ContainerKind {
 }
 
 /// One run of a container, with everything resolved: references to ConfigMaps, Secrets, fields and
-/// variables are values here.
+/// variables are replaced by their values.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ContainerConfig {
-    /// Which run.
+    /// Identifies the run.
     pub id: ContainerId,
     /// Kind of the container.
     pub kind: ContainerKind,
@@ -245,9 +256,9 @@ pub struct ContainerConfig {
     pub stdin_once: bool,
     /// Run on a terminal.
     pub tty: bool,
-    /// Where the container writes its termination message.
+    /// Path of the container's termination message.
     pub termination_message_path: String,
-    /// Where the termination message comes from.
+    /// Source of the termination message.
     pub termination_message_policy: TerminationMessagePolicy,
     /// Container whose PID namespace an ephemeral container joins.
     pub target: Option<String>,
@@ -313,7 +324,7 @@ pub struct Security {
     pub group: Option<u32>,
     /// Supplementary groups, `fsGroup` included.
     pub supplemental_groups: Vec<u32>,
-    /// Refuse to run as user 0.
+    /// Reject user 0.
     pub run_as_non_root: bool,
     /// All capabilities and devices of the host.
     pub privileged: bool,

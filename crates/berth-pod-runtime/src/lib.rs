@@ -1,7 +1,7 @@
 //! The interface between a kubelet and the runtime that runs its pods.
 //!
 //! The kubelet (`berth_cluster::kubelet`) decides: the order of containers, probes, restarts, status
-//! and events. A [`PodRuntime`] carries the decisions out. It is shaped like the Container Runtime
+//! and events. A [`PodRuntime`] executes the decisions. It resembles the Container Runtime
 //! Interface of Kubernetes, so that an implementation over a CRI socket could follow. One runtime
 //! runs processes of this machine (`berth-node`); simulated pods need none, because their state
 //! follows from their status and the time.
@@ -17,12 +17,12 @@ mod streams;
 
 pub use config::{
     Capabilities, ContainerConfig, ContainerId, ContainerKind, Device, DnsConfig, FileContent, HostAlias, HostPathType,
-    HostPort, ImagePullPolicy, ImageRequest, Limits, Mount, PodUid, Propagation, Protocol, RegistryCredential,
-    SandboxConfig, Security, TerminationMessagePolicy, UserSpec, Volume,
+    HostPort, ImagePullPolicy, ImageRequest, Limits, Mount, PodLimits, PodUid, Propagation, Protocol,
+    RegistryCredential, SandboxConfig, Security, TerminationMessagePolicy, UserSpec, Volume,
 };
 pub use machine::{Machine, MachineFacts, Margin, Pressure};
 pub use state::{
-    ContainerState, ContainerStats, ContainerStatus, ExecOutput, Exit, Image, ImageRoot, PodState, PodStats,
+    ContainerState, ContainerStats, ContainerStatus, ExecOutput, Exit, Image, ImageRoot, PodDisk, PodState, PodStats,
 };
 pub use streams::{Duplex, ExitStatus, Input, LogQuery, LogStream, Output, StreamIo, StreamName, TerminalSize};
 
@@ -79,43 +79,47 @@ pub type Result<T> = std::result::Result<T, RuntimeError>;
 
 /// Runs the pods of one node.
 ///
-/// Every call is idempotent: a kubelet that restarts repeats calls whose answer it has not seen. No
+/// Every call is idempotent: a kubelet that restarts repeats calls whose result it has not seen. No
 /// call starts a container twice: a [`ContainerId`] names one run (`attempt`), and the runtime
 /// records a start durably before the program begins.
 pub trait PodRuntime: Send + Sync + 'static {
     /// Name and version, as in a node's `containerRuntimeVersion`: `berth://0.1.0`.
     fn version(&self) -> String;
 
-    /// Makes an image available according to its pull policy. Returns what the image declares.
+    /// Makes an image available according to its pull policy. Returns the image with its defaults.
     fn ensure_image<'a>(&'a self, request: &'a ImageRequest) -> BoxFuture<'a, Result<Image>>;
+
+    /// True if [`PodRuntime::ensure_image`] will pull the image from its registry.
+    fn needs_pull<'a>(&'a self, request: &'a ImageRequest) -> BoxFuture<'a, bool>;
 
     /// Creates a pod's sandbox: folder, volumes, namespaces, network and control groups. Returns the
     /// state of the sandbox, which exists already if this call is repeated.
     fn run_sandbox<'a>(&'a self, config: &'a SandboxConfig) -> BoxFuture<'a, Result<PodState>>;
 
-    /// Replaces the files of a [`Volume::Files`] atomically: readers see all old or all new files.
+    /// Replaces the files of a [`Volume::Files`] atomically: readers see either all old or all new
+    /// files.
     fn update_files<'a>(&'a self, pod: &'a PodUid, volume: &'a str, files: &'a Volume) -> BoxFuture<'a, Result<()>>;
 
     /// Starts one run of a container. Returns its state.
     ///
-    /// If this run was started before, returns its present state and starts nothing.
+    /// If this run was started before, returns its current state and starts nothing.
     fn start_container<'a>(&'a self, config: &'a ContainerConfig) -> BoxFuture<'a, Result<ContainerStatus>>;
 
     /// Stops a container: its stop signal first, SIGKILL after `grace`. Returns once the signal was
     /// sent; the end appears in [`PodRuntime::pod`].
     fn stop_container<'a>(&'a self, container: &'a ContainerId, grace: Duration) -> BoxFuture<'a, Result<()>>;
 
-    /// Kills what is left of a pod and releases its network, mounts and control groups. The folder
-    /// with logs and exit codes stays until [`PodRuntime::remove_sandbox`].
+    /// Kills the remaining processes of a pod and releases its network, mounts and control groups.
+    /// The folder with logs and exit codes remains until [`PodRuntime::remove_sandbox`].
     fn stop_sandbox<'a>(&'a self, pod: &'a PodUid) -> BoxFuture<'a, Result<()>>;
 
-    /// Removes a stopped pod's folder. Succeeds if there is none.
+    /// Removes a stopped pod's folder. Succeeds if it does not exist.
     fn remove_sandbox<'a>(&'a self, pod: &'a PodUid) -> BoxFuture<'a, Result<()>>;
 
-    /// The present state of a pod, `None` if the runtime has no sandbox of this UID.
+    /// The current state of a pod; `None` if the runtime has no sandbox of this UID.
     fn pod(&self, pod: &PodUid) -> Option<Arc<PodState>>;
 
-    /// All sandboxes, with those that a former process of this program started.
+    /// All sandboxes, including those that an earlier process of this program created.
     fn pods(&self) -> Vec<Arc<PodState>>;
 
     /// UIDs of pods whose state changed (a container started or ended, the sandbox ended). A slow
@@ -150,14 +154,27 @@ pub trait PodRuntime: Send + Sync + 'static {
     /// The log of one run of a container.
     fn logs(&self, container: ContainerId, query: LogQuery) -> BoxFuture<'static, Result<LogStream>>;
 
-    /// Use of CPU, memory and disk by a pod, `None` if it does not run.
+    /// Changes the limits of a running pod and of running containers of it.
+    ///
+    /// # Errors
+    /// A container uses more memory than its new limit, or the runtime cannot change limits.
+    fn update_limits<'a>(&'a self, pod: &'a PodUid, limits: &'a PodLimits) -> BoxFuture<'a, Result<()>>;
+
+    /// CPU and memory usage of a pod; `None` if it does not run.
     fn stats<'a>(&'a self, pod: &'a PodUid) -> BoxFuture<'a, Option<PodStats>>;
+
+    /// Disk usage of a pod; `None` if it does not run. Visits every file that the pod has
+    /// written.
+    fn disk<'a>(&'a self, pod: &'a PodUid) -> BoxFuture<'a, Option<PodDisk>>;
 }
 
 /// The images of one node.
 pub trait Images: Send + Sync + 'static {
     /// Makes an image available; see [`PodRuntime::ensure_image`].
     fn ensure<'a>(&'a self, request: &'a ImageRequest) -> BoxFuture<'a, Result<Image>>;
+
+    /// True if [`Images::ensure`] will pull the image from its registry.
+    fn needs_pull<'a>(&'a self, request: &'a ImageRequest) -> BoxFuture<'a, bool>;
 }
 
 /// The pod network of one node.
@@ -170,7 +187,7 @@ pub trait SandboxNetwork: Send + Sync + 'static {
     /// address, routes, and the loopback interface up. Repeating it has no effect.
     fn connect<'a>(&'a self, pod: &'a PodUid, pid: u32) -> BoxFuture<'a, Result<()>>;
 
-    /// Disconnects a pod and frees its address. Succeeds if there is none.
+    /// Disconnects a pod and frees its address. Succeeds if the pod has none.
     fn release<'a>(&'a self, pod: &'a PodUid) -> BoxFuture<'a, Result<()>>;
 }
 
@@ -185,6 +202,10 @@ pub trait Devices: Send + Sync + 'static {
     /// # Errors
     /// Fewer than `count` devices are free, or the assignment cannot be recorded.
     fn assign(&self, pod: &PodUid, container: &str, resource: &str, count: usize) -> Result<Vec<Device>>;
+
+    /// Variables by which the programs of a container with these devices see exactly these, such as
+    /// `CUDA_VISIBLE_DEVICES`. A container without devices may have variables that hide all.
+    fn environment(&self, devices: &[Device]) -> Vec<(String, String)>;
 
     /// Returns a pod's devices.
     fn release(&self, pod: &PodUid);

@@ -1,9 +1,9 @@
-//! What a kubelet reports about the machine of its node.
+//! Facts and shortages of a node's machine, as a kubelet reports them.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-/// Facts about a machine that change at a restart only.
+/// Facts about a machine that change only at a restart.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MachineFacts {
     /// Host name, as a name of a Node: lower-case letters, digits, `-` and `.`.
@@ -14,7 +14,7 @@ pub struct MachineFacts {
     pub memory_bytes: u64,
     /// Size in bytes of the disk that holds pods and images.
     pub disk_bytes: u64,
-    /// CPU architecture in Kubernetes' words, such as `amd64`.
+    /// CPU architecture with Kubernetes' name, such as `amd64`.
     pub architecture: String,
     /// Release of the kernel.
     pub kernel_version: String,
@@ -28,7 +28,7 @@ pub struct MachineFacts {
     pub system_uuid: String,
     /// Product name of the hardware, as the value of a label.
     pub instance_type: Option<String>,
-    /// Addresses by which others reach the machine, the primary one first.
+    /// Addresses at which other machines reach this machine, the primary one first.
     pub addresses: Vec<IpAddr>,
     /// Labels that describe the machine's devices, such as `nvidia.com/gpu.product`.
     pub labels: BTreeMap<String, String>,
@@ -45,8 +45,7 @@ pub struct Pressure {
     pub pids: Option<String>,
 }
 
-/// What a machine keeps for itself when pods have taken their share: the thresholds of
-/// [`Machine::pressure`].
+/// Amounts that a machine keeps free of pods: the thresholds of [`Machine::pressure`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Margin {
     /// Bytes of memory.
@@ -57,15 +56,15 @@ pub struct Margin {
 
 /// The machine of one node.
 pub trait Machine: Send + Sync + 'static {
-    /// Facts that stay the same while this process runs.
+    /// Facts that do not change while this process runs.
     fn facts(&self) -> &MachineFacts;
 
     /// Amounts that pods cannot request.
     fn margin(&self) -> Margin;
 
-    /// Present shortages.
+    /// Current shortages.
     ///
     /// # Errors
-    /// The figures cannot be read.
+    /// The values cannot be read.
     fn pressure(&self) -> std::io::Result<Pressure>;
 }

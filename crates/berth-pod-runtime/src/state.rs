@@ -1,5 +1,6 @@
-//! What a runtime reports.
+//! States and results that a runtime reports.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use jiff::Timestamp;
@@ -7,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{ContainerId, PodUid, UserSpec};
 
-/// An image that is available, and what it declares.
+/// An image that is available, with the defaults that it declares.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Image {
@@ -31,12 +32,12 @@ pub struct Image {
     pub stop_signal: String,
     /// Size in bytes, zero if unknown.
     pub size_bytes: u64,
-    /// Something that users should know, such as "no image was imported: runs on the host's
-    /// files". The kubelet reports it in an event.
+    /// A notice for users, such as "no image was imported: runs on the host's files". The kubelet
+    /// reports it in an event.
     pub notice: Option<String>,
 }
 
-/// Where the root file system of an image is.
+/// Location of the root file system of an image.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", tag = "type")]
 pub enum ImageRoot {
@@ -45,7 +46,7 @@ pub enum ImageRoot {
         /// Folders.
         folders: Vec<PathBuf>,
     },
-    /// A folder that is used as it is, read-only.
+    /// A folder that is used unchanged, read-only.
     Folder {
         /// Folder.
         path: PathBuf,
@@ -63,12 +64,12 @@ pub struct PodState {
     pub name: String,
     /// Addresses, the primary one first.
     pub ips: Vec<String>,
-    /// Whether the sandbox exists and its supervisor runs. Without it, running containers of the
-    /// pod are lost: their exit codes are unknown.
+    /// True if the sandbox exists and its supervisor runs. Without the supervisor, running
+    /// containers of the pod are lost: their exit codes are unknown.
     pub is_ready: bool,
     /// When the sandbox was created.
     pub created_at: Timestamp,
-    /// Each run of each container that the runtime knows, in order of starts.
+    /// All runs of containers that the runtime knows, in order of their starts.
     pub containers: Vec<ContainerStatus>,
 }
 
@@ -76,7 +77,7 @@ pub struct PodState {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ContainerStatus {
-    /// Which run.
+    /// Identifies the run.
     pub id: ContainerId,
     /// ID of the image.
     pub image_id: String,
@@ -130,28 +131,42 @@ pub struct ExecOutput {
     pub output: Vec<u8>,
 }
 
-/// Use of resources by a pod.
+/// CPU and memory usage of a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodStats {
     /// UID.
     pub uid: PodUid,
-    /// When the figures were read.
+    /// Time of the measurement.
     pub at: Timestamp,
-    /// Containers that run.
+    /// Running containers.
     pub containers: Vec<ContainerStats>,
-    /// Bytes in volumes of type `emptyDir` on disk.
-    pub volume_bytes: u64,
 }
 
-/// Use of resources by a container.
+/// CPU and memory usage of a container.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ContainerStats {
     /// Name.
     pub name: String,
+    /// When the container started.
+    pub started_at: Timestamp,
     /// CPU time used since the start, in nanoseconds.
     pub cpu_nanos: u64,
     /// Memory in use without reclaimable page cache, in bytes.
     pub memory_bytes: u64,
-    /// Written files and logs, in bytes.
-    pub disk_bytes: u64,
+}
+
+/// Use of the disk by a pod, in bytes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PodDisk {
+    /// Written files and logs of the containers that run, by name.
+    pub containers: BTreeMap<String, u64>,
+    /// Volumes of type `emptyDir` on disk, by name.
+    pub volumes: BTreeMap<String, u64>,
+}
+
+impl PodDisk {
+    /// The sum over containers and volumes.
+    pub fn total_bytes(&self) -> u64 {
+        self.containers.values().chain(self.volumes.values()).fold(0, |sum, bytes| sum.saturating_add(*bytes))
+    }
 }

@@ -25,7 +25,8 @@ pub struct StreamIo {
     pub stderr: Option<Output>,
     /// Run the command on a terminal.
     pub tty: bool,
-    /// Sizes of the client's terminal, the first one before the command starts if it was sent.
+    /// Sizes of the client's terminal. If the client sent one before the command starts, it is the
+    /// first.
     pub resize: Option<mpsc::Receiver<TerminalSize>>,
 }
 
@@ -38,7 +39,7 @@ pub struct TerminalSize {
     pub height: u16,
 }
 
-/// How a command ended.
+/// Exit status of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExitStatus {
     /// Exit code; 128 plus the signal's number if a signal ended it.

@@ -99,7 +99,7 @@ pub fn authority_pem(config: &Config) -> Option<String> {
     Some(pem)
 }
 
-/// Waits until the API answers and serves these groups. Logs what is missing, once and when it
+/// Waits until the API responds and serves these groups. Logs what is missing, once and when it
 /// changes.
 ///
 /// # Errors
@@ -143,7 +143,7 @@ fn causes(error: &dyn std::error::Error) -> String {
     text
 }
 
-/// Key of a count: verb, group, resource with its subresource, and the answer's status code.
+/// Key of a count: verb, group, resource with its subresource, and the response's status code.
 type Call = (String, String, String, u16);
 
 /// Counts requests by verb, resource and status code. Clones share the counts.
@@ -207,7 +207,7 @@ where
         Box::pin(async move {
             let answer = answer.await;
             if info.is_resource_request {
-                // 0 if the request got no answer.
+                // 0 if the request got no response.
                 let code = answer.as_ref().map_or(0, |response| response.status().as_u16());
                 let resource = match info.subresource.as_str() {
                     "" => info.resource,
@@ -229,7 +229,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn an_interactive_client_returns_the_first_answer() {
+    async fn an_interactive_client_returns_the_first_response() {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let url = format!("http://{}", listener.local_addr().expect("an address"));
         let asked = Arc::new(AtomicUsize::new(0));

@@ -24,7 +24,7 @@ pub struct Limit {
 }
 
 impl Limit {
-    /// The limit in the controllers' configuration, by which they order their writes.
+    /// The limit in the controllers' configuration. The controllers order their writes by it.
     pub fn of_controllers(self) -> ClientLimit {
         ClientLimit { qps: self.qps, burst: self.burst }
     }
@@ -48,8 +48,8 @@ impl FromStr for Limit {
 }
 
 /// Delays the requests of a client to keep a limit. The limit applies to each kind of object
-/// apart, as in controllers built on controller-runtime. Watches are not limited: they are rare
-/// and long-lived. Clones share the state.
+/// separately, as in controllers built on controller-runtime. Watches are not limited: they are
+/// rare and long-lived. Clones share the state.
 #[derive(Clone)]
 pub struct Limiter {
     limit: Option<Limit>,

@@ -99,8 +99,8 @@ const PRIVATE: u32 = 0o700;
 pub struct TemporaryFolder(PathBuf);
 
 impl TemporaryFolder {
-    /// Creates the folder under an unpredictable name. A user who created it first could read its
-    /// files.
+    /// Creates the folder under an unpredictable name. With a predictable name, another user could
+    /// create it first and read its files.
     pub fn new(prefix: &str) -> anyhow::Result<Self> {
         let path = std::env::temp_dir().join(format!("{prefix}-{:016x}", entropy()?));
         // Not recursive: an existing folder belongs to another process, which is an error.
@@ -123,7 +123,7 @@ impl Drop for TemporaryFolder {
 }
 
 /// The text of an error and of its causes, outermost first. A cause whose text is part of the
-/// previous one is left out.
+/// previous one is omitted.
 pub fn in_full(error: &anyhow::Error) -> String {
     let mut parts: Vec<String> = Vec::new();
     for cause in error.chain().map(ToString::to_string) {

@@ -1,6 +1,6 @@
 //! Short texts of errors for logs: what was rejected and why, once. When the API rejects a write,
 //! its message repeats the rejected value, which may be a whole pod template, and its causes repeat
-//! it again. Errors of kube show the status in two forms.
+//! it again. kube's errors contain the status in two forms.
 
 use std::error::Error;
 
@@ -8,7 +8,7 @@ use kube::core::Status;
 
 /// Maximum length of a text that is not shortened, in bytes.
 const TEXT_MAX: usize = 480;
-/// Length that is kept of both ends of a longer text, in bytes. The field is at the beginning and
+/// Length that is kept at both ends of a longer text, in bytes. The field is at the beginning and
 /// the problem at the end.
 const END_LENGTH: usize = 200;
 
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn other_errors_name_each_cause_once() {
+    fn other_errors_contain_each_cause_once() {
         #[derive(Debug, thiserror::Error)]
         #[error("the file cannot be read")]
         struct Outer(#[source] std::io::Error);

@@ -23,7 +23,7 @@ use serde::de::DeserializeOwned;
 use crate::ObjectKey;
 use crate::packing::Packing;
 
-/// A change of one cached object. At least one side is present.
+/// A change of one cached object. At least one side is set.
 pub struct Delta<K> {
     /// The object before the change; `None` if it is new.
     pub old: Option<Arc<K>>,
@@ -71,8 +71,8 @@ struct State<K> {
     order: BTreeSet<Arc<ObjectKey>>,
     /// The indexes that are still in use.
     indexes: Vec<Weak<RwLock<IndexState<K>>>>,
-    /// The highest resourceVersion of a deletion per key, while the watch may still replay older
-    /// states.
+    /// The highest resourceVersion of a deletion per key, kept while the watch may still replay
+    /// older states.
     forgotten: HashMap<Arc<ObjectKey>, u64>,
     /// The entries of `forgotten`, oldest first.
     forgotten_order: VecDeque<(Arc<ObjectKey>, u64)>,
@@ -139,7 +139,7 @@ impl<K: Resource + 'static> Cache<K> {
     }
 
     /// True if an object that is not in the cache does not exist. It is false until the objects of
-    /// the kind have been listed; that may fail, or the cluster may not serve the version that
+    /// the kind have been listed. Listing may fail, or the cluster may not serve the version that
     /// Berth reads.
     pub fn is_complete(&self) -> bool {
         self.inner.complete.load(Ordering::Acquire)
@@ -160,8 +160,8 @@ impl<K: Resource + 'static> Cache<K> {
     }
 
     /// Packs all but a few thousand recently used objects. A packed object takes a tenth of the
-    /// memory, and reading it costs about as much as decoding it did. This is for kinds with very
-    /// many objects, of which most are idle for a long time.
+    /// memory, and each read costs about as much as decoding it. This is for kinds with very many
+    /// objects, most of which are idle for a long time.
     pub fn pack_idle(&self)
     where
         K: Serialize + DeserializeOwned,
@@ -205,7 +205,8 @@ impl<K: Resource + 'static> Cache<K> {
     }
 
     /// Iterates over all objects, ordered by key, without unpacking all of them at once. Objects
-    /// that are deleted meanwhile are skipped; the others are returned in their current state.
+    /// that are deleted during the iteration are skipped; the others are returned in their current
+    /// state.
     pub fn iter(&self) -> impl Iterator<Item = Arc<K>> + use<K> {
         let keys: Vec<_> = self.read(|state| state.order.iter().cloned().collect());
         let cache = self.clone();
@@ -378,8 +379,8 @@ impl<K: Resource + 'static> Cache<K> {
         subscribers.push(Arc::downgrade(subscriber));
     }
 
-    /// Sends every object to the subscribers as new. The caller must exclude other changes
-    /// meanwhile, because subscribers could otherwise get an older state after a newer one.
+    /// Sends every object to the subscribers as new. The caller must exclude other changes at that
+    /// time, because subscribers could otherwise get an older state after a newer one.
     pub(crate) fn replay(&self) {
         for object in self.iter() {
             self.notify(&Delta { old: None, new: Some(object) });
@@ -433,7 +434,7 @@ impl<K> State<K> {
             return typed.clone();
         }
         if version != version_of(unpacked.as_ref()) {
-            // The object has changed and was packed again meanwhile.
+            // The object has changed and was packed again in the meantime.
             return self.unpacked(entry);
         }
         if let Some(entry) = self.objects.get_mut(&key) {

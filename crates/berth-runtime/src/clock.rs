@@ -1,6 +1,6 @@
-//! Cluster time. Everything that reads the time or waits uses a [`Clock`]: the system's in a real
-//! cluster, one that runs N times faster in `berth up --time-scale N`, or one on tokio's paused
-//! clock in virtual time. Nothing else in the libraries reads a clock.
+//! Cluster time. All code that reads the time or waits uses a [`Clock`]: the system's clock in a
+//! real cluster, a clock that runs N times faster in `berth up --time-scale N`, or a clock on
+//! tokio's paused time in virtual time. Nothing else in the libraries reads a clock.
 
 use std::time::Duration;
 

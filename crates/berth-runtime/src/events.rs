@@ -26,15 +26,15 @@ use tokio::time::Instant;
 use crate::turns::Turns;
 use crate::{Clock, write};
 
-/// Number of events that are written concurrently, each about another object. All lanes are in one
-/// task, which uses at most one processor.
+/// Number of events that are written concurrently, each about a different object. All lanes are in
+/// one task, which uses at most one processor.
 const LANES: usize = 8;
-/// Maximum number of waiting events per lane. Beyond it the newest event of the namespace with the
-/// most is dropped, because a flood of events must neither slow the work that it describes nor
-/// displace the events of other tenants.
+/// Maximum number of waiting events per lane. Beyond it, the newest event of the namespace with the
+/// most events is dropped, because a flood of events must neither slow the work that it describes
+/// nor displace the events of other tenants.
 const PENDING_MAX: usize = 4096;
-/// Maximum number of series per lane that are remembered for counting repeats. The lowest keys are
-/// dropped beyond it, and a repeat then creates a new Event.
+/// Maximum number of series per lane that are remembered for counting repeats. Beyond it, the
+/// lowest keys are dropped, and a repeat then creates a new Event.
 const SERIES_MAX: usize = 1024;
 /// Maximum length of an event message in Kubernetes, in bytes.
 const MESSAGE_BYTES_MAX: usize = 1024;

@@ -27,9 +27,9 @@ pub(crate) struct Source<K> {
     pub(crate) api: Api<Undecoded<K>>,
     pub(crate) cache: Cache<K>,
     pub(crate) clock: Clock,
-    /// True if the manager waits until this cache is filled, however long that takes. It is false
-    /// for optional kinds: if objects of one cannot be listed, for example without its conversion
-    /// webhook, other controllers still start.
+    /// True if the manager waits until this cache is filled, regardless of the time that takes. It
+    /// is false for optional kinds: if objects of such a kind cannot be listed, for example without
+    /// its conversion webhook, other controllers still start.
     pub(crate) required: bool,
     /// Read lock that is held while the cache is changed. A holder of the write lock excludes all
     /// changes.
@@ -89,9 +89,9 @@ where
         }
     }
 
-    /// Lists and watches while the cluster serves the kind. The cache counts as filled while it
-    /// does not. When the CustomResourceDefinition is deleted, its objects are removed from the
-    /// cache, whether or not a watch has shown their deletion.
+    /// Lists and watches while the cluster serves the kind. The cache counts as filled while the
+    /// kind is not served. When the CustomResourceDefinition is deleted, its objects are removed
+    /// from the cache, even if no watch has shown their deletion.
     pub(crate) async fn inform_while_served(self, synced: watch::Sender<bool>, mut serving: watch::Receiver<Serving>) {
         let mut was_served = false;
         loop {
@@ -103,7 +103,8 @@ where
                         self.cache.set_complete(false);
                     }
                     was_served = true;
-                    // An update of the definition that leaves the kind served needs no new list.
+                    // An update of the definition after which the kind is still served needs no new
+                    // list.
                     let ends = serving.wait_for(|now| *now != Serving::Served);
                     tokio::select! {
                         biased;

@@ -25,7 +25,7 @@ use tokio::sync::watch;
 use crate::Clock;
 use crate::inform::{WATCH_BACKOFF_BASE, WATCH_BACKOFF_MAX, WATCH_BACKOFF_WARN};
 
-/// Whether the cluster serves a kind in the version that Berth reads.
+/// State of a kind: does the cluster serve it in the version that Berth reads?
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Serving {
     /// Not known yet.
@@ -48,7 +48,7 @@ struct Kind {
 }
 
 impl Kinds {
-    /// Returns group and plural name of each requested kind, and whether it is served.
+    /// Returns group, plural name and state of each requested kind.
     pub fn list(&self) -> Vec<(String, String, Serving)> {
         let kinds = self.lock();
         let split = kinds.iter().filter_map(|(name, kind)| Some((name.split_once('.')?, *kind.serving.borrow())));

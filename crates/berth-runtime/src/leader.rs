@@ -7,10 +7,11 @@
 //! the lease duration, stops before another replica may start. Writes are guarded by
 //! resourceVersion.
 //!
-//! There are two differences. client-go waits for the response to one request. Here a request
-//! without a response is sent again on another connection while the first one is still waiting: a
-//! slow server has the whole deadline to respond, and a dead connection costs a third of it. And a
-//! standby replica tries again at the moment when the lease expires, not a retry period later.
+//! There are two differences. client-go waits for the response to one request. Here, a request
+//! without a response is sent again on another connection while the first one is still waiting. A
+//! slow server then has the whole deadline to respond, and a dead connection costs only a third of
+//! it. The second difference: a standby replica tries again at the moment when the lease expires,
+//! not a retry period later.
 
 use std::time::Duration;
 
@@ -91,7 +92,7 @@ impl Elector {
         Self { api, clock, settings, observed: None, holder: watch::Sender::new(String::new()) }
     }
 
-    /// Returns the last seen holder of the Lease, as a value that follows changes. Empty without a
+    /// Returns a receiver of the last seen holder of the Lease. The value is empty without a
     /// holder.
     pub fn holder(&self) -> watch::Receiver<String> {
         self.holder.subscribe()
@@ -119,8 +120,8 @@ impl Elector {
         }
     }
 
-    /// Renews the Lease until that fails for the renew deadline, or another replica has taken it
-    /// over. Returns the reason. This replica must stop its controllers then.
+    /// Renews the Lease until renewals have failed for the renew deadline, or another replica has
+    /// taken the Lease over. Returns the reason. This replica must then stop its controllers.
     pub async fn hold(&mut self) -> String {
         let mut last = Instant::now();
         loop {
@@ -139,8 +140,8 @@ impl Elector {
         }
     }
 
-    /// Releases the Lease, so that another replica need not wait until it expires. If this fails,
-    /// that wait is the only consequence.
+    /// Releases the Lease, so that another replica need not wait until it expires. If the release
+    /// fails, that wait is the only consequence.
     pub async fn release(&mut self) {
         let Some((lease, _)) = self.observed.take() else { return };
         if holder_of(&lease) != self.settings.identity {
@@ -243,8 +244,9 @@ impl Elector {
     }
 
     /// Sends an idempotent request, and sends it again after each pause without a response. Returns
-    /// the first success. Of two writes guarded by the same resourceVersion the server rejects the
-    /// second. Then the Lease was written, perhaps by this replica, and the caller reads it again.
+    /// the first success. If two writes are guarded by the same resourceVersion, the server rejects
+    /// the second. The Lease was then written, perhaps by this replica, and the caller reads it
+    /// again.
     async fn send_repeatedly<T, F>(&self, send: impl Fn() -> F) -> Result<T, kube::Error>
     where
         F: Future<Output = Result<T, kube::Error>>,

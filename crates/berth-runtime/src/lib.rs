@@ -58,7 +58,7 @@ impl ObjectKey {
         Self { namespace: namespace.into(), name: name.into() }
     }
 
-    /// Returns the key of a cluster-scoped object, or of a task of which a controller has only one.
+    /// Returns the key of a cluster-scoped object, or of the only task of a controller.
     pub fn cluster(name: impl Into<String>) -> Self {
         Self { namespace: String::new(), name: name.into() }
     }
@@ -107,7 +107,7 @@ pub type Error = Box<dyn std::error::Error + Send + Sync>;
 /// Reconciles one kind of object, or one concern of the whole cluster. A reconcile must be
 /// idempotent: it may be stopped at any await point and run again.
 pub trait Reconciler: Send + Sync + 'static {
-    /// Makes the missing changes for the object with this key, which may not exist any more.
+    /// Makes the missing changes for the object with this key. The object may no longer exist.
     fn reconcile(&self, key: ObjectKey) -> impl Future<Output = Result<Action, Error>> + Send;
 }
 

@@ -47,7 +47,7 @@ pub enum ManagerError {
 /// Owns the caches and controllers of one process.
 ///
 /// Caches are filled and updated for the lifetime of the manager. Controllers run for a term: until
-/// the process ends, or until another replica leads. After a term only the caches remain, and
+/// the process ends, or until another replica leads. After a term, only the caches remain, and
 /// [`Manager::renew`] installs new controllers.
 pub struct Manager {
     client: Client,
@@ -155,8 +155,8 @@ impl Manager {
         self.cache_of(false)
     }
 
-    /// Returns whether the cluster serves a kind of [`Manager::cache_if_served`], as a value that
-    /// follows changes.
+    /// Returns a receiver of the state of a kind of [`Manager::cache_if_served`]: does the cluster
+    /// serve it?
     pub fn serving<K: Resource<DynamicType = ()>>(&self) -> watch::Receiver<Serving> {
         self.kinds.request::<K>()
     }
@@ -256,7 +256,7 @@ impl Manager {
         kinds
     }
 
-    /// Returns which caches are filled, for readiness checks. Call it after all controllers were
+    /// Returns the state of the caches, for readiness checks. Call it after all controllers were
     /// added.
     pub fn cache_state(&self) -> CacheState {
         CacheState(self.informers.iter().map(|informer| (informer.name(), informer.synced.clone())).collect())
@@ -271,9 +271,9 @@ impl Manager {
         self.run_when(std::future::ready(()), shutdown).await
     }
 
-    /// Like [`Manager::run`], but controllers start once `elected` resolves. Meanwhile the caches
-    /// are filled and updated, so a standby replica takes over with full caches and only reads the
-    /// kinds of [`Manager::cache_to_decide_by`] again.
+    /// Like [`Manager::run`], but controllers start once `elected` resolves. Until then, the caches
+    /// are filled and updated. A standby replica thus takes over with full caches and only reads
+    /// the kinds of [`Manager::cache_to_decide_by`] again.
     pub async fn run_when(
         mut self,
         elected: impl Future<Output = ()>,
@@ -363,8 +363,8 @@ impl Manager {
         ended
     }
 
-    /// Removes all controllers and calls `install` to add new ones. The caches stay, and send all
-    /// their objects to the new controllers as new. Informers wait meanwhile.
+    /// Removes all controllers and calls `install` to add new ones. The caches remain, and send all
+    /// their objects to the new controllers as new. Informers wait during this call.
     pub async fn renew(&mut self, install: impl FnOnce(&mut Self)) {
         self.controllers.clear();
         self.tasks.clear();
@@ -401,7 +401,7 @@ impl Informer {
     }
 }
 
-/// Which caches of a manager are filled; clones share the state.
+/// State of the caches of a manager: filled or not; clones share it.
 #[derive(Clone)]
 pub struct CacheState(Vec<(String, watch::Receiver<bool>)>);
 
@@ -516,7 +516,7 @@ impl Controller {
                 let not_found = api_error.is_some_and(crate::is_not_found);
                 let retry = self.queue.failed(key.clone());
                 let error = crate::brief(error.as_ref());
-                // A deleted object leaves the cache a moment later.
+                // A deleted object leaves the cache shortly afterwards.
                 if conflict || (not_found && retry < NOT_FOUND_WARN) {
                     tracing::debug!(controller = self.name, %key, ?retry, %error, "reconcile failed, retrying");
                 } else {

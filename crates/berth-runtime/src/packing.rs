@@ -3,9 +3,9 @@
 //! kilobyte, and the part of the text that it does not share with others of its kind takes some
 //! hundred bytes.
 //!
-//! An unpacked object equals what its type serialises. That is the API's object, except for values
-//! that the type cannot represent: fractions of a second in times of other clients, which
-//! Kubernetes also drops.
+//! An unpacked object equals the serialised type. That is the API's object, except for values that
+//! the type cannot represent: fractions of a second in times of other clients, which Kubernetes
+//! also drops.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

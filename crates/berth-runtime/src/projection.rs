@@ -42,7 +42,7 @@ mod tests {
                 "containerRuntimeVersion": "", "kernelVersion": "", "kubeProxyVersion": "", "machineID": "",
                 "operatingSystem": "", "osImage": "", "systemUUID": ""});
             full["status"]["volumesInUse"] = json!(["v"]);
-            // Objects from a watch and from a response are treated alike.
+            // Objects from a watch and from a response are handled in the same way.
             match version {
                 "1" => cache.apply(serde_json::from_value(full).expect("a node")),
                 _ => cache.observe(serde_json::from_value(full).expect("a node")),

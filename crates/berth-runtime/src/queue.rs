@@ -3,7 +3,7 @@
 //! Keys are deduplicated, and the earliest due time counts. A key that is added during its
 //! reconcile waits until that ends, so a key is never reconciled twice at once. Namespaces take
 //! turns: if forty thousand objects of one tenant change at once, an object of another tenant waits
-//! for one reconcile, not for forty thousand. Keys of one namespace leave in the order in which
+//! for one reconcile, and not for forty thousand. Keys of one namespace leave in the order in which
 //! they became due, and keys with the same due time in the order in which they were added.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -68,7 +68,7 @@ impl Queue {
         self.add_at(key, Instant::now());
     }
 
-    /// Adds a key that is due after this much cluster time. An earlier due time of the key has
+    /// Adds a key that is due after this much cluster time. An earlier due time of the key takes
     /// precedence.
     pub fn add_after(&self, key: ObjectKey, delay: Duration) {
         self.add_at(key, Instant::now() + self.clock.to_tokio(delay));
@@ -150,7 +150,7 @@ impl State {
         self.later.insert((at, self.sequence), key);
     }
 
-    /// Moves the keys whose time has come to `due`.
+    /// Moves the keys that have become due to `due`.
     fn move_due_keys(&mut self, now: Instant) {
         while let Some(first) = self.later.first_entry()
             && first.key().0 <= now

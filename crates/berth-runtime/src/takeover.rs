@@ -1,6 +1,6 @@
 //! Reads a cache's current state after an election, before the controllers start. The watch may not
-//! have shown the last writes of the previous leader yet. Deciding without them could allocate the
-//! same quota or node twice.
+//! have shown the last writes of the previous leader yet. Decisions without these writes could
+//! allocate the same quota or node twice.
 
 use std::collections::BTreeSet;
 use std::fmt::Debug;
@@ -20,8 +20,8 @@ const PAGE: u32 = 500;
 const BACKOFF_BASE: Duration = Duration::from_millis(100);
 const BACKOFF_MAX: Duration = Duration::from_secs(5);
 
-/// Updates a cache to the current state of the API, whatever its watch has shown. Retries until the
-/// read succeeds, because controllers must not act on an outdated state.
+/// Updates a cache to the current state of the API, regardless of its watch. Retries until the read
+/// succeeds, because controllers must not act on an outdated state.
 pub(crate) async fn catch_up<K>(api: Api<Undecoded<K>>, cache: Cache<K>, clock: Clock)
 where
     K: Resource<DynamicType = ()> + DeserializeOwned + Clone + Debug + Send + Sync + 'static,

@@ -51,11 +51,11 @@ impl<T> Turns<T> {
         item
     }
 
-    /// Removes and returns the newest item of the namespace with the most items, if it has more
-    /// than `namespace` would have with one more item.
+    /// Removes and returns the newest item of the namespace with the most items, if that has more
+    /// items than `namespace` would have with one more.
     pub(crate) fn take_from_longest(&mut self, namespace: &str) -> Option<T> {
         let own = self.waiting.get(namespace).map_or(0, VecDeque::len);
-        // Among equals the first by name, because the order of the map is random.
+        // Among equals, the first by name, because the order of the map is random.
         let longest = self.waiting.iter().max_by_key(|(name, items)| (items.len(), std::cmp::Reverse(*name)));
         let (name, length) = longest.map(|(name, items)| (name.clone(), items.len()))?;
         if length <= own + 1 {

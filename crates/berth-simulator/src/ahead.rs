@@ -1,8 +1,8 @@
 //! Manifests parsed by a second thread while the cluster starts and runs.
 //!
-//! Parsing is the only work of a run that does not depend on the run's state. A file that the
-//! thread has not parsed when a step needs it is parsed by the step. Thread timing therefore
-//! changes how long a run takes and nothing else.
+//! Parsing is the only work of a run that does not depend on the run's state. If the thread has not
+//! parsed a file when a step needs it, the step parses it. Thread timing therefore changes only how
+//! long a run takes.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
@@ -14,10 +14,11 @@ use serde_json::Value;
 use crate::manifest;
 use crate::scenario::{Action, Loop, ManifestSet, Scenario};
 
-/// Maximum number of parsed files not used yet. A scenario may use more files than fit in memory.
+/// Maximum number of parsed files that were not used yet. A scenario may use more files than fit in
+/// memory.
 const FILES_MAX: usize = 512;
 
-/// Parsed documents, by the text they were parsed from.
+/// Parsed documents, by the string from which they were parsed.
 #[derive(Default)]
 pub(crate) struct Ahead(Mutex<HashMap<String, Vec<Value>>>);
 
@@ -33,7 +34,7 @@ impl Ahead {
         ahead
     }
 
-    /// Removes and returns the documents of a text, if they have been parsed.
+    /// Removes and returns the documents of a string, if they have been parsed.
     pub(crate) fn take(&self, text: &str) -> Option<Vec<Value>> {
         self.parsed().remove(text)
     }
@@ -76,9 +77,9 @@ impl Reader {
         }
     }
 
-    /// Parses a file, or the files of a folder. `None` ends the thread: nothing uses the documents
-    /// any more, or [`FILES_MAX`] is reached. Unreadable files are skipped; the step that needs
-    /// one reports the error.
+    /// Parses a file, or the files of a folder. `None` ends the thread: the documents are no longer
+    /// used, or [`FILES_MAX`] is reached. Unreadable files are skipped. The step that needs such a
+    /// file reports the error.
     fn parse(&self, file: &str, variables: &BTreeMap<String, String>, filled: &Weak<Ahead>) -> Option<()> {
         let path = self.folder.join(manifest::substitute(file, variables));
         for file in manifest::expand(&path).unwrap_or_default() {
@@ -99,23 +100,23 @@ impl Reader {
 /// Iterates over the values of nested loops; the first loop is the outermost.
 pub(crate) struct Combinations<'l> {
     loops: &'l [Loop],
-    /// Index of each loop's present value; `None` after the last combination.
+    /// Index of each loop's current value; `None` after the last combination.
     positions: Option<Vec<usize>>,
 }
 
 impl<'l> Combinations<'l> {
-    /// Starts at the first combination. There is none if a loop has no values.
+    /// Starts at the first combination. There are no combinations if a loop has no values.
     pub(crate) fn of(loops: &'l [Loop]) -> Self {
         let is_empty = loops.iter().any(|each| each.values.is_empty());
         Self { loops, positions: (!is_empty).then(|| vec![0; loops.len()]) }
     }
 
-    /// True when no combination is left.
+    /// True if no combination is left.
     pub(crate) fn is_over(&self) -> bool {
         self.positions.is_none()
     }
 
-    /// `variables` and the present values of the loops; `None` when no combination is left.
+    /// `variables` and the current values of the loops; `None` if no combination is left.
     pub(crate) fn values(&self, variables: &BTreeMap<String, String>) -> Option<BTreeMap<String, String>> {
         let mut variables = variables.clone();
         for (each, position) in self.loops.iter().zip(self.positions.as_ref()?) {

@@ -1,5 +1,5 @@
-//! Expectations of a scenario: on an object's fields, the number of objects, a table's cells, or
-//! an explanation.
+//! Expectations of a scenario: about the fields of an object, the number of objects, the cells of a
+//! table, or an explanation.
 //!
 //! An expectation without `within` is checked once. With `within`, it may become true at any time
 //! until the deadline. A failed expectation names every field or cell that differs, with its
@@ -25,8 +25,7 @@ pub struct Expectation {
     /// Title in the report. Default: derived from the expectation.
     #[serde(default)]
     pub that: Option<String>,
-    /// Time in which the expectation must become true, in cluster time. Absent: it must be true
-    /// now.
+    /// Cluster time in which the expectation must become true. Absent: it must be true now.
     #[serde(default, deserialize_with = "duration::option::deserialize")]
     pub within: Option<Duration>,
     /// Fields of one object.
@@ -52,7 +51,7 @@ pub struct ObjectExpectation {
     /// Expected values of its fields.
     #[serde(default)]
     pub fields: BTreeMap<FieldPath, Matcher>,
-    /// True when the object must not exist.
+    /// True if the object must not exist.
     #[serde(default)]
     pub absent: bool,
 }
@@ -130,7 +129,7 @@ fn key_default() -> String {
 }
 
 /// Condition on a value. In a scenario, a plain value means equality of the printed values, so `4`
-/// equals `"4"`. A map with one entry names one of the other operators.
+/// equals `"4"`. A map with one entry names another operator.
 #[derive(Clone, Debug)]
 pub enum Matcher {
     /// Equal when printed.
@@ -171,7 +170,7 @@ impl<'de> Deserialize<'de> for Matcher {
         let (Some((operator, operand)), None) = (entries.next(), entries.next()) else {
             return Err(D::Error::custom(format!("expected a plain value or one of {OPERATORS}, found {value}")));
         };
-        let text = || operand.as_str().map(str::to_owned).ok_or_else(|| D::Error::custom("expected a text"));
+        let text = || operand.as_str().map(str::to_owned).ok_or_else(|| D::Error::custom("expected a string"));
         let number = || operand.as_f64().ok_or_else(|| D::Error::custom("expected a number"));
         match operator.as_str() {
             "contains" => text().map(Self::Contains),
@@ -195,20 +194,20 @@ impl std::fmt::Display for Matcher {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Equals(value) => f.write_str(&plain(value)),
-            Self::Contains(text) => write!(f, "a text containing {text:?}"),
-            Self::Matches(regex) => write!(f, "a text matching /{regex}/"),
+            Self::Contains(text) => write!(f, "a string containing {text:?}"),
+            Self::Matches(regex) => write!(f, "a string matching /{regex}/"),
             Self::OneOf(values) => write!(f, "one of {}", values.iter().map(plain).collect::<Vec<_>>().join(", ")),
             Self::AtLeast(n) => write!(f, "at least {n}"),
             Self::AtMost(n) => write!(f, "at most {n}"),
             Self::Present(true) => f.write_str("a value"),
             Self::Present(false) => f.write_str("no value"),
-            Self::ContainsField(reference) => write!(f, "a text containing {} of {}", reference.path, reference.of),
+            Self::ContainsField(reference) => write!(f, "a string containing {} of {}", reference.path, reference.of),
         }
     }
 }
 
 impl Matcher {
-    /// Whether the printed values that a path selects match. With several values, one match is
+    /// True if the printed values that a path selects match. With several values, one match is
     /// enough.
     async fn accepts(&self, seen: &[String], resources: &Resources) -> Result<bool, ResourceError> {
         let number = |text: &String| text.parse::<f64>().ok();
@@ -230,7 +229,7 @@ impl Matcher {
     }
 }
 
-/// Differences from the expected values; empty when the expectation holds.
+/// Differences from the expected values; empty if the expectation holds.
 pub type Differences = Vec<String>;
 
 impl Expectation {
@@ -252,7 +251,7 @@ impl Expectation {
         self.table.as_ref().map_or_else(|| "nothing".into(), |table| format!("table of {}", table.of))
     }
 
-    /// Kinds whose objects the outcome depends on.
+    /// Kinds of the objects that the outcome depends on.
     pub fn kinds(&self) -> BTreeSet<&str> {
         let (own, matchers): (Option<&str>, Vec<&Matcher>) = match (&self.object, &self.count, &self.table) {
             (Some(object), ..) => (Some(&object.is.kind), object.fields.values().collect()),
@@ -275,7 +274,7 @@ impl Expectation {
         own.into_iter().chain(others).collect()
     }
 
-    /// Compares the expected values with the API's present state.
+    /// Compares the expected values with the API's current state.
     pub async fn check(&self, resources: &Resources) -> Result<Differences, ResourceError> {
         match (&self.object, &self.count, &self.table, &self.explanation) {
             (Some(object), None, None, None) => object.check(resources).await,
@@ -386,7 +385,7 @@ impl TableExpectation {
         }
         let Some(key) = table.column(&self.key) else {
             differences.push(format!(
-                "table of {}: no column {:?}; there are {}",
+                "table of {}: no column {:?}; the columns are {}",
                 self.of,
                 self.key,
                 table.columns.join(", ")
@@ -401,7 +400,7 @@ impl TableExpectation {
             for (column, matcher) in self.rows.get(&row[key]).unwrap_or(&self.others) {
                 let Some(position) = table.column(column) else {
                     differences.push(format!(
-                        "table of {}: no column {column:?}; there are {}",
+                        "table of {}: no column {column:?}; the columns are {}",
                         self.of,
                         table.columns.join(", ")
                     ));

@@ -6,8 +6,8 @@ use serde_json::Value;
 
 use crate::resource::ResourceError;
 
-/// The explanation of the Workload with this name, or of the Workload of the job with this name;
-/// `None` when neither exists.
+/// The explanation of the Workload with this name, or of the Workload of the job with this name.
+/// `None` if neither exists.
 pub async fn fetch(client: &Client, namespace: Option<&str>, name: &str) -> Result<Option<Value>, ResourceError> {
     let namespace = namespace.unwrap_or("default");
     match ask::api_server(client, namespace, name).await {

@@ -1,9 +1,9 @@
-//! Collections of objects, listed once and kept up to date by a watch. While a scenario waits, it
-//! reads the same collection again and again, and most objects have not changed.
+//! Collections of objects that are listed once and kept up to date by a watch. While a scenario
+//! waits, it reads the same collection again and again, and most objects have not changed.
 //!
-//! An in-process API server puts a commit into its watches before it answers the write. A read
-//! first consumes the events that are available, without waiting, and then includes every write
-//! answered before.
+//! An in-process API server puts a commit into its watches before it responds to the write. A read
+//! first consumes the events that are available, without waiting. It therefore includes every write
+//! that returned before.
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
@@ -20,9 +20,9 @@ use serde_json::value::RawValue;
 /// The body of a watch's response.
 pub(crate) type Lines = Pin<Box<dyn AsyncBufRead + Send>>;
 
-/// What a watch offers without waiting.
+/// Result of reading a watch without waiting.
 pub(crate) enum Read {
-    /// This many bytes, which the caller consumes.
+    /// Number of bytes that are available. The caller consumes them.
     Bytes(usize),
     /// No event.
     Nothing,
@@ -45,30 +45,30 @@ pub(crate) fn read_now(lines: &mut Lines) -> Read {
 pub(crate) struct Collections(BTreeMap<String, Followed>);
 
 impl Collections {
-    /// The present objects at `path`, without `managedFields`.
+    /// The current objects at `path`, without `managedFields`.
     pub(crate) async fn now(&mut self, client: &Client, path: &str) -> Result<Vec<Arc<Value>>, kube::Error> {
         // A watch that is not read makes the server retain history, so unused collections are
         // dropped.
         self.0.retain(|known, followed| {
-            followed.unasked = if known == path { 0 } else { followed.unasked + 1 };
-            followed.unasked < UNASKED_MAX
+            followed.other_reads = if known == path { 0 } else { followed.other_reads + 1 };
+            followed.other_reads < UNREAD_MAX
         });
         self.0.entry(path.to_owned()).or_default().now(client, path).await
     }
 }
 
-/// A collection is dropped after this many reads of other collections.
-const UNASKED_MAX: usize = 32;
+/// Number of reads of other collections after which a collection is dropped.
+const UNREAD_MAX: usize = 32;
 
 /// One collection.
 #[derive(Default)]
 struct Followed {
-    /// Reads of other collections since the last read of this one.
-    unasked: usize,
+    /// Number of reads of other collections since the last read of this collection.
+    other_reads: usize,
     /// Objects in the API's order: by namespace and name.
     objects: BTreeMap<String, Cached>,
     watch: Option<Lines>,
-    /// An incomplete line, whose end has not arrived.
+    /// An incomplete line whose end has not arrived yet.
     line: Vec<u8>,
 }
 
@@ -129,7 +129,7 @@ impl Followed {
         Ok(())
     }
 
-    /// Applies the events that are available; `false` if the watch has ended and the collection
+    /// Applies the events that are available. `false` if the watch has ended and the collection
     /// must be listed again.
     fn catch_up(&mut self) -> Result<bool, kube::Error> {
         let Some(mut watch) = self.watch.take() else { return Ok(false) };

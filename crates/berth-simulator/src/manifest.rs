@@ -38,7 +38,7 @@ pub enum ManifestError {
     Api {
         /// Origin of the manifest.
         origin: String,
-        /// The API's answer.
+        /// The API's response.
         #[source]
         source: ResourceError,
     },
@@ -53,7 +53,7 @@ pub struct Manifest {
     pub object: Value,
 }
 
-/// Replaces `$NAME` and `${NAME}` for the names in `variables`. All other text stays unchanged.
+/// Replaces `$NAME` and `${NAME}` for the names in `variables`. Everything else stays unchanged.
 pub fn substitute(text: &str, variables: &BTreeMap<String, String>) -> String {
     let mut result = String::with_capacity(text.len());
     let mut rest = text;
@@ -77,7 +77,8 @@ pub fn substitute(text: &str, variables: &BTreeMap<String, String>) -> String {
     result + rest
 }
 
-/// The path itself if it is a file; the manifests below it in name order if it is a folder.
+/// Returns the path itself if it is a file, and the manifests below it in name order if it is a
+/// folder.
 pub fn expand(path: &Path) -> Result<Vec<PathBuf>, ManifestError> {
     let read = |source| ManifestError::Read { path: path.to_owned(), source };
     if !std::fs::metadata(path).map_err(read)?.is_dir() {
@@ -127,8 +128,8 @@ pub(crate) fn read(
                 manifests
                     .extend(items.iter().map(|object| Manifest { origin: origin.clone(), object: object.clone() }));
             }
-            // A folder may contain JSON that is no manifest, such as a dashboard. kubectl rejects
-            // it too.
+            // A folder may contain JSON that is not a manifest, such as a dashboard. kubectl
+            // rejects it as well.
             _ if object["kind"].as_str().is_none() || object["apiVersion"].as_str().is_none() => {
                 return Err(invalid(&"expected apiVersion and kind"));
             }

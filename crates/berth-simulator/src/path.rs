@@ -2,8 +2,8 @@
 //!
 //! `status.conditions[type=Admitted].status`, `metadata.labels["cloud.google.com/gke-nodepool"]`,
 //! `spec.podSets[0].count`, `status.admission.podSetAssignments[*].flavors`. A leading dot is
-//! allowed. `[key=value]` selects the list elements whose field has that value; `[*]` selects all.
-//! With either, a path may select several values.
+//! allowed. `[key=value]` selects the list elements whose field has that value, and `[*]` selects
+//! all elements. With either, a path may select several values.
 
 use std::fmt;
 
@@ -24,7 +24,7 @@ enum Segment {
     Where { field: String, value: String },
 }
 
-/// Why a path does not parse.
+/// Why a path cannot be parsed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("path {text:?}: {problem}")]
 pub struct PathError {
@@ -66,7 +66,7 @@ impl FieldPath {
         Ok(Self { text: text.to_owned(), segments })
     }
 
-    /// Every value that the path selects, in document order; none when a field on the way is
+    /// Every value that the path selects, in document order. Empty if a field of the path is
     /// absent.
     pub fn find<'a>(&self, object: &'a Value) -> Vec<&'a Value> {
         let mut found = vec![object];
@@ -121,7 +121,7 @@ impl Ord for FieldPath {
     }
 }
 
-/// A value as text: strings without quotes, other values as JSON.
+/// A value as printed: strings without quotes, other values as JSON.
 pub fn plain(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),
@@ -129,8 +129,8 @@ pub fn plain(value: &Value) -> String {
     }
 }
 
-/// Parses the text after an opening bracket; returns the segment and the text after the closing
-/// one.
+/// Parses the part after an opening bracket. Returns the segment and the part after the closing
+/// bracket.
 fn bracket(inner: &str) -> Result<(Segment, &str), String> {
     if let Some(quote) = inner.chars().next().filter(|c| matches!(c, '"' | '\'')) {
         let body = &inner[1..];

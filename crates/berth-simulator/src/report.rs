@@ -8,7 +8,7 @@ use jiff::Timestamp;
 pub struct Report<'a> {
     sink: &'a mut dyn FnMut(&str),
     start: Timestamp,
-    /// Number of expectations checked.
+    /// Number of expectations that were checked.
     pub checked: usize,
     /// Number of expectations that failed.
     pub failed: usize,

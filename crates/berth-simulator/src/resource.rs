@@ -1,6 +1,6 @@
 //! Finds resources and objects by the names that kubectl accepts.
 //!
-//! A scenario names a resource as `jobs`, `Job` or `clusterqueues.kueue.x-k8s.io`; discovery
+//! A scenario names a resource as `jobs`, `Job` or `clusterqueues.kueue.x-k8s.io`, and discovery
 //! resolves the name. An object is found by its name or by its owner, because a Workload's name is
 //! generated.
 
@@ -56,7 +56,7 @@ impl std::fmt::Display for Reference {
     }
 }
 
-/// Why an object or resource was not found, or a request for it failed.
+/// Why an object or resource was not found, or why a request for it failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ResourceError {
     /// The API has no such kind.
@@ -70,7 +70,7 @@ pub enum ResourceError {
     Api {
         /// The object or path of the request.
         what: String,
-        /// The API's answer.
+        /// The API's response.
         #[source]
         source: ApiFailure,
     },
@@ -83,13 +83,13 @@ impl ResourceError {
     }
 }
 
-/// Reads resources and objects of an API. Discovery is cached, and repeated when a name is
-/// unknown, because a manifest may have created a CustomResourceDefinition.
+/// Reads resources and objects of an API. Discovery is cached. It is repeated if a name is unknown,
+/// because a manifest may have created a CustomResourceDefinition.
 #[derive(Clone)]
 pub struct Resources {
     client: Client,
     known: Arc<RwLock<Option<Arc<Discovery>>>>,
-    /// Resources by the name they were found by; cleared when discovery is repeated.
+    /// Resources by the name by which they were found. Cleared when discovery is repeated.
     found: Arc<RwLock<BTreeMap<String, Found>>>,
     followed: Arc<Mutex<Collections>>,
 }
@@ -99,7 +99,7 @@ pub struct Resources {
 pub struct Found {
     /// Its group, version, kind and plural name.
     pub resource: ApiResource,
-    /// Whether its objects are namespaced.
+    /// True if its objects are namespaced.
     pub namespaced: bool,
 }
 
@@ -143,12 +143,12 @@ impl Found {
 }
 
 impl Resources {
-    /// Reads through this client.
+    /// Creates a reader that uses this client.
     pub fn new(client: Client) -> Self {
         Self { client, known: Arc::default(), found: Arc::default(), followed: Arc::default() }
     }
 
-    /// The client that is read through.
+    /// The client of this reader.
     pub fn client(&self) -> &Client {
         &self.client
     }
@@ -251,7 +251,7 @@ impl Resources {
         answer.map_err(|error| ResourceError::api(found.resource.plural.clone(), error))
     }
 
-    /// The API's present revision. While it is unchanged, so are all objects.
+    /// The API's current revision. While it is unchanged, so are all objects.
     pub async fn revision(&self) -> Result<Option<String>, ResourceError> {
         let api: Api<PartialObjectMeta<Namespace>> = Api::all(self.client.clone());
         let list = api.list_metadata(&ListParams::default().limit(1)).await;
@@ -282,7 +282,7 @@ impl Resources {
         stream.map(|stream| Box::pin(stream) as Lines).map_err(|error| ResourceError::api(url, error))
     }
 
-    /// Fetches one object; `None` when it does not exist.
+    /// Fetches one object; `None` if it does not exist.
     pub async fn get(&self, reference: &Reference) -> Result<Option<Arc<Value>>, ResourceError> {
         let found = self.by_name(&reference.kind).await?;
         let api = found.api(&self.client, reference.namespace.as_deref());
@@ -315,7 +315,7 @@ struct Watch {
 }
 
 impl Changes {
-    /// Whether an object has changed since the last call, or since the first revision. Does not
+    /// True if an object has changed since the last call, or since the first revision. Does not
     /// wait for a change.
     pub async fn any(&mut self) -> Result<bool, ResourceError> {
         let mut changed = false;
@@ -330,8 +330,8 @@ impl Changes {
                         stream.consume_unpin(length);
                         changed = true;
                     }
-                    // The server ended the watch. Events may be missed, so this counts as a
-                    // change; the next watch begins at the present revision.
+                    // The server ended the watch. Events may be missed, so this counts as a change.
+                    // The next watch begins at the current revision.
                     Read::Ended => {
                         watch.stream = None;
                         watch.revision = self.resources.revision().await?;
@@ -346,5 +346,5 @@ impl Changes {
 
 /// The object as JSON.
 pub fn to_value(object: DynamicObject) -> Value {
-    serde_json::to_value(object).expect("an object that came as JSON goes back to JSON")
+    serde_json::to_value(object).expect("an object that was parsed from JSON can be serialized")
 }

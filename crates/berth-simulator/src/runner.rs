@@ -1,4 +1,4 @@
-//! Executes a scenario step by step: actions, the time to settle, expectations, tables.
+//! Executes a scenario step by step: actions, time to settle, expectations, tables.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -23,18 +23,18 @@ use crate::scenario::{
 };
 use crate::table::Table;
 
-/// Interval in cluster time at which an expectation is checked again, if a related object has
+/// Interval in cluster time at which an expectation is checked again if a related object has
 /// changed.
 const POLL: Duration = Duration::from_secs(1);
-/// The interval for an expectation that has been false for [`PATIENCE`]: a wait of an hour needs
-/// no precision of a second.
+/// Interval for an expectation that has been false for [`PATIENCE`]. A wait of an hour needs no
+/// precision of a second.
 const POLL_SLOW: Duration = Duration::from_secs(5);
 const PATIENCE: Duration = Duration::from_secs(300);
 
 /// Result of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outcome {
-    /// Number of expectations checked.
+    /// Number of expectations that were checked.
     pub checked: usize,
     /// Number of expectations that failed.
     pub failed: usize,
@@ -80,19 +80,19 @@ pub enum ActionError {
     NeverTrue {
         /// Title of the expectation.
         title: String,
-        /// The time it was given.
+        /// Time in which it had to become true.
         within: String,
         /// Differences at the deadline.
         differences: String,
     },
     /// An object that the API had to reject was accepted, or rejected for another reason.
-    #[error("expected {what} to be refused with {expected:?}, found: {found}")]
+    #[error("expected {what} to be rejected with {expected:?}, found: {found}")]
     NotRefused {
         /// The object.
         what: String,
-        /// Text that the rejection had to contain.
+        /// String that the rejection had to contain.
         expected: String,
-        /// The actual answer.
+        /// The actual response.
         found: String,
     },
 }
@@ -219,7 +219,7 @@ impl<'a> Run<'a> {
             } else {
                 let namespace = show.namespace.as_deref();
                 let explanation = explained::fetch(self.resources.client(), namespace, &show.explain).await?;
-                let text = explanation.as_ref().map_or("There is no such Workload.", explained::text);
+                let text = explanation.as_ref().map_or("The Workload does not exist.", explained::text);
                 self.report.shown(&command(show), text);
             }
         }
@@ -396,7 +396,7 @@ impl<'a> Run<'a> {
             return Err(not_refused(format!("{} {}", status.reason, status.message)));
         }
         self.report.checked += 1;
-        self.report.line(&format!("  ok    {title} refused: {}", status.message));
+        self.report.line(&format!("  ok    {title} rejected: {}", status.message));
         Ok(())
     }
 }

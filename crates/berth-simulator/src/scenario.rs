@@ -40,7 +40,7 @@ pub struct Scenario {
 pub struct Metadata {
     /// Printed in the report.
     pub name: String,
-    /// Free text for readers of the file.
+    /// Notes for readers of the file.
     #[serde(default)]
     pub annotations: BTreeMap<String, String>,
 }
@@ -59,8 +59,8 @@ pub struct Spec {
     /// Cluster time at the start. Default: 2026-01-05T09:00:00Z.
     #[serde(default = "start_default")]
     pub start: Timestamp,
-    /// Folder that manifest paths are relative to, itself relative to the scenario file. Default:
-    /// the scenario file's folder.
+    /// Folder to which manifest paths are relative. It is itself relative to the scenario file.
+    /// Default: the scenario file's folder.
     #[serde(default)]
     pub manifests: Option<PathBuf>,
     /// Values substituted for `$NAME` and `${NAME}` in manifests. With `null` the caller must give
@@ -133,7 +133,7 @@ pub enum Action {
     /// Apply manifests as `kubectl apply` does: create missing objects and update those that
     /// differ.
     Apply(ManifestSet),
-    /// Create the objects of manifests; fails when one exists.
+    /// Create the objects of manifests. Fails if one of them exists.
     Create(ManifestSet),
     /// Delete the objects of manifests, or one object.
     Delete(DeleteAction),
@@ -142,11 +142,13 @@ pub enum Action {
     /// Let cluster time pass.
     #[serde(with = "duration")]
     Wait(Duration),
-    /// Wait until an expectation is true, at most for its `within`; then the scenario fails.
+    /// Wait until an expectation is true, at most for its `within`. If it does not become true, the
+    /// scenario fails.
     WaitUntil(Expectation),
     /// Inject a fault.
     Fault(Fault),
-    /// Try to create an object that the API must reject with a message that contains a text.
+    /// Try to create an object that the API must reject with a message that contains a given
+    /// string.
     Refused(RefusedAction),
 }
 
@@ -193,7 +195,7 @@ pub struct DeleteAction {
     /// Manifests whose objects are deleted; absent objects are skipped.
     #[serde(default)]
     pub files: Vec<String>,
-    /// An object that is deleted; it must exist.
+    /// An object to delete. It must exist.
     #[serde(default)]
     pub object: Option<Reference>,
 }
@@ -220,7 +222,7 @@ pub struct RefusedAction {
     /// Namespace, if the object has none.
     #[serde(default)]
     pub namespace: Option<String>,
-    /// Text that the Status message must contain.
+    /// String that the Status message must contain.
     pub message: String,
     /// Expected Status reason, such as `Invalid` or `Forbidden`. Absent: any.
     #[serde(default)]
@@ -290,7 +292,7 @@ impl Scenario {
         Self::parse(&text).map_err(|problem| ScenarioError::Invalid { path: path.to_owned(), problem })
     }
 
-    /// Parses a scenario from YAML (or JSON) text.
+    /// Parses a scenario from YAML or JSON.
     pub fn parse(text: &str) -> Result<Self, String> {
         let scenario: Self = serde_saphyr::from_str(text).map_err(|error| error.to_string())?;
         if scenario.api_version != API_VERSION || scenario.kind != KIND {
@@ -326,8 +328,7 @@ impl Scenario {
                 None => unset.push(name.as_str()),
             }
         }
-        // A value for an unlisted name is most likely a typing error. Substituting it does no
-        // harm.
+        // A value for an unlisted name is most likely a typing error. Substituting it does no harm.
         for (name, value) in given {
             resolved.entry(name.clone()).or_insert_with(|| value.clone());
         }

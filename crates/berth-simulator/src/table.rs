@@ -19,7 +19,7 @@ pub struct Table {
     pub rows: Vec<Vec<String>>,
 }
 
-/// The part of a `meta.k8s.io/v1` Table that is printed.
+/// The printed part of a `meta.k8s.io/v1` Table.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct Answer {
@@ -55,8 +55,8 @@ struct RowMetadata {
 }
 
 impl Table {
-    /// Fetches the table that `kubectl get RESOURCE` shows, or the counts per group that `show`
-    /// asks for.
+    /// Fetches the table that `kubectl get RESOURCE` shows, or the counts per group if `show`
+    /// groups the objects.
     pub async fn fetch(resources: &Resources, show: &Show) -> Result<Self, ResourceError> {
         let found = resources.by_name(&show.resource).await?;
         let (namespace, selector) = (show.namespace.as_deref(), show.selector.as_deref());

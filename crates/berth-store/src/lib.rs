@@ -17,6 +17,32 @@
 //! The store knows few fields of Kubernetes objects. It stamps `resourceVersion` and finds
 //! `managedFields`. When it reads a file, it compares each object's name and namespace with the
 //! object's key. On a full disk, a `deletionTimestamp` makes a write part of a deletion.
+//!
+//! ```
+//! use berth_store::{ListQuery, MemoryStore, Store, Write};
+//! use serde_json::json;
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() {
+//! let store = MemoryStore::new();
+//! let before = store.revision();
+//! let pod = json!({"metadata": {"name": "a", "namespace": "default"}});
+//! let created = store.commit(Write::Create { key: "/pods/default/a".into(), value: pod.clone() }).await.unwrap();
+//!
+//! // The revision of the write is the object's resourceVersion.
+//! let revision = store.revision();
+//! assert_eq!(created.value["metadata"]["resourceVersion"], revision.to_string());
+//!
+//! // An update at another revision than the object's is rejected.
+//! let stale = Write::Update { key: "/pods/default/a".into(), expected: before, value: pod };
+//! assert!(store.commit(stale).await.is_err());
+//!
+//! // Lists show the state at one revision. Watchers get each change after a revision.
+//! assert_eq!(store.list(&ListQuery::all("/pods/")).unwrap().records.len(), 1);
+//! let mut watcher = store.watch("/pods/", before).unwrap();
+//! assert_eq!(watcher.next().await.unwrap().revision(), revision);
+//! # }
+//! ```
 
 mod checkpoint;
 mod error;

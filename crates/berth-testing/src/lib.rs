@@ -1,19 +1,19 @@
-//! Skipping a test in plain sight.
+//! Visible skipping of tests.
 //!
-//! A test that needs a program or a file from outside the repository is skipped where that is
-//! missing. Cargo hides what a passing test prints, so a skipped test would look like one that
-//! passed. [`skip`] therefore writes a line past Cargo's capture, which `.ci/run` counts, and fails
-//! the test where everything must be present ([`REQUIRE_ALL`]).
+//! A test that needs a program or a file from outside the repository is skipped if that is missing.
+//! Cargo hides the output of a passing test, so a skipped test would look like a passed test.
+//! [`skip`] therefore writes a line that Cargo does not capture and that `.ci/run` counts. With
+//! [`REQUIRE_ALL`], it fails the test.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Environment variable that makes every skipped test fail, whatever its value. A CI machine that
-/// has all programs and files sets it.
+/// Environment variable that makes every skipped test fail, with any value. A CI machine that has
+/// all programs and files sets it.
 pub const REQUIRE_ALL: &str = "BERTH_REQUIRE_ALL_TESTS";
 
-/// Reports that the running test, or a part of it, cannot run, and why.
+/// Reports that the running test, or a part of it, cannot run, and the reason.
 ///
 /// # Panics
 ///

@@ -19,16 +19,16 @@ use crate::{identity, process};
 pub struct Options {
     #[command(flatten)]
     front: FrontOptions,
-    /// The ClusterConfiguration file that `berth cluster` gets with --config. The logs of simulated
-    /// containers depend on it.
+    /// The ClusterConfiguration file that `berth cluster` reads with --config. The logs of
+    /// simulated containers depend on it.
     #[arg(long, value_name = "FILE")]
     cluster_config: Option<PathBuf>,
-    /// The Configuration file that `berth controller` gets with --config. It decides which jobs are
-    /// held at creation.
+    /// The Configuration file that `berth controller` reads with --config. It decides which jobs
+    /// are held at creation.
     #[arg(long, value_name = "FILE")]
     controller_config: Option<PathBuf>,
-    /// Leave out Berth's kinds, rights, admission and conversion. `berth install` adds them, as to
-    /// any cluster, and the API server calls the webhooks of `berth controller`.
+    /// Omit Berth's kinds, rights, admission and conversion. `berth install` adds them, as to any
+    /// cluster, and the API server calls the webhooks of `berth controller`.
     #[arg(long, hide = true, conflicts_with = "controller_config")]
     bare: bool,
     #[command(flatten)]

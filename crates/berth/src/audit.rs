@@ -64,7 +64,7 @@ impl Appender {
         Ok(Self { file: Mutex::new(file), path: path.to_owned() })
     }
 
-    /// Whether the path no longer names the open file.
+    /// True if the path no longer names the open file.
     fn has_moved(&self, file: &File) -> bool {
         let Ok(open) = file.metadata() else { return false };
         match std::fs::metadata(&self.path) {
@@ -90,7 +90,7 @@ impl Sink for Appender {
                 }
             }
         }
-        // One write per line: lines of other writers are not interleaved.
+        // One write per line, so that lines of other writers are not interleaved.
         if let Err(error) = file.write_all(format!("{event}\n").as_bytes()) {
             tracing::error!(path = %self.path.display(), %error, "an audit event is lost");
         }
@@ -104,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_log_is_private_and_goes_on_where_it_was_moved_from() {
+    fn a_log_is_private_and_continues_at_its_path_after_a_move() {
         let folder = tempfile::tempdir().expect("a folder");
         let (path, old) = (folder.path().join("audit.log"), folder.path().join("audit.log.1"));
         let log = Appender::open(&path).expect("opened");

@@ -31,7 +31,7 @@ pub struct Options {
     connect: ConnectOptions,
 }
 
-/// Serves until it is stopped by a signal.
+/// Serves until a signal stops it.
 pub fn main(options: &Options) -> anyhow::Result<ExitCode> {
     process::run(serve(options))
 }

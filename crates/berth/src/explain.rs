@@ -1,4 +1,4 @@
-//! `berth explain`: requests from the running controllers why a job waits.
+//! `berth explain`: requests an explanation from the running controllers.
 
 use std::process::ExitCode;
 
@@ -62,7 +62,7 @@ async fn explain(options: &Options) -> anyhow::Result<ExitCode> {
         Some(url) => {
             let namespace = of_job.or_else(|| options.namespace.clone()).unwrap_or_else(|| "default".to_owned());
             let client = connect::asking(Config::new(url.clone()))?;
-            ask::controllers(&client, &namespace, name).await.map_err(|error| told(error, url))?
+            ask::controllers(&client, &namespace, name).await.map_err(|error| request_error(error, url))?
         }
         None => {
             let config = options.connect.config().await?;
@@ -81,7 +81,8 @@ async fn explain(options: &Options) -> anyhow::Result<ExitCode> {
 /// Prints the holders of a cluster queue's quota.
 async fn holders(options: &Options, queue: &str) -> anyhow::Result<ExitCode> {
     let client = connect::asking(options.connect.config().await?)?;
-    let answer = ask::holders(&client, queue, options.limit, 0).await.map_err(|error| told(error, "the API server"))?;
+    let answer =
+        ask::holders(&client, queue, options.limit, 0).await.map_err(|error| request_error(error, "the API server"))?;
     if let Output::Json = options.output {
         say!("{answer:#}");
         return Ok(ExitCode::SUCCESS);
@@ -117,28 +118,30 @@ async fn holders(options: &Options, queue: &str) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Requests a path from the API server, or from the controllers' own address.
+/// Requests the explanation from the API server. For a pod or Job without a Workload, it is made
+/// here.
 async fn through_api_server(client: &Client, namespace: &str, name: &str) -> anyhow::Result<Value> {
-    let asked = ask::api_server(client, namespace, name).await;
-    if let Err(error) = &asked
+    let response = ask::api_server(client, namespace, name).await;
+    if let Err(error) = &response
         && berth_runtime::is_not_found(error)
         && !ask::is_elsewhere(error)
         && let Some(explained) = unqueued::explain(client, namespace, name).await
     {
         return Ok(explained);
     }
-    asked.map_err(|error| match ask::is_elsewhere(&error) {
-        true => told(error, "the API server").context(
+    response.map_err(|error| match ask::is_elsewhere(&error) {
+        true => request_error(error, "the API server").context(
             "the controllers do not answer through the API server (kubectl get apiservice v1alpha1.explain.berth.dev \
              shows the reason); for controllers on this machine, use --controller with their metrics address",
         ),
-        false => told(error, "the API server"),
+        false => request_error(error, "the API server"),
     })
 }
 
-fn told(error: kube::Error, who: impl std::fmt::Display) -> anyhow::Error {
+/// The server's message, or that the request to `server` failed.
+fn request_error(error: kube::Error, server: impl std::fmt::Display) -> anyhow::Error {
     match error {
         kube::Error::Api(status) => anyhow!(status.message.clone()),
-        error => anyhow::Error::new(error).context(format!("cannot request the explanation from {who}")),
+        error => anyhow::Error::new(error).context(format!("cannot request the explanation from {server}")),
     }
 }

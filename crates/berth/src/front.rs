@@ -31,8 +31,8 @@ pub struct FrontOptions {
     /// Keep nothing on disk: objects are lost when the process ends.
     #[arg(long)]
     ephemeral: bool,
-    /// Recover the sound objects of a damaged store, list the others, and keep the damaged files
-    /// beside it. A sound store is not changed.
+    /// Recover the intact objects of a damaged store, list the others, and keep the damaged files
+    /// beside it. An intact store is not changed.
     #[arg(long, conflicts_with = "ephemeral")]
     recover: bool,
     /// Address to serve on. Port 0 selects a free port.
@@ -57,7 +57,7 @@ pub struct FrontOptions {
 /// Interval at which certificate files are read again.
 const CERTIFICATE_FILES: Duration = Duration::from_secs(60);
 
-/// Authorities and serving certificate from files, beside those of Berth's own authority.
+/// Authorities and serving certificate from files, in addition to those of Berth's own authority.
 struct Given {
     client_ca: Option<PathBuf>,
     serving: Option<(PathBuf, PathBuf)>,
@@ -87,7 +87,7 @@ impl Given {
         let mut client_authorities_pem = self.own_authority_pem.clone();
         if let Some(path) = &self.client_ca {
             let pem = read("--client-ca-file", path)?;
-            // Without an authority, client certificates would be refused later, at the first
+            // Without an authority, client certificates would be rejected only later, at the first
             // request.
             if !matches!(CertificateDer::pem_slice_iter(pem.as_bytes()).next(), Some(Ok(_))) {
                 bail!("--client-ca-file {}: the file contains no PEM certificate", path.display());
@@ -113,14 +113,14 @@ impl Given {
             let replaced = self.read().and_then(|certificates| Ok(handle.replace(&certificates)?));
             let problem = replaced.err().map(|error| format!("{error:#}")).unwrap_or_default();
             if problem != said && !problem.is_empty() {
-                tracing::warn!("{problem}; the present certificates stay in use");
+                tracing::warn!("{problem}; the current certificates stay in use");
             }
             said = problem;
         }
     }
 }
 
-/// A server that is bound and has certificates, but does not answer yet.
+/// A server that is bound and has certificates, but does not respond yet.
 pub struct Front {
     folder: Folder,
     pki: Pki,
@@ -137,8 +137,8 @@ impl Front {
         if let Folder::Kept(path) = &folder {
             process::private_folder(path, is_ours).context("--data-dir, or the user's data folder")?;
         }
-        // Clients compare certificates with their own clocks, so they are issued for real time,
-        // whatever the cluster's time is.
+        // Clients compare certificates with their own clocks, so certificates are issued for real
+        // time, regardless of cluster time.
         let now = Clock::system().now();
         let pki = match &folder {
             Folder::Kept(path) => Pki::load_or_create(&path.join("pki"), now)?,
@@ -191,7 +191,8 @@ impl Front {
         &self.pki
     }
 
-    /// Certificate that the server presents to aggregated API servers. They trust it to name users.
+    /// Certificate that the server presents to aggregated API servers. They trust it to identify
+    /// users.
     pub fn front_proxy(&self) -> anyhow::Result<FrontProxy> {
         let client_authority_pem = self.given.read()?.client_authorities_pem;
         Ok(FrontProxy { client_authority_pem, ..self.pki.front_proxy()? })
@@ -227,15 +228,16 @@ impl Front {
         let server_name = self.given.serving.is_some().then_some(OWN_NAME);
         let config = Kubeconfig { name: "berth", server: &server, authority_pem, server_name, identity };
         let Err(error) = config.write(path) else { return Ok(()) };
-        // The disk may be full. Stored objects can still be read, and deleted to free space.
+        // The disk may be full. Clients can still read stored objects, and delete objects to free
+        // space.
         if !config.is_served_by(path, Clock::system().now()) {
             return Err(error.into());
         }
-        tracing::warn!(%error, "the kubeconfig was not rewritten; the present one is valid");
+        tracing::warn!(%error, "the kubeconfig was not rewritten; the current kubeconfig is valid");
         Ok(())
     }
 
-    /// Answers requests from now on.
+    /// Starts responding to requests.
     pub fn serve(self, server: ApiServer) -> Serving {
         let (stop, stopped) = oneshot::channel::<()>();
         let authenticator = Authenticator::new(Default::default(), server.tokens());
@@ -259,7 +261,7 @@ impl Front {
     }
 }
 
-/// A server that answers requests.
+/// A server that responds to requests.
 pub struct Serving {
     stop: oneshot::Sender<()>,
     task: JoinHandle<()>,
@@ -269,7 +271,7 @@ pub struct Serving {
 impl Serving {
     /// Waits briefly for open requests, then stops.
     pub async fn stop(self) -> Leftovers {
-        // The listener is gone only if it failed, which the join below reports.
+        // The receiver is dropped only if the listener failed, which the join below reports.
         let _ = self.stop.send(());
         if let Err(error) = self.task.await {
             tracing::warn!(%error, "the listener did not stop cleanly");
@@ -312,7 +314,7 @@ fn recover(folder: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Where files are stored.
+/// Location of the files.
 enum Folder {
     Kept(PathBuf),
     Temporary(TemporaryFolder),
@@ -322,9 +324,8 @@ enum Folder {
 pub fn default_data_dir() -> anyhow::Result<PathBuf> {
     let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     let data = set("XDG_DATA_HOME").or_else(|| set("HOME").map(|home| home.join(".local/share")));
-    let data = data.ok_or_else(|| {
-        anyhow!("neither XDG_DATA_HOME nor HOME is set: give --data-dir, or --ephemeral for berth up")
-    })?;
+    let data = data
+        .ok_or_else(|| anyhow!("neither XDG_DATA_HOME nor HOME is set; use --data-dir, or --ephemeral for berth up"))?;
     Ok(data.join("berth"))
 }
 
@@ -380,7 +381,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_kept_is_private_and_a_kubeconfig_that_serves_is_enough() {
+    async fn files_are_private_and_a_usable_kubeconfig_need_not_be_rewritten() {
         let home = tempfile::tempdir().expect("a folder");
         let data = home.path().join("data");
         let data = data.display().to_string();
@@ -395,9 +396,9 @@ mod tests {
         let front = open(&["--data-dir", &data, "--listen", &address]).await.expect("opens");
         assert_eq!(mode(Path::new(&data)), 0o700, "the folder's mode is corrected");
         let before = fs::read(&kubeconfig).expect("there");
-        front.write_kubeconfig().expect("the present kubeconfig is valid");
+        front.write_kubeconfig().expect("the current kubeconfig is valid");
         assert_eq!(fs::read(&kubeconfig).expect("there"), before);
-        // The present kubeconfig names another address.
+        // The current kubeconfig names another address.
         let elsewhere = open(&["--data-dir", &data, "--listen", "127.0.0.1:0"]).await.expect("opens");
         let error = elsewhere.write_kubeconfig().expect_err("cannot be written").to_string();
         assert!(error.contains("kubeconfig"), "{error}");
@@ -414,7 +415,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_file_of_authorities_has_one_at_least() {
+    async fn a_file_of_authorities_needs_a_certificate() {
         let home = tempfile::tempdir().expect("a folder");
         let file = home.path().join("ca.crt");
         let shown = file.display().to_string();
@@ -422,14 +423,14 @@ mod tests {
         for text in ["", "nothing of the kind\n"] {
             fs::write(&file, text).expect("written");
             let error = open(&arguments).await.err().expect("refused").to_string();
-            assert_eq!(error, format!("--client-ca-file {shown}: no certificate (PEM) in it"));
+            assert_eq!(error, format!("--client-ca-file {shown}: the file contains no PEM certificate"));
         }
         fs::write(&file, Pki::ephemeral(Clock::system().now()).expect("made").authority_pem()).expect("written");
         let front = open(&arguments).await.expect("opens");
         fs::write(&file, "").expect("written");
         assert!(
             front.given.read().is_err(),
-            "a file without a certificate is refused, and the previous authorities stay"
+            "a file without a certificate is rejected, and the previous authorities stay"
         );
     }
 }

@@ -1,8 +1,8 @@
 //! The Lease with which a served API server announces itself, as kube-apiserver does (KEP-1965).
 //!
-//! Its renewal is also the one write that an otherwise idle server makes. The revision moves with
-//! it, so that what is listed after history was compacted has a revision of its own, as in a
-//! cluster on etcd, where each compaction is a write. Nothing of this happens in virtual time.
+//! Its renewal is also the only write of an otherwise idle server. It advances the revision, so that
+//! a list after a compaction of history has a newer revision than the compaction. (On etcd, each
+//! compaction is itself a write.) In virtual time there is no such Lease.
 
 use std::time::Duration;
 
@@ -20,10 +20,10 @@ const NAMESPACE: &str = "kube-system";
 /// Only one process has a store open, so one name is enough.
 const NAME: &str = "apiserver-berth";
 const MANAGER: &str = "kube-apiserver";
-/// Time between renewals. Shorter than the interval of compaction, so that each one finds a new
-/// revision; upstream's is ten seconds.
+/// Time between renewals. Shorter than the interval of compaction, so that each compaction finds a
+/// new revision. Upstream's is ten seconds.
 const RENEWAL: Duration = Duration::from_secs(60);
-/// Upstream's `leaseDurationSeconds`: the server counts as gone an hour after its last renewal.
+/// Upstream's `leaseDurationSeconds`: the server counts as absent an hour after its last renewal.
 const DURATION_SECONDS: u32 = 3600;
 
 /// Creates the Lease and renews it until the task is aborted. `holder` identifies this process.
@@ -43,7 +43,7 @@ pub fn announce(server: &ApiServer, clock: Clock, holder: u64) -> JoinHandle<()>
                     "renewTime": format!("{:.6}", clock.now()),
                 },
             });
-            // A full disk is reported by /readyz, and the next renewal is a new attempt.
+            // A full disk is reported by /readyz, and the next renewal tries again.
             if let Err(error) = leases.patch(NAME, &PatchParams::apply(MANAGER).force(), &Patch::Apply(lease)).await {
                 tracing::debug!(error = berth_runtime::brief(&error), "the API server's own Lease was not renewed");
             }

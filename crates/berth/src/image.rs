@@ -89,7 +89,7 @@ enum Command {
 /// Runs the subcommand.
 pub fn main(options: &Options) -> anyhow::Result<ExitCode> {
     let data = options.data_dir.clone().map_or_else(default_data_dir, Ok)?;
-    // The folder must be private before layers are in it.
+    // The folder must be private before it contains layers.
     process::private_folder(&data, crate::front::is_ours).context("--data-dir, or the user's data folder")?;
     let store = Store::open(&data.join(FOLDER))?;
     match &options.command {
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn the_configuration_decides_where_files_are() {
+    fn the_configuration_selects_the_files_of_images() {
         let images = serde_json::json!({
             "otherwise": "strict", "plainHttp": ["r:5000"],
             "mappings": [{ "image": "a", "files": "/srv", "cmd": ["x"] }, { "image": "b", "files": "pull" }],

@@ -33,9 +33,10 @@ use clap::{Parser, Subcommand};
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// A batch platform for Kubernetes in one binary: queues, quotas, preemption and capacity for shared accelerators.
+/// A batch platform for Kubernetes in one binary: queues, quotas, preemption and capacity for
+/// shared accelerators.
 #[derive(Parser)]
-#[command(name = "berth", version, about, propagate_version = true)]
+#[command(name = "berth", version, propagate_version = true)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -93,7 +94,7 @@ fn main() -> ExitCode {
         Command::PodInit => return berth_node::init::main(),
         _ => {}
     }
-    // A component that runs as a process of its own logs its progress by default.
+    // A component in its own process logs its progress by default.
     let level =
         if matches!(command, Command::Controller(_) | Command::Cluster(_)) { "warn,berth=info" } else { "warn" };
     tracing_subscriber::fmt()

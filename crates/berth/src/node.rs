@@ -43,7 +43,7 @@ pub struct NodeOptions {
     #[arg(long, value_enum)]
     isolation: Option<IsolationLevel>,
     /// Files of images that no mapping matches and that are not imported: `host` for this machine's
-    /// own files, `pull` for the registry, `strict` to refuse them. Default: images.otherwise of the
+    /// own files, `pull` for the registry, `strict` to reject them. Default: images.otherwise of the
     /// cluster configuration, else `host`.
     #[arg(long, value_name = "host|pull|strict")]
     images: Option<ImageFiles>,
@@ -113,7 +113,7 @@ impl NodeOptions {
         security
     }
 
-    /// Whether pods run as processes: by the option, or by a node pool of the configuration.
+    /// True if pods run as processes: by the option, or by a node pool of the configuration.
     pub fn runs_processes(&self, cluster: &ClusterConfiguration) -> bool {
         self.runtime == Runtime::Process || cluster.node_pools.iter().any(|pool| pool.spec.is_process())
     }
@@ -222,9 +222,9 @@ impl NodeOptions {
 
 /// This machine as an opened node.
 pub struct OpenNode {
-    /// What the embedded cluster needs of it.
+    /// The node for the embedded cluster.
     pub node: Node,
-    /// Lines to print: isolation and network, with the reasons for what is missing.
+    /// Lines to print: isolation and network, with the reasons for missing parts.
     pub report: Vec<String>,
     runtime: Arc<ProcessRuntime>,
     network: Arc<Network>,
@@ -239,7 +239,7 @@ pub struct Closing {
 }
 
 impl OpenNode {
-    /// Separates the node for the cluster from its end.
+    /// Separates the cluster's node from the handle that closes it.
     pub fn split(self) -> (Node, Closing) {
         let Self { node, runtime, network, stop_pods, .. } = self;
         (node, Closing { runtime, network, stop_pods })
@@ -247,8 +247,8 @@ impl OpenNode {
 }
 
 impl Closing {
-    /// Called after the controllers have stopped. Stops the pods and removes the network if that was
-    /// requested; otherwise pods continue.
+    /// Call it after the controllers have stopped. Stops the pods and removes the network if that
+    /// was requested; otherwise pods continue.
     pub async fn close(self) {
         if !self.stop_pods {
             let running = self.runtime.pods().iter().filter(|pod| pod.is_ready).count();

@@ -27,7 +27,7 @@ pub fn main(options: &Options) -> anyhow::Result<ExitCode> {
     }
     let started = tokio::time::Instant::now();
     let mut out = std::io::stdout().lock();
-    // A closed pipe must not stop the run: the caller may need its exit code only.
+    // A closed pipe must not stop the run: the caller may only need its exit code.
     let mut sink = |text: &str| {
         let _ = out.write_all(text.as_bytes());
     };

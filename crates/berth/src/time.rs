@@ -38,7 +38,7 @@ fn scale(text: &str) -> Result<f64, String> {
 }
 
 impl TimeOptions {
-    /// Whether cluster time runs at the speed of real time.
+    /// True if cluster time runs at the speed of real time.
     pub fn is_real_speed(&self) -> bool {
         self.time_scale == 1.0
     }
@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_restart_goes_on_from_the_time_it_was() {
+    async fn a_restart_continues_the_time() {
         let folder = tempfile::tempdir().unwrap();
         let real = Clock::system();
         let start = |scale: f64| options(scale).clock(Some(folder.path())).unwrap();
@@ -358,7 +358,7 @@ mod tests {
         let keeper = second.keep().unwrap();
         let stopped = second.clock.now();
         keeper.close().await;
-        // A clean stop stores the exact time, whatever the speed afterwards.
+        // A clean stop stores the exact time, regardless of the next speed.
         for scale in [2.0, 0.5, 1.0] {
             let next = start(scale);
             let passed = next.clock.now().duration_since(stopped).as_secs_f64();
@@ -372,7 +372,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_faster_clock_stays_behind_real_time_and_goes_on_from_where_it_was() {
+    async fn a_faster_clock_stays_behind_real_time_and_continues_after_a_restart() {
         let folder = tempfile::tempdir().unwrap();
         let real = Clock::system();
         let first = options(10.0).clock(Some(folder.path())).unwrap();

@@ -1,5 +1,5 @@
-//! Explains a pod or Job that has no Workload of its own: what holds it back, and the controllers'
-//! warnings about it. Read with the user's own rights.
+//! Explains a pod or Job that has no Workload of its own: why it does not start, and the
+//! controllers' warnings about it. Read with the user's own rights.
 
 use berth_api::kueue::{annotations, constants, labels};
 use berth_controllers::explain::ask;
@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pod_without_a_workload_is_explained_by_what_holds_it() {
+    fn a_pod_without_a_workload_is_explained_by_its_scheduling_gate() {
         let mut pod = json!({"metadata": {"name": "a", "namespace": "team",
             "labels": {labels::MANAGED: "true", labels::POD_GROUP_NAME: "g"},
             "annotations": {annotations::POD_GROUP_TOTAL_COUNT: "3"}},
@@ -107,12 +107,12 @@ mod tests {
         let said = ["ErrWorkloadCompose: group has fewer runnable pods than expected: 1 of 3".to_owned()];
         assert_eq!(
             of_pod(&read(&pod), Some(("g", Some(1))), &said),
-            "There is no Workload of pod team/a.\n  It is held back by scheduling gate kueue.x-k8s.io/admission.\n  \
+            "There is no Workload of pod team/a.\n  It waits because of scheduling gate kueue.x-k8s.io/admission.\n  \
              It is in pod group g: 1 of 3 pods exist.\n  \
              ErrWorkloadCompose: group has fewer runnable pods than expected: 1 of 3"
         );
         pod["metadata"]["labels"] = json!({});
-        assert_eq!(of_pod(&read(&pod), None, &[]), "Pod team/a is not queued by itself: no queue holds it back.");
+        assert_eq!(of_pod(&read(&pod), None, &[]), "Pod team/a is not queued on its own, so no queue delays it.");
     }
 
     #[test]

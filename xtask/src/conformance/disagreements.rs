@@ -8,7 +8,7 @@
 //! - `open`: Berth is wrong, or the suite has no runner yet. `--list-open` writes these lines.
 //!
 //! A `*` line is an error if any case of the suite agrees. An `accepted` line is an error if the
-//! suite has no runner: the difference was not observed.
+//! suite has no runner, because the difference was not observed.
 //!
 //! `ignored.txt` lists fields that runners may ignore, as `SUITE | FIELD | REASON`. `FIELD` is a
 //! field of the case, such as `now`, `input.env` or `want.err`. `SUITE` may be `*` or end in `*`.

@@ -5,15 +5,15 @@
 //! |---|---|
 //! | `$any` | any value |
 //! | `$absent` | a field that is missing, null or empty |
-//! | `$text` | a text that is not empty |
+//! | `$text` | a string that is not empty |
 //! | `$number` | a number |
-//! | `$contains TEXT` | a text that contains TEXT |
-//! | `{$has: [...]}` | a list that contains these items, or a text that contains these texts |
+//! | `$contains TEXT` | a string that contains TEXT |
+//! | `{$has: [...]}` | a list that contains these items, or a string that contains these strings |
 //! | `{$count: N}` | a list of N items |
 //! | `{$not: X}` | a value that does not match X |
 //! | `{$all: [...]}` | a value that matches all of these |
 //! | `{$jwt: {...}}` | a JSON Web Token whose claims match |
-//! | `{$json: {...}}` | a text that is JSON and matches |
+//! | `{$json: {...}}` | a string that is JSON and matches |
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;

@@ -17,7 +17,7 @@
 //! is skipped and the reason is printed.
 //!
 //! A run creates one namespace per walk, and cluster-scoped objects whose names contain the walk's
-//! id, and deletes them. It needs administrator rights, as it impersonates users.
+//! id, and deletes them. It needs administrator rights, because it impersonates users.
 
 #[cfg(test)]
 mod clauses;
@@ -117,7 +117,7 @@ async fn run(options: &Options) -> anyhow::Result<bool> {
         0 => println!("total {agree}/{total}"),
         skipped => println!("total {agree}/{total}, {skipped} skipped"),
     }
-    // The embedded server must not skip steps: no server would have run them.
+    // The embedded server must not skip steps: otherwise no server would run them.
     Ok(agree == total && (skipped == 0 || server.is_none()))
 }
 

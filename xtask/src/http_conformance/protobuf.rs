@@ -7,8 +7,8 @@
 //!   fields: {1: {1: name}, 2: [{1: key, 2: value}]}   # metadata.name; one entry of the map `data`
 //! ```
 //!
-//! A text is a string, a map is a message, numbers and booleans are varints, and a list is a
-//! repeated field. The numbers are those of the `.proto` files that Kubernetes publishes.
+//! A string is a string field, a map is a message, numbers and booleans are varints, and a list is
+//! a repeated field. The numbers are those of the `.proto` files that Kubernetes publishes.
 //!
 //! In an expected response, the type of the expected value determines how the bytes are read.
 //! `$any` matches anything, `$text` matches bytes that are not empty, and `$absent` matches a
@@ -87,7 +87,7 @@ fn as_varint(value: &Value) -> anyhow::Result<u64> {
     // Negative numbers are encoded as two's complement.
     number
         .map(i64::cast_unsigned)
-        .with_context(|| format!("{value}: expected a text, a message, a list or a whole number"))
+        .with_context(|| format!("{value}: expected a string, a message, a list or a whole number"))
 }
 
 fn put_bytes(out: &mut Vec<u8>, field: u64, bytes: &[u8]) {

@@ -25,7 +25,7 @@ const EVENTUALLY: Duration = Duration::from_secs(30);
 /// Time within which the next event of a watch must arrive.
 const EVENT: Duration = Duration::from_secs(15);
 /// Time within which a response must arrive.
-const ANSWER: Duration = Duration::from_secs(60);
+const RESPONSE_MAX: Duration = Duration::from_secs(60);
 
 /// Reads the client configuration from a kubeconfig file.
 pub async fn config_of(path: &Path) -> anyhow::Result<Config> {
@@ -57,7 +57,8 @@ pub struct Session {
     webhooks: WalkWebhooks,
 }
 
-struct Answer {
+/// A decoded response, or the reviews that a webhook received.
+struct Received {
     status: u16,
     headers: HeaderMap,
     bytes: Vec<u8>,
@@ -70,9 +71,9 @@ impl Session {
         let client = Client::try_from(config.clone())?;
         let request = http::Request::post("/api/v1/namespaces").header("content-type", "application/json");
         let body = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"generateName": format!("{walk}-")}});
-        let answer = read(client.send(request.body(Body::from(body.to_string().into_bytes()))?).await?).await?;
-        let namespace = answer.body["metadata"]["name"].as_str().unwrap_or_default().to_owned();
-        anyhow::ensure!(answer.status == 201, "creating a namespace: {} {}", answer.status, answer.body);
+        let got = read(client.send(request.body(Body::from(body.to_string().into_bytes()))?).await?).await?;
+        let namespace = got.body["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+        anyhow::ensure!(got.status == 201, "creating a namespace: {} {}", got.status, got.body);
         let run = namespace.rsplit('-').next().unwrap_or_default().to_owned();
         let webhooks = webhooks.of_walk(&run);
         let variables = [
@@ -146,8 +147,8 @@ impl Session {
     /// Sends a step's request once, compares the response, and stores the values that later steps
     /// use.
     async fn request_once(&mut self, step: &Step) -> anyhow::Result<()> {
-        let answer = match step.request.strip_prefix("RECEIVED ") {
-            Some(path) => Answer {
+        let got = match step.request.strip_prefix("RECEIVED ") {
+            Some(path) => Received {
                 status: 200,
                 headers: HeaderMap::new(),
                 bytes: Vec::new(),
@@ -155,12 +156,12 @@ impl Session {
             },
             None => {
                 let response = self.send(step).await?;
-                timeout(ANSWER, read(response)).await.context("the response does not end")??
+                timeout(RESPONSE_MAX, read(response)).await.context("the response does not end")??
             }
         };
-        self.compare(step, &answer)?;
+        self.compare(step, &got)?;
         for (name, field) in &step.keep {
-            let value = field.split('.').try_fold(&answer.body, |value, step| match step.parse::<usize>() {
+            let value = field.split('.').try_fold(&got.body, |value, step| match step.parse::<usize>() {
                 Ok(index) => value.get(index),
                 Err(_) => value.get(step),
             });
@@ -174,22 +175,22 @@ impl Session {
     }
 
     /// Compares the response with the expectations of a step.
-    fn compare(&self, step: &Step, answer: &Answer) -> anyhow::Result<()> {
-        if !step.status.has(answer.status) {
-            return Err(anyhow!("status: expected {:?}, got {}: {}", step.status, answer.status, answer.body));
+    fn compare(&self, step: &Step, got: &Received) -> anyhow::Result<()> {
+        if !step.status.has(got.status) {
+            return Err(anyhow!("status: expected {:?}, got {}: {}", step.status, got.status, got.body));
         }
-        if !step.answer.is_null()
-            && let Some(difference) = expect::difference(&self.filled(&step.answer)?, &answer.body)
+        if !step.response.is_null()
+            && let Some(difference) = expect::difference(&self.filled(&step.response)?, &got.body)
         {
             return Err(anyhow!("{difference}"));
         }
-        if !step.answer_protobuf.is_null()
-            && let Some(difference) = protobuf::difference(&self.filled(&step.answer_protobuf)?, &answer.bytes)?
+        if !step.response_protobuf.is_null()
+            && let Some(difference) = protobuf::difference(&self.filled(&step.response_protobuf)?, &got.bytes)?
         {
             return Err(anyhow!("{difference}"));
         }
-        for (name, expected) in &step.answer_headers {
-            let values: Vec<&str> = answer.headers.get_all(name).iter().filter_map(|it| it.to_str().ok()).collect();
+        for (name, expected) in &step.response_headers {
+            let values: Vec<&str> = got.headers.get_all(name).iter().filter_map(|it| it.to_str().ok()).collect();
             let got = json!(values.join(", "));
             let got = if values.is_empty() { Value::Null } else { got };
             if let Some(difference) = expect::difference(&self.filled(expected)?, &got) {
@@ -203,10 +204,10 @@ impl Session {
     async fn watch(&mut self, step: &Step, stream: &Stream) -> anyhow::Result<()> {
         let response = self.send(step).await?;
         if !step.status.has(response.status().as_u16()) {
-            let answer = read(response).await?;
-            return Err(anyhow!("status: expected {:?}, got {}: {}", step.status, answer.status, answer.body));
+            let got = read(response).await?;
+            return Err(anyhow!("status: expected {:?}, got {}: {}", step.status, got.status, got.body));
         }
-        for step in &stream.meanwhile {
+        for step in &stream.during {
             Box::pin(self.step(step)).await.with_context(|| step.name.clone())?;
         }
         let content_type = response.headers().get("content-type").and_then(|value| value.to_str().ok());
@@ -283,14 +284,14 @@ impl Session {
             (None, Some(_)) => (Client::try_from(config)?, None),
             (None, None) => (self.client.clone(), None),
         };
-        let response = timeout(ANSWER, client.send(request)).await.context("no response")??;
+        let response = timeout(RESPONSE_MAX, client.send(request)).await.context("no response")??;
         if version.is_some_and(|version| version != response.version()) {
             anyhow::bail!("version: the response is {:?}", response.version());
         }
         Ok(response)
     }
 
-    /// A text with the values of its variables `${...}`.
+    /// Replaces the variables `${...}` of a string.
     fn replaced(&self, text: &str) -> anyhow::Result<String> {
         let mut out = String::new();
         let mut rest = text;
@@ -307,7 +308,7 @@ impl Session {
         Ok(out)
     }
 
-    /// A value with the variables of its texts replaced.
+    /// Replaces the variables in all strings of a value.
     fn filled(&self, value: &Value) -> anyhow::Result<Value> {
         Ok(match value {
             Value::String(text) => self.replaced(text)?.into(),
@@ -323,8 +324,9 @@ impl Session {
     }
 }
 
-/// Reads and decompresses a response. The body is JSON, YAML if its content type says so, or text.
-async fn read(response: Response<Body>) -> anyhow::Result<Answer> {
+/// Reads and decompresses a response. The body is JSON, YAML if its content type says so, or a
+/// string.
+async fn read(response: Response<Body>) -> anyhow::Result<Received> {
     let (parts, body) = response.into_parts();
     let mut bytes = body.collect().await?.to_bytes().to_vec();
     if parts.headers.get("content-encoding").is_some_and(|value| value == "gzip") {
@@ -340,7 +342,7 @@ async fn read(response: Response<Body>) -> anyhow::Result<Answer> {
         Err(_) if bytes.is_empty() => Value::Null,
         Err(_) => text(),
     };
-    Ok(Answer { status: parts.status.as_u16(), headers: parts.headers, bytes, body })
+    Ok(Received { status: parts.status.as_u16(), headers: parts.headers, bytes, body })
 }
 
 /// The events of a watch: lines, or (protobuf) frames that start with their length.

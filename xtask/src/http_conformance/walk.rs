@@ -7,25 +7,25 @@
 //!   headers: {accept: application/yaml}
 //!   as: alice               # impersonate this user, with the groups in `groups:`
 //!   token: ${token}         # or: bearer token instead of the kubeconfig's identity; "" for none
-//!   body: {...}             # sent as JSON; a text is sent unchanged; ${x*1000} is a thousand x
+//!   body: {...}             # sent as JSON; a string is sent unchanged; ${x*1000} is a thousand x
 //!   protobuf: {...}         # or: a message by field numbers, see `protobuf`
 //!   type: merge-patch       # or json-patch, strategic-merge-patch, apply-patch
 //!   status: 201             # or [400, 500]: one of these
-//!   answer: {...}           # the response contains this, see `expect`
-//!   answerProtobuf: {...}   # the protobuf response (with `watch`, the events) contains this
-//!   answerHeaders: {content-type: application/json}
+//!   response: {...}         # the response contains this, see `expect`
+//!   responseProtobuf: {...} # the protobuf response (with `watch`, the events) contains this
+//!   responseHeaders: {content-type: application/json}
 //!   keep: {rv: metadata.resourceVersion}   # stores a field of the response as ${rv}
 //!   eventually: true        # repeat for 30 seconds until the response agrees
 //!   watch:                  # the response is a stream
-//!     meanwhile: [...]      # steps that run once the stream is open
+//!     during: [...]         # steps that run once the stream is open
 //!     events: [{type: ADDED, object: {...}}]    # the events that then arrive
 //!   serve: {path: {...}}    # serve webhooks from this step on, see `webhooks`
 //!   probe: why              # if this step disagrees, skip the rest and print this reason
 //!   tidy: true              # run the step even if the rest is skipped
 //! ```
 //!
-//! Texts may contain variables: `${ns}` is the walk's namespace, `${run}` its id, `${webhooks}` the
-//! URL of its webhooks and `${webhooksCA}` the certificate authority of that URL.
+//! Strings may contain variables: `${ns}` is the walk's namespace, `${run}` its id, `${webhooks}`
+//! the URL of its webhooks and `${webhooksCA}` the certificate authority of that URL.
 //!
 //! The response of `request: RECEIVED path` is the list of reviews that the webhook received since
 //! the last such request.
@@ -80,13 +80,13 @@ pub struct Step {
     pub status: Statuses,
     /// Expected contents of the body.
     #[serde(default)]
-    pub answer: Value,
+    pub response: Value,
     /// Expected contents of a body in protobuf.
     #[serde(default)]
-    pub answer_protobuf: Value,
+    pub response_protobuf: Value,
     /// Expected response headers.
     #[serde(default)]
-    pub answer_headers: BTreeMap<String, Value>,
+    pub response_headers: BTreeMap<String, Value>,
     /// Variables to set: name and path of the field in the response.
     #[serde(default)]
     pub keep: BTreeMap<String, String>,
@@ -107,7 +107,7 @@ pub struct Step {
     pub tidy: bool,
 }
 
-/// Allowed status codes. Several where clients should not rely on Kubernetes' choice.
+/// Allowed status codes. There are several if clients should not rely on Kubernetes' choice.
 #[derive(Debug, Deserialize)]
 #[serde(untagged)]
 pub enum Statuses {
@@ -131,7 +131,7 @@ impl Statuses {
 pub struct Stream {
     /// Steps that run while the stream is open.
     #[serde(default)]
-    pub meanwhile: Vec<Step>,
+    pub during: Vec<Step>,
     /// The first events.
     pub events: Vec<Value>,
     /// True if the server must end the stream after these events.

@@ -153,14 +153,14 @@ async fn connection(stream: TcpStream, acceptor: TlsAcceptor, served: Arc<Mutex<
     let Ok(stream) = acceptor.accept(stream).await else { return };
     let service = service_fn(move |request| {
         let served = served.clone();
-        async move { Ok::<_, Infallible>(answer(request, &served).await) }
+        async move { Ok::<_, Infallible>(respond(request, &served).await) }
     });
     // Ignore callers that disconnect: the API server does after its timeout.
     let _ = auto::Builder::new(TokioExecutor::new()).serve_connection(TokioIo::new(stream), service).await;
 }
 
 /// The response of the webhook that a request calls.
-async fn answer(request: Request<Incoming>, served: &Mutex<Served>) -> Response<Full<Bytes>> {
+async fn respond(request: Request<Incoming>, served: &Mutex<Served>) -> Response<Full<Bytes>> {
     let path = request.uri().path().to_owned();
     let query = request.uri().query().unwrap_or_default().to_owned();
     let body = request.into_body().collect().await.map(|body| body.to_bytes()).unwrap_or_default();

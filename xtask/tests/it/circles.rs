@@ -1,5 +1,5 @@
-//! Circles of files: files of a crate that need each other, directly or over others. Such files can
-//! only be read and changed together, so their number is limited.
+//! Circles of files: files of a crate that need each other, directly or through others. Such files
+//! can only be read and changed together, so their number is limited.
 //!
 //! A file needs another if it names an item of the other by a path that starts with `crate` or
 //! `super`, in a `use` or elsewhere, also through an imported module (`use crate::a; a::f()`). A
@@ -17,17 +17,10 @@ use crate::workspace_root;
 /// Maximum number of files in a circle.
 const FILES_MAX: usize = 10;
 
-/// Crates with a larger circle, and its size. They may shrink only: lower the number with the
-/// circle, and remove the line at [`FILES_MAX`].
-///
-/// berth-cel: values, evaluation and the library of functions. Types of the library (`Cidr`, `Url`,
-/// `Semver`, formats) are values, and its functions are called by the evaluator.
-const LARGER: [(&str, usize); 1] = [("berth-cel", 20)];
-
 /// A path in code: `crate::a::b` is `["crate", "a", "b"]`.
 type Segments = Vec<String>;
 
-/// What a source file says about others.
+/// References of a source file to other files.
 #[derive(Default)]
 struct Source {
     /// Names that `use` brings into scope, with their paths.
@@ -38,7 +31,7 @@ struct Source {
     paths: Vec<Segments>,
 }
 
-/// Replaces comments and the content of strings and character literals by spaces.
+/// Replaces comments and the contents of strings and character literals by spaces.
 fn without_text(code: &str) -> String {
     let chars: Vec<char> = code.chars().collect();
     let mut out = String::with_capacity(code.len());
@@ -74,12 +67,12 @@ fn end_of_string(chars: &[char], start: usize) -> usize {
     at + 1
 }
 
-/// The end of an escaped character literal; `from` is behind the escaped character.
+/// The end of an escaped character literal. `from` is the position after the escaped character.
 fn end_of_literal(chars: &[char], from: usize) -> usize {
     (from..chars.len()).find(|i| chars[*i] == '\'').map_or(chars.len(), |i| i + 1)
 }
 
-/// The end of the raw string that begins at an `r`, if one does.
+/// The end of the raw string that begins at an `r`; `None` if no raw string begins there.
 fn end_of_raw_string(chars: &[char], start: usize) -> Option<usize> {
     let hashes = chars[start + 1..].iter().take_while(|c| **c == '#').count();
     let quote = start + 1 + hashes;
@@ -91,7 +84,7 @@ fn end_of_raw_string(chars: &[char], start: usize) -> Option<usize> {
     Some((quote + 1..chars.len()).find(is_end).map_or(chars.len(), |i| i + 1 + hashes))
 }
 
-/// Words, `::`, and single characters of code without text.
+/// Words, `::`, and single characters of code without strings and comments.
 fn tokens(code: &str) -> Vec<String> {
     let mut found: Vec<String> = Vec::new();
     let mut chars = code.chars().peekable();
@@ -220,7 +213,7 @@ impl Source {
 struct Files(BTreeMap<Segments, (String, Source)>);
 
 impl Files {
-    /// `files` are paths below `src` with their content.
+    /// Creates the map from paths below `src` and the contents of the files.
     fn new(files: impl IntoIterator<Item = (String, String)>) -> Files {
         let module = |path: &str| -> Segments {
             let path = path.trim_end_matches(".rs");
@@ -246,8 +239,8 @@ impl Files {
         self.0.contains_key(&child).then_some(child)
     }
 
-    /// The module that defines what `path` names in `module`, and whether the path names that
-    /// module itself. `None` for items of other crates.
+    /// The module that defines the item that `path` names in `module`, and whether the path names
+    /// that module itself. `None` for items of other crates.
     fn resolve(&self, module: &[String], path: &[String], depth: usize) -> Option<(Segments, bool)> {
         let (mut current, mut rest) = match path.first()?.as_str() {
             "crate" => (Vec::new(), &path[1..]),
@@ -281,7 +274,7 @@ impl Files {
             let direct = source.used.iter().chain(&source.paths).cloned();
             let mut found = BTreeSet::new();
             for path in direct.chain(through_imports).filter(is_upward) {
-                // What is used of an imported module counts by its own path.
+                // Items of an imported module count by their own paths.
                 let Some((target, false)) = self.resolve(module, &path, REEXPORTS_MAX) else { continue };
                 if let Some((other, _)) = self.0.get(&target).filter(|_| target != *module) {
                     found.insert(other.as_str());
@@ -306,7 +299,7 @@ impl Files {
     }
 }
 
-/// The files that a file needs, directly or over others.
+/// The files that a file needs, directly or through others.
 fn reachable<'a>(needs: &BTreeMap<&'a str, BTreeSet<&'a str>>, from: &'a str) -> BTreeSet<&'a str> {
     let (mut seen, mut open) = (BTreeSet::new(), vec![from]);
     while let Some(file) = open.pop() {
@@ -327,14 +320,7 @@ fn no_circle_of_files_is_large() {
         let files = Files::of_crate(&folder.join("src"));
         assert!(!files.0.is_empty(), "{} has no source: adapt this test", folder.display());
         let name = folder.file_name().unwrap_or_default().to_string_lossy();
-        let known = LARGER.iter().find(|(known, _)| *known == name).map(|(_, size)| *size);
-        let circles = files.circles();
-        if let Some(known) = known {
-            let largest = circles.first().map_or(0, Vec::len);
-            assert!(largest >= known, "{name}: the largest circle has {largest} files: lower its number in LARGER");
-        }
-        let files_max = known.unwrap_or(FILES_MAX);
-        for circle in circles.into_iter().filter(|circle| circle.len() > files_max) {
+        for circle in files.circles().into_iter().filter(|circle| circle.len() > FILES_MAX) {
             large.push(format!("{name}: {} files need each other: {}", circle.len(), circle.join(", ")));
         }
     }
@@ -375,7 +361,7 @@ fn a_path_to_a_reexported_item_leads_to_the_file_that_defines_it() {
 }
 
 #[test]
-fn comments_strings_tests_and_own_children_are_no_needs() {
+fn comments_strings_tests_and_own_children_do_not_count() {
     let files = [
         ("lib.rs", "mod a; mod b;"),
         ("a.rs", "use super::b::B;"),

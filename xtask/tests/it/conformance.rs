@@ -12,14 +12,14 @@ use std::process::Command;
 
 use crate::{print_uncaptured, workspace_root};
 
-/// Checks the recorded cases of a folder next to the repository, if it is there.
+/// Checks the recorded cases of a folder next to the repository, if the folder exists.
 fn check(folder: &str) {
     if let Some(directory) = berth_testing::shared(&format!("conformance/{folder}")) {
         check_cases(folder, &directory);
     }
 }
 
-/// Checks recorded cases that the repository has as a packed file.
+/// Checks recorded cases that are in the repository as a packed file.
 fn check_packed(folder: &str) {
     check_cases(folder, &workspace_root().join(format!("xtask/recorded/{folder}.jsonl.gz")));
 }

@@ -13,7 +13,8 @@ fn workspace_root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lives one level below the root").to_path_buf()
 }
 
-/// Prints a text even if the test passes. The harness captures only the output of the print macros.
+/// Prints a string even if the test passes. The harness captures only the output of the print
+/// macros.
 fn print_uncaptured(text: &str) {
     let _ = std::io::stderr().lock().write_all(text.as_bytes());
 }

@@ -30,7 +30,7 @@ pub struct ClusterConfiguration {
     pub region: String,
     /// Kubelet version that nodes report.
     pub kubernetes_version: String,
-    /// The pools the cluster starts with.
+    /// The pools of the new cluster.
     pub node_pools: Vec<NamedNodePool>,
     /// When node pools grow and shrink.
     pub autoscaling: AutoscalingConfiguration,
@@ -257,7 +257,7 @@ pub struct SimulatedPods {
     pub default_duration: RunDuration,
     /// Rules in order; the first that matches applies.
     pub rules: Vec<RunRule>,
-    /// Images that cannot be pulled. `*` matches any text: `registry.example.com/*`.
+    /// Images that cannot be pulled. `*` matches any characters: `registry.example.com/*`.
     pub unreachable_images: Vec<String>,
 }
 
@@ -623,7 +623,7 @@ fn strict<T: DeserializeOwned>(value: Value, path: &str, problems: &mut Vec<Prob
     }
 }
 
-/// Converts `rules.0.selector` to `rules[0].selector`; `?`, which stands for an option, is removed.
+/// Converts `rules.0.selector` to `rules[0].selector`; `?`, which marks an option, is removed.
 fn brackets(path: &str) -> String {
     let mut text = String::new();
     for part in path.split('.').filter(|part| *part != "?") {
@@ -642,7 +642,7 @@ mod tests {
     use super::*;
 
     fn problems(spec: Value) -> Vec<String> {
-        let error = ClusterConfiguration::from_value(spec).expect_err("must be refused");
+        let error = ClusterConfiguration::from_value(spec).expect_err("must be rejected");
         error.problems.iter().map(ToString::to_string).collect()
     }
 

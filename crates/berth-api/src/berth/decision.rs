@@ -1,7 +1,7 @@
-//! Decisions about a workload that were taken and written: what `WorkloadExplanation` lists under
-//! `decisions`, and each line of a decision journal.
+//! Decisions about a workload that were taken and written: the items of `decisions` in a
+//! `WorkloadExplanation`, and the lines of a decision journal.
 //!
-//! A record shows what was known when the decision was taken. Every field is optional to a reader,
+//! A record shows what was known when the decision was taken. Every field is optional for readers,
 //! as in [`super::explanation`].
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -17,14 +17,14 @@ pub struct DecisionRecord {
     pub time: Option<Time>,
     /// The Workload.
     pub workload: ObjectName,
-    /// UID of the Workload: another Workload of the same name has another.
+    /// UID of the Workload. A later Workload of the same name has another UID.
     pub uid: String,
     /// The job of the Workload.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub job: Option<Job>,
     /// The cluster queue that the workload waits in or holds quota of; empty if not known.
     pub cluster_queue: String,
-    /// What was decided.
+    /// The decision.
     pub outcome: DecisionOutcome,
     /// Reason of the condition that shows it: `QuotaReserved`, `WaitingForQuota`, `Preempted`, …
     pub reason: String,
@@ -40,12 +40,12 @@ pub struct DecisionRecord {
     /// The preemption, of a workload that was preempted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub preemption: Option<PreemptionRecord>,
-    /// What an eviction took from the workload.
+    /// Quota and time that an eviction took from the workload.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lost: Option<Lost>,
 }
 
-/// What was decided about a workload.
+/// The outcome of a decision about a workload.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum DecisionOutcome {
     /// It keeps waiting.
@@ -53,9 +53,9 @@ pub enum DecisionOutcome {
     Waiting,
     /// It keeps waiting, for victims that are evicted for it.
     Preempting,
-    /// It was given quota, and waits for its admission checks.
+    /// Its quota was reserved, and it waits for its admission checks.
     QuotaReserved,
-    /// It was given quota and admitted.
+    /// Its quota was reserved, and it was admitted.
     Admitted,
     /// It was evicted for another workload.
     Preempted,
@@ -67,7 +67,7 @@ pub enum DecisionOutcome {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PreemptionRecord {
-    /// The workload that needed quota; absent where the reader may not list workloads in its
+    /// The workload that needed quota; absent if the reader may not list workloads in its
     /// namespace.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub preemptor: Option<ObjectName>,
@@ -75,14 +75,14 @@ pub struct PreemptionRecord {
     pub preemptor_uid: String,
     /// The cluster queue of that workload.
     pub preemptor_cluster_queue: String,
-    /// Effective priority of that workload; absent where it is not named.
+    /// Effective priority of that workload; absent if the workload is not named.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub preemptor_priority: Option<i64>,
     /// Effective priority of the victim.
     pub priority: i64,
-    /// The policy of the preemptor's cluster queue that allowed it, for people.
+    /// The policy of the preemptor's cluster queue that allowed the preemption, as text.
     pub rule: String,
-    /// Quota and shares of the queues and cohorts concerned, the preemptor's side first.
+    /// Quota and shares of the affected queues and cohorts, the preemptor's side first.
     pub balances: Vec<BalanceRecord>,
     /// The search that chose the victims, with every candidate and its fate.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -123,7 +123,7 @@ pub struct QuotaChangeRecord {
     pub after: Amount,
 }
 
-/// What an eviction took from a workload.
+/// Quota and time that an eviction took from a workload.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Lost {
@@ -141,7 +141,8 @@ impl DecisionRecord {
     /// Withholds the names of other workloads of namespaces that `may_name` rejects: the preemptor
     /// is not named, and candidates become counts.
     pub fn withhold(&mut self, may_name: &mut dyn FnMut(&str) -> bool) {
-        // Every field is listed: a new one does not compile until it is decided what to withhold.
+        // Every field is listed, so that a new field does not compile before this function handles
+        // it.
         let DecisionRecord {
             time: _,
             workload: _,

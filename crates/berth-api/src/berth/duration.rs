@@ -11,7 +11,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Duration(pub std::time::Duration);
 
-/// Why a text is not a valid duration.
+/// Why a string is not a valid duration.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{text:?} is not a duration: expected numbers with units h, m, s, ms, us or ns, such as \"90s\" or \"1h30m\"")]
 pub struct DurationError {

@@ -39,17 +39,17 @@ pub struct WorkloadExplanation {
     pub cluster_queue: Option<String>,
     /// The state of the workload.
     pub standing: Standing,
-    /// The reason why its cluster queue admits nothing at present; absent if the queue is active.
+    /// The reason why its cluster queue admits nothing now; absent if the queue is active.
     #[serde(default)]
     pub queue_inactive: Option<String>,
-    /// The outcome if its turn came now; absent unless it waits.
+    /// The outcome if it were evaluated now; absent unless it waits.
     #[serde(default)]
     pub outlook: Option<Outlook>,
     /// Its variants of concurrent admission, which wait in its place.
     #[serde(default)]
     pub variants: Vec<Variant>,
-    /// The last decisions about it that were written, newest first. Only those of this process
-    /// and of its journal.
+    /// The last decisions about it that were written, newest first. Only decisions of this process
+    /// and of its journal are known.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub decisions: Vec<DecisionRecord>,
     /// Why some workloads are counted and not named; absent if all are named.
@@ -65,8 +65,8 @@ pub struct WorkloadExplanation {
 #[serde(rename_all = "camelCase", default)]
 pub struct Withheld {
     /// `NotAllowed`: the reader may not list workloads in their namespaces. `ReviewFailed`: the API
-    /// server did not answer whether the reader may. `TooManyNamespaces`: they are in more
-    /// namespaces than one answer checks.
+    /// server did not report whether the reader may. `TooManyNamespaces`: they are in more
+    /// namespaces than one request checks.
     pub reason: String,
     /// The reason as text.
     pub message: String,
@@ -139,7 +139,8 @@ pub struct Waiting {
     /// Its place in its local queue, from 0.
     pub position_in_local_queue: u32,
     /// It was inadmissible when last tried, and is retried when quota, queues or nodes change.
-    pub set_aside: bool,
+    #[serde(rename = "setAside")]
+    pub inadmissible: bool,
     /// It is not considered until its back-off expires.
     pub backing_off: bool,
     /// The first fifty workloads ahead of it, the next one first.
@@ -149,7 +150,7 @@ pub struct Waiting {
     pub ahead_withheld: u32,
 }
 
-/// The outcome for a waiting workload if its turn came now.
+/// The outcome for a waiting workload if it were evaluated now.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Outlook {
@@ -248,10 +249,10 @@ pub struct QuotaFinding {
     pub resource: String,
     /// Amount requested by this and earlier pod sets.
     pub asked: Quantity,
-    /// Amount available now; absent if it could never be enough.
+    /// Amount available now; absent if it can never be enough.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub available: Option<Amount>,
-    /// The largest amount that could ever be available, if that is not enough.
+    /// The largest amount that can ever be available, if that is not enough.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub maximum: Option<Amount>,
     /// The queue or cohort that has no more quota, or whose limit decides.
@@ -280,7 +281,7 @@ pub struct TopologyFinding {
     pub levels: Vec<LevelRoom>,
     /// Number of lowest domains.
     pub nodes: usize,
-    /// Lowest domains that take no pod, by reason.
+    /// Lowest domains that have no capacity for a pod, by reason.
     pub excluded: Vec<Excluded>,
 }
 
@@ -310,7 +311,7 @@ pub struct LevelRoom {
     pub total: i64,
 }
 
-/// Nodes that take no pod.
+/// Nodes that have no capacity for a pod.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Excluded {
@@ -384,9 +385,10 @@ pub struct Holder {
     pub amount: Quantity,
     /// Its effective priority.
     pub priority: i64,
-    /// `Yes`, `IfSharesAllow`, `Leaving`, `Replaced`, `PolicyNever`, `PolicyExcludes` or `WithinNominal`.
+    /// `Yes`, `IfSharesAllow`, `Leaving`, `Replaced`, `PolicyNever`, `PolicyExcludes` or
+    /// `WithinNominal`.
     pub preemptible: String,
-    /// That as text, with the policy that protects it.
+    /// The value of `preemptible` as text, with the policy that protects the workload.
     pub why: String,
 }
 
@@ -402,7 +404,7 @@ pub struct WithheldHolders {
     pub amount: Quantity,
     /// As [`Holder::preemptible`].
     pub preemptible: String,
-    /// That as text, with the policy that protects them.
+    /// The value of `preemptible` as text, with the policy that protects the workloads.
     pub why: String,
 }
 
@@ -474,7 +476,7 @@ pub struct WithheldCandidates {
     pub workloads: u32,
     /// As [`Candidate::fate`].
     pub fate: String,
-    /// That as text.
+    /// The value of `fate` as text.
     pub message: String,
 }
 
@@ -488,9 +490,10 @@ pub struct Candidate {
     pub cluster_queue: String,
     /// Its effective priority.
     pub priority: i64,
-    /// `Victim`, `GivenBack`, `NotReached`, `NotEnough`, `OnlyWithoutBorrowing`, `WithinNominal` or `ShareTooSmall`.
+    /// `Victim`, `GivenBack`, `NotReached`, `NotEnough`, `OnlyWithoutBorrowing`, `WithinNominal` or
+    /// `ShareTooSmall`.
     pub fate: String,
-    /// That as text.
+    /// The value of `fate` as text.
     pub message: String,
 }
 
@@ -554,7 +557,7 @@ pub struct QuotaHolder {
     pub local_queue_name: String,
     /// Time of its quota reservation.
     pub since: Option<Time>,
-    /// Whether it is admitted.
+    /// True if it is admitted.
     pub admitted: bool,
     /// Reason of its eviction, while it is being evicted.
     pub evicted: Option<String>,

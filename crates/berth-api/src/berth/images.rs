@@ -1,4 +1,5 @@
-//! The section `images` of a `ClusterConfiguration`: which files the images of process pods run on.
+//! The section `images` of a `ClusterConfiguration`: the files that container images run on in
+//! process pods.
 
 use std::path::PathBuf;
 
@@ -7,30 +8,30 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use super::Problem;
 use super::problem::join;
 
-/// Which files images run on, by name. For pods that run as processes.
+/// The files that images run on, by image name. For pods that run as processes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ImageConfiguration {
     /// For images that no mapping matches and that are not imported.
     pub otherwise: ImageFiles,
-    /// Tried in order; the first that matches decides.
+    /// Mappings in order; the first that matches applies.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub mappings: Vec<ImageMapping>,
-    /// Registries that are asked over plain HTTP: `registry.lan:5000`.
+    /// Registries that are accessed over plain HTTP: `registry.lan:5000`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub plain_http: Vec<String>,
 }
 
-/// The files of images whose names match a pattern, and what a container runs there by default.
+/// The files of images whose names match a pattern, and the defaults of their containers.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ImageMapping {
     /// Pattern of names, with `*` and `?`. It is compared with the name as written and in full, with
     /// and without its tag.
     pub image: String,
-    /// Where the files are.
+    /// Location of the files.
     pub files: ImageFiles,
-    /// Entrypoint, where the image does not declare one because its files are on the host.
+    /// Entrypoint, if the files are on the host and therefore no image declares one.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub entrypoint: Vec<String>,
     /// Default arguments.
@@ -47,7 +48,7 @@ pub struct ImageMapping {
     pub working_dir: String,
 }
 
-/// Where the files of an image are: `host`, `pull`, `strict`, or the absolute path of a folder.
+/// Location of an image's files: `host`, `pull`, `strict`, or the absolute path of a folder.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum ImageFiles {
     /// The host's own files.
@@ -93,7 +94,7 @@ impl<'de> Deserialize<'de> for ImageFiles {
 }
 
 impl ImageConfiguration {
-    /// Everything wrong with the section; `path` is its place in the document.
+    /// All errors of the section; `path` is its path in the document.
     pub(super) fn problems(&self, path: &str) -> Vec<Problem> {
         let mut problems = Vec::new();
         let mut problem = |field: String, message: String| problems.push(Problem::new(join(path, &field), message));

@@ -2,7 +2,7 @@
 //!
 //! [`NodePool`] is an API object (GKE keeps pools in a cloud API, so Kubernetes has no kind for
 //! them). [`ClusterConfiguration`] is a file: `berth up --config` and the `cluster` section of a
-//! scenario. Both are plain data; their validation names the field and the accepted values. The
+//! scenario. Both are plain data; validation errors contain the field and the accepted values. The
 //! crate berth-cluster implements them.
 
 mod configuration;
@@ -37,9 +37,9 @@ pub const API_VERSION: &str = "berth.dev/v1alpha1";
 /// Pod annotation: how long the simulated containers run, as a Go duration (`180s`, `1h30m`) or
 /// `forever`.
 pub const RUN_DURATION_ANNOTATION: &str = "berth.dev/run-duration";
-/// Pod annotation: the exit code the simulated containers end with.
+/// Pod annotation: the exit code of the simulated containers.
 pub const EXIT_CODE_ANNOTATION: &str = "berth.dev/exit-code";
-/// Annotation of a simulated pod: what every command of `pods/exec` in it prints.
+/// Annotation of a simulated pod: the output of every command of `pods/exec` in it.
 pub const EXEC_OUTPUT_ANNOTATION: &str = "berth.dev/exec-output";
 /// Annotation of a simulated pod: exit code of every command of `pods/exec` in it, 0 to 255.
 pub const EXEC_EXIT_CODE_ANNOTATION: &str = "berth.dev/exec-exit-code";

@@ -1,8 +1,9 @@
 //! The `NodePool` kind: a set of equal machines that grows and shrinks.
 //!
-//! `spec` says what the machines are and how many there may be; `spec.nodes` is how many there should be now (what a
-//! managed instance group calls its target size), written by the autoscaler or by `kubectl scale`. `status.creating`
-//! holds machines that were ordered and have not registered as Nodes, so that a restart loses no order.
+//! `spec` describes the machines and the bounds of their number. `spec.nodes` is the desired
+//! number, written by the autoscaler or by `kubectl scale`; a managed instance group calls it the
+//! target size. `status.creating` lists machines that were ordered and have not registered as
+//! Nodes, so that a restart loses no order.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,7 +16,8 @@ use serde::{Deserialize, Serialize};
 use super::problem::join;
 use super::{Duration, Problem, machine_type};
 
-/// Nodes a pool may have at most; GKE's own limit for one pool is lower, ours only keeps arithmetic sane.
+/// Maximum number of nodes of a pool. GKE's own limit is lower; this one only bounds the
+/// arithmetic.
 const NODES_MAX: i32 = 15_000;
 /// Longest pool name (GKE's limit).
 const NAME_MAX: usize = 40;
@@ -173,7 +175,7 @@ pub struct Accelerator {
 }
 
 impl Accelerator {
-    /// The extended resource pods ask for.
+    /// The extended resource that pods request.
     pub fn resource_name(&self) -> &str {
         match &self.resource {
             Some(resource) => resource,
@@ -195,14 +197,14 @@ pub struct NodeTaint {
     pub effect: TaintEffect,
 }
 
-/// What a taint does to pods that do not tolerate it.
+/// Effect of a taint on pods that do not tolerate it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 pub enum TaintEffect {
     /// They are not scheduled there.
     NoSchedule,
     /// They are scheduled elsewhere if possible.
     PreferNoSchedule,
-    /// They are not scheduled there, and leave if they are there.
+    /// They are not scheduled there, and running pods are evicted.
     NoExecute,
 }
 
@@ -300,19 +302,19 @@ impl NodePoolSpec {
         self.is_static || self.is_process()
     }
 
-    /// Most nodes the pool may have.
+    /// Maximum number of nodes of the pool.
     pub fn nodes_max(&self) -> i32 {
         self.max_nodes.unwrap_or_else(|| self.initial_nodes.max(self.min_nodes))
     }
 
-    /// Nodes there should be now, those of resize requests included.
+    /// Desired number of nodes, including those of resize requests.
     pub fn nodes_wanted(&self) -> i32 {
         self.resize_requests
             .iter()
             .fold(self.nodes.unwrap_or(self.initial_nodes).max(0), |sum, request| sum.saturating_add(request.nodes))
     }
 
-    /// The accelerators of one machine: those of `machine`, else those the machine type comes with.
+    /// The accelerators of one machine: those of `machine`, or those of the machine type.
     pub fn accelerator(&self) -> Option<Accelerator> {
         if let Some(accelerator) = self.machine.as_ref().and_then(|machine| machine.accelerator.clone()) {
             return Some(accelerator);
@@ -321,14 +323,14 @@ impl NodePoolSpec {
         Some(Accelerator { r#type: kind.to_owned(), count, resource: None, topology: None })
     }
 
-    /// US dollars an hour for one machine. Spot machines are taken to cost 40 % of the list price.
+    /// US dollars per hour for one machine. Spot machines cost 40 % of the list price.
     pub fn price(&self) -> f64 {
         let listed = self.machine_type.as_deref().and_then(machine_type).map_or(0.0, |machine| machine.price_per_hour);
         let share = if self.provisioning == Provisioning::Spot { 0.4 } else { 1.0 };
         self.price_per_hour.unwrap_or(listed * share)
     }
 
-    /// Everything wrong with the spec; `path` is where it stands in its document (`spec`, `nodePools[3]`).
+    /// All errors of the spec; `path` is its path in the document (`spec`, `nodePools[3]`).
     pub fn problems(&self, path: &str) -> Vec<Problem> {
         let mut problems = Vec::new();
         let mut problem = |field: &str, message: String| problems.push(Problem::new(join(path, field), message));
@@ -453,14 +455,14 @@ impl NodePoolSpec {
         problems
     }
 
-    /// Fields that do not fit the runtime, with messages.
+    /// Fields that the runtime does not support, with messages.
     fn runtime_problems(&self) -> Vec<(String, String)> {
         if !self.is_process() {
             let message = "only a pool with runtime: process can reserve amounts of its machine";
             return if self.reserve.is_empty() { Vec::new() } else { vec![("reserve".into(), message.into())] };
         }
         let default = Self::default();
-        // Facts about the machine, and amounts of machines, which have no meaning here.
+        // Fields about machines that a pool of this machine does not have; true if set.
         let given = [
             ("machineType", self.machine_type.is_some()),
             ("machine", self.machine.is_some()),
@@ -498,7 +500,7 @@ impl NodePoolSpec {
     }
 }
 
-/// What is wrong with a pool's name, if anything.
+/// The error in a pool's name, if there is one.
 pub(super) fn name_problem(name: &str) -> Option<String> {
     let legal = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
     let well_formed = name.len() <= NAME_MAX
@@ -512,7 +514,7 @@ pub(super) fn name_problem(name: &str) -> Option<String> {
     })
 }
 
-/// What is wrong with an amount of something a machine has, if anything.
+/// The error in an amount of a machine's resource, if there is one.
 pub(super) fn quantity_problem(quantity: &Quantity) -> Option<String> {
     let parsed = berth_apimachinery::quantity::Quantity::parse(&quantity.0);
     let is_amount = parsed.is_ok_and(|parsed| parsed.milli_value() >= 0);
@@ -529,7 +531,8 @@ fn known_families() -> String {
     format!("the {} families", families.into_iter().collect::<Vec<_>>().join(", "))
 }
 
-/// Kubernetes' rules for label keys: an optional DNS prefix of at most 253 characters, then a name of at most 63.
+/// Kubernetes' rules for label keys: an optional DNS prefix of at most 253 characters, then a name
+/// of at most 63.
 pub(super) fn label_key_problem(key: &str) -> Option<String> {
     let (prefix, name) = match key.split_once('/') {
         Some((prefix, name)) => (Some(prefix), name),

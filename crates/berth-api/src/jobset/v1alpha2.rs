@@ -209,7 +209,7 @@ pub struct FailurePolicyRule {
 }
 
 string_enum! {
-    /// What a failure policy rule does.
+    /// Action of a failure policy rule.
     FailurePolicyAction {
         /// The set fails.
         FailJobSet,
@@ -224,7 +224,7 @@ string_enum! {
     }
 }
 
-/// In which order jobs start.
+/// Order in which jobs start.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 #[schemars(!default)]
@@ -234,7 +234,7 @@ pub struct StartupPolicy {
 }
 
 string_enum! {
-    /// In which order replicated jobs start.
+    /// Order in which replicated jobs start.
     StartupPolicyOrder {
         /// At once.
         AnyOrder,

@@ -15,8 +15,8 @@ pub const TOPOLOGY_GATE: &str = "kueue.x-k8s.io/topology";
 pub const ELASTIC_JOB_GATE: &str = "kueue.x-k8s.io/elastic-job";
 /// Preemption gate of variants of concurrent admission.
 pub const CONCURRENT_ADMISSION_PREEMPTION_GATE: &str = "kueue.x-k8s.io/concurrent-admission";
-/// Controller of admission checks that dispatch workloads to other clusters; also the `managedBy`
-/// of their jobs.
+/// Controller of admission checks that dispatch workloads to other clusters; also the value of
+/// `managedBy` of their jobs.
 pub const MULTIKUEUE_CONTROLLER: &str = "kueue.x-k8s.io/multikueue";
 /// Name of the only pod set of a job, unless the job names it.
 pub const DEFAULT_POD_SET: &str = "main";

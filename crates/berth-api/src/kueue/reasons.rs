@@ -1,7 +1,7 @@
 //! Reasons of the conditions of Kueue's objects, one module per condition or group of conditions.
 //!
-//! The reasons that `berth-engine` decides (why a workload is pending, why it was preempted, why a
-//! ClusterQueue is inactive) are spelled there, as it depends on no other crate.
+//! Reasons that `berth-engine` decides (why a workload is pending, why it was preempted, why a
+//! ClusterQueue is inactive) are defined there, because it depends on no other crate.
 //!
 //! Source: Kueue's API; KEP-10852 for the reasons of unadmitted workloads.
 
@@ -17,7 +17,7 @@ pub mod admission {
     pub const UNSATISFIED_ADMISSION_CHECKS: &str = "UnsatisfiedAdmissionChecks";
     /// `Admitted` is false because the topology is not chosen yet.
     pub const PENDING_DELAYED_TOPOLOGY_REQUESTS: &str = "PendingDelayedTopologyRequests";
-    /// Not tried yet, or to be tried again.
+    /// Not evaluated yet, or to be evaluated again.
     pub const PENDING_EVALUATION: &str = "PendingEvaluation";
     /// The LocalQueue or ClusterQueue does not exist, or the ClusterQueue can never admit the
     /// workload.
@@ -78,7 +78,7 @@ pub mod deactivation {
 pub mod requeue {
     /// Active again.
     pub const REACTIVATED: &str = "Reactivated";
-    /// The delay is over.
+    /// The delay has ended.
     pub const BACKOFF_FINISHED: &str = "BackoffFinished";
     /// The ClusterQueue admits again.
     pub const CLUSTER_QUEUE_RESTARTED: &str = "ClusterQueueRestarted";
@@ -96,7 +96,7 @@ pub mod finished {
     pub const OUT_OF_SYNC: &str = "OutOfSync";
     /// The job does not exist.
     pub const OWNER_NOT_FOUND: &str = "OwnerNotFound";
-    /// A larger slice of the elastic job took over.
+    /// A larger slice of the elastic job replaced it.
     pub const WORKLOAD_SLICE_REPLACED: &str = "WorkloadSliceReplaced";
     /// The job cannot start with the node selectors, tolerations and labels of its admission.
     pub const FAILED_TO_START: &str = "FailedToStart";

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::shared;
 
 #[test]
-fn recorded_conversions_come_out_exactly() {
+fn recorded_conversions_are_reproduced_exactly() {
     let Some(directory) = berth_testing::shared("conformance/kueue-controllers") else { return };
     let mut cases = 0;
     for file in shared::files(&directory, "json") {
@@ -34,7 +34,7 @@ fn recorded_conversions_come_out_exactly() {
         cases += 1;
     }
     println!("{cases} recorded conversions agree");
-    assert!(cases > 40, "the recorded cases are there");
+    assert!(cases > 40, "recorded cases were found");
 }
 
 fn workload_with_topology(version: &str, topology: Value) -> Value {
@@ -51,7 +51,7 @@ fn topology(workload: &Value) -> &Value {
 }
 
 #[test]
-fn topology_assignments_survive_a_round_trip_whatever_the_names_of_the_nodes() {
+fn topology_assignments_survive_a_round_trip_with_any_node_names() {
     // Names with common prefixes and suffixes that overlap, contain each other, are empty, or are
     // not ASCII.
     let names: [&[&str]; 8] = [
@@ -99,10 +99,10 @@ fn a_hundred_thousand_domains_are_split_into_slices() {
 }
 
 #[test]
-fn contradictions_are_refused_with_the_path_of_the_field() {
+fn contradictions_are_rejected_with_the_field_path() {
     let refused = |topology: Value, to: &str| {
         let from = if to == "v1beta1" { "v1beta2" } else { "v1beta1" };
-        convert(workload_with_topology(from, topology), to).expect_err("must be refused").to_string()
+        convert(workload_with_topology(from, topology), to).expect_err("must be rejected").to_string()
     };
     let prefix = "status.admission.podSetAssignments[0].topologyAssignment";
     assert_eq!(
@@ -125,7 +125,7 @@ fn contradictions_are_refused_with_the_path_of_the_field() {
 }
 
 #[test]
-fn other_groups_versions_and_kinds_are_refused_and_the_same_version_is_left_alone() {
+fn other_groups_versions_and_kinds_are_rejected_and_the_same_version_is_unchanged() {
     let object = |version: &str, kind: &str| json!({ "apiVersion": version, "kind": kind, "spec": { "cohort": "c" } });
     let same = object("kueue.x-k8s.io/v1beta1", "ClusterQueue");
     assert_eq!(convert(same.clone(), "v1beta1"), Ok(same));
@@ -140,7 +140,7 @@ fn other_groups_versions_and_kinds_are_refused_and_the_same_version_is_left_alon
 }
 
 #[test]
-fn fields_of_one_version_only_are_dropped_in_conversion() {
+fn fields_that_only_one_version_has_are_dropped() {
     let there = |object: Value| convert(object, "v1beta2").expect("converts");
     let check = there(
         json!({ "apiVersion": "kueue.x-k8s.io/v1beta1", "kind": "AdmissionCheck", "spec": { "controllerName": "c", "retryDelayMinutes": 15 } }),

@@ -83,13 +83,13 @@ fn every_definition_is_complete_and_free_of_private_keywords() {
 }
 
 #[test]
-fn every_field_of_our_own_types_is_described() {
+fn every_field_of_berths_own_types_is_described() {
     fn visit(path: &str, schema: &Value, bare: &mut Vec<String>) {
         let properties = schema["properties"].as_object().into_iter().flatten();
         for (name, property) in properties {
             let path = format!("{path}.{name}");
-            // Templates of Kubernetes' own types have their own descriptions, their metadata has
-            // none.
+            // Templates of Kubernetes' own types have their own descriptions, and their metadata
+            // has none.
             if name == "metadata" || name == "template" || name == "templates" {
                 continue;
             }
@@ -107,7 +107,7 @@ fn every_field_of_our_own_types_is_described() {
             visit(&path, &version["schema"]["openAPIV3Schema"], &mut bare);
         }
     }
-    assert!(bare.is_empty(), "fields that `kubectl explain` could say nothing about: {bare:#?}");
+    assert!(bare.is_empty(), "fields without a description for `kubectl explain`: {bare:#?}");
 }
 
 /// All facts of a definition, except descriptions.

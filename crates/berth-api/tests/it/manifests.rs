@@ -64,7 +64,7 @@ fn manifests_of_the_scenarios_survive_the_types() {
     }
     println!("{read} manifests read and written, {unreadable} are templates");
     assert!(lost.is_empty(), "{lost:#?}");
-    assert!(read > 100, "the manifests are there");
+    assert!(read > 100, "only {read} manifests were found");
 }
 
 #[test]
@@ -123,12 +123,12 @@ fn through<T: DeserializeOwned + Serialize>(object: &Value) -> Result<Value, Str
     serde_json::to_value(&typed).map_err(|error| error.to_string())
 }
 
-/// Fields of pod templates that the definitions have and the Rust types of an earlier minor version
-/// of Kubernetes lack. Reading into types and writing again loses them; patches keep them.
+/// Fields of pod templates that the definitions have, but not the Rust types of an earlier minor
+/// version of Kubernetes. Reading into types and writing again loses them; patches keep them.
 const NEWER_THAN_THE_TYPES: &[&str] = &["schedulingGroup"];
 
 /// Records fields of `before` that `after` lacks. Empty values may be omitted; quantities may be
-/// written as text.
+/// written as strings.
 fn missing(path: &str, before: &Value, after: &Value, lost: &mut Vec<String>) {
     match (before, after) {
         (Value::Object(before), Value::Object(after)) => {

@@ -61,7 +61,7 @@ fn manifests_of_the_scenarios_are_valid() {
             let text = |key: &str| object.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();
             let Some(schema) = schemas.get(&(text("apiVersion"), text("kind"))) else { continue };
             checked += 1;
-            // JobSet's webhook names the rules of a failure policy before validation.
+            // JobSet's webhook sets the names of a failure policy's rules before validation.
             let is_left_to_the_webhook = |problem: &String| {
                 problem.starts_with("spec.failurePolicy.rules[") && problem.ends_with("].name: Required value")
             };
@@ -77,7 +77,7 @@ fn manifests_of_the_scenarios_are_valid() {
 }
 
 #[test]
-fn a_bare_cluster_queue_gets_its_defaults_and_bad_ones_are_refused_with_their_paths() {
+fn a_bare_cluster_queue_gets_its_defaults_and_invalid_ones_are_rejected_with_their_paths() {
     let schemas = schemas();
     let schema = &schemas[&("kueue.x-k8s.io/v1beta2".to_owned(), "ClusterQueue".to_owned())];
     let queue = |spec: Value| json!({ "apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "ClusterQueue", "metadata": { "name": "q" }, "spec": spec });

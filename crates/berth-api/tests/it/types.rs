@@ -31,7 +31,7 @@ fn a_priority_class_has_its_fields_at_the_root() {
 }
 
 #[test]
-fn counters_are_written_when_zero_because_people_read_them() {
+fn counters_are_written_when_zero() {
     let status = ClusterQueueStatus {
         flavors_usage: vec![FlavorUsage {
             name: "f".into(),
@@ -69,9 +69,10 @@ fn missing_and_null_times_are_the_zero_time() {
 }
 
 #[test]
-fn values_outside_an_enumeration_are_refused_and_the_empty_one_is_the_default() {
-    let error =
-        from_value::<ClusterQueueSpec>(json!({ "queueingStrategy": "LIFO" })).expect_err("must be refused").to_string();
+fn values_outside_an_enumeration_are_rejected_and_the_empty_string_is_the_default() {
+    let error = from_value::<ClusterQueueSpec>(json!({ "queueingStrategy": "LIFO" }))
+        .expect_err("must be rejected")
+        .to_string();
     assert_eq!(error, "unknown variant `LIFO`, expected `BestEffortFIFO` or `StrictFIFO`");
     let spec: ClusterQueueSpec = from_value(json!({ "queueingStrategy": "" })).expect("is readable");
     assert_eq!(spec.queueing_strategy, Some(QueueingStrategy::BestEffortFIFO));

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 
 use berth_apimachinery::selector::{FieldSelector, LabelSelector};
 
-use crate::library::{Attributes, Authorizer, Verdict};
+use crate::authorization::{Attributes, Authorizer, Verdict};
 
 /// An authorizer that caches verdicts for the duration of one request.
 pub struct CachingAuthorizer<'a> {

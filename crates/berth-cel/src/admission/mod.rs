@@ -30,9 +30,9 @@ use std::sync::{Arc, LazyLock};
 use berth_apimachinery::schema::Schema;
 use serde_json::{Value as Json, json};
 
+use crate::authorization::{Attributes, Authorizer, Check};
 use crate::decl::Decl;
 use crate::env::Env;
-use crate::library::{Attributes, Authorizer, Check};
 use crate::types::Type;
 use crate::value::{Value, untyped, view};
 
@@ -174,8 +174,8 @@ impl<'a> Inputs<'a> {
             untyped(self.request),
             untyped(self.params),
             view(self.namespace, Some(&NAMESPACE)).unwrap_or(Value::Null),
-            Check::authorizer(),
-            Check::request_resource(request_resource),
+            Check::authorizer().into(),
+            Check::request_resource(request_resource).into(),
             Value::Variables,
         ]
     }

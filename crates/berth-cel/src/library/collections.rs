@@ -3,11 +3,16 @@
 use std::cmp::Ordering;
 use std::sync::Arc;
 
+use super::text::out_of_range;
 use super::{Implementation, no_overload};
-use crate::eval::EvalError;
-use crate::value::{List, Map, OwnedMap, Value, contains};
+use crate::error::EvalError;
+use crate::value::{List, Map, Outcome, OwnedMap, Value, contains};
 
 pub(super) fn implementation(name: &str) -> Option<Implementation> {
+    lists(name).or_else(|| sets_and_maps(name))
+}
+
+fn lists(name: &str) -> Option<Implementation> {
     Some(match name {
         "size" => |_, args| {
             Ok(Value::Int(match args {
@@ -19,9 +24,7 @@ pub(super) fn implementation(name: &str) -> Option<Implementation> {
             }))
         },
         "isSorted" => |_, args| {
-            let [list] = args else { return no_overload() };
-            let items = items(list)?;
-            for pair in items.windows(2) {
+            for pair in only_list(args)?.windows(2) {
                 match pair[0].compare(&pair[1]) {
                     Some(Ordering::Greater) => return Ok(Value::Bool(false)),
                     Some(_) => {}
@@ -33,48 +36,8 @@ pub(super) fn implementation(name: &str) -> Option<Implementation> {
         "sum" => |_, args| sum(args, Value::Int(0)),
         "min" => |_, args| extreme(args, "min", Ordering::Less),
         "max" => |_, args| extreme(args, "max", Ordering::Greater),
-        "indexOf" => |_, args| match args {
-            [list @ Value::List(_), wanted] => position(items(list)?.iter().enumerate(), wanted),
-            [Value::String(text), Value::String(part), rest @ ..] => {
-                let from = match rest {
-                    [] => 0,
-                    [Value::Int(from)] => *from,
-                    _ => return no_overload(),
-                };
-                // An empty part is found at every position.
-                if part.is_empty() {
-                    return Ok(Value::Int(from));
-                }
-                let Ok(from) = usize::try_from(from) else { return Err(out_of_range(from)) };
-                let (text, part): (Vec<char>, Vec<char>) = (text.chars().collect(), part.chars().collect());
-                let found = text.windows(part.len()).skip(from).position(|window| window == part.as_slice());
-                Ok(Value::Int(found.map_or(-1, |found| (found + from) as i64)))
-            }
-            _ => no_overload(),
-        },
-        "lastIndexOf" => |_, args| match args {
-            [list @ Value::List(_), wanted] => {
-                let items = items(list)?;
-                position(items.iter().enumerate().rev(), wanted)
-            }
-            [Value::String(text), Value::String(part), rest @ ..] => {
-                let (text, part): (Vec<char>, Vec<char>) = (text.chars().collect(), part.chars().collect());
-                let from = match rest {
-                    [] if part.is_empty() => return Ok(Value::Int(text.len() as i64)),
-                    [] => text.len().saturating_sub(1) as i64,
-                    [Value::Int(from)] if part.is_empty() => return Ok(Value::Int(*from)),
-                    [Value::Int(from)] => *from,
-                    _ => return no_overload(),
-                };
-                let Ok(from) = usize::try_from(from) else { return Err(out_of_range(from)) };
-                if from >= text.len() {
-                    return Ok(Value::Int(-1));
-                }
-                let found = text.windows(part.len()).take(from + 1).rposition(|window| window == part.as_slice());
-                Ok(Value::Int(found.map_or(-1, |found| found as i64)))
-            }
-            _ => no_overload(),
-        },
+        "indexOf" => |_, args| index_of(args),
+        "lastIndexOf" => |_, args| last_index_of(args),
         "flatten" => |_, args| {
             let (list, depth) = match args {
                 [list] => (list, 1),
@@ -88,88 +51,62 @@ pub(super) fn implementation(name: &str) -> Option<Implementation> {
             flatten(list, depth, &mut flat)?;
             Ok(Value::from(flat))
         },
-        "slice" => |_, args| match args {
-            [list @ Value::List(_), Value::Int(from), Value::Int(to)] => {
-                let items = items(list)?;
-                let refuse = |why: &str| Err(EvalError::message(format!("cannot slice({from}, {to}), {why}")));
-                if *from < 0 || *to < 0 {
-                    return refuse("negative indexes not supported");
-                }
-                if from > to {
-                    return refuse("start index must be less than or equal to end index");
-                }
-                if *to > items.len() as i64 {
-                    return refuse(&format!("list is length {}", items.len()));
-                }
-                Ok(Value::from(items[*from as usize..*to as usize].to_vec()))
-            }
-            _ => no_overload(),
-        },
+        "slice" => |_, args| slice(args),
         "distinct" => |_, args| {
-            let [list] = args else { return no_overload() };
             let mut kept: Vec<Value<'_>> = Vec::new();
-            for item in items(list)? {
+            for item in only_list(args)? {
                 if !contains(&kept, &item)? {
                     kept.push(item);
                 }
             }
             Ok(Value::from(kept))
         },
-        "reverse" => |_, args| {
-            let [list] = args else { return no_overload() };
-            let mut items = items(list)?;
-            items.reverse();
-            Ok(Value::from(items))
-        },
+        "reverse" => |_, args| Ok(Value::from(only_list(args)?.into_iter().rev().collect::<Vec<_>>())),
         "lists.range" => |_, args| match args {
-            [Value::Int(count)] => {
-                if *count > RANGE_MAX {
-                    return Err(EvalError::message(format!("list of {count} items is too long")));
-                }
-                Ok(Value::from((0..*count).map(Value::Int).collect::<Vec<_>>()))
+            [Value::Int(count)] if *count > RANGE_MAX => {
+                Err(EvalError::message(format!("list of {count} items is too long")))
             }
+            [Value::Int(count)] => Ok(Value::from((0..*count).map(Value::Int).collect::<Vec<_>>())),
             _ => no_overload(),
         },
         "sort" => |_, args| {
-            let [list] = args else { return no_overload() };
-            let items = items(list)?;
-            let keys = items.clone();
-            sorted(items, keys)
+            let items = only_list(args)?;
+            sorted(items.clone(), items)
         },
         "@sortByAssociatedKeys" => |_, args| {
-            let [list, keys] = args else { return no_overload() };
-            sorted(items(list)?, items(keys)?)
+            let [items, keys] = two_lists(args)?;
+            sorted(items, keys)
         },
-        "sets.contains" => |_, args| match args {
-            [all, some] => Ok(Value::Bool(covers(&items(all)?, &items(some)?)?)),
-            _ => no_overload(),
+        _ => return None,
+    })
+}
+
+fn sets_and_maps(name: &str) -> Option<Implementation> {
+    Some(match name {
+        "sets.contains" => |_, args| {
+            let [all, some] = two_lists(args)?;
+            Ok(Value::Bool(covers(&all, &some)?))
         },
-        "sets.equivalent" => |_, args| match args {
-            [a, b] => {
-                let (a, b) = (items(a)?, items(b)?);
-                Ok(Value::Bool(covers(&a, &b)? && covers(&b, &a)?))
-            }
-            _ => no_overload(),
+        "sets.equivalent" => |_, args| {
+            let [a, b] = two_lists(args)?;
+            Ok(Value::Bool(covers(&a, &b)? && covers(&b, &a)?))
         },
-        "sets.intersects" => |_, args| match args {
-            [a, b] => {
-                let b = items(b)?;
-                for item in items(a)? {
-                    if contains(&b, &item)? {
-                        return Ok(Value::Bool(true));
-                    }
+        "sets.intersects" => |_, args| {
+            let [a, b] = two_lists(args)?;
+            for item in a {
+                if contains(&b, &item)? {
+                    return Ok(Value::Bool(true));
                 }
-                Ok(Value::Bool(false))
             }
-            _ => no_overload(),
+            Ok(Value::Bool(false))
         },
         "cel.@mapInsert" => |_, args| {
             let [Value::Map(map), rest @ ..] = args else { return no_overload() };
             let mut into = OwnedMap::default();
-            copy_entries(map, &mut into)?;
+            into.insert_all(map)?;
             match rest {
                 [key, value] => into.insert(key.clone(), value.clone())?,
-                [Value::Map(more)] => copy_entries(more, &mut into)?,
+                [Value::Map(more)] => into.insert_all(more)?,
                 _ => return no_overload(),
             }
             Ok(Value::Map(Map::Owned(Arc::new(into))))
@@ -178,26 +115,82 @@ pub(super) fn implementation(name: &str) -> Option<Implementation> {
     })
 }
 
-fn out_of_range(at: i64) -> EvalError {
-    EvalError::message(format!("index out of range: {at}"))
+/// The position of an item in a list, or of a part in a string.
+fn index_of<'a>(args: &[Value<'a>]) -> Outcome<'a> {
+    let (text, part, from) = match args {
+        [list @ Value::List(_), wanted] => return position(items(list)?.iter().enumerate(), wanted),
+        [Value::String(text), Value::String(part)] => (text, part, 0),
+        [Value::String(text), Value::String(part), Value::Int(from)] => (text, part, *from),
+        _ => return no_overload(),
+    };
+    // An empty part is found at every position.
+    if part.is_empty() {
+        return Ok(Value::Int(from));
+    }
+    let Ok(from) = usize::try_from(from) else { return Err(out_of_range(from)) };
+    let (text, part): (Vec<char>, Vec<char>) = (text.chars().collect(), part.chars().collect());
+    let found = text.windows(part.len()).skip(from).position(|window| window == part.as_slice());
+    Ok(Value::Int(found.map_or(-1, |found| (found + from) as i64)))
+}
+
+/// The last position of an item in a list, or of a part in a string.
+fn last_index_of<'a>(args: &[Value<'a>]) -> Outcome<'a> {
+    let (text, part, from) = match args {
+        [list @ Value::List(_), wanted] => return position(items(list)?.iter().enumerate().rev(), wanted),
+        [Value::String(text), Value::String(part)] => (text, part, None),
+        [Value::String(text), Value::String(part), Value::Int(from)] => (text, part, Some(*from)),
+        _ => return no_overload(),
+    };
+    let (text, part): (Vec<char>, Vec<char>) = (text.chars().collect(), part.chars().collect());
+    if part.is_empty() {
+        return Ok(Value::Int(from.unwrap_or(text.len() as i64)));
+    }
+    let from = from.unwrap_or(text.len().saturating_sub(1) as i64);
+    let Ok(from) = usize::try_from(from) else { return Err(out_of_range(from)) };
+    if from >= text.len() {
+        return Ok(Value::Int(-1));
+    }
+    let found = text.windows(part.len()).take(from + 1).rposition(|window| window == part.as_slice());
+    Ok(Value::Int(found.map_or(-1, |found| found as i64)))
+}
+
+fn slice<'a>(args: &[Value<'a>]) -> Outcome<'a> {
+    let [list @ Value::List(_), Value::Int(from), Value::Int(to)] = args else { return no_overload() };
+    let items = items(list)?;
+    let refuse = |why: &str| Err(EvalError::message(format!("cannot slice({from}, {to}), {why}")));
+    if *from < 0 || *to < 0 {
+        return refuse("negative indexes not supported");
+    }
+    if from > to {
+        return refuse("start index must be less than or equal to end index");
+    }
+    if *to > items.len() as i64 {
+        return refuse(&format!("list is length {}", items.len()));
+    }
+    Ok(Value::from(items[*from as usize..*to as usize].to_vec()))
 }
 
 /// Maximum length of a list from `lists.range`.
 const RANGE_MAX: i64 = 1_000_000;
 
-fn copy_entries<'a>(from: &Map<'a>, into: &mut OwnedMap<'a>) -> Result<(), EvalError> {
-    for key in from.keys() {
-        if let Some(value) = from.get(&key) {
-            into.insert(key, value?)?;
-        }
-    }
-    Ok(())
-}
-
 fn items<'a>(list: &Value<'a>) -> Result<Vec<Value<'a>>, EvalError> {
     match list {
         Value::List(List::Owned(items)) => Ok((**items).clone()),
         Value::List(list) => list.iter().collect(),
+        _ => Err(EvalError::NoOverload),
+    }
+}
+
+fn only_list<'a>(args: &[Value<'a>]) -> Result<Vec<Value<'a>>, EvalError> {
+    match args {
+        [list] => items(list),
+        _ => Err(EvalError::NoOverload),
+    }
+}
+
+fn two_lists<'a>(args: &[Value<'a>]) -> Result<[Vec<Value<'a>>; 2], EvalError> {
+    match args {
+        [a, b] => Ok([items(a)?, items(b)?]),
         _ => Err(EvalError::NoOverload),
     }
 }
@@ -211,10 +204,7 @@ fn covers<'a>(all: &[Value<'a>], some: &[Value<'a>]) -> Result<bool, EvalError> 
     Ok(true)
 }
 
-fn position<'a, 'i>(
-    items: impl Iterator<Item = (usize, &'i Value<'a>)>,
-    wanted: &Value<'a>,
-) -> Result<Value<'a>, EvalError>
+fn position<'a, 'i>(items: impl Iterator<Item = (usize, &'i Value<'a>)>, wanted: &Value<'a>) -> Outcome<'a>
 where
     'a: 'i,
 {
@@ -227,10 +217,9 @@ where
 }
 
 /// The sum of a list; `zero` if the list is empty.
-pub(crate) fn sum<'a>(args: &[Value<'a>], zero: Value<'a>) -> Result<Value<'a>, EvalError> {
-    let [list] = args else { return no_overload() };
+pub(crate) fn sum<'a>(args: &[Value<'a>], zero: Value<'a>) -> Outcome<'a> {
     let mut total: Option<Value<'a>> = None;
-    for item in items(list)? {
+    for item in only_list(args)? {
         total = Some(match (total, item) {
             (None, item @ (Value::Int(_) | Value::Uint(_) | Value::Double(_) | Value::Duration(_))) => item,
             (Some(Value::Int(a)), Value::Int(b)) => {
@@ -249,9 +238,8 @@ pub(crate) fn sum<'a>(args: &[Value<'a>], zero: Value<'a>) -> Result<Value<'a>, 
     Ok(total.unwrap_or(zero))
 }
 
-fn extreme<'a>(args: &[Value<'a>], name: &str, wanted: Ordering) -> Result<Value<'a>, EvalError> {
-    let [list] = args else { return no_overload() };
-    let mut items = items(list)?.into_iter();
+fn extreme<'a>(args: &[Value<'a>], name: &str, wanted: Ordering) -> Outcome<'a> {
+    let mut items = only_list(args)?.into_iter();
     let Some(mut best) = items.next() else {
         return Err(EvalError::message(format!("{name} called on empty list")));
     };
@@ -275,7 +263,7 @@ fn flatten<'a>(list: &Value<'a>, depth: i64, flat: &mut Vec<Value<'a>>) -> Resul
     Ok(())
 }
 
-fn sorted<'a>(items: Vec<Value<'a>>, keys: Vec<Value<'a>>) -> Result<Value<'a>, EvalError> {
+fn sorted<'a>(items: Vec<Value<'a>>, keys: Vec<Value<'a>>) -> Outcome<'a> {
     if items.len() != keys.len() {
         let text = format!(
             "@sortByAssociatedKeys() expected a list of the same size as the associated keys list, but got {} and {} elements respectively",

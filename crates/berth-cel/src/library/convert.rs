@@ -1,13 +1,8 @@
 //! Conversions between types.
 
-use std::sync::Arc;
-
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
-
-use super::{Implementation, format_duration, format_timestamp, no_overload, parse_duration, parse_timestamp};
-use crate::eval::EvalError;
-use crate::value::{Timestamp, Value};
+use super::{Implementation, no_overload};
+use crate::error::EvalError;
+use crate::value::{Timestamp, Value, format_duration, parse_duration, text_of_double};
 
 pub(super) fn implementation(name: &str) -> Option<Implementation> {
     Some(match name {
@@ -61,26 +56,18 @@ pub(super) fn implementation(name: &str) -> Option<Implementation> {
         },
         "string" => |_, args| match args {
             [Value::String(text)] => Ok(Value::String(text.clone())),
-            [Value::Bool(value)] => Ok(Value::from(value.to_string())),
-            [Value::Int(value)] => Ok(Value::from(value.to_string())),
-            [Value::Uint(value)] => Ok(Value::from(value.to_string())),
-            [Value::Double(value)] => Ok(Value::from(text_of_double(*value))),
             [Value::Bytes(bytes)] => match std::str::from_utf8(bytes) {
                 Ok(text) => Ok(Value::from(text.to_owned())),
                 Err(_) => Err(EvalError::message("invalid UTF-8 in bytes, cannot convert to string")),
             },
-            [Value::Timestamp(at)] => Ok(Value::from(format_timestamp(*at))),
-            [Value::Duration(nanos)] => Ok(Value::from(format_duration(*nanos))),
-            [Value::Ip(ip)] => Ok(Value::from(ip.to_string())),
-            [Value::Cidr(cidr)] => Ok(Value::from(cidr.to_string())),
-            [Value::Type(type_)] => Ok(Value::from(type_.name().to_owned())),
+            [value] => text_of_scalar(value).map_or_else(no_overload, |text| Ok(Value::from(text))),
             _ => no_overload(),
         },
         "timestamp" => |_, args| match args {
             [Value::Timestamp(at)] => Ok(Value::Timestamp(*at)),
             [Value::Int(seconds)] => Timestamp::checked(*seconds, 0, 0).map(Value::Timestamp),
             [Value::String(text)] => {
-                parse_timestamp(text).map(Value::Timestamp).ok_or_else(|| conversion("google.protobuf.Timestamp"))
+                Timestamp::parse(text).map(Value::Timestamp).ok_or_else(|| conversion("google.protobuf.Timestamp"))
             }
             _ => no_overload(),
         },
@@ -96,6 +83,23 @@ pub(super) fn implementation(name: &str) -> Option<Implementation> {
     })
 }
 
+/// The text of a value that contains no others; `None` for octets and other values.
+pub(super) fn text_of_scalar(value: &Value<'_>) -> Option<String> {
+    Some(match value {
+        Value::Bool(value) => value.to_string(),
+        Value::Int(value) => value.to_string(),
+        Value::Uint(value) => value.to_string(),
+        Value::Double(value) => text_of_double(*value),
+        Value::String(text) => text.to_string(),
+        Value::Timestamp(at) => at.to_string(),
+        Value::Duration(nanos) => format_duration(*nanos),
+        Value::Type(type_) => type_.name().to_owned(),
+        Value::Ip(ip) => ip.to_string(),
+        Value::Cidr(cidr) => cidr.to_string(),
+        _ => return None,
+    })
+}
+
 fn overflow(what: &str) -> EvalError {
     EvalError::message(format!("{what} overflow"))
 }
@@ -103,25 +107,4 @@ fn overflow(what: &str) -> EvalError {
 /// A string cannot be converted to the target type.
 fn conversion(to: &str) -> EvalError {
     EvalError::message(format!("type conversion error from 'string' to '{to}'"))
-}
-
-/// The shortest form of a float that parses to the same value.
-pub(crate) fn text_of_double(value: f64) -> String {
-    if value.is_nan() {
-        "NaN".to_owned()
-    } else if value.is_infinite() {
-        if value > 0.0 { "+Inf".to_owned() } else { "-Inf".to_owned() }
-    } else {
-        format!("{value}")
-    }
-}
-
-/// Decodes base64.
-pub(crate) fn bytes_of(text: &str) -> Option<Arc<[u8]>> {
-    STANDARD.decode(text).ok().map(Into::into)
-}
-
-/// Encodes octets as JSON represents them.
-pub(crate) fn text_of_bytes(bytes: &[u8]) -> String {
-    STANDARD.encode(bytes)
 }

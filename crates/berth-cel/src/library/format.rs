@@ -1,13 +1,46 @@
-//! String formatting: `'%s is %d'.format([...])`.
+//! String formatting (`'%s is %d'.format([...])`) and named formats.
 
-use super::{format_duration, format_timestamp, no_overload, text_of_double};
-use crate::eval::{EvalError, Machine};
-use crate::value::{Map, Value};
+use std::sync::Arc;
+
+use super::convert::text_of_scalar;
+use super::{Implementation, no_overload};
+use crate::error::EvalError;
+use crate::value::{Map, NAMED_FORMATS, Outcome, Value, named_format, text_of_double};
 
 /// Maximum number of digits after the point.
 const PRECISION_MAX: usize = 1000;
 
-pub(super) fn format<'a>(_: &mut Machine<'a>, args: &[Value<'a>]) -> Result<Value<'a>, EvalError> {
+pub(super) fn implementation(name: &str) -> Option<Implementation> {
+    /// A function without parameters for each format, by its name and place in the table.
+    macro_rules! constants {
+        ($($name:literal => $index:literal),*) => {
+            match name {
+                $(concat!("format.", $name) => return Some(|_, _| Ok(Value::Format(&NAMED_FORMATS[$index]))),)*
+                _ => {}
+            }
+        };
+    }
+    constants!("dns1123Label" => 0, "dns1123Subdomain" => 1, "dns1035Label" => 2, "qualifiedName" => 3,
+        "dns1123LabelPrefix" => 4, "dns1123SubdomainPrefix" => 5, "dns1035LabelPrefix" => 6, "labelValue" => 7,
+        "uri" => 8, "uuid" => 9, "byte" => 10, "date" => 11, "datetime" => 12);
+    Some(match name {
+        "format.named" => |_, args| match args {
+            [Value::String(name)] => Ok(Value::Optional(named_format(name).map(Value::Format).map(Arc::new))),
+            _ => no_overload(),
+        },
+        "validate" => |_, args| match args {
+            [Value::Format(format), Value::String(text)] => {
+                let problems: Vec<Value<'_>> = (format.check)(text).into_iter().map(Value::from).collect();
+                Ok(Value::Optional((!problems.is_empty()).then(|| Arc::new(Value::from(problems)))))
+            }
+            _ => no_overload(),
+        },
+        "format" => |_, args| format(args),
+        _ => return None,
+    })
+}
+
+fn format<'a>(args: &[Value<'a>]) -> Outcome<'a> {
     let [Value::String(template), Value::List(values)] = args else { return no_overload() };
     let mut values = values.iter();
     let mut out = String::with_capacity(template.len());
@@ -125,17 +158,7 @@ fn scientific(value: f64, precision: usize) -> String {
 fn text_of(value: &Value<'_>) -> Result<String, EvalError> {
     Ok(match value {
         Value::Null => "null".to_owned(),
-        Value::Bool(value) => value.to_string(),
-        Value::Int(value) => value.to_string(),
-        Value::Uint(value) => value.to_string(),
-        Value::Double(value) => text_of_double(*value),
-        Value::String(text) => text.to_string(),
         Value::Bytes(bytes) => String::from_utf8_lossy(bytes).into_owned(),
-        Value::Timestamp(at) => format_timestamp(*at),
-        Value::Duration(nanos) => format_duration(*nanos),
-        Value::Type(type_) => type_.name().to_owned(),
-        Value::Ip(ip) => ip.to_string(),
-        Value::Cidr(cidr) => cidr.to_string(),
         Value::List(list) => {
             let mut items = Vec::new();
             for item in list.iter() {
@@ -153,13 +176,12 @@ fn text_of(value: &Value<'_>) -> Result<String, EvalError> {
             entries.sort();
             format!("{{{}}}", entries.join(", "))
         }
-        other => {
-            let text = format!(
+        other => text_of_scalar(other).ok_or_else(|| {
+            EvalError::message(format!(
                 "error during formatting: string clause can only be used on strings, bools, bytes, ints, doubles, maps, \
                  lists, types, durations, and timestamps, was given {}",
                 other.type_name()
-            );
-            return Err(EvalError::message(text));
-        }
+            ))
+        })?,
     })
 }

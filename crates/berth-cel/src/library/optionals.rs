@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{Implementation, no_overload};
-use crate::eval::EvalError;
+use crate::error::EvalError;
 use crate::value::Value;
 
 pub(super) fn implementation(name: &str) -> Option<Implementation> {

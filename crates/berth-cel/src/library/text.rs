@@ -1,46 +1,25 @@
 //! Functions on strings. Positions count characters, not octets.
 
-use berth_apimachinery::regexp;
+use berth_apimachinery::{field, regexp};
 use regex::Regex;
 
-use super::{Implementation, no_overload};
-use crate::eval::EvalError;
-use crate::value::Value;
+use super::{Implementation, no_overload, of_text};
+use crate::error::EvalError;
+use crate::value::{Outcome, Value};
 
 pub(super) fn implementation(name: &str) -> Option<Implementation> {
     Some(match name {
-        "contains" => |_, args| match args {
-            [Value::String(text), Value::String(part)] => Ok(Value::Bool(text.contains(&**part))),
-            _ => no_overload(),
-        },
-        "startsWith" => |_, args| match args {
-            [Value::String(text), Value::String(part)] => Ok(Value::Bool(text.starts_with(&**part))),
-            _ => no_overload(),
-        },
-        "endsWith" => |_, args| match args {
-            [Value::String(text), Value::String(part)] => Ok(Value::Bool(text.ends_with(&**part))),
-            _ => no_overload(),
-        },
-        "matches" => |_, args| match args {
-            [Value::String(text), Value::String(pattern)] => {
-                with_regex(pattern, |regex| Value::Bool(regex.is_match(text)))
-            }
-            _ => no_overload(),
-        },
-        "find" => |_, args| match args {
-            [Value::String(text), Value::String(pattern)] => {
-                with_regex(pattern, |regex| Value::from(regex.find(text).map_or("", |found| found.as_str()).to_owned()))
-            }
-            _ => no_overload(),
+        "contains" => |_, args| of_texts(args, |text, part| text.contains(part)),
+        "startsWith" => |_, args| of_texts(args, |text, part| text.starts_with(part)),
+        "endsWith" => |_, args| of_texts(args, |text, part| text.ends_with(part)),
+        "matches" => |_, args| with_regex(args, |regex, text, _| Value::Bool(regex.is_match(text))),
+        "find" => |_, args| {
+            with_regex(args, |regex, text, _| {
+                Value::from(regex.find(text).map_or("", |found| found.as_str()).to_owned())
+            })
         },
         "findAll" => |_, args| {
-            let (text, pattern, limit) = match args {
-                [Value::String(text), Value::String(pattern)] => (text, pattern, -1),
-                [Value::String(text), Value::String(pattern), Value::Int(limit)] => (text, pattern, *limit),
-                _ => return no_overload(),
-            };
-            let limit = usize::try_from(limit).unwrap_or(usize::MAX);
-            with_regex(pattern, |regex| {
+            with_regex(args, |regex, text, limit| {
                 let found = regex.find_iter(text).take(limit).map(|found| Value::from(found.as_str().to_owned()));
                 Value::from(found.collect::<Vec<_>>())
             })
@@ -49,25 +28,15 @@ pub(super) fn implementation(name: &str) -> Option<Implementation> {
             [Value::String(text), Value::Int(at)] => {
                 let length = text.chars().count();
                 match usize::try_from(*at) {
-                    Ok(at) if at < length => Ok(Value::from(text.chars().skip(at).take(1).collect::<String>())),
-                    Ok(at) if at == length => Ok(Value::from(String::new())),
-                    _ => Err(EvalError::message(format!("index out of range: {at}"))),
+                    Ok(at) if at <= length => Ok(Value::from(text.chars().skip(at).take(1).collect::<String>())),
+                    _ => Err(out_of_range(*at)),
                 }
             }
             _ => no_overload(),
         },
-        "lowerAscii" => |_, args| match args {
-            [Value::String(text)] => Ok(Value::from(text.to_ascii_lowercase())),
-            _ => no_overload(),
-        },
-        "upperAscii" => |_, args| match args {
-            [Value::String(text)] => Ok(Value::from(text.to_ascii_uppercase())),
-            _ => no_overload(),
-        },
-        "trim" => |_, args| match args {
-            [Value::String(text)] => Ok(Value::from(text.trim().to_owned())),
-            _ => no_overload(),
-        },
+        "lowerAscii" => |_, args| of_text(args, |text| Value::from(text.to_ascii_lowercase())),
+        "upperAscii" => |_, args| of_text(args, |text| Value::from(text.to_ascii_uppercase())),
+        "trim" => |_, args| of_text(args, |text| Value::from(text.trim().to_owned())),
         "replace" => |_, args| match args {
             [Value::String(text), Value::String(from), Value::String(to)] => {
                 bounded_replace(text, from, to, usize::MAX)
@@ -82,81 +51,97 @@ pub(super) fn implementation(name: &str) -> Option<Implementation> {
             [Value::String(text), Value::String(by), Value::Int(limit)] => Ok(split(text, by, *limit)),
             _ => no_overload(),
         },
-        "substring" => |_, args| match args {
-            [Value::String(text), Value::Int(from)] => {
-                let length = text.chars().count();
-                match usize::try_from(*from) {
-                    Ok(from) if from <= length => Ok(Value::from(text.chars().skip(from).collect::<String>())),
-                    _ => Err(EvalError::message(format!("index out of range: {from}"))),
-                }
-            }
-            [Value::String(text), Value::Int(from), Value::Int(to)] => {
-                if from > to {
-                    return Err(EvalError::message(format!("invalid substring range. start: {from}, end: {to}")));
-                }
-                let length = text.chars().count();
-                match (usize::try_from(*from), usize::try_from(*to)) {
-                    (Ok(from), Ok(to)) if to <= length => {
-                        Ok(Value::from(text.chars().skip(from).take(to - from).collect::<String>()))
-                    }
-                    (Err(_), _) => Err(EvalError::message(format!("index out of range: {from}"))),
-                    _ => Err(EvalError::message(format!("index out of range: {to}"))),
-                }
-            }
-            _ => no_overload(),
-        },
-        "join" => |_, args| {
-            let (list, by) = match args {
-                [Value::List(list)] => (list, ""),
-                [Value::List(list), Value::String(by)] => (list, &**by),
-                _ => return no_overload(),
-            };
-            let mut joined = String::new();
-            for (index, item) in list.iter().enumerate() {
-                let Value::String(item) = item? else { return no_overload() };
-                if index > 0 {
-                    joined.push_str(by);
-                }
-                joined.push_str(&item);
-                if joined.len() > TEXT_MAX {
-                    return Err(EvalError::message("text too long"));
-                }
-            }
-            Ok(Value::from(joined))
-        },
-        "strings.quote" => |_, args| match args {
-            [Value::String(text)] => Ok(Value::from(berth_apimachinery::field::quote(text))),
-            _ => no_overload(),
-        },
-        "jsonpatch.escapeKey" => |_, args| match args {
-            [Value::String(text)] => Ok(Value::from(text.replace('~', "~0").replace('/', "~1"))),
-            _ => no_overload(),
-        },
+        "substring" => |_, args| substring(args),
+        "join" => |_, args| join(args),
+        "strings.quote" => |_, args| of_text(args, |text| Value::from(field::quote(text))),
+        "jsonpatch.escapeKey" => {
+            |_, args| of_text(args, |text| Value::from(text.replace('~', "~0").replace('/', "~1")))
+        }
         _ => return None,
     })
+}
+
+fn of_texts<'a>(args: &[Value<'a>], holds: fn(&str, &str) -> bool) -> Outcome<'a> {
+    match args {
+        [Value::String(a), Value::String(b)] => Ok(Value::Bool(holds(a, b))),
+        _ => no_overload(),
+    }
+}
+
+/// The error for a position outside of a string.
+pub(super) fn out_of_range(at: i64) -> EvalError {
+    EvalError::message(format!("index out of range: {at}"))
+}
+
+fn substring<'a>(args: &[Value<'a>]) -> Outcome<'a> {
+    let (text, from, to) = match args {
+        [Value::String(text), Value::Int(from)] => (text, *from, None),
+        [Value::String(text), Value::Int(from), Value::Int(to)] => (text, *from, Some(*to)),
+        _ => return no_overload(),
+    };
+    let length = text.chars().count();
+    let end = to.unwrap_or(length as i64);
+    if to.is_some_and(|to| from > to) {
+        return Err(EvalError::message(format!("invalid substring range. start: {from}, end: {end}")));
+    }
+    match (usize::try_from(from), usize::try_from(end)) {
+        (Ok(from), Ok(end)) if from <= end && end <= length => {
+            Ok(Value::from(text.chars().skip(from).take(end - from).collect::<String>()))
+        }
+        (Ok(_), _) if to.is_some() => Err(out_of_range(end)),
+        _ => Err(out_of_range(from)),
+    }
+}
+
+fn join<'a>(args: &[Value<'a>]) -> Outcome<'a> {
+    let (list, by) = match args {
+        [Value::List(list)] => (list, ""),
+        [Value::List(list), Value::String(by)] => (list, &**by),
+        _ => return no_overload(),
+    };
+    let mut joined = String::new();
+    for (index, item) in list.iter().enumerate() {
+        let Value::String(item) = item? else { return no_overload() };
+        if index > 0 {
+            joined.push_str(by);
+        }
+        joined.push_str(&item);
+        if joined.len() > TEXT_MAX {
+            return Err(EvalError::message("text too long"));
+        }
+    }
+    Ok(Value::from(joined))
 }
 
 /// Maximum size of a string that an expression creates, in bytes. Useful expressions reach their
 /// cost limit first.
 const TEXT_MAX: usize = 64 << 20;
 
-fn with_regex<'a>(pattern: &str, apply: impl FnOnce(&Regex) -> Value<'a>) -> Result<Value<'a>, EvalError> {
+/// Applies a regular expression to a string, with the maximum number of results.
+fn with_regex<'a>(args: &[Value<'a>], apply: fn(&Regex, &str, usize) -> Value<'static>) -> Outcome<'a> {
     thread_local! {
         static LAST: std::cell::RefCell<Option<(String, Regex)>> = const { std::cell::RefCell::new(None) };
     }
+    let (text, pattern, limit) = match args {
+        [Value::String(text), Value::String(pattern)] => (text, pattern, usize::MAX),
+        [Value::String(text), Value::String(pattern), Value::Int(limit)] => {
+            (text, pattern, usize::try_from(*limit).unwrap_or(usize::MAX))
+        }
+        _ => return no_overload(),
+    };
     LAST.with_borrow_mut(|last| {
-        if !matches!(last, Some((known, _)) if known == pattern) {
+        if !matches!(last, Some((known, _)) if **known == **pattern) {
             let regex = regexp::compile(pattern).map_err(EvalError::message)?;
-            *last = Some((pattern.to_owned(), regex));
+            *last = Some((pattern.to_string(), regex));
         }
         match last {
-            Some((_, regex)) => Ok(apply(regex)),
+            Some((_, regex)) => Ok(apply(regex, text, limit)),
             None => no_overload(),
         }
     })
 }
 
-fn bounded_replace<'a>(text: &str, from: &str, to: &str, limit: usize) -> Result<Value<'a>, EvalError> {
+fn bounded_replace<'a>(text: &str, from: &str, to: &str, limit: usize) -> Outcome<'a> {
     let count = if from.is_empty() { text.chars().count() + 1 } else { text.matches(from).count() }.min(limit);
     if text.len().saturating_add(count.saturating_mul(to.len())) > TEXT_MAX {
         return Err(EvalError::message("text too long"));

@@ -22,8 +22,8 @@ pub use field_path::{ArrayNotation, valid_field_path};
 
 use crate::decl::{Decl, REQUEST_BYTES_MAX};
 use crate::env::Env;
+use crate::error::EvalError;
 use crate::estimate::Sizes;
-use crate::eval::EvalError;
 use crate::program::{Program, Run};
 use crate::types::Type;
 use crate::value::{Value, view};

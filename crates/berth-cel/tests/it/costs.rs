@@ -18,8 +18,8 @@ fn costs_in(env: &Env, text: &str) -> (u64, u64) {
 fn constants_are_folded_before_evaluation() {
     assert_eq!(costs("[1, 2] == [1, 2]"), (21, 1));
     assert_eq!(costs("1 in [1, 2]"), (12, 0));
-    assert_eq!(costs("{'a': 1} in [{'a': 1}]"), (71, 1), "only simple values are found for nothing");
-    // A list of one constant is not created anew for every element.
+    assert_eq!(costs("{'a': 1} in [{'a': 1}]"), (71, 1), "only the lookup of simple values is free");
+    // A list of one constant is not created again for every element.
     assert_eq!(costs("[1, 2, 3].map(x, 1).size()").1, 8);
     assert_eq!(costs("[1, 2, 3].map(x, x).size()").1, 41);
     let plain = Env::default().fold_constants(false);
@@ -29,10 +29,10 @@ fn constants_are_folded_before_evaluation() {
 }
 
 #[test]
-fn absent_optional_values_cost_nothing() {
+fn absent_optional_values_are_free() {
     assert_eq!(costs("{'a': {'b': 1}}.?x.?y == optional.none()").1, 3);
     assert_eq!(costs("{'a': {'b': 1}}.?a.?b == optional.none()").1, 5);
-    // A bound name that is not used costs nothing either.
+    // A bound name that is not used is free as well.
     assert_eq!(costs("optional.of([1]).optMap(v, 1).hasValue()").1, 4);
     assert_eq!(costs("optional.of([1]).optMap(v, v).hasValue()").1, 7);
 }
@@ -41,8 +41,8 @@ fn absent_optional_values_cost_nothing() {
 fn failed_operations_are_charged() {
     assert_eq!(costs("1 / 0 > 0 || true").1, 2);
     assert_eq!(costs("[1 / 0] == [1] || true").1, 12);
-    // A call with three operands ends with the first failed one, and is charged if that is the
-    // last.
+    // A call with three operands stops at the first failed operand. It is charged only if that is
+    // the last one.
     assert_eq!(costs("'a'.replace('a', ['b'][1]) == 'b' || true").1, 4);
     assert_eq!(costs("'a'.replace(['a'][1], ['b'][0]) == 'b' || true").1, 3);
 }
@@ -66,7 +66,7 @@ fn function_costs_depend_on_argument_sizes() {
 #[test]
 fn the_estimate_covers_every_possible_overload() {
     let numbers = costs("dyn([3, 1]).sort()");
-    assert_eq!(numbers.0, 11 + 11 + 9, "as texts, which cost more to compare");
+    assert_eq!(numbers.0, 11 + 11 + 9, "compared as strings, which cost more");
     assert_eq!(numbers.1, 1, "but none of them is charged");
 }
 

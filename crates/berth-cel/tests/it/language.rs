@@ -5,7 +5,7 @@ use berth_cel::value::untyped;
 use berth_cel::{Env, Run};
 use serde_json::{Value, json};
 
-/// Evaluates over a dynamic variable `x`.
+/// Evaluates an expression with a dynamic variable `x`.
 fn eval(text: &str, x: &Value) -> Result<Value, String> {
     let env = Env::default().variable("x", Type::Dyn);
     let program = env.compile(text).map_err(|issues| issues.to_string())?;
@@ -88,7 +88,7 @@ fn ill_typed_expressions_are_rejected_before_evaluation() {
 }
 
 #[test]
-fn functions_are_available_from_their_version_on() {
+fn functions_are_available_since_their_version() {
     for (text, since) in [("isQuantity('1')", 28), ("isIP('::1')", 30), ("isSemver('1.0.0')", 33), ("[1].sort()", 34)] {
         assert!(Env::new(since - 1).compile(text).is_err(), "{text}");
         assert!(Env::new(since).compile(text).is_ok(), "{text}");
@@ -96,7 +96,7 @@ fn functions_are_available_from_their_version_on() {
 }
 
 #[test]
-fn an_item_is_among_constants_exactly_if_it_equals_one() {
+fn an_item_is_in_a_list_of_constants_if_it_equals_one_of_them() {
     let values = [
         "0",
         "-0.0",

@@ -1,5 +1,5 @@
-//! The rules in published definitions of other projects are valid. Skipped if the files are
-//! missing.
+//! Checks that the rules in published definitions of other projects are valid. Skipped if the files
+//! are missing.
 
 use std::path::{Path, PathBuf};
 

@@ -1,4 +1,4 @@
-//! Rules of a schema.
+//! Validation rules of a schema.
 
 use std::sync::Arc;
 
@@ -51,7 +51,7 @@ fn unchanged_violations_are_tolerated() {
 }
 
 #[test]
-fn the_object_has_one_budget() {
+fn all_rules_of_an_object_share_one_cost_budget() {
     let schema = schema(json!({"type": "object", "properties": {"list": {"type": "array", "items": {"type": "string",
         "x-kubernetes-validations": [{"rule": "self.size() > 0"}]}}}}));
     let rules = Rules::of_schema(&schema, true, Env::default()).expect("rules");
@@ -63,7 +63,7 @@ fn the_object_has_one_budget() {
 }
 
 #[test]
-fn a_default_is_charged_the_more_expensive_of_its_two_evaluations() {
+fn a_defaulted_field_is_charged_for_the_more_expensive_evaluation() {
     let left = |rule: &str, errors: usize| {
         let rules = json!([{"rule": rule, "optionalOldSelf": true}]);
         let field = json!({"type": "string", "default": "d", "x-kubernetes-validations": rules});
@@ -76,11 +76,11 @@ fn a_default_is_charged_the_more_expensive_of_its_two_evaluations() {
     // 3 for each field with an old value and 4 for each without one.
     assert_eq!(left("oldSelf.orValue(self) == self", 0), Some(12));
     assert_eq!(left("oldSelf.hasValue()", 2), Some(16));
-    assert_eq!(left("!oldSelf.hasValue()", 2), Some(14), "what may not stay is not looked at as a new value");
+    assert_eq!(left("!oldSelf.hasValue()", 2), Some(14), "a value that may not stay is not evaluated as a new value");
 }
 
 #[test]
-fn steps_in_brackets_are_for_paths_that_may_have_them() {
+fn array_notation_is_rejected_where_it_is_not_allowed() {
     let schema = schema(
         json!({"type": "object", "properties": {"a": {"type": "object", "properties": {"b": {"type": "string"}}}}}),
     );

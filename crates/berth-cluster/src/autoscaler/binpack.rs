@@ -15,8 +15,8 @@ pub struct Packed {
 }
 
 /// Packs pods on at most `limit` new nodes. `make` returns the node with a given index, with its
-/// daemon pods. Pods with
-/// constraints that depend on other pods are placed in the whole cluster plus the new nodes.
+/// daemon pods. Pods with constraints that depend on other pods are placed in the whole cluster
+/// plus the new nodes.
 pub fn pack(pods: &[Arc<PodInfo>], cluster: &Cluster, limit: usize, make: impl Fn(usize) -> NodeState) -> Packed {
     let mut packed = Packed::default();
     let mut cluster_with_new: Option<Cluster> = None;

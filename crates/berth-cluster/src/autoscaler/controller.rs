@@ -67,7 +67,7 @@ pub fn install(manager: &mut Manager, configuration: Arc<ClusterConfiguration>, 
     let (on_pod, on_node, on_pool, on_request) = (scan.clone(), scan.clone(), scan.clone(), scan.clone());
     builder
         .watch(&pods, move |delta| {
-            // Only pods that become unschedulable, or are bound or terminate, matter.
+            // Only pods that become unschedulable, are bound or terminate are relevant.
             let old = delta.old.as_deref().and_then(PodPlace::of);
             let new = delta.new.as_deref().and_then(PodPlace::of);
             on_pod.next(old != new)
@@ -76,7 +76,8 @@ pub fn install(manager: &mut Manager, configuration: Arc<ClusterConfiguration>, 
         .watch(&pools, move |_| on_pool.next(true))
         .watch(&requests, move |_| on_request.next(true))
         .watch(&claims, move |delta| {
-            // A claim that is created, or bound, may be all that a pod lacks besides a node.
+            // A claim that is created or bound may have been the only obstacle of a pod besides a
+            // node.
             let is_bound = |claim: &Option<Arc<PersistentVolumeClaim>>| claim.as_deref().map(facts::is_bound);
             scan.next(is_bound(&delta.old) != is_bound(&delta.new))
         })
@@ -212,7 +213,7 @@ impl Reconciler for Autoscaler {
 }
 
 impl Autoscaler {
-    /// The pods with what their claims require of a node.
+    /// The pods with the requirements of their claims on a node.
     fn with_volumes(&self, pods: Vec<PodInfo>) -> Vec<Arc<PodInfo>> {
         let mut storage = Storage::default();
         if pods.iter().any(|pod| pod.claims().next().is_some()) {
@@ -293,8 +294,8 @@ impl Autoscaler {
         memory.reported = reported;
     }
 
-    /// Resize requests whose nodes are booked for a ProvisioningRequest, with the end of the
-    /// booking.
+    /// Resize requests whose nodes are reserved for a ProvisioningRequest, with the end of the
+    /// reservation.
     fn protected(&self, now: Timestamp) -> BTreeMap<String, Timestamp> {
         self.requests.list().iter().filter_map(|request| booked(request, &self.configuration, now)).collect()
     }

@@ -1,10 +1,10 @@
-//! The cluster autoscaler: grows node pools for unschedulable pods, creates pools if no existing one
-//! fits, and removes unneeded nodes.
+//! The cluster autoscaler: grows node pools for unschedulable pods, creates pools if no existing
+//! pool fits, and removes unneeded nodes.
 //!
-//! Like the Kubernetes cluster autoscaler it works in scan intervals. It skips intervals in which no
-//! object changed and no timer expired, so that an idle cluster costs nothing in virtual time. A
-//! taint on the node (`DeletionCandidateOfClusterAutoscaler`) records since when it is unneeded, so
-//! that this survives a restart.
+//! Like the Kubernetes cluster autoscaler, it works in scan intervals. It skips intervals in which
+//! no object changed and no timer expired, so that an idle cluster has no cost in virtual time. A
+//! taint on the node (`DeletionCandidateOfClusterAutoscaler`) records the time since which it is
+//! unneeded, so that this time survives a restart.
 
 mod binpack;
 mod controller;

@@ -1,4 +1,4 @@
-//! Plans scale-down: which nodes are unneeded since when, and which of them are removed.
+//! Plans scale-down: since when nodes are unneeded, and which of them are removed.
 //!
 //! A node is removed in three steps, each written before the next. First it gets a soft taint with
 //! the time when it became unneeded. Then it gets a hard taint (marked for removal) and is drained.
@@ -17,7 +17,8 @@ use super::view::{View, is_complete, is_node_bound};
 use crate::pools::{REMOVAL_TAINT, request_of};
 use crate::scheduling::{Cluster, NodeState, Packing, Placement, PodInfo, place};
 
-/// Soft taint of unneeded nodes. Its value is the time since when, in Unix seconds.
+/// Soft taint of unneeded nodes. Its value is the time since which the node is unneeded, in Unix
+/// seconds.
 pub const CANDIDATE_TAINT: &str = "DeletionCandidateOfClusterAutoscaler";
 /// Maximum number of non-empty nodes to mark in one scan.
 const DRAINED_AT_ONCE: usize = 1;
@@ -41,8 +42,8 @@ pub struct ScaleDown {
     pub due: Option<Timestamp>,
 }
 
-/// Plans the removal of nodes. `protected` are the resize requests whose nodes are booked, with the
-/// end of the booking. `last_growth` is the time of the last scale-up.
+/// Plans the removal of nodes. `protected` has the resize requests whose nodes are reserved, with
+/// the end of the reservation. `last_growth` is the time of the last scale-up.
 pub fn plan_scale_down(
     view: &View,
     scaling: &AutoscalingConfiguration,
@@ -87,7 +88,7 @@ pub fn plan_scale_down(
             due.extend(booked);
             let is_unneeded = removable > 0
                 && booked.is_none()
-                // A node without its accelerators is not idle but still starting.
+                // A node without its accelerators is not idle: it is still starting.
                 && is_complete(pool, node)
                 && node.annotations().get("cluster-autoscaler.kubernetes.io/scale-down-disabled").map(String::as_str) != Some("true")
                 && is_removable(state, pool, &remaining_cluster, scaling);
@@ -167,7 +168,7 @@ fn is_removable(
     if holds.is_empty() {
         return true;
     }
-    // Only the accelerators count for the utilization of a node that has some.
+    // If a node has accelerators, only these count for its utilization.
     let resources = match pool.spec.accelerator() {
         Some(accelerator) => vec![accelerator.resource_name().to_owned()],
         None => vec!["cpu".to_owned(), "memory".to_owned()],
@@ -183,8 +184,8 @@ fn is_removable(
     move_pods(node, &mut elsewhere)
 }
 
-/// True if the pod must not be evicted: it is annotated so, no controller would recreate it, or it
-/// runs on capacity of a ProvisioningRequest.
+/// True if the pod must not be evicted: an annotation forbids it, no controller would recreate the
+/// pod, or it runs on capacity of a ProvisioningRequest.
 fn must_stay(pod: &PodInfo) -> bool {
     let has_controller = pod.pod.owner_references().iter().any(|owner| owner.controller == Some(true));
     match pod.annotation("cluster-autoscaler.kubernetes.io/safe-to-evict") {

@@ -36,15 +36,15 @@ pub struct Growth {
 pub struct ScaleUp {
     /// Pools that grow, in the order in which they were chosen.
     pub growths: Vec<Growth>,
-    /// Pods that no pool can grow for, with the reasons.
+    /// Pods for which no pool can grow, with the reasons.
     pub unhelped: BTreeMap<ObjectKey, String>,
 }
 
-/// Plans growth for the view's pending pods. Pods that fit on nodes already ordered need none.
+/// Plans growth for the view's pending pods. Pods that fit on ordered nodes need none.
 ///
-/// Of several suitable pools, the one with the lowest price per placed pod grows. Ties go to the
-/// pool that places more pods, then to the first name; the Kubernetes autoscaler breaks ties at
-/// random. New pools are created only for pods that fit on no existing pool.
+/// Of several suitable pools, the pool with the lowest price per placed pod grows. If prices are
+/// equal, the pool that places more pods is chosen, then the first name; the Kubernetes autoscaler
+/// chooses at random. New pools are created only for pods that fit on no existing pool.
 pub fn plan_scale_up(view: &View, configuration: &ClusterConfiguration) -> ScaleUp {
     let mut plan = ScaleUp::default();
     if view.pending.is_empty() {
@@ -205,8 +205,8 @@ fn new_node(pool: &NodePool, view: &View, number: usize) -> NodeState {
     view.with_daemons(template(pool, &view.site, &zone, &format!("{}-new-{number}", pool.name_any())))
 }
 
-/// The message why no pool grows for a pod, in the words of the Kubernetes autoscaler. `machines`
-/// has a new node of each pool.
+/// The message that explains why no pool grows for a pod, in the words of the Kubernetes
+/// autoscaler. `machines` has a new node of each pool.
 fn reasons(
     pod: &PodInfo,
     view: &View,

@@ -248,7 +248,7 @@ fn an_empty_autoprovisioned_pool_is_deleted() {
 }
 
 #[test]
-fn new_nodes_have_room_for_their_daemon_pods() {
+fn new_nodes_keep_capacity_for_their_daemon_pods() {
     let pools = [pool("cpu", "n2-standard-16", 0, 10, json!({}))];
     let pod = |name: &str, more: Value| gpu_pod(name, 0, more);
     let six = json!({"containers": [{"name": "c", "resources": {"requests": {"cpu": "6"}}}]});

@@ -60,7 +60,7 @@ impl View {
         view
     }
 
-    /// The view with DaemonSets, whose pods take a part of each new node.
+    /// The view with DaemonSets, whose pods use a part of each new node.
     pub fn and_daemons(mut self, sets: Vec<Arc<DaemonSet>>) -> Self {
         self.daemons = sets.into_iter().map(|set| (set.clone(), daemon_set::pod::sample(&set))).collect();
         self
@@ -92,13 +92,13 @@ impl View {
         for (pool_name, nodes) in &self.nodes {
             for node in nodes {
                 match self.pools.get(pool_name) {
-                    // A machine that is not ready does not become so by waiting.
+                    // Waiting does not make this machine ready.
                     Some(pool)
                         if !pool.spec.is_process() && !has_taint(node, REMOVAL_TAINT) && !is_complete(pool, node) =>
                     {
                         let state = self.with_daemons(completed(pool, node, &self.site));
                         cluster.set_node(state.node.clone());
-                        // Daemon pods that are there already count as themselves.
+                        // Existing daemon pods already count.
                         for pod in state.pods.values().filter(|pod| !self.has_daemon(pod, state.name())) {
                             cluster.place(pod.clone(), state.name());
                         }

@@ -65,7 +65,8 @@ impl Reconciler for Controller {
             }
             match self.create(&cron_job, job).await? {
                 Some(created) => status = plan.status_with(&created),
-                // The name is taken. The event names the Job; the next start has another name.
+                // Another object has the name. The event contains the Job; the next start has
+                // another name.
                 None => status.last_schedule_time = plan.status_with(job).last_schedule_time,
             }
         }

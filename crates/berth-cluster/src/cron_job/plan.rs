@@ -21,7 +21,7 @@ use crate::replicas::owned_by;
 
 /// Annotation of a Job with the time at which it was due, in the CronJob's time zone.
 const SCHEDULED_AT: &str = "batch.kubernetes.io/cronjob-scheduled-timestamp";
-/// More missed start times than this are reported.
+/// Number of missed start times beyond which they are reported.
 const MISSED_MAX: i64 = 100;
 
 /// The next writes for a CronJob.
@@ -37,8 +37,8 @@ pub struct Plan {
     pub status: CronJobStatus,
     /// Events that describe a change, each to be recorded once.
     pub events: Vec<PlannedEvent>,
-    /// Events that describe a state, with the start time that they are about. They are recorded when
-    /// they differ from those of the step before.
+    /// Events that describe a state, with the start time that they are about. They are recorded if
+    /// they differ from those of the previous step.
     pub notices: BTreeSet<Notice>,
     /// Time until the next start.
     pub requeue_after: Option<Duration>,
@@ -76,7 +76,7 @@ impl Plan {
     }
 }
 
-/// Plans the next writes. `jobs` are those that the CronJob controls.
+/// Plans the next writes. `jobs` are the Jobs that the CronJob controls.
 pub fn plan(cron_job: &CronJob, jobs: &[Arc<Job>], now: Timestamp) -> Plan {
     let mut plan = Plan { status: cron_job.status.clone().unwrap_or_default(), ..Plan::default() };
     let spec = cron_job.spec.clone().unwrap_or_default();
@@ -146,7 +146,8 @@ struct Timetable {
 impl Timetable {
     fn of(spec: &CronJobSpec) -> Result<Self, Notice> {
         let text = spec.schedule.as_str();
-        // Kubernetes accepts a zone in the schedule of CronJobs that have had one before 1.27.
+        // Kubernetes accepts a zone in the schedule of CronJobs that have had one since before
+        // 1.27.
         let in_text = ["TZ=", "CRON_TZ="].iter().find_map(|prefix| text.strip_prefix(prefix));
         let in_text = in_text.map(|rest| rest.split_once(' ').unwrap_or((rest, "")));
         let (zone_name, text) = match (in_text, spec.time_zone.as_deref()) {
@@ -245,7 +246,8 @@ fn missed(timetable: &Timetable, earliest: Timestamp, now: Timestamp) -> i64 {
     now.duration_since(first).as_secs() / second.duration_since(first).as_secs().max(1) + 1
 }
 
-/// The Job for a start time. Its name depends on nothing else, so that no start happens twice.
+/// The Job for a start time. Its name depends on nothing else, so that each start happens only
+/// once.
 fn job_at(cron_job: &CronJob, spec: &CronJobSpec, due: Timestamp, zone: &TimeZone) -> Job {
     let template = spec.job_template.metadata.clone().unwrap_or_default();
     let mut annotations = template.annotations.unwrap_or_default();
@@ -266,7 +268,7 @@ fn job_at(cron_job: &CronJob, spec: &CronJobSpec, due: Timestamp, zone: &TimeZon
     }
 }
 
-/// When a Job of a CronJob was due.
+/// Time at which a Job of a CronJob was due.
 fn scheduled_time(job: &Job) -> Option<Timestamp> {
     job.annotations().get(SCHEDULED_AT)?.parse().ok()
 }

@@ -88,7 +88,7 @@ fn concurrency_policies_allow_forbid_and_replace_a_running_job() {
 }
 
 #[test]
-fn a_forbidden_start_happens_late_once_the_running_job_has_ended() {
+fn a_forbidden_start_happens_after_the_running_job_has_ended() {
     let (cron_job, job) = started(&cron_job(json!({"concurrencyPolicy": "Forbid"})), &[], "2026-01-01T12:10:00Z");
     let done = stored(&job, Some("Complete"));
     let late = plan(&cron_job, &[done], at("2026-01-01T12:24:00Z"));
@@ -159,7 +159,7 @@ fn history_limits_delete_the_oldest_finished_jobs() {
 }
 
 #[test]
-fn jobs_that_vanish_or_that_nobody_listed_are_reported() {
+fn missing_and_unlisted_jobs_are_reported() {
     let (cron_job, job) = started(&cron_job(json!({})), &[], "2026-01-01T12:10:00Z");
     let mut other = (*job).clone();
     other.metadata.name = Some("by-hand".to_owned());

@@ -1,11 +1,12 @@
-//! The garbage collector: deletes dependents whose owners are gone, and completes the deletion of
-//! owners that wait for their dependents.
+//! The garbage collector: deletes dependents whose owners no longer exist, and completes the
+//! deletion of owners that wait for their dependents.
 //!
-//! It watches the metadata of every kind, and keeps a graph of owners that yields the objects to
-//! reconcile. The watches of two kinds are not synchronized: before it deletes an object because
-//! the graph lacks the owner, it asks the API server for the owner.
+//! It watches the metadata of every kind, and keeps a graph of owners from which it derives the
+//! objects to reconcile. The watches of two kinds are not synchronized. Before it deletes an object
+//! because the graph lacks the owner, it reads the owner from the API server.
 //!
-//! Source: Kubernetes' "Garbage collection" (background, foreground, orphan) and "Owners and dependents".
+//! Source: Kubernetes' "Garbage collection" (background, foreground, orphan) and "Owners and
+//! dependents".
 
 use std::collections::BTreeSet;
 use std::pin::Pin;
@@ -44,7 +45,7 @@ pub fn install(manager: &mut Manager, kinds: Kinds) {
     let client = manager.client();
     let clock = manager.clock();
     let definitions = manager.cache::<Definition>();
-    // Definitions change rarely; a change that does not fit here is lost.
+    // Definitions change rarely; changes beyond this limit are lost.
     let (changes, changed) = mpsc::channel(1024);
     let on_change = {
         let kinds = kinds.clone();
@@ -331,8 +332,8 @@ impl Collector {
         }
     }
 
-    /// Asks the API server whether an owner exists. An owner of an unknown kind counts as existing,
-    /// because a wrong deletion cannot be undone.
+    /// Reads from the API server if an owner exists. An owner of an unknown kind counts as
+    /// existing, because a wrong deletion cannot be undone.
     async fn exists(&self, owner: &Owner, namespace: &str) -> Result<bool, Error> {
         let Some(kind) = self.kinds.of_owner(&owner.api_version, &owner.kind) else { return Ok(true) };
         let api = self.api_of(&kind, namespace);
@@ -348,7 +349,7 @@ impl Collector {
     }
 
     /// Maps each owner reference of an object with `change`; `None` removes the reference. Writes
-    /// nothing if the object has been replaced by one of another UID.
+    /// nothing if an object with another UID has replaced the object.
     async fn change_owners(
         &self,
         uid: &str,

@@ -140,8 +140,8 @@ impl Graph {
         uids.filter_map(|uid| Some((uid, self.records.get(uid)?)))
     }
 
-    /// A dependent that blocks this object and is, through a chain of dependents in foreground
-    /// deletion, blocked by this object. Without intervention none of them would ever be deleted.
+    /// A dependent that blocks this object and that this object blocks through a chain of
+    /// dependents in foreground deletion. Without intervention, none of them would ever be deleted.
     pub fn blocking_dependent_in_cycle<'a>(&'a self, uid: &'a str) -> Option<&'a str> {
         self.waiting_blockers(uid).find(|blocking| {
             let mut seen = BTreeSet::from([*blocking]);

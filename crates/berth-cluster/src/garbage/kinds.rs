@@ -21,8 +21,7 @@ pub struct Kind {
     pub is_served: bool,
 }
 
-/// The list of kinds, shared between clones. A kind keeps its position, which serves as its
-/// identifier.
+/// The list of kinds, shared between clones. A kind keeps its position, which is its identifier.
 #[derive(Clone, Default)]
 pub struct Kinds {
     list: Arc<Mutex<List>>,

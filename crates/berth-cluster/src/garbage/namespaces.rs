@@ -159,7 +159,7 @@ impl Namespaces {
         Ok(Action::Wait)
     }
 
-    /// Writes to the namespace's conditions why it still exists. Returns the namespace as written.
+    /// Writes to the namespace's conditions why it still exists. Returns the written namespace.
     async fn write_conditions(&self, namespace: &Namespace, remaining: &Remaining) -> Result<Namespace, Error> {
         let mut updated = namespace.clone();
         let conditions = updated.status.get_or_insert_default().conditions.get_or_insert_default();
@@ -214,7 +214,7 @@ async fn list(
     }
 }
 
-/// What prevents a namespace's deletion.
+/// The obstacles to a namespace's deletion.
 #[derive(Debug, Default)]
 struct Remaining {
     /// Number of objects by kind (`plural.group`).
@@ -296,7 +296,7 @@ impl Remaining {
             };
             match conditions.iter_mut().find(|known| known.type_ == type_) {
                 Some(known) => {
-                    // A new message alone is no transition.
+                    // A new message alone is not a transition.
                     let since = (known.status == status).then(|| known.last_transition_time.clone()).flatten();
                     let last_transition_time = since.or_else(|| condition.last_transition_time.clone());
                     *known = NamespaceCondition { last_transition_time, ..condition };
@@ -307,7 +307,7 @@ impl Remaining {
     }
 }
 
-/// True if the API server rejected a create because the namespace is terminating or gone.
+/// True if the API server rejected a create because the namespace is terminating or deleted.
 fn is_terminating(error: &kube::Error) -> bool {
     is_not_found(error) || matches!(error, kube::Error::Api(status) if status.code == 403)
 }

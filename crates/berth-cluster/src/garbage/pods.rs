@@ -1,5 +1,6 @@
 //! The pod garbage collector: sets the phase Failed on pods that no kubelet can terminate, and
-//! deletes them. Such a pod was bound to a node that is gone, or was deleted before it was bound.
+//! deletes them. Such a pod was bound to a node that no longer exists, or was deleted before it was
+//! bound.
 
 use std::time::Duration;
 

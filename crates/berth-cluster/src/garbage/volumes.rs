@@ -1,9 +1,9 @@
-//! Protection of persistent volume claims and volumes: one that is deleted while it is in use is
-//! removed only after its last use ends. A claim is in use by a bound pod, a volume by a claim.
+//! Protection of persistent volume claims and volumes: an object that is deleted while it is in use
+//! is removed only after its last use ends. Bound pods use claims, and claims use volumes.
 //!
 //! A finalizer holds the object. The API server adds it to new objects; these controllers add it to
-//! objects that lack it. An unbound pod is no use: no kubelet starts it with a claim that is being
-//! deleted. A terminated pod counts until it is deleted.
+//! objects that lack it. An unbound pod does not count, because no kubelet starts it with a claim
+//! that is being deleted. A terminated pod counts until it is deleted.
 //!
 //! Source: Kubernetes' storage object in use protection (KEP-498).
 
@@ -111,7 +111,7 @@ where
         "uid": meta.uid, "resourceVersion": meta.resource_version, "finalizers": finalizers,
     }});
     match api.patch(&object.name_any(), &PatchParams::default(), &Patch::Merge(&patch)).await {
-        // The API server deletes the object with its last finalizer.
+        // The API server deletes the object when its last finalizer is removed.
         Ok(written) if meta.deletion_timestamp.is_some() && finalizers.is_empty() => cache.observe_deleted(&written),
         Ok(written) => cache.observe(written),
         Err(error) if is_not_found(&error) => {}

@@ -12,7 +12,7 @@ pub struct IndexSet {
 
 impl IndexSet {
     /// Parses the text form, and keeps only indexes below `completions`. Invalid parts are skipped:
-    /// this controller writes the text, and a damaged one must not stop the Job.
+    /// this controller writes the text, and a damaged text must not stop the Job.
     pub fn parse(text: &str, completions: u32) -> Self {
         let mut set = Self::default();
         if completions == 0 {

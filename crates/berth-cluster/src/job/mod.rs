@@ -1,6 +1,7 @@
 //! The Job controller (batch/v1) of kube-controller-manager: creates a Job's pods, counts their
 //! successes and failures, and completes or fails the Job. It also deletes finished Jobs after
-//! `ttlSecondsAfterFinished`, and removes the tracking finalizer from pods whose Job is gone.
+//! `ttlSecondsAfterFinished`, and removes the tracking finalizer from pods whose Job no longer
+//! exists.
 //!
 //! Each reconcile reads the Job and its pods from the caches and applies the result of
 //! [`plan::plan`]. The order of the writes makes a crash between any two of them harmless. Jobs
@@ -37,7 +38,7 @@ use backoff::Backoff;
 use facts::{TRACKING_FINALIZER, finished_condition, is_managed_elsewhere, is_tracked, job_spec, name, uid};
 
 /// Delay, per pod of the Job, from a pod event to the reconcile. It batches the events of large
-/// Jobs, and is at most [`BATCH_DELAY_MAX`].
+/// Jobs, up to [`BATCH_DELAY_MAX`].
 const BATCH_DELAY_PER_POD: Duration = Duration::from_millis(1);
 /// Maximum delay from a pod event to the reconcile: kube-controller-manager's delay for every Job.
 const BATCH_DELAY_MAX: Duration = Duration::from_secs(1);
@@ -131,14 +132,14 @@ impl Reconciler for JobController {
     async fn reconcile(&self, key: ObjectKey) -> Result<Action, Error> {
         let Some(job) = self.jobs.get(&key) else {
             self.forget(&key);
-            // The Job is gone, so its pods will not be counted.
+            // The Job no longer exists, so its pods will not be counted.
             self.release(&key, &self.by_owner.get(&key.to_string())).await?;
             return Ok(Action::Wait);
         };
         let job_uid = job.metadata.uid.as_deref().unwrap_or_default();
         let (pods, orphans): (Vec<_>, Vec<_>) =
             self.by_owner.get(&key.to_string()).into_iter().partition(|pod| is_controlled_by(pod, job_uid));
-        // Pods of an earlier Job of this name.
+        // Pods of an earlier Job with this name.
         self.release(&key, &orphans).await?;
         if finished_condition(&job).is_some() {
             self.forget(&key);
@@ -225,7 +226,8 @@ impl JobController {
     /// Writes the status if it differs from the cached one. Returns the status as stored. A
     /// conflict is an error, so that the next reconcile plans with the changed Job.
     async fn write_status(&self, key: &ObjectKey, job: &Job, status: JobStatus) -> Result<JobStatus, Error> {
-        // The cache includes our own writes, so a second write has the version of the first.
+        // The cache includes this controller's writes, so a second write has the version of the
+        // first.
         let current = self.jobs.get(key).filter(|current| current.metadata.uid == job.metadata.uid);
         let Some(current) = current else { return Ok(status) };
         if current.status.as_ref() == Some(&status) {
@@ -241,7 +243,8 @@ impl JobController {
 
     async fn remove(&self, pods: &Api<Pod>, job: &Job, removal: &Removal) -> Result<(), Error> {
         if removal.forget && is_tracked(&removal.pod) {
-            // With the resourceVersion of the plan: a pod that terminated since must be counted.
+            // With the resourceVersion of the plan: if the pod has terminated since then, it must
+            // be counted.
             remove_tracking_finalizer(pods, &removal.pod, removal.pod.metadata.resource_version.as_deref(), &self.pods)
                 .await?;
         }

@@ -12,8 +12,8 @@
 //!
 //! Not done here: adopting and releasing pods, and validating Jobs (the API server does).
 //!
-//! Sources: Kubernetes documentation "Jobs"; KEP-2307 (tracking without lingering pods), KEP-3850 (backoff limit per
-//! index), KEP-3939 (pod replacement policy), KEP-3329, KEP-3998.
+//! Sources: Kubernetes documentation "Jobs"; KEP-2307 (tracking without lingering pods), KEP-3850
+//! (backoff limit per index), KEP-3939 (pod replacement policy), KEP-3329, KEP-3998.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -33,8 +33,8 @@ use super::indexes::IndexSet;
 use super::pods::{IndexFailures, build_pod};
 use super::policy::{PodFailure, match_pod_failure_policy, match_success_policy};
 
-/// Maximum number of pods created or deleted in one step, so that a large Job does not starve the
-/// others.
+/// Maximum number of pods created or deleted in one step, so that a large Job does not delay other
+/// Jobs too long.
 pub const PODS_PER_STEP_MAX: usize = 500;
 /// Maximum number of pods counted in one step: keeps the UIDs in the status under 20 KB.
 pub const UNCOUNTED_MAX: usize = 500;
@@ -114,8 +114,8 @@ struct Step<'a> {
     failed: i64,
 }
 
-/// Plans one step of an unfinished Job that this controller manages. `pods` are those that the Job
-/// controls, in name order; `record` is its back-off record.
+/// Plans one step of an unfinished Job that this controller manages. `pods` are the pods that the
+/// Job controls, in name order; `record` is its back-off record.
 pub fn plan(job: &Job, pods: &[Arc<Pod>], record: Backoff, now: Timestamp) -> Plan {
     let mut step = Step::new(job, pods, now);
     let mut plan = Plan { status: job.status.clone().unwrap_or_default(), ..Plan::default() };
@@ -268,7 +268,7 @@ impl<'a> Step<'a> {
         ends
     }
 
-    /// The interim condition of a Job that is to finish: FailureTarget or SuccessCriteriaMet. `None`
+    /// The interim condition of a Job that will finish: FailureTarget or SuccessCriteriaMet. `None`
     /// if the Job continues.
     fn interim_condition(&self, start: Option<Timestamp>, plan: &mut Plan) -> Option<JobCondition> {
         let spec = job_spec(self.job);
@@ -330,7 +330,7 @@ impl<'a> Step<'a> {
         if limit == 0 { restarts > 0 } else { restarts >= limit }
     }
 
-    /// Plans the creation or deletion of pods, never both in one step, to reach the wanted number.
+    /// Plans the creation or deletion of pods, never both in one step, to reach the desired number.
     fn manage_pods(&self, waiting: &Backoff, plan: &mut Plan) {
         let spec = job_spec(self.job);
         let forget = |pod: &Arc<Pod>| Removal { pod: pod.clone(), forget: true };
@@ -557,7 +557,7 @@ impl<'a> Step<'a> {
 
 impl Plan {
     /// The final status of a Job that this step finishes, to be written before the finalizers are
-    /// removed. `None` if the Job does not finish, or pods are yet to be created or deleted.
+    /// removed. `None` if the Job does not finish, or if pods must still be created or deleted.
     pub fn final_status(&mut self, now: Timestamp) -> Option<JobStatus> {
         if self.finish.is_none() || !self.remove.is_empty() || !self.create.is_empty() {
             return None;

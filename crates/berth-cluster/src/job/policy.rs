@@ -10,7 +10,7 @@ use super::indexes::IndexSet;
 /// Result of the pod failure policy for one failed pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PodFailure {
-    /// The failure counts towards `backoffLimit`: a Count rule matched, or none.
+    /// The failure counts towards `backoffLimit`: a Count rule matched, or no rule.
     Count,
     /// The failure does not count.
     Ignore,

@@ -1,4 +1,4 @@
-//! The jobs of a set by what became of them, and the counts of them that the status shows.
+//! The jobs of a set by their state, and the counts of them that the status shows.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -25,13 +25,14 @@ pub struct Children {
 }
 
 impl Children {
-    /// Sorts the jobs a set owns.
+    /// Sorts the jobs that a set owns.
     pub fn of(set: &JobSet, jobs: impl IntoIterator<Item = Arc<Job>>, gates: Gates) -> Self {
         let none = JobSetStatus::default();
         let status = set.status.as_ref().unwrap_or(&none);
         let mut children = Children::default();
         for job in jobs {
-            // A label that does not read is one somebody has tampered with: the job counts as a first attempt.
+            // A label without a number was changed by another client: the job counts as a first
+            // attempt.
             let attempt = number_label(&job, RESTARTS).unwrap_or(0);
             let is_previous = attempt < status.restarts
                 || gates.restart_job && number_label(&job, JOB_RESTARTS).unwrap_or(0) < job_restarts(status, &job);
@@ -49,26 +50,26 @@ impl Children {
         children
     }
 
-    /// All of them.
+    /// All jobs.
     pub fn all(&self) -> impl Iterator<Item = &Arc<Job>> {
         self.active.iter().chain(&self.successful).chain(&self.failed).chain(&self.previous)
     }
 }
 
-/// How a job finished: `Complete`, `Failed`, or not.
+/// How a job finished: `Complete` or `Failed`; `None` if it has not finished.
 pub fn finished(job: &Job) -> Option<&str> {
     let conditions = job.status.as_ref().and_then(|status| status.conditions.as_ref());
     finished_by(conditions.map_or(&[], Vec::as_slice))
 }
 
-/// The type of the condition that says a job has finished.
+/// The type of the terminal condition, if there is one.
 pub fn finished_by(conditions: &[JobCondition]) -> Option<&str> {
     let mut terminal = conditions.iter().filter(|condition| matches!(condition.type_.as_str(), "Complete" | "Failed"));
     terminal.find(|condition| condition.status == "True").map(|condition| condition.type_.as_str())
 }
 
-/// Counts of the set's jobs per entry, in the order of the spec. Jobs without the label that names their entry count
-/// nowhere.
+/// Counts of the set's jobs per replicated job, in the order of the spec. Jobs without the label of
+/// their replicated job are not counted.
 pub fn replicated_job_statuses(set: &JobSet, children: &Children, gates: Gates) -> Vec<ReplicatedJobStatus> {
     let mut positions: BTreeMap<&str, usize> = BTreeMap::new();
     let mut statuses: Vec<ReplicatedJobStatus> = Vec::new();
@@ -115,7 +116,7 @@ pub fn replicated_job_statuses(set: &JobSet, children: &Children, gates: Gates) 
     statuses
 }
 
-/// How often this very job was restarted.
+/// Number of restarts of this job alone.
 fn job_restarts(status: &JobSetStatus, job: &Job) -> i32 {
     let entry = label(job, REPLICATED_JOB_NAME);
     let known = status.replicated_jobs_status.iter().find(|known| Some(known.name.as_str()) == entry);
@@ -128,7 +129,7 @@ pub fn label<'a>(job: &'a Job, key: &str) -> Option<&'a str> {
     job.metadata.labels.as_ref()?.get(key).map(String::as_str)
 }
 
-/// A label of the job that is a number.
+/// A label of the job as a number.
 pub fn number_label(job: &Job, key: &str) -> Option<i32> {
     label(job, key)?.parse().ok()
 }

@@ -1,4 +1,4 @@
-//! Conditions of a set, and the event that goes with each change of one.
+//! Conditions of a set, and the events of their changes.
 
 use berth_api::jobset::constants::{COMPLETED, FAILED, STARTUP_POLICY_COMPLETED, STARTUP_POLICY_IN_PROGRESS};
 use berth_api::jobset::v1alpha2::JobSetStatus;
@@ -7,7 +7,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
 use crate::job::facts::stamp;
 
-/// A condition, its transition at `now`.
+/// A condition with the transition time `now`.
 pub fn condition(type_: &str, status: bool, reason: &str, message: &str, now: Timestamp) -> Condition {
     Condition {
         type_: type_.into(),
@@ -19,8 +19,8 @@ pub fn condition(type_: &str, status: bool, reason: &str, message: &str, now: Ti
     }
 }
 
-/// Takes a condition in and says whether anything changed. A new condition is only added when it is True; of the two
-/// startup conditions at most one stays True.
+/// Sets a condition. Returns true if anything changed. A new condition is only added if it is True.
+/// At most one of the two startup conditions is True.
 pub fn set_condition(status: &mut JobSetStatus, new: Condition) -> bool {
     let mut changed = false;
     if new.status == "True" {
@@ -56,12 +56,12 @@ fn are_exclusive(one: &str, other: &str) -> bool {
     one != other && pair.contains(&one) && pair.contains(&other)
 }
 
-/// The condition of this type, when True.
+/// The condition of this type, if it is True.
 pub fn true_condition<'a>(status: Option<&'a JobSetStatus>, type_: &str) -> Option<&'a Condition> {
     status?.conditions.iter().find(|condition| condition.type_ == type_ && condition.status == "True")
 }
 
-/// The condition that says the set has finished.
+/// The terminal condition of a set, if it has finished.
 pub fn finished_condition(status: Option<&JobSetStatus>) -> Option<&Condition> {
     true_condition(status, COMPLETED).or_else(|| true_condition(status, FAILED))
 }

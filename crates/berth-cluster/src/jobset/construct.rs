@@ -1,5 +1,5 @@
-//! What a set makes: jobs from its templates with all the labels that tell a pod where it stands, the headless
-//! service its pods find each other by, and volume claims.
+//! The objects that a set creates: jobs from its templates, with all the labels that tell pods
+//! their position; the headless service by which its pods find each other; and volume claims.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -22,8 +22,8 @@ use super::names::{
     namespace, replicas, set_name, subdomain,
 };
 
-/// The jobs of one entry that do not exist yet, lowest index first. With `BlockingRecreate` none while jobs of an
-/// earlier attempt are left.
+/// The missing jobs of one replicated job, lowest index first. With `BlockingRecreate`, none are
+/// created while jobs of an earlier attempt exist.
 pub fn missing_jobs(set: &JobSet, entry: &ReplicatedJob, children: &Children, gates: Gates) -> Vec<Job> {
     let strategy = set.spec.failure_policy.as_ref().and_then(|policy| policy.restart_strategy);
     if strategy == Some(RestartStrategy::BlockingRecreate) && !children.previous.is_empty() {
@@ -36,7 +36,7 @@ pub fn missing_jobs(set: &JobSet, entry: &ReplicatedJob, children: &Children, ga
         .collect()
 }
 
-/// One job of one entry.
+/// One job of a replicated job.
 pub fn build_job(set: &JobSet, entry: &ReplicatedJob, index: i32, gates: Gates) -> Job {
     let name = job_name(set_name(set), &entry.name, index);
     let marks = marks(set, entry, index, gates);
@@ -78,7 +78,7 @@ pub fn build_job(set: &JobSet, entry: &ReplicatedJob, index: i32, gates: Gates) 
     }
 }
 
-/// True when the set is to stand still.
+/// True if the set is suspended.
 pub fn is_suspended(set: &JobSet) -> bool {
     set.spec.suspend == Some(true)
 }
@@ -115,7 +115,8 @@ pub fn service(set: &JobSet) -> Option<Service> {
     })
 }
 
-/// The volume claims of the set, in the order of its templates. Those to be deleted with the set are owned by it.
+/// The volume claims of the set, in the order of its templates. The set owns the claims that are
+/// deleted with it.
 pub fn volume_claims(set: &JobSet) -> Vec<PersistentVolumeClaim> {
     let mut claims = Vec::new();
     for policy in &set.spec.volume_claim_policies {
@@ -143,7 +144,7 @@ pub fn volume_claims(set: &JobSet) -> Vec<PersistentVolumeClaim> {
     claims
 }
 
-/// Gives the pod a volume for every claim template that one of its containers mounts.
+/// Adds a volume to the pod for every claim template that one of its containers mounts.
 pub fn add_volumes(set: &JobSet, pod: &mut PodSpec) {
     let containers = pod.containers.iter().chain(pod.init_containers.iter().flatten());
     let mounted: BTreeSet<String> =
@@ -161,7 +162,7 @@ pub fn add_volumes(set: &JobSet, pod: &mut PodSpec) {
     }
 }
 
-/// Labels and annotations alike: where the job stands in the set.
+/// Labels and annotations with the position of the job in the set.
 fn marks(set: &JobSet, entry: &ReplicatedJob, index: i32, gates: Gates) -> BTreeMap<String, String> {
     let number = |number: Option<i32>| number.map(|number| number.to_string()).unwrap_or_default();
     let status = set.status.clone().unwrap_or_default();
@@ -192,7 +193,7 @@ fn marks(set: &JobSet, entry: &ReplicatedJob, index: i32, gates: Gates) -> BTree
     marks.into_iter().map(|(key, value)| (key.to_owned(), value)).collect()
 }
 
-/// The exclusive placement asked for: that of the entry before that of the set.
+/// The requested exclusive placement: that of the replicated job, or else that of the set.
 fn placement_annotations(set: &JobSet, entry: &ReplicatedJob) -> BTreeMap<String, String> {
     let of_entry = entry.template.metadata.as_ref().and_then(|meta| meta.annotations.as_ref());
     let mut found = BTreeMap::new();
@@ -206,7 +207,7 @@ fn placement_annotations(set: &JobSet, entry: &ReplicatedJob) -> BTreeMap<String
     found
 }
 
-/// Lets the pods run only where somebody has prepared nodes for this job.
+/// Limits the pods to nodes that an administrator has prepared for this job.
 fn select_prepared_nodes(pod: &mut PodSpec, namespace: &str, job: &str) {
     pod.node_selector.get_or_insert_default().insert(NAMESPACED_JOB.to_owned(), format!("{namespace}_{job}"));
     pod.tolerations.get_or_insert_default().push(Toleration {

@@ -1,4 +1,4 @@
-//! What a failed job does to its set: the rules of the failure policy and their actions.
+//! The effect of a failed job on its set: the rules of the failure policy and their actions.
 
 use berth_api::jobset::constants::{
     DEFAULT_FAILURE_POLICY, FAIL_JOBSET_ACTION, FAILED, FAILED_JOBS, FAILURE_POLICY_PREFIX, JOB_INDEX,
@@ -15,7 +15,8 @@ use super::conditions::{condition, set_condition};
 use super::names::replicas;
 use crate::job::facts::true_condition;
 
-/// The job that failed first; jobs without a Failed condition are passed over, the first listed wins a tie.
+/// The job that failed first. Jobs without a Failed condition are skipped; of equal times, the
+/// first in the list is used.
 pub fn first_failed<'a, J: AsRef<Job> + 'a>(jobs: impl IntoIterator<Item = &'a J>) -> Option<&'a Job> {
     let mut first: Option<(&Job, Option<Timestamp>)> = None;
     for job in jobs {
@@ -29,7 +30,7 @@ pub fn first_failed<'a, J: AsRef<Job> + 'a>(jobs: impl IntoIterator<Item = &'a J
     first.map(|(job, _)| job)
 }
 
-/// The first rule that matches a failed job, with the job that failed first of those it matches.
+/// The first rule that matches a failed job, with the first of the jobs that it matches to fail.
 pub fn first_matching_rule<'r, 'j, J: AsRef<Job> + 'j>(
     rules: &'r [FailurePolicyRule],
     failed: &'j [J],
@@ -43,8 +44,8 @@ pub fn first_matching_rule<'r, 'j, J: AsRef<Job> + 'j>(
     })
 }
 
-/// True when the rule matches a job that failed by this condition. A pattern that is no regular expression matches
-/// nothing.
+/// True if the rule matches a job with this failure condition. An invalid regular expression
+/// matches nothing.
 pub fn rule_applies(rule: &FailurePolicyRule, job: &Job, failed: &JobCondition) -> bool {
     let reason = failed.reason.as_deref().unwrap_or_default();
     let message = failed.message.as_deref().unwrap_or_default();
@@ -57,7 +58,7 @@ pub fn rule_applies(rule: &FailurePolicyRule, job: &Job, failed: &JobCondition) 
         && any(&rule.target_replicated_jobs, &|target| target == entry)
 }
 
-/// Something that happened to the status, with the condition that tells of it (if one does).
+/// A change of the status, with the condition that reports it, if one does.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Outcome {
     /// The condition that was set; its event is a warning.
@@ -66,7 +67,7 @@ pub struct Outcome {
     pub event: Option<(String, String)>,
 }
 
-/// Applies the failure policy to the set's failed jobs, of which there is at least one.
+/// Applies the failure policy to the failed jobs of a set, at least one.
 pub fn apply_failure_policy<J: AsRef<Job>>(
     set: &JobSet,
     status: &mut JobSetStatus,
@@ -83,7 +84,7 @@ pub fn apply_failure_policy<J: AsRef<Job>>(
     }
 }
 
-/// Applies one action because of one failed job.
+/// Applies one action for one failed job.
 pub fn apply_action(
     set: &JobSet,
     status: &mut JobSetStatus,
@@ -148,7 +149,7 @@ fn restart_job(set: &JobSet, status: &mut JobSetStatus, job: &Job, is_counted: b
     }
 }
 
-/// Fails the set for good.
+/// Fails the set permanently.
 pub fn fail(status: &mut JobSetStatus, reason: &str, message: &str, now: Timestamp) -> Outcome {
     let failed = condition(FAILED, true, reason, message, now);
     set_condition(status, failed.clone());

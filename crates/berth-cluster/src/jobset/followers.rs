@@ -1,5 +1,5 @@
-//! The controller behind exclusive placement: when a job's leader has landed, followers that are bound to another
-//! domain are removed, so that the Job controller makes them anew beside it.
+//! The controller of exclusive placement: once a job's leader is bound, it removes followers that
+//! are bound to another domain. The Job controller then creates them again in the leader's domain.
 
 use std::sync::Arc;
 
@@ -58,7 +58,7 @@ impl Reconciler for Followers {
         match placements_match(&leader, pods.iter().map(Arc::as_ref), node.as_deref()) {
             Ok(true) => return Ok(Action::Wait),
             Ok(false) => {}
-            // The node is going: its pods will be looked at when they are made anew.
+            // The node is being deleted. Its pods are checked after they are created again.
             Err(PlacementError::TopologyUnknown) => return Ok(Action::Wait),
             Err(error) => return Err(error.into()),
         }

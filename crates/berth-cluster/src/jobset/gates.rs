@@ -1,6 +1,6 @@
-//! JobSet's features that are off unless asked for.
+//! JobSet's features that are off by default.
 
-/// Which of them are on.
+/// Enabled features.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Gates {
     /// `RestartJob`: failure policy actions that restart a single job.

@@ -1,6 +1,6 @@
-//! The restart strategy `InPlaceRestart`: pods stay, their containers restart together. Each pod's agent announces
-//! its attempt in an annotation; the set's status tells which attempt is over (its containers are to restart) and
-//! which one runs (once every pod has got there).
+//! The restart strategy `InPlaceRestart`: pods remain, and their containers restart together. Each
+//! pod's agent writes its attempt to an annotation. The set's status has the attempt that is over,
+//! whose containers must restart, and the current attempt, which every pod has reached.
 
 use berth_api::jobset::constants::{IN_PLACE_RESTART_ATTEMPT, REACHED_MAX_RESTARTS};
 use berth_api::jobset::v1alpha2::{JobSet, JobSetStatus, RestartStrategy};
@@ -11,7 +11,7 @@ use super::failure::{Outcome, fail};
 use super::names::replicas;
 use crate::job::facts;
 
-/// Why in-place restart cannot be decided.
+/// Why an in-place restart cannot be decided.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InPlaceError {
     /// A pod's annotation is not a number.
@@ -19,24 +19,24 @@ pub enum InPlaceError {
     Attempt {
         /// The pod.
         pod: String,
-        /// What the annotation says.
+        /// Value of the annotation.
         value: String,
     },
-    /// An entry's number of pods is not fixed.
+    /// The number of pods of a replicated job is not fixed.
     #[error("replicated job {replicated_job}: completions and parallelism must be set and equal to each other")]
     PodCount {
-        /// The entry.
+        /// The replicated job.
         replicated_job: String,
     },
 }
 
-/// True when the set restarts in place.
+/// True if the set restarts in place.
 pub fn is_in_place(set: &JobSet) -> bool {
     let strategy = set.spec.failure_policy.as_ref().and_then(|policy| policy.restart_strategy);
     strategy == Some(RestartStrategy::InPlaceRestart)
 }
 
-/// The attempts that pods announce; failed pods and pods that say nothing are passed over.
+/// The attempts that pods announce; failed pods and pods without the annotation are skipped.
 pub fn attempts<'a>(pods: impl IntoIterator<Item = &'a Pod>) -> Result<Vec<i32>, InPlaceError> {
     let mut attempts = Vec::new();
     for pod in pods.into_iter().filter(|pod| facts::phase(pod) != "Failed") {
@@ -55,7 +55,7 @@ pub fn attempts<'a>(pods: impl IntoIterator<Item = &'a Pod>) -> Result<Vec<i32>,
     Ok(attempts)
 }
 
-/// How many pods the set has in all.
+/// Total number of pods of the set.
 pub fn pods_expected(set: &JobSet) -> Result<i32, InPlaceError> {
     let mut total = 0i32;
     for entry in &set.spec.replicated_jobs {
@@ -70,18 +70,18 @@ pub fn pods_expected(set: &JobSet) -> Result<i32, InPlaceError> {
     Ok(total)
 }
 
-/// The most often restarted container of the pods.
+/// The largest restart count of a container of these pods.
 pub fn container_restarts_max<'a>(pods: impl IntoIterator<Item = &'a Pod>) -> i32 {
     let counts = pods.into_iter().flat_map(facts::container_statuses).map(|status| status.restart_count);
     counts.max().unwrap_or(0)
 }
 
-/// True when there is at least one attempt and all are the same.
+/// True if there is at least one attempt and all are equal.
 pub fn all_equal(attempts: &[i32]) -> bool {
     attempts.first().is_some_and(|first| attempts.iter().all(|attempt| attempt == first))
 }
 
-/// True when one of these attempts is beyond `maxRestarts`, not counting recreations that don't count.
+/// True if one of these attempts exceeds `maxRestarts`, without restarts that do not count.
 pub fn exceeds_max_restarts(set: &JobSet, attempts: &[i32]) -> bool {
     let status = set.status.clone().unwrap_or_default();
     let uncounted = status.restarts.saturating_sub(status.restarts_count_towards_max);
@@ -89,7 +89,8 @@ pub fn exceeds_max_restarts(set: &JobSet, attempts: &[i32]) -> bool {
     attempts.iter().any(|attempt| attempt.saturating_sub(uncounted) > allowed)
 }
 
-/// Declares the attempt before the furthest one over; true when that is news.
+/// Records that the attempt before the highest one is over. Returns true if that changes the
+/// status.
 pub fn update_previous(status: &mut JobSetStatus, attempts: &[i32]) -> bool {
     let Some(over) = attempts.iter().max().map(|furthest| furthest - 1) else { return false };
     let is_news = over > status.previous_in_place_restart_attempt.unwrap_or(-1);
@@ -99,7 +100,8 @@ pub fn update_previous(status: &mut JobSetStatus, attempts: &[i32]) -> bool {
     is_news
 }
 
-/// Declares the attempt that all `expected` pods have reached the current one; true when that is news.
+/// Records the attempt that all `expected` pods have reached as the current one. Returns true if
+/// that changes the status.
 pub fn update_current(status: &mut JobSetStatus, attempts: &[i32], expected: usize) -> bool {
     let (true, Some(attempt)) = (attempts.len() == expected && all_equal(attempts), attempts.first()) else {
         return false;
@@ -109,10 +111,10 @@ pub fn update_current(status: &mut JobSetStatus, attempts: &[i32], expected: usi
     is_news
 }
 
-/// What a look at the set's pods comes to.
+/// Result of evaluating the set's pods.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Verdict {
-    /// Nothing new.
+    /// The status did not change.
     Unchanged,
     /// The attempts in the status changed.
     Updated,
@@ -120,7 +122,7 @@ pub enum Verdict {
     Failed(Outcome),
 }
 
-/// Looks at the pods of a set that restarts in place and brings the status up to date.
+/// Evaluates the pods of a set that restarts in place, and updates the status.
 pub fn reconcile(
     set: &JobSet,
     status: &mut JobSetStatus,

@@ -1,9 +1,11 @@
-//! The JobSet controller (jobset.x-k8s.io/v1alpha2): a set of Jobs that start, fail, restart and finish together.
+//! The JobSet controller (jobset.x-k8s.io/v1alpha2): a set of Jobs that start, fail, restart and
+//! finish together.
 //!
-//! Each reconcile takes the set and its jobs from the caches, asks [`plan::plan`] what to do, and does it; the status
-//! is written last, so that whatever a crash leaves half done is decided again. A second, small controller enforces
-//! exclusive placement. Sets with a foreign `spec.managedBy` are left alone. What JobSet's webhooks do is in
-//! [`webhook`] and [`placement`], as pure functions for whoever serves the API.
+//! Each reconcile reads the set and its jobs from the caches and applies the result of
+//! [`plan::plan`]. The status is written last, so that an interrupted step is planned again after a
+//! crash. A second, small controller enforces exclusive placement. Sets whose `spec.managedBy`
+//! names another controller are ignored. The rules of JobSet's webhooks are in [`webhook`] and
+//! [`placement`], as pure functions for an API server.
 
 pub mod children;
 pub mod conditions;
@@ -84,7 +86,7 @@ pub fn install_with(manager: &mut Manager, gates: Gates) {
     followers::install(manager);
 }
 
-/// Name of the set a pod belongs to.
+/// Name of the set that a pod belongs to.
 fn set_of(pod: &Pod) -> Option<&str> {
     pod.metadata.labels.as_ref()?.get(JOBSET_NAME).map(String::as_str)
 }
@@ -117,7 +119,7 @@ impl Reconciler for JobSetController {
         }
         let uid = set.metadata.uid.as_deref().unwrap_or_default();
         let mut jobs = self.jobs_of_set.get(&key.to_string());
-        // A set of the same name that was deleted may have left some behind.
+        // A deleted set of the same name may have left jobs behind.
         jobs.retain(|job| job.metadata.owner_references.iter().flatten().any(|owner| owner.uid == uid));
         let pods = if self.gates.in_place_restart && in_place::is_in_place(&set) {
             self.pods_of_set.get(&key.to_string())
@@ -130,7 +132,7 @@ impl Reconciler for JobSetController {
 }
 
 impl JobSetController {
-    /// Does what the plan says, in its order.
+    /// Applies the plan, in its order.
     async fn apply(&self, key: &ObjectKey, set: &JobSet, plan: Plan) -> Result<Action, Error> {
         let jobs: Api<Job> = Api::namespaced(self.client.clone(), &key.namespace);
         for job in &plan.delete {
@@ -154,7 +156,7 @@ impl JobSetController {
                     let why = berth_runtime::message(&error);
                     let message = format!("job {name} creation failed with error: {why}");
                     self.recorder.event(set, EventType::Warning, "JobCreationFailed", &message);
-                    // The others may still be made; this one is tried again.
+                    // The other jobs can still be created; the retry creates this one.
                     refused = Some(error);
                 }
             }
@@ -193,7 +195,8 @@ impl JobSetController {
 
     async fn delete_job(&self, jobs: &Api<Job>, job: &Job) -> Result<(), Error> {
         let name = job.metadata.name.as_deref().unwrap_or_default();
-        // The job stays until its pods are gone: the next attempt's pods must not meet them.
+        // The job remains until its pods are deleted, so that the pods of two attempts never run
+        // together.
         let params = exactly(DeleteParams::foreground(), job.metadata.uid.clone());
         match jobs.delete(name, &params).await {
             Ok(answer) => {
@@ -251,7 +254,7 @@ impl JobSetController {
         }
     }
 
-    /// Writes the status if it differs from what the API has.
+    /// Writes the status if it differs from the stored one.
     async fn write_status(&self, key: &ObjectKey, set: &JobSet, status: JobSetStatus) -> Result<(), Error> {
         if set.status.as_ref() == Some(&status) || set.status.is_none() && status == JobSetStatus::default() {
             return Ok(());
@@ -264,13 +267,13 @@ impl JobSetController {
     }
 }
 
-/// Delete this very object, not another one of its name.
+/// Deletes only the object with this UID, not another object of the same name.
 fn exactly(mut params: DeleteParams, uid: Option<String>) -> DeleteParams {
     params.preconditions = Some(Preconditions { uid, resource_version: None });
     params
 }
 
-/// The caches as exclusive placement's functions want to see them.
+/// The pods of a set in the cache, for exclusive placement.
 pub(crate) fn pods_of(index: &Index<Pod>, namespace: &str, set: &str) -> Vec<Arc<Pod>> {
     index.get(&format!("{namespace}/{set}"))
 }

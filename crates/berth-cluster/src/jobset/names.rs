@@ -1,4 +1,5 @@
-//! How a JobSet's jobs, services and claims are called, and where a job stands in the set and its group.
+//! Names of a JobSet's jobs, services and claims, and the position of a job in the set and its
+//! group.
 
 use berth_api::jobset::v1alpha2::{JobSet, ReplicatedJob};
 use sha1::{Digest, Sha1};
@@ -8,7 +9,8 @@ pub fn job_name(set: &str, replicated_job: &str, index: i32) -> String {
     format!("{set}-{replicated_job}-{index}")
 }
 
-/// SHA-1 of `<namespace>/<job name>` in hex: a label value of fixed length that is unique in the cluster.
+/// SHA-1 of `<namespace>/<job name>` in hex: a label value of fixed length that is unique in the
+/// cluster.
 pub fn job_key(namespace: &str, job_name: &str) -> String {
     hex::encode(Sha1::digest(format!("{namespace}/{job_name}")))
 }
@@ -39,7 +41,7 @@ pub fn claim_name(template: &str, set: &str) -> String {
     format!("{template}-{set}")
 }
 
-/// The set's name, empty for one that is not named yet.
+/// The set's name; empty if it has none yet.
 pub fn set_name(set: &JobSet) -> &str {
     set.metadata.name.as_deref().unwrap_or_default()
 }
@@ -49,7 +51,7 @@ pub fn namespace(set: &JobSet) -> &str {
     set.metadata.namespace.as_deref().unwrap_or_default()
 }
 
-/// Number of jobs of one entry.
+/// Number of jobs of one replicated job.
 pub fn replicas(replicated_job: &ReplicatedJob) -> i32 {
     replicated_job.replicas.unwrap_or(1)
 }
@@ -64,12 +66,12 @@ pub fn group_replicas(set: &JobSet, group: &str) -> i32 {
     total(set.spec.replicated_jobs.iter().filter(|entry| entry.group_name == group))
 }
 
-/// Index of a job among all of the set; `None` when the set has no such entry.
+/// Index of a job among all jobs of the set; `None` if the set has no such replicated job.
 pub fn global_index(set: &JobSet, replicated_job: &str, index: i32) -> Option<i32> {
     position(set.spec.replicated_jobs.iter(), replicated_job, index)
 }
 
-/// Index of a job among those of its group; `None` when the group has no such entry.
+/// Index of a job among the jobs of its group; `None` if the group has no such replicated job.
 pub fn group_index(set: &JobSet, group: &str, replicated_job: &str, index: i32) -> Option<i32> {
     position(set.spec.replicated_jobs.iter().filter(|entry| entry.group_name == group), replicated_job, index)
 }

@@ -1,8 +1,9 @@
-//! Exclusive placement: every job gets a topology domain (a rack, a node pool) of its own. The first pod of a job,
-//! the leader, chooses the domain by affinity; the others follow it by node selector. A follower whose selector
-//! disagrees with where its leader landed is removed.
+//! Exclusive placement: every job gets its own topology domain (a rack, a node pool). The first pod
+//! of a job, the leader, chooses the domain by affinity; the other pods, the followers, get the
+//! domain as a node selector. A follower whose selector differs from the leader's domain is
+//! removed.
 //!
-//! Pure functions: the admission chain and the controller look pods and nodes up.
+//! Pure functions: the admission chain and the controller read pods and nodes.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +17,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelecto
 
 use crate::job::facts::{COMPLETION_INDEX, is_deleted, is_terminated, name, stamp};
 
-/// Why a pod cannot be placed, or may not be made yet.
+/// Why a pod cannot be placed, or cannot be created yet.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PlacementError {
     /// The pod lacks a label that every pod of a set has.
@@ -25,18 +26,18 @@ pub enum PlacementError {
     /// There is not exactly one running leader.
     #[error("expected 1 leader pod ({name}), but got {found}")]
     LeaderCount {
-        /// Its name without the random suffix.
+        /// Name of the leader without its random suffix.
         name: String,
-        /// How many there are.
+        /// Number of leaders.
         found: usize,
     },
-    /// The leader is not controlled by anything.
+    /// The leader has no controller.
     #[error("leader pod {0:?} has no owner reference")]
     LeaderOwnerMissing(String),
-    /// The follower is not controlled by anything.
+    /// The follower has no controller.
     #[error("follower pod has no owner reference")]
     FollowerOwnerMissing,
-    /// The leader belongs to another job, an earlier one of the same name.
+    /// The leader belongs to another job, which is an earlier job of the same name.
     #[error("follower pod owner UID ({follower}) != leader pod owner UID ({leader})")]
     OwnersDiffer {
         /// UID of the follower's job.
@@ -47,16 +48,16 @@ pub enum PlacementError {
     /// The leader's node does not exist.
     #[error("nodes {0:?} not found")]
     NodeMissing(String),
-    /// It is unknown where the leader is.
+    /// The leader's domain is unknown.
     #[error("leader topology is unknown (node not found)")]
     TopologyUnknown,
-    /// The leader's node has no such label.
+    /// The leader's node does not have this label.
     #[error("node does not have topology label: {0}")]
     NodeLabelMissing(String),
     /// A follower without any node selector.
     #[error("follower pod node selector not set")]
     SelectorMissing,
-    /// A follower without the node selector that matters.
+    /// The follower's node selector does not have this key.
     #[error("follower pod node selector for topology domain not found. missing selector: {0}")]
     TopologySelectorMissing(String),
     /// The leader has no node yet.
@@ -64,20 +65,20 @@ pub enum PlacementError {
     LeaderNotScheduled,
 }
 
-/// What placement needs to know of the cluster.
+/// Reads of the cluster that placement needs.
 pub trait ClusterView {
-    /// The pods of a set, known by label.
+    /// The pods of a set, found by label.
     fn pods_of_set(&self, namespace: &str, set: &str) -> Vec<Pod>;
     /// A node.
     fn node(&self, name: &str) -> Option<Node>;
 }
 
-/// True for pods that a set made.
+/// True for pods of a set.
 pub fn is_set_pod(pod: &Pod) -> bool {
     annotation(pod, JOBSET_NAME).is_some()
 }
 
-/// The topology that the pod's job is to have for itself, unless prepared nodes do that.
+/// The topology in which the pod's job needs its own domain; `None` if the job uses prepared nodes.
 pub fn exclusive_topology(pod: &Pod) -> Option<&str> {
     if annotation(pod, NODE_SELECTOR_STRATEGY).is_some() { None } else { annotation(pod, EXCLUSIVE_TOPOLOGY) }
 }
@@ -87,8 +88,8 @@ pub fn is_leader(pod: &Pod) -> bool {
     annotation(pod, COMPLETION_INDEX) == Some("0")
 }
 
-/// Prepares a new pod: its priority as a label, and where it must go. A follower whose leader is not to be found or
-/// has no node is left as it is; [`validate_pod`] refuses it.
+/// Prepares a new pod: its priority as a label, and its affinity or node selector. A follower whose
+/// leader is not found or has no node is not changed, and [`validate_pod`] rejects it.
 pub fn prepare_pod(pod: &mut Pod, cluster: &dyn ClusterView) -> Result<(), PlacementError> {
     if !is_set_pod(pod) {
         return Ok(());
@@ -109,7 +110,7 @@ pub fn prepare_pod(pod: &mut Pod, cluster: &dyn ClusterView) -> Result<(), Place
     Ok(())
 }
 
-/// Refuses a follower that must wait for its leader.
+/// Rejects a follower that must wait for its leader.
 pub fn validate_pod(pod: &Pod, cluster: &dyn ClusterView) -> Result<(), PlacementError> {
     let Some(topology) = exclusive_topology(pod).filter(|_| is_set_pod(pod) && !is_leader(pod)) else { return Ok(()) };
     let leader = leader_of(pod, cluster)?;
@@ -131,7 +132,7 @@ pub fn leader_name(pod: &Pod) -> Result<String, PlacementError> {
     Ok(format!("{}-{}-{}-0", label(JOBSET_NAME)?, label(REPLICATED_JOB_NAME)?, label(JOB_INDEX)?))
 }
 
-/// The one live leader of a follower's job.
+/// The only leader of a follower's job that is not deleted.
 pub fn leader_of(follower: &Pod, cluster: &dyn ClusterView) -> Result<Pod, PlacementError> {
     let wanted = leader_name(follower)?;
     let namespace = follower.metadata.namespace.as_deref().unwrap_or_default();
@@ -150,7 +151,7 @@ pub fn leader_of(follower: &Pod, cluster: &dyn ClusterView) -> Result<Pod, Place
     }
 }
 
-/// Refuses a leader of another job, which a restart leaves behind for a moment.
+/// Rejects a leader of another job, which may still exist shortly after a restart.
 pub fn same_job(leader: &Pod, follower: &Pod) -> Result<(), PlacementError> {
     let of_follower = controller(follower).ok_or(PlacementError::FollowerOwnerMissing)?;
     let of_leader = controller(leader).ok_or_else(|| PlacementError::LeaderOwnerMissing(name(leader).to_owned()))?;
@@ -160,7 +161,7 @@ pub fn same_job(leader: &Pod, follower: &Pod) -> Result<(), PlacementError> {
     Err(PlacementError::OwnersDiffer { follower: of_follower.uid.clone(), leader: of_leader.uid.clone() })
 }
 
-/// True when every follower among `pods` is bound to the domain its leader is in, on `node`.
+/// True if every follower among `pods` is bound to the domain of its leader, which is on `node`.
 pub fn placements_match<'a>(
     leader: &Pod,
     pods: impl IntoIterator<Item = &'a Pod>,
@@ -174,16 +175,18 @@ pub fn placements_match<'a>(
     }))
 }
 
-/// A follower to remove; its conditions first, if they change.
+/// A follower to remove, and the conditions to write first, if they change.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FollowerRemoval {
-    /// Its place among the pods asked about.
+    /// Its position in the list of pods.
     pub position: usize,
-    /// All its conditions with the one that says why it goes; `None` when it says so already.
+    /// All its conditions, including the condition with the reason of the removal; `None` if it has
+    /// that condition.
     pub conditions: Option<Vec<PodCondition>>,
 }
 
-/// The followers among `pods`, each to be marked as disrupted (so that its end does not count) and removed.
+/// The followers among `pods`. Each is marked as disrupted (so that its end does not count) and
+/// removed.
 pub fn follower_removals<'a>(pods: impl IntoIterator<Item = &'a Pod>, now: Timestamp) -> Vec<FollowerRemoval> {
     let followers = pods.into_iter().enumerate().filter(|(_, pod)| !is_leader(pod));
     followers.map(|(position, pod)| FollowerRemoval { position, conditions: disrupted(pod, now) }).collect()
@@ -208,7 +211,7 @@ fn disrupted(pod: &Pod, now: Timestamp) -> Option<Vec<PodCondition>> {
     Some(conditions)
 }
 
-/// Makes a leader seek a domain where no other job of its priority has a pod.
+/// Makes a leader choose a domain in which no other job of its priority has a pod.
 fn claim_domain(pod: &mut Pod, topology: &str) {
     let key = label(pod, JOB_KEY).unwrap_or_default().to_owned();
     let priority = label(pod, PRIORITY).map(str::to_owned);
@@ -220,7 +223,7 @@ fn claim_domain(pod: &mut Pod, topology: &str) {
     let term = |requirements: Vec<LabelSelectorRequirement>| PodAffinityTerm {
         label_selector: Some(LabelSelector { match_expressions: Some(requirements), match_labels: None }),
         topology_key: topology.to_owned(),
-        // Jobs of all namespaces keep out of each other's way.
+        // Jobs of all namespaces exclude each other.
         namespace_selector: Some(LabelSelector::default()),
         ..Default::default()
     };

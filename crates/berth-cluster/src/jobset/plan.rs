@@ -1,8 +1,9 @@
-//! One step of a JobSet, decided: the set, its jobs and the time in; jobs to make, delete, suspend and resume, and
-//! the status to write out. Nothing here talks to anyone.
+//! Plans one step of a JobSet: from the set, its jobs and the time, the jobs to create, delete,
+//! suspend and resume, and the status to write. Pure.
 //!
-//! The order follows the set's life: a finished set only cleans up; jobs of earlier attempts go; failures decide
-//! before successes; then the service, the claims and missing jobs are made, and jobs are held or let go.
+//! The order follows the life of a set. A finished set only cleans up. Jobs of earlier attempts are
+//! deleted. Failures are evaluated before successes. Then the service, the claims and missing jobs
+//! are created, and jobs are suspended or resumed.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -28,24 +29,24 @@ use super::names::{job_name, replicas, set_name};
 use super::policies::{dependencies_reached, has_started, is_in_order, successes, successes_needed, time_left};
 use crate::job::facts;
 
-/// Condition, reason and message while entries wait for their turn.
+/// Condition, reason and message while replicated jobs wait for earlier ones.
 const IN_PROGRESS: (&str, &str, &str) =
     (STARTUP_POLICY_IN_PROGRESS, "InOrderStartupPolicyInProgress", "in order startup policy is in progress");
-/// Condition, reason and message once the last entry has started.
+/// Condition, reason and message once the last replicated job has started.
 const STARTED: (&str, &str, &str) =
     (STARTUP_POLICY_COMPLETED, "InOrderStartupPolicyCompleted", "in order startup policy has completed");
 
-/// A job to be let go.
+/// A job to resume.
 #[derive(Clone, Debug)]
 pub struct Resume {
-    /// The suspended job as it is. If it has a start time, that goes first: the API holds the template of a job that
-    /// has started to be immutable.
+    /// The suspended job. If it has a start time, the start time is removed first: the API server
+    /// treats the template of a started job as immutable.
     pub job: Arc<Job>,
     /// The job to write.
     pub changed: Job,
 }
 
-/// Something to tell people about the set.
+/// An event to record about the set.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Notice {
     /// True for an event of type Warning.
@@ -56,44 +57,44 @@ pub struct Notice {
     pub message: String,
 }
 
-/// What to do now, in the order of the fields.
+/// The next writes, in the order of the fields.
 #[derive(Clone, Debug, Default)]
 pub struct Plan {
-    /// Jobs to delete, with their pods first.
+    /// Jobs to delete, after their pods.
     pub delete: Vec<Arc<Job>>,
-    /// The headless service to make if it does not exist.
+    /// The headless service to create if it does not exist.
     pub service: Option<Service>,
-    /// Claims to make where they do not exist.
+    /// Claims to create if they do not exist.
     pub claims: Vec<PersistentVolumeClaim>,
-    /// Jobs to make, without owner.
+    /// Jobs to create, without owner.
     pub create: Vec<Job>,
-    /// Jobs to change: held, or resized.
+    /// Jobs to change: suspended or resized.
     pub update: Vec<Job>,
-    /// Jobs to let go.
+    /// Jobs to resume.
     pub resume: Vec<Resume>,
     /// The status to write, if it differs.
     pub status: JobSetStatus,
     /// Events, in order.
     pub notices: Vec<Notice>,
-    /// Look again after this long even if nothing changes.
+    /// Time after which to reconcile again even if no object changes.
     pub again_after: Option<Duration>,
-    /// The set's time is over.
+    /// True if the set's time to live has ended, so that it is deleted.
     pub delete_set: bool,
 }
 
-/// Decides one step of a set that this controller runs and that is not being deleted. `jobs` are those it controls,
-/// `pods` its pods, which only the in-place restart strategy looks at.
+/// Plans one step of a set that this controller manages and that is not being deleted. `jobs` are
+/// the jobs that it controls, `pods` its pods, which only the in-place restart strategy reads.
 pub fn plan(set: &JobSet, jobs: &[Arc<Job>], pods: &[Arc<Pod>], gates: Gates, now: Timestamp) -> Plan {
     let children = Children::of(set, jobs.iter().cloned(), gates);
     let mut plan = Plan { status: set.status.clone().unwrap_or_default(), ..Plan::default() };
     plan.status.replicated_jobs_status = replicated_job_statuses(set, &children, gates);
     if finished_condition(set.status.as_ref()).is_some() {
-        // Jobs that are going already need no second word.
+        // Jobs that are already being deleted need no second delete.
         plan.delete = not_going(&children.active);
         match time_left(set, now) {
             Ok(Some(Duration::ZERO)) => plan.delete_set = true,
             Ok(left) => plan.again_after = left,
-            // Somebody has written a status without a time: the set stays.
+            // Another client wrote a status without a time: the set is kept.
             Err(_) => {}
         }
         return plan;
@@ -111,7 +112,7 @@ pub fn plan(set: &JobSet, jobs: &[Arc<Job>], pods: &[Arc<Pod>], gates: Gates, no
             let (reason, message) = ALL_JOBS_COMPLETED;
             plan.status.terminal_state = COMPLETED.to_owned();
             plan.set(false, condition(COMPLETED, true, reason, message, now));
-            // The jobs that need not finish go when the finished set is looked at next.
+            // Other jobs are deleted when the finished set is reconciled next.
             return plan;
         }
     }
@@ -143,7 +144,7 @@ pub fn plan(set: &JobSet, jobs: &[Arc<Job>], pods: &[Arc<Pod>], gates: Gates, no
 }
 
 impl Plan {
-    /// Jobs that are missing; in order, only those of the first entry that has not started.
+    /// Plans missing jobs; in order, only those of the first replicated job that has not started.
     fn make_jobs(&mut self, set: &JobSet, children: &Children, gates: Gates, now: Timestamp) {
         let in_order = is_in_order(set.spec.startup_policy.as_ref()) && !is_suspended(set);
         let replica_counts: BTreeMap<String, i32> =
@@ -205,7 +206,7 @@ impl Plan {
         self.set(false, condition(SUSPENDED, false, reason, message, now));
     }
 
-    /// After a restart, once every entry has started again.
+    /// Ends the restart once every replicated job has started again.
     fn note_restart_over(&mut self, set: &JobSet, now: Timestamp) {
         let all_started =
             set.spec.replicated_jobs.iter().all(|entry| has_started(replicas(entry), self.status_of(entry)));
@@ -218,7 +219,7 @@ impl Plan {
         self.status.replicated_jobs_status.iter().find(|status| status.name == entry.name)
     }
 
-    /// Sets a condition; a change is told as an event.
+    /// Sets a condition; a change is reported as an event.
     fn set(&mut self, warning: bool, new: Condition) {
         if set_condition(&mut self.status, new.clone()) {
             self.notices.push(Notice { warning, reason: new.reason, message: new.message });
@@ -231,11 +232,11 @@ impl Plan {
     }
 }
 
-/// The job as it is to run: the set's template may have got labels, node selectors, tolerations and gates (that is
-/// how a queueing system says where to run) since the job was made.
+/// The job as it must run. Since the job was created, the set's template may have got labels, node
+/// selectors, tolerations and gates, by which a queueing system places the pods.
 ///
-/// Upstream only ever adds to the job's node selector and tolerations; then a set that was moved from one flavor to
-/// another with different label keys could never be scheduled. Here they follow the template.
+/// Upstream only adds to the job's node selector and tolerations. A set that was moved to a flavor
+/// with different label keys could then never be scheduled. Here they follow the template.
 fn resumed(set: &JobSet, entry: &ReplicatedJob, job: &Job, gates: Gates) -> Job {
     let mut changed = job.clone();
     let name = job.metadata.name.as_deref().unwrap_or_default();
@@ -262,8 +263,9 @@ fn resumed(set: &JobSet, entry: &ReplicatedJob, job: &Job, gates: Gates) -> Job 
     changed
 }
 
-/// Active jobs whose parallelism and completions both differ from the set's template, with the template's: an
-/// elastic set was resized. One of the two alone is no valid resize.
+/// Active jobs whose parallelism and completions both differ from the set's template, with the
+/// template's values: an elastic set was resized. A change of only one of the two is not a valid
+/// resize.
 pub fn resized_jobs(set: &JobSet, active: &[Arc<Job>], gates: Gates) -> Vec<Job> {
     let mut resized = Vec::new();
     for job in active.iter().filter(|_| gates.elastic_jobset) {

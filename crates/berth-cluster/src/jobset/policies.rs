@@ -1,5 +1,5 @@
-//! When a set has succeeded, in which order it starts, and how long it stays: success policy, startup policy,
-//! dependencies, time to live.
+//! When a set has succeeded, in which order it starts, and how long it is kept: success policy,
+//! startup policy, dependencies, time to live.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -16,24 +16,24 @@ use super::children::label;
 use super::conditions::finished_condition;
 use super::names::{namespace, replicas, set_name};
 
-/// True when jobs of this entry count for the set's success.
+/// True if jobs of this replicated job count for the set's success.
 pub fn counts_for_success(policy: Option<&SuccessPolicy>, replicated_job: &str) -> bool {
     policy.is_none_or(|policy| {
         policy.target_replicated_jobs.is_empty() || policy.target_replicated_jobs.iter().any(|t| t == replicated_job)
     })
 }
 
-/// True when this job counts for the set's success.
+/// True if this job counts for the set's success.
 pub fn job_counts_for_success(policy: Option<&SuccessPolicy>, job: &Job) -> bool {
     counts_for_success(policy, label(job, REPLICATED_JOB_NAME).unwrap_or_default())
 }
 
-/// How many of these jobs count for the set's success.
+/// Number of these jobs that count for the set's success.
 pub fn successes<'a>(policy: Option<&SuccessPolicy>, jobs: impl IntoIterator<Item = &'a Job>) -> usize {
     jobs.into_iter().filter(|job| job_counts_for_success(policy, job)).count()
 }
 
-/// How many jobs must succeed.
+/// Number of jobs that must succeed.
 pub fn successes_needed(set: &JobSet) -> usize {
     let policy = set.spec.success_policy.as_ref();
     if policy.is_some_and(|policy| policy.operator == Operator::Any) {
@@ -43,17 +43,18 @@ pub fn successes_needed(set: &JobSet) -> usize {
     targets.map(|entry| usize::try_from(replicas(entry)).unwrap_or(0)).sum()
 }
 
-/// True when entries start one after the other.
+/// True if replicated jobs start in order.
 pub fn is_in_order(policy: Option<&StartupPolicy>) -> bool {
     policy.is_some_and(|policy| policy.startup_policy_order == StartupPolicyOrder::InOrder)
 }
 
-/// True when all jobs of an entry have started: each is ready or finished.
+/// True if all jobs of a replicated job have started: each is ready or finished.
 pub fn has_started(replicas: i32, status: Option<&ReplicatedJobStatus>) -> bool {
     status.is_some_and(|status| status.ready + status.failed + status.succeeded == replicas)
 }
 
-/// True when everything the entry depends on has got where it must. `replicas` has the jobs of each entry by name.
+/// True if all dependencies of the replicated job have reached their required states. `replicas`
+/// has the number of jobs of each replicated job by name.
 pub fn dependencies_reached(
     entry: &ReplicatedJob,
     replicas: &BTreeMap<String, i32>,
@@ -69,7 +70,7 @@ pub fn dependencies_reached(
     })
 }
 
-/// Why a set's time to live cannot be told.
+/// Why a set's remaining time cannot be computed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TtlError {
     /// It has not finished.
@@ -80,7 +81,7 @@ pub enum TtlError {
         /// Name of the set.
         name: String,
     },
-    /// Its terminal condition does not say when.
+    /// Its terminal condition has no time.
     #[error("unable to find the time when the JobSet {namespace}/{name} finished")]
     NoTime {
         /// Namespace of the set.
@@ -90,7 +91,8 @@ pub enum TtlError {
     },
 }
 
-/// How long a finished set has left, zero when it is due; `None` when it stays for ever or is going already.
+/// Remaining time of a finished set, zero if it is due; `None` if it has no time to live or is
+/// being deleted.
 pub fn time_left(set: &JobSet, now: Timestamp) -> Result<Option<Duration>, TtlError> {
     match (set.spec.ttl_seconds_after_finished, &set.metadata.deletion_timestamp) {
         (Some(ttl), None) => {
@@ -102,7 +104,7 @@ pub fn time_left(set: &JobSet, now: Timestamp) -> Result<Option<Duration>, TtlEr
     }
 }
 
-/// When the set finished.
+/// Time at which the set finished.
 pub fn finished_at(set: &JobSet) -> Result<Timestamp, TtlError> {
     let (namespace, name) = (namespace(set).to_owned(), set_name(set).to_owned());
     let Some(finished) = finished_condition(set.status.as_ref()) else {

@@ -1,4 +1,4 @@
-//! Plans of the JobSet controller, stepped against a small world that does what they say.
+//! Plans of the JobSet controller, against a small simulation that applies them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ struct World {
 }
 
 impl World {
-    /// A set with these entries (name, replicas) and this much more spec.
+    /// A set with these replicated jobs (name, replicas) and further fields of the spec.
     fn new(entries: &[(&str, i32)], more: Value) -> Self {
         let entries: Vec<Value> = entries
             .iter()
@@ -149,7 +149,7 @@ fn any_success_of_a_target_completes_the_set_and_stops_the_others() {
 }
 
 #[test]
-fn a_suspended_set_holds_its_jobs_and_a_resumed_one_places_them_by_its_template() {
+fn a_suspended_set_suspends_its_jobs_and_a_resumed_one_places_them_by_its_template() {
     let mut world = World::new(&[("worker", 2)], json!({"suspend": true}));
     world.settle();
     assert!(world.jobs.values().all(is_suspended));
@@ -163,7 +163,7 @@ fn a_suspended_set_holds_its_jobs_and_a_resumed_one_places_them_by_its_template(
         for job in world.jobs.values() {
             let template = &job.spec.as_ref().unwrap().template;
             let selector = template.spec.as_ref().unwrap().node_selector.as_ref().unwrap();
-            assert_eq!(selector.keys().collect::<Vec<_>>(), [flavor], "only the present flavor's label");
+            assert_eq!(selector.keys().collect::<Vec<_>>(), [flavor], "only the current flavor's label");
             assert!(!is_suspended(job));
         }
         assert_eq!(world.conditions(), ["Suspended=False ResumeJobs"]);
@@ -187,7 +187,7 @@ fn without_a_failure_policy_the_first_failed_job_fails_the_set() {
     let message = &world.set.status.as_ref().unwrap().conditions[0].message;
     assert_eq!(message, "jobset failed due to one or more job failures (first failed job: s-worker-1)");
     world.sweep();
-    assert_eq!(world.names(), ["s-worker-1"], "running jobs are stopped, the failed one stays to be looked at");
+    assert_eq!(world.names(), ["s-worker-1"], "running jobs are stopped, the failed one is kept");
 }
 
 #[test]
@@ -201,7 +201,7 @@ fn a_set_restarts_until_no_restart_is_left() {
             world.settle();
             assert_eq!(world.set.status.as_ref().unwrap().restarts, attempt);
             assert!(world.jobs.values().all(|job| job.metadata.deletion_timestamp.is_some()));
-            // One of the two is gone first.
+            // One of the two is deleted first.
             world.jobs.remove("s-worker-0");
             world.settle();
             assert_eq!(world.jobs.contains_key("s-worker-0"), strategy == "Recreate", "{strategy}");
@@ -249,7 +249,7 @@ fn the_first_rule_that_matches_decides() {
 }
 
 #[test]
-fn in_order_entries_start_one_after_the_other() {
+fn replicated_jobs_start_in_order() {
     let more = json!({"startupPolicy": {"startupPolicyOrder": "InOrder"}});
     let mut world = World::new(&[("driver", 1), ("worker", 1)], more);
     world.settle();
@@ -270,7 +270,7 @@ fn in_order_entries_start_one_after_the_other() {
 }
 
 #[test]
-fn a_dependent_entry_waits_for_what_it_depends_on() {
+fn a_replicated_job_waits_for_its_dependencies() {
     let mut world = World::new(&[("fetch", 1), ("train", 1)], json!({}));
     world.set.spec.replicated_jobs[1].depends_on =
         serde_json::from_value(json!([{"name": "fetch", "status": "Complete"}])).unwrap();
@@ -284,7 +284,7 @@ fn a_dependent_entry_waits_for_what_it_depends_on() {
 }
 
 #[test]
-fn a_finished_set_goes_when_its_time_is_over() {
+fn a_finished_set_is_deleted_after_its_time_to_live() {
     let mut world = World::new(&[("worker", 1)], json!({"ttlSecondsAfterFinished": 30}));
     world.settle();
     world.finish("s-worker-0", "Complete", "CompletionsReached");
@@ -316,7 +316,7 @@ fn a_single_job_restarts_alone_when_the_feature_is_on() {
 }
 
 #[test]
-fn a_new_set_is_told_everything_that_is_wrong_with_it() {
+fn all_errors_of_a_new_set_are_reported() {
     let more = json!({
         "managedBy": "nobody",
         "network": {"subdomain": "Not.A.Label"},
@@ -342,7 +342,7 @@ fn a_new_set_is_told_everything_that_is_wrong_with_it() {
 }
 
 #[test]
-fn where_pods_run_may_change_only_while_a_set_stands_still() {
+fn placement_may_change_only_while_a_set_is_suspended() {
     for (suspended, allowed) in [(true, true), (false, false)] {
         let old = World::new(&[("worker", 1)], json!({"suspend": suspended})).set;
         let mut new = old.clone();

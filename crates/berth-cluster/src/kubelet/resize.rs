@@ -2,24 +2,30 @@
 //! enough.
 //!
 //! `status.observedGeneration` is the last generation of the spec that the kubelet has handled. Each
-//! container status has the requests that the node granted (`allocatedResources`), and after the
-//! first resize also the limits (`resources`). A resize that does not fit beside the other pods is
+//! container status has the requests that the node granted (`allocatedResources`), and the requests and
+//! limits in force (`resources`). A resize that does not fit beside the other pods is
 //! pending (`PodResizePending`, reason `Deferred`) until pods terminate or shrink. A resize beyond
 //! the node's allocatable resources is `Infeasible` until the node grows.
 //!
 //! Source: KEP-1287 (in-place update of pod resources) and KEP-5067 (pod generation).
+
+use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{
     Container, ContainerState, ContainerStateRunning, ContainerStatus, Node, Pod, PodCondition, PodSpec, PodStatus,
     ResourceRequirements,
 };
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
 use super::simulated::ids::{container_id, image_id};
-use crate::scheduling::Resources;
+use crate::scheduling::{Resources, amount};
 use crate::time::stamp;
 
-const PENDING: &str = "PodResizePending";
+/// Condition of a pod whose resize the node cannot grant now.
+pub const PENDING: &str = "PodResizePending";
+/// Condition of a pod whose granted resize is being carried out.
+pub const IN_PROGRESS: &str = "PodResizeInProgress";
 /// The resources that can be resized, in the order in which they are checked.
 const RESIZED: [&str; 2] = ["cpu", "memory"];
 
@@ -27,6 +33,13 @@ const RESIZED: [&str; 2] = ["cpu", "memory"];
 pub fn is_pending(pod: &Pod) -> bool {
     let conditions = pod.status.as_ref().and_then(|status| status.conditions.as_ref());
     conditions.into_iter().flatten().any(|it| it.type_ == PENDING)
+}
+
+/// The resources in force of a container, as the pod's status shows them.
+pub fn in_force<'a>(pod: &'a Pod, container: &str) -> Option<&'a ResourceRequirements> {
+    let status = pod.status.as_ref()?;
+    let lists = [&status.container_statuses, &status.init_container_statuses];
+    lists.into_iter().flatten().flatten().find(|known| known.name == container)?.resources.as_ref()
 }
 
 /// The resources that a pod holds on its node: its requests, or with a pending resize the
@@ -61,7 +74,7 @@ fn allocatable(node: &Node) -> Resources {
 }
 
 /// The resources allocated to a pod according to its container statuses.
-fn allocated(spec: &PodSpec, status: &PodStatus) -> Resources {
+pub fn allocated(spec: &PodSpec, status: &PodStatus) -> Resources {
     let mut spec = spec.clone();
     let lists = [
         (Some(&mut spec.containers), &status.container_statuses),
@@ -96,29 +109,10 @@ pub fn resize(pod: &Pod, node: &Node, others: impl FnOnce() -> Resources, now: T
     let spec = pod.spec.as_ref()?;
     let mut status = before.clone();
     status.observed_generation = Some(generation);
-    let conditions = status.conditions.get_or_insert_default();
-    // Only an increase can be rejected. A decrease, or a change of another field such as an image,
-    // needs no free resources.
-    let (wanted, had) = (Resources::of_pod(spec), allocated(spec, before));
-    let wants_more = RESIZED.iter().any(|name| wanted.get(name) > had.get(name));
-    match wants_more.then(|| rejection(&wanted, node, others)).flatten() {
-        Some((reason, message)) => {
-            let known = conditions.iter().find(|it| it.type_ == PENDING);
-            let since = known.and_then(|known| known.last_transition_time.clone());
-            let condition = PodCondition {
-                type_: PENDING.into(),
-                status: "True".into(),
-                reason: Some(reason.into()),
-                message: Some(message),
-                observed_generation: Some(generation),
-                last_transition_time: Some(since.unwrap_or_else(|| stamp(now))),
-                ..PodCondition::default()
-            };
-            conditions.retain(|it| it.type_ != PENDING);
-            conditions.push(condition);
-        }
+    match rejection(pod, before, node, others) {
+        Some((reason, message)) => set_pending(&mut status, generation, reason, message, now),
         None => {
-            conditions.retain(|it| it.type_ != PENDING);
+            remove_condition(&mut status, PENDING);
             let uid = pod.metadata.uid.as_deref().unwrap_or_default();
             let lists = [
                 (Some(&spec.containers), &mut status.container_statuses),
@@ -140,63 +134,82 @@ pub fn resize(pod: &Pod, node: &Node, others: impl FnOnce() -> Resources, now: T
     (status != *before).then_some(status)
 }
 
-/// Reports that the runtime of a node cannot resize a running pod: sets the pending condition while
-/// the spec and the allocation differ.
-pub fn refuse(pod: &Pod, status: &mut PodStatus, now: Timestamp) {
-    let Some(spec) = &pod.spec else { return };
-    let is_running = status.phase.as_deref() == Some("Running");
-    let (wanted, had) = (Resources::of_pod(spec), allocated(spec, status));
-    let differs = is_running && RESIZED.iter().any(|name| wanted.get(name) != had.get(name));
-    let known = status.conditions.iter().flatten().find(|it| it.type_ == PENDING).cloned();
-    if !differs && known.is_none() {
-        return;
+/// Removes a condition.
+pub fn remove_condition(status: &mut PodStatus, type_: &str) {
+    if let Some(conditions) = &mut status.conditions {
+        conditions.retain(|it| it.type_ != type_);
     }
+}
+
+/// Sets the condition of a resize that the node cannot grant now.
+pub fn set_pending(status: &mut PodStatus, generation: i64, reason: &str, message: String, now: Timestamp) {
+    set_condition(status, PENDING, generation, Some((reason, message)), now);
+}
+
+/// Sets the condition of a resize that is being carried out, with an error if it failed.
+pub fn set_in_progress(status: &mut PodStatus, generation: i64, error: Option<String>, now: Timestamp) {
+    set_condition(status, IN_PROGRESS, generation, error.map(|message| ("Error", message)), now);
+}
+
+/// Sets a condition to true. It keeps the time since when it is.
+fn set_condition(status: &mut PodStatus, type_: &str, generation: i64, reason: Option<(&str, String)>, now: Timestamp) {
     let conditions = status.conditions.get_or_insert_default();
-    conditions.retain(|it| it.type_ != PENDING);
-    if differs {
-        conditions.push(PodCondition {
-            type_: PENDING.into(),
-            status: "True".into(),
-            reason: Some("Infeasible".into()),
-            message: Some("the node cannot resize running containers; recreate the pod to change its resources".into()),
-            observed_generation: pod.metadata.generation,
-            last_transition_time: known.and_then(|it| it.last_transition_time).or_else(|| Some(stamp(now))),
-            ..PodCondition::default()
-        });
-    }
+    let known = conditions.iter().find(|it| it.type_ == type_);
+    let since = known.and_then(|known| known.last_transition_time.clone());
+    let (reason, message) = reason.map_or((None, None), |(reason, message)| (Some(reason.to_owned()), Some(message)));
+    let condition = PodCondition {
+        type_: type_.to_owned(),
+        status: "True".to_owned(),
+        reason,
+        message,
+        observed_generation: Some(generation),
+        last_transition_time: Some(since.unwrap_or_else(|| stamp(now))),
+        ..PodCondition::default()
+    };
+    conditions.retain(|it| it.type_ != type_);
+    conditions.push(condition);
 }
 
-/// Sets the resources in the status of a container that starts: its requests; with a resize policy
-/// RestartContainer also its limits.
+/// Sets the resources in the status of a container that starts.
 pub fn set_initial_resources(container: &Container, status: &mut ContainerStatus) {
-    if container.resize_policy.iter().flatten().any(|policy| policy.restart_policy == "RestartContainer") {
+    let is_empty = |it: &ResourceRequirements| it.requests.is_none() && it.limits.is_none();
+    if container.resources.as_ref().is_some_and(|resources| !is_empty(resources)) {
         set_resources(container, status);
-    } else {
-        status.allocated_resources = container.resources.as_ref().and_then(|resources| resources.requests.clone());
     }
 }
 
-fn set_resources(container: &Container, status: &mut ContainerStatus) {
+/// Sets the resources of a container in its status to those of its spec.
+pub fn set_resources(container: &Container, status: &mut ContainerStatus) {
     let resources = container.resources.clone().unwrap_or_default();
     status.allocated_resources = resources.requests.clone();
     status.resources = Some(ResourceRequirements { claims: None, ..resources });
+}
+
+/// True if two sets of resources differ in one that can be resized.
+pub fn differ(had: &ResourceRequirements, wanted: &ResourceRequirements) -> bool {
+    RESIZED.iter().any(|name| differ_in(name, had, wanted))
+}
+
+fn differ_in(name: &str, had: &ResourceRequirements, wanted: &ResourceRequirements) -> bool {
+    let of = |resources: &ResourceRequirements| {
+        let value = |list: &Option<BTreeMap<String, Quantity>>| Some(amount(name, list.as_ref()?.get(name)?));
+        (value(&resources.requests), value(&resources.limits))
+    };
+    of(had) != of(wanted)
+}
+
+/// True if a container must restart to change its resources, by its resize policies.
+pub fn must_restart(container: &Container, had: &ResourceRequirements, wanted: &ResourceRequirements) -> bool {
+    let policies = container.resize_policy.iter().flatten();
+    let mut restarting = policies.filter(|policy| policy.restart_policy == "RestartContainer");
+    restarting.any(|policy| differ_in(&policy.resource_name, had, wanted))
 }
 
 /// Applies the resources of the spec to a running container. Restarts the container if its resize
 /// policy requires it.
 fn apply_resources(container: &Container, status: &mut ContainerStatus, uid: &str, now: Timestamp) {
     let wanted = container.resources.clone().unwrap_or_default();
-    let policies = container.resize_policy.iter().flatten();
-    let restarts = status.resources.as_ref().is_some_and(|had| {
-        let differs = |name: &String| {
-            let of = |resources: &ResourceRequirements| {
-                let amount = |list: &Option<std::collections::BTreeMap<String, _>>| list.as_ref()?.get(name).cloned();
-                (amount(&resources.requests), amount(&resources.limits))
-            };
-            of(had) != of(&wanted)
-        };
-        policies.filter(|it| it.restart_policy == "RestartContainer").any(|it| differs(&it.resource_name))
-    });
+    let restarts = status.resources.as_ref().is_some_and(|had| must_restart(container, had, &wanted));
     if restarts {
         restart(container, status, uid, now);
     }
@@ -213,8 +226,22 @@ fn restart(container: &Container, status: &mut ContainerStatus, uid: &str, now: 
     status.state = Some(ContainerState { running: Some(running), ..ContainerState::default() });
 }
 
-/// Reason and message, in the kubelet's words, if the node cannot grant the requests.
-fn rejection(wanted: &Resources, node: &Node, others: impl FnOnce() -> Resources) -> Option<(&'static str, String)> {
+/// Reason and message, in the kubelet's words, if the node cannot grant the requests of a pod's spec
+/// in place of those in its status. `others` returns the resources that the node's other pods use.
+///
+/// Only an increase can be rejected. A decrease, or a change of another field such as an image, needs
+/// no free resources.
+pub fn rejection(
+    pod: &Pod,
+    status: &PodStatus,
+    node: &Node,
+    others: impl FnOnce() -> Resources,
+) -> Option<(&'static str, String)> {
+    let spec = pod.spec.as_ref()?;
+    let (wanted, had) = (Resources::of_pod(spec), allocated(spec, status));
+    if RESIZED.iter().all(|name| wanted.get(name) <= had.get(name)) {
+        return None;
+    }
     let capacity = allocatable(node);
     for name in RESIZED {
         let (wanted, capacity) = (wanted.get(name), capacity.get(name));
@@ -320,10 +347,10 @@ mod tests {
     fn a_change_without_an_increase_is_never_rejected() {
         // The node is overcommitted. A change of the image or a decrease is possible nevertheless.
         let status = resized(&pod(2, 1, "1000m"), "6");
-        assert_eq!((&status["conditions"], &status["observedGeneration"]), (&json!([]), &json!(2)));
+        assert_eq!((&status["conditions"], &status["observedGeneration"]), (&Value::Null, &json!(2)));
         let status = resized(&pod(2, 1, "500m"), "6");
         assert_eq!(status["containerStatuses"][0]["allocatedResources"], json!({"cpu": "500m"}));
-        assert_eq!(status["conditions"], json!([]));
+        assert_eq!(status["conditions"], Value::Null);
     }
 
     #[test]

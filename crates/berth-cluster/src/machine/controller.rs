@@ -1,4 +1,4 @@
-//! The kubelet's part for its Node: registration, Lease, status.
+//! The kubelet's tasks for its Node: registration, Lease, status.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ use super::node::Registration;
 use super::pressure::{Shortages, TYPES, is_same};
 use super::{LEASES, MachineNode};
 
-/// Time between two readings of the figures, and two renewals of the Lease.
+/// Time between two measurements, and between two renewals of the Lease.
 const PERIOD: Duration = Duration::from_secs(10);
 /// Time for which a Lease is valid, in seconds.
 pub(super) const LEASE_SECONDS: i32 = 40;
@@ -44,20 +44,20 @@ pub(super) fn install(manager: &mut Manager, node: MachineNode, kubelet_version:
         .controller("machine-node")
         .watch(&nodes, move |delta| Some(ObjectKey::of(delta.latest().as_ref())).filter(|key| key.name == own))
         .watch(&pools, move |delta| delta.latest().spec.is_process().then(|| ObjectKey::cluster(&of_pool)));
-    // Nothing has to exist before the machine registers.
+    // The machine registers without any existing object.
     builder.queue().add(ObjectKey::cluster(&reconciler.node.name));
     builder.run(reconciler);
 }
 
-/// What this process did. A new process does it all again.
+/// Actions of this process. A new process repeats them all.
 #[derive(Debug, Default)]
 struct State {
     shortages: Shortages,
-    /// When the figures were read.
+    /// Time of the last measurement.
     read: Option<Timestamp>,
-    /// When the Lease was renewed.
+    /// Time of the last renewal of the Lease.
     renewed: Option<Timestamp>,
-    /// When the whole status was written.
+    /// Time at which the whole status was last written.
     reported: Option<Timestamp>,
 }
 
@@ -94,7 +94,7 @@ impl Reconciler for MachineReconciler {
             Some(node) => node.as_ref().clone(),
             None => match self.register(&registration, now).await? {
                 Some(node) => node,
-                // The cache will show the Node that exists.
+                // The cache will show the existing Node.
                 None => return Ok(Action::After(PERIOD)),
             },
         };
@@ -115,7 +115,7 @@ impl MachineReconciler {
         state.read = Some(now);
         match self.node.machine.pressure() {
             Ok(pressure) => state.shortages.observe(pressure, now),
-            Err(error) => tracing::warn!(%error, "cannot read the figures of this machine: its conditions stay"),
+            Err(error) => tracing::warn!(%error, "cannot measure this machine: its conditions are not updated"),
         }
     }
 
@@ -142,7 +142,7 @@ impl MachineReconciler {
 
     /// Renews the Lease, as a heartbeat.
     async fn renew(&self, node: &Node, now: Timestamp) -> Result<(), Error> {
-        // A little early, as timers are a little late.
+        // A little early, because timers are a little late.
         let period = PERIOD - Duration::from_millis(500);
         if !is_due(self.state.lock().renewed, period, now) {
             return Ok(());
@@ -171,7 +171,7 @@ impl MachineReconciler {
         Ok(())
     }
 
-    /// Writes labels and status where they differ from the facts, and the status every five minutes.
+    /// Writes labels and status if they differ from the facts, and the status every five minutes.
     async fn report(&self, registration: &Registration<'_>, node: &Node, now: Timestamp) -> Result<(), Error> {
         let api: Api<Node> = Api::all(self.client.clone());
         let known = node.status.as_ref().and_then(|status| status.conditions.as_deref()).unwrap_or_default();
@@ -198,7 +198,7 @@ impl MachineReconciler {
     }
 
     async fn patch_status(&self, api: &Api<Node>, node: &Node, status: Value) -> Result<(), Error> {
-        // At this version only: conditions of others are part of the patch.
+        // At this version only, because the patch contains conditions of other controllers.
         let patch = json!({ "metadata": { "resourceVersion": node.resource_version() }, "status": status });
         let parameters = PatchParams::default();
         let patch = Patch::Merge(&patch);
@@ -239,7 +239,7 @@ fn is_due(last: Option<Timestamp>, period: Duration, now: Timestamp) -> bool {
     last.is_none_or(|last| now.duration_since(last) >= period)
 }
 
-/// A time with microseconds, as Leases have it.
+/// A time with microseconds, as in Leases.
 fn micros(now: Timestamp) -> String {
     format!("{now:.6}")
 }

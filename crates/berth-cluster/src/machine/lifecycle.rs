@@ -1,5 +1,5 @@
-//! The node lifecycle controller's part for Nodes of machines: a Node whose Lease is not renewed is
-//! Unknown, and conditions become taints.
+//! The node lifecycle controller's tasks for Nodes of machines: a Node whose Lease is not renewed
+//! becomes Unknown, and conditions become taints.
 //!
 //! Source: Kubernetes 1.35, "Node status" and "Taint Nodes by Condition".
 
@@ -48,7 +48,7 @@ pub fn install(manager: &mut Manager) {
         .run(reconciler);
 }
 
-/// A renewal, and when this process saw it. Other machines' clocks may be wrong.
+/// A renewal, and the time at which this process saw it. Other machines' clocks may be wrong.
 type Renewal = (Option<Timestamp>, Timestamp);
 
 struct Lifecycle {
@@ -108,8 +108,8 @@ impl Reconciler for Lifecycle {
 }
 
 impl Lifecycle {
-    /// When the last renewal of a Lease was seen. The first look counts as one, so that a process that
-    /// starts gives its own Node time to renew.
+    /// Time at which the last renewal of a Lease was seen. The first read counts as a renewal, so
+    /// that a process that starts gives its own Node time to renew.
     fn see(&self, name: &str, renewed: Option<Timestamp>, now: Timestamp) -> Timestamp {
         let mut renewals = self.renewals.lock();
         let entry = renewals.entry(name.to_owned()).or_insert((renewed, now));
@@ -130,7 +130,7 @@ fn unknown(known: &[NodeCondition], now: Timestamp) -> Option<Vec<NodeCondition>
     }
     keep_transitions(&mut conditions, known);
     for condition in &mut conditions {
-        // The last word of the machine itself.
+        // The last message of the machine itself.
         let last = known.iter().find(|other| other.type_ == condition.type_);
         condition.last_heartbeat_time = last.and_then(|last| last.last_heartbeat_time.clone());
     }
@@ -138,7 +138,8 @@ fn unknown(known: &[NodeCondition], now: Timestamp) -> Option<Vec<NodeCondition>
     Some(conditions)
 }
 
-/// The taints that follow from the conditions of a Node, with those of users. `None` if it has them.
+/// The taints that follow from the conditions of a Node, and the taints of users. `None` if the
+/// Node has them.
 fn taints(node: &Node, now: Timestamp) -> Option<Vec<Taint>> {
     let conditions = node.status.as_ref().and_then(|status| status.conditions.as_deref()).unwrap_or_default();
     let status = |type_: &str| {
@@ -158,7 +159,7 @@ fn taints(node: &Node, now: Timestamp) -> Option<Vec<Taint>> {
         known.iter().filter(|taint| !is_ours(&taint.key) || is_wanted(taint)).cloned().collect();
     for (key, effect) in &wanted {
         if !taints.iter().any(|taint| taint.key == *key && taint.effect == *effect) {
-            // Evictions count the seconds that pods tolerate from then.
+            // Evictions count the tolerated seconds from this time.
             let time_added = (*effect == "NoExecute").then(|| stamp(now));
             taints.push(Taint { key: (*key).into(), value: None, effect: (*effect).into(), time_added });
         }

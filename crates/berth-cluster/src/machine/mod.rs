@@ -1,10 +1,10 @@
 //! This machine as a Node, for pods that run as processes.
 //!
-//! [`controller`] does what a kubelet does for its Node: it registers the Node from the machine's facts
-//! ([`node`]), renews its Lease, and reports conditions. [`lifecycle`] does what the node lifecycle
-//! controller does: it follows the Lease, marks the Node of a machine whose process has ended as
-//! Unknown, and turns conditions into taints. It handles no simulated nodes, whose state follows from
-//! the time.
+//! [`controller`] does the tasks of a kubelet for its Node: it registers the Node from the
+//! machine's facts ([`node`]), renews its Lease, and reports conditions. [`lifecycle`] does the
+//! tasks of the node lifecycle controller: it follows the Lease, marks the Node of a machine whose
+//! process has ended as Unknown, and turns conditions into taints. It ignores simulated nodes,
+//! whose state follows from the time.
 
 mod controller;
 mod lifecycle;
@@ -30,11 +30,11 @@ const LEASES: &str = "kube-node-lease";
 pub struct MachineNode {
     /// Name of the Node; see [`berth_pod_runtime::MachineFacts::name`].
     pub name: String,
-    /// Facts and figures.
+    /// Facts and measurements.
     pub machine: Arc<dyn Machine>,
     /// Devices that pods can request.
     pub devices: Arc<dyn Devices>,
-    /// What the Node reports as its container runtime: `berth://0.1.0`.
+    /// Container runtime that the Node reports: `berth://0.1.0`.
     pub runtime_version: String,
 }
 

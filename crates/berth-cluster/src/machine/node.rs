@@ -1,4 +1,4 @@
-//! The Node of a machine, and what is missing in one that exists.
+//! The Node of a machine, and the changes that an existing Node needs.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -15,16 +15,16 @@ use super::{PROCESS, RUNTIME_LABEL};
 use crate::pools::POOL_LABEL;
 use crate::scheduling::amount;
 
-/// Most pods of a node, as the kubelet has it by default.
+/// Maximum number of pods of a node, the kubelet's default.
 const PODS: i64 = 110;
 /// Instance type of machines without a product name.
 const INSTANCE_TYPE: &str = "custom";
 /// Annotation with the device resources that the Node was registered with, separated by commas.
 const DEVICES_ANNOTATION: &str = "berth.dev/devices";
-/// Prefixes of labels that describe devices. Those that no device has any more are removed.
+/// Prefixes of labels that describe devices. Labels of missing devices are removed.
 const DEVICE_LABELS: [&str; 3] = ["nvidia.com/gpu.", "nvidia.com/cuda.", "amd.com/gpu."];
 
-/// All that decides about the Node of a machine.
+/// The inputs for the Node of a machine.
 pub(super) struct Registration<'a> {
     pub(super) name: &'a str,
     pub(super) facts: &'a MachineFacts,
@@ -38,7 +38,8 @@ pub(super) struct Registration<'a> {
 }
 
 impl Registration<'_> {
-    /// The Node to create. Its taints are set once, as with a kubelet: later they are the users'.
+    /// The Node to create. Its taints are set once, as by a kubelet; later they belong to the
+    /// users.
     pub(super) fn node(&self) -> Node {
         let taints: Vec<Taint> =
             self.pool.map(|pool| pool.spec.taints.as_slice()).unwrap_or_default().iter().map(taint).collect();
@@ -58,8 +59,8 @@ impl Registration<'_> {
         }
     }
 
-    /// A merge patch of the labels and annotations of an existing Node, which keeps all others. `None`
-    /// if there is nothing to change.
+    /// A merge patch of the labels and annotations of an existing Node, which keeps all others.
+    /// `None` if there is no change.
     pub(super) fn metadata_patch(&self, node: &Node) -> Option<Value> {
         let wanted = self.labels();
         let known = node.labels();
@@ -83,8 +84,8 @@ impl Registration<'_> {
         Some(json!({ "metadata": { "labels": labels, "annotations": { DEVICES_ANNOTATION: list } } }))
     }
 
-    /// The status without conditions, as a merge patch of an existing Node's. Resources of other owners
-    /// stay.
+    /// The status without conditions, as a merge patch of an existing Node's status. Resources of
+    /// other owners are kept.
     pub(super) fn status_patch(&self, node: &Node) -> Value {
         let mut status = serde_json::to_value(self.status()).unwrap_or_default();
         let former = node.annotations().get(DEVICES_ANNOTATION).map(String::as_str).unwrap_or_default();
@@ -97,7 +98,7 @@ impl Registration<'_> {
         status
     }
 
-    /// True if capacity, allocatable and addresses of a Node are as they should be.
+    /// True if capacity, allocatable and addresses of a Node have their correct values.
     pub(super) fn is_reported(&self, node: &Node) -> bool {
         let Some(status) = &node.status else { return false };
         let has_all = |wanted: &BTreeMap<String, Quantity>, known: Option<&BTreeMap<String, Quantity>>| {
@@ -136,7 +137,7 @@ impl Registration<'_> {
             }
             labels.extend(pool.spec.labels.clone());
         }
-        // The kubelet of another runtime must not take this Node for its own.
+        // The kubelet of another runtime must not manage this Node.
         labels.insert(RUNTIME_LABEL.to_owned(), PROCESS.to_owned());
         labels
     }
@@ -159,7 +160,8 @@ impl Registration<'_> {
         amounts
     }
 
-    /// Capacity without the machine's margin and the reserve of its pool, unless the pool states amounts.
+    /// Capacity without the machine's margin and the reserve of its pool, unless the pool states
+    /// amounts.
     fn allocatable(&self) -> BTreeMap<String, Quantity> {
         let spec = self.pool.map(|pool| &pool.spec);
         let reserved =
@@ -176,7 +178,7 @@ impl Registration<'_> {
         amounts.insert("memory".into(), kibi(left(signed(facts.memory_bytes), self.margin.memory_bytes, "memory")));
         let disk = left(signed(facts.disk_bytes), self.margin.disk_bytes, "ephemeral-storage");
         amounts.insert("ephemeral-storage".into(), kibi(disk));
-        // Amounts of devices stay true: a pool cannot invent a GPU.
+        // The amounts of devices are not changed: a pool cannot add a GPU.
         let stated = spec.map(|spec| spec.allocatable.clone()).unwrap_or_default();
         amounts.extend(stated.into_iter().filter(|(name, _)| !self.devices.contains_key(name)));
         amounts
@@ -297,7 +299,7 @@ mod tests {
         );
         assert_eq!((label("kubernetes.io/hostname"), label("nvidia.com/gpu.product")), (Some("laptop"), Some("L4")));
         assert_eq!(node.spec.and_then(|spec| spec.taints).map(|taints| taints[0].key.clone()), Some("team".into()));
-        // A reserve above the capacity leaves nothing, and not less.
+        // With a reserve above the capacity, zero is left.
         let pool = self::pool(json!({ "runtime": "process", "reserve": { "cpu": "9" } }));
         let node = registration(&facts, Some(&pool)).node();
         assert_eq!(shown(node.status.and_then(|status| status.allocatable).as_ref())[0], "cpu=0");

@@ -8,19 +8,19 @@ use k8s_openapi::api::core::v1::NodeCondition;
 
 use crate::time::stamp;
 
-/// A shortage counts for this long after it was last seen, so that pods do not come and go with it.
-/// Source: the kubelet's `evictionPressureTransitionPeriod`.
+/// Time for which a shortage counts after it was last seen, so that pods are not evicted and
+/// started repeatedly. Source: the kubelet's `evictionPressureTransitionPeriod`.
 const HOLD: Duration = Duration::from_secs(5 * 60);
 
 /// Types of conditions that this module writes.
 pub(super) const TYPES: [&str; 4] = ["MemoryPressure", "DiskPressure", "PIDPressure", "Ready"];
 
-/// Shortages that were seen, and when they were seen last: memory, disk, process IDs.
+/// Observed shortages and the time of the last observation: memory, disk, process IDs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Shortages([Option<(String, Timestamp)>; 3]);
 
 impl Shortages {
-    /// Adds what was seen at `now`.
+    /// Adds the observations at `now`.
     pub(super) fn observe(&mut self, pressure: Pressure, now: Timestamp) {
         for (held, seen) in self.0.iter_mut().zip([pressure.memory, pressure.disk, pressure.pids]) {
             match seen {
@@ -31,8 +31,8 @@ impl Shortages {
         }
     }
 
-    /// The conditions of a node with these shortages. The times of transitions come from the conditions
-    /// before.
+    /// The conditions of a node with these shortages. `before` has the times of earlier
+    /// transitions.
     pub(super) fn conditions(&self, before: &[NodeCondition], now: Timestamp) -> Vec<NodeCondition> {
         let enough = [
             ("KubeletHasSufficientMemory", "kubelet has sufficient memory available"),
@@ -70,7 +70,7 @@ pub(super) fn condition(type_: &str, status: &str, reason: &str, message: &str, 
     }
 }
 
-/// Keeps the time of the last transition of conditions whose status stays.
+/// Keeps the time of the last transition of conditions whose status did not change.
 pub(super) fn keep_transitions(conditions: &mut [NodeCondition], before: &[NodeCondition]) {
     for condition in conditions {
         let known = before.iter().find(|known| known.type_ == condition.type_);
@@ -80,7 +80,7 @@ pub(super) fn keep_transitions(conditions: &mut [NodeCondition], before: &[NodeC
     }
 }
 
-/// Equality but for heartbeats.
+/// Equality without the times of heartbeats.
 pub(super) fn is_same(one: &NodeCondition, other: &NodeCondition) -> bool {
     (&one.type_, &one.status, &one.reason, &one.message) == (&other.type_, &other.status, &other.reason, &other.message)
 }

@@ -1,4 +1,4 @@
-//! PodMetrics and NodeMetrics, as `metrics.k8s.io/v1beta1` has them.
+//! PodMetrics and NodeMetrics of `metrics.k8s.io/v1beta1`.
 
 use std::time::Duration;
 

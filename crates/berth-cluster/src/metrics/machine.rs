@@ -3,7 +3,7 @@
 use std::path::Path;
 
 /// Nanoseconds of one unit of CPU time in `/proc/stat`: Linux reports hundredths of a second on all
-/// its architectures but Alpha.
+/// architectures except Alpha.
 const TICK_NANOS: u64 = 10_000_000;
 
 /// CPU time since the machine's start, and memory in use.
@@ -15,7 +15,7 @@ pub struct Machine {
     pub memory_bytes: u64,
 }
 
-/// Reads the figures below `proc`; `None` if this machine has no such files.
+/// Reads the values below `proc`; `None` if this machine has no such files.
 pub fn read(proc: &Path) -> Option<Machine> {
     let stat = std::fs::read_to_string(proc.join("stat")).ok()?;
     let memory = std::fs::read_to_string(proc.join("meminfo")).ok()?;

@@ -1,7 +1,7 @@
-//! Figures of the resource metrics API (`metrics.k8s.io`): CPU and memory that pods and nodes use.
+//! Usage in the resource metrics API (`metrics.k8s.io`): CPU and memory of pods and nodes.
 //!
-//! Nodes with a pod runtime report what their control groups or processes use ([`Sampler`]). All
-//! other nodes are simulated, and so are their figures ([`simulated`]). This module computes figures
+//! For nodes with a pod runtime, usage is that of their control groups or processes ([`Sampler`]).
+//! All other nodes are simulated, and so is their usage ([`simulated`]). This module computes usage
 //! and documents; `berth-embedded` serves them.
 
 mod documents;
@@ -24,7 +24,7 @@ use crate::kubelet::process::ProcessNode;
 pub use documents::{node_metrics, pod_metrics};
 pub use sampler::{SAMPLE_INTERVAL, Sampler};
 
-/// The API group of the figures.
+/// The API group.
 pub const GROUP: &str = "metrics.k8s.io";
 /// Its version.
 pub const VERSION: &str = "v1beta1";
@@ -48,21 +48,21 @@ impl Usage {
     }
 }
 
-/// What was measured in a window of time.
+/// A measurement over a window of time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Measured<T> {
     /// End of the window.
     pub at: Timestamp,
     /// Length of the window.
     pub window: Duration,
-    /// Figures.
+    /// Measured values.
     pub figures: T,
 }
 
 /// Usage of each container of a pod, by name.
 pub type PodUsage = Measured<BTreeMap<String, Usage>>;
 
-/// Source of the figures of one node.
+/// Source of the usage of one node.
 pub trait MetricsSource: Send + Sync {
     /// Usage of a pod on the node; `None` before it was measured twice.
     fn pod(&self, pod: &Pod) -> Option<PodUsage>;
@@ -70,7 +70,7 @@ pub trait MetricsSource: Send + Sync {
     fn node(&self) -> Option<Measured<Usage>>;
 }
 
-/// Sources of figures by node. Clones share them.
+/// Sources of usage by node. Clones share them.
 #[derive(Clone, Default)]
 pub struct ClusterMetrics {
     sources: Arc<RwLock<BTreeMap<String, Arc<dyn MetricsSource>>>>,
@@ -110,8 +110,8 @@ impl ClusterMetrics {
         }
     }
 
-    /// Usage of a node; `None` if it is not ready or has not been measured yet. `pods` are those
-    /// bound to it.
+    /// Usage of a node; `None` if it is not ready or has not been measured yet. `pods` are the pods
+    /// that are bound to it.
     pub fn of_node<'a>(
         &self,
         node: &Node,

@@ -1,7 +1,7 @@
 //! Usage of simulated pods and nodes.
 //!
 //! A running container uses half of its CPU request and six tenths of its memory request, or
-//! [`WITHOUT_REQUEST`] if it requests nothing. Annotations of the pod say otherwise:
+//! [`WITHOUT_REQUEST`] if it requests nothing. Annotations of the pod change this:
 //!
 //! | annotation | value |
 //! |---|---|
@@ -9,7 +9,7 @@
 //! | `berth.dev/memory-usage` | the same for memory, such as `120%` or `1Gi` |
 //!
 //! An amount for the pod is divided among its containers by their requests, or evenly if they
-//! request nothing. A simulated node uses what its pods use, and [`SYSTEM`].
+//! request nothing. The usage of a simulated node is that of its pods and [`SYSTEM`].
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -34,7 +34,7 @@ pub const SYSTEM: Usage = Usage { cpu_nano: 50_000_000, memory_bytes: 400 << 20 
 const CPU_PERCENT: u64 = 50;
 /// Memory usage in percent of the request.
 const MEMORY_PERCENT: u64 = 60;
-/// Length of the window that simulated figures claim.
+/// Length of the window that simulated measurements report.
 const WINDOW: Duration = Duration::from_secs(15);
 
 /// An annotation's value.
@@ -45,7 +45,7 @@ enum Stated {
     Amount(u64),
 }
 
-/// One of the two resources.
+/// CPU or memory.
 struct Resource {
     name: &'static str,
     annotation: &'static str,
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn containers_use_a_part_of_their_requests() {
+    fn containers_use_a_fraction_of_their_requests() {
         assert_eq!(usage(json!({})), [(500, 600), (1500, 600), (10, 32)]);
     }
 
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_that_does_not_run_has_no_figures() {
+    fn a_pod_that_does_not_run_has_no_usage() {
         let pending: Pod = serde_json::from_value(json!({"status": {"phase": "Pending"}})).unwrap();
         assert_eq!(super::pod(&pending, Timestamp::UNIX_EPOCH), None);
     }

@@ -1,4 +1,4 @@
-//! Reads the answer of the resource metrics API, and takes the samples of one metric from it. Pure.
+//! Reads the response of the resource metrics API, and extracts the samples of one metric. Pure.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -20,7 +20,7 @@ pub struct PodFigures {
     containers: BTreeMap<String, BTreeMap<String, i64>>,
 }
 
-/// Reads a PodMetricsList. Malformed entries are left out: their pods have no metrics.
+/// Reads a PodMetricsList. Malformed entries are omitted: their pods have no metrics.
 pub fn read(list: &Value) -> Vec<PodFigures> {
     list["items"].as_array().into_iter().flatten().filter_map(read_one).collect()
 }
@@ -41,8 +41,8 @@ fn read_one(metrics: &Value) -> Option<PodFigures> {
     })
 }
 
-/// Samples of a resource, of all containers or of one. Pods in which a container has no figure of
-/// the resource have no sample.
+/// Samples of a resource, of all containers or of one. A pod has no sample if one of its containers
+/// has no value for the resource.
 pub fn samples(pods: &[PodFigures], resource: &str, container: Option<&str>) -> Samples {
     let sample = |pod: &PodFigures| {
         let measured = pod.containers.iter().filter(|(name, _)| container.is_none_or(|wanted| wanted == *name));

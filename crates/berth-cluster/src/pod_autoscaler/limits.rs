@@ -1,5 +1,5 @@
-//! Bounds a recommended number of replicas: by the recommendations before it, by the rate of change
-//! that the scaling rules allow, and by the minimum and maximum. Pure.
+//! Bounds a recommended number of replicas: by earlier recommendations, by the rate of change that
+//! the scaling rules allow, and by the minimum and maximum. Pure.
 //!
 //! Source: Kubernetes documentation, "Horizontal Pod Autoscaling: Configurable scaling behavior".
 
@@ -11,7 +11,7 @@ const DOWN_WINDOW_DEFAULT: i32 = 300;
 /// Longest window or period of scaling rules: older history does not matter.
 const HISTORY: SignedDuration = SignedDuration::from_hours(1);
 
-/// What an autoscaler recommended and did. It is lost with the process; Kubernetes' is too.
+/// Recommendations and changes of an autoscaler. They are lost with the process, as in Kubernetes.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct History {
     /// Recommendations, oldest first.
@@ -21,7 +21,7 @@ pub struct History {
 }
 
 impl History {
-    /// Notes a recommendation and drops old history.
+    /// Adds a recommendation and drops old history.
     pub fn recommend(&mut self, now: Timestamp, replicas: i32) {
         let is_recent = |at: &Timestamp| now.duration_since(*at) <= HISTORY;
         self.recommended.retain(|(at, _)| is_recent(at));
@@ -29,14 +29,14 @@ impl History {
         self.recommended.push((now, replicas));
     }
 
-    /// Notes the number of replicas at the first sight of the scale target.
+    /// Records the number of replicas when the scale target is first seen.
     pub fn begin(&mut self, now: Timestamp, replicas: i32) {
         if self.recommended.is_empty() {
             self.recommended.push((now, replicas));
         }
     }
 
-    /// Notes a change.
+    /// Records a change.
     pub fn changed(&mut self, now: Timestamp, by: i32) {
         self.changes.push((now, by));
     }

@@ -55,7 +55,7 @@ pub fn install(manager: &mut Manager) {
     manager
         .controller("horizontalpodautoscaler")
         .watch(&autoscalers, |delta| {
-            // The status is this controller's own.
+            // Only this controller writes the status.
             let generation = |it: &HorizontalPodAutoscaler| it.spec.clone();
             let changed = delta.old.as_deref().map(generation) != delta.new.as_deref().map(generation);
             changed.then(|| ObjectKey::of(delta.latest().as_ref()))
@@ -70,7 +70,7 @@ struct Controller {
     autoscalers: Cache<HorizontalPodAutoscaler>,
     pods: Cache<Pod>,
     writer: Writer<HorizontalPodAutoscaler>,
-    /// History of each autoscaler, by UID. A restart begins anew, as in Kubernetes.
+    /// History of each autoscaler, by UID. It is empty after a restart, as in Kubernetes.
     histories: Mutex<BTreeMap<String, History>>,
     /// Selector of each autoscaler's target, as last seen.
     selectors: Mutex<BTreeMap<ObjectKey, String>>,
@@ -162,7 +162,7 @@ impl Controller {
         match api.get_scale(&target.name).await {
             Ok(scale) => Ok((api, scale)),
             Err(error) => {
-                // The kind may be another one by the next time.
+                // The kind may be served as another resource at the next attempt.
                 self.resources.lock().remove(&(version, target.kind));
                 Err(berth_runtime::message(&error))
             }
@@ -182,7 +182,7 @@ impl Controller {
         Ok(resource)
     }
 
-    /// The target's pods and their figures.
+    /// The target's pods and their usage.
     async fn observe(&self, autoscaler: &HorizontalPodAutoscaler, scale: &Scale) -> Observed {
         let namespace = autoscaler.namespace().unwrap_or_default();
         let replicas = scale.spec.as_ref().and_then(|spec| spec.replicas).unwrap_or(0);

@@ -1,5 +1,5 @@
 //! Plans one step of a HorizontalPodAutoscaler: from the autoscaler, the scale of its target, the
-//! target's pods and their figures, the new number of replicas, the status and the events. Pure.
+//! target's pods and their usage, the new number of replicas, the status and the events. Pure.
 
 use std::sync::Arc;
 
@@ -19,21 +19,21 @@ use super::replicas::{Metric, Proposal, Target, Tolerance, propose};
 use crate::job::PlannedEvent;
 use crate::time::stamp;
 
-/// Default of how far usage may be from its target.
+/// Default of the fraction by which usage may differ from its target.
 const TOLERANCE: f64 = 0.1;
 
-/// The scale target as it is.
+/// The current state of the scale target.
 #[derive(Clone, Debug)]
 pub struct Observed {
-    /// Replicas that the target wants.
+    /// Desired replicas of the target.
     pub replicas: i32,
     /// Selector of the target's pods; empty if its scale has none.
     pub selector: String,
     /// Pods that the selector matches.
     pub pods: Vec<Arc<Pod>>,
-    /// Autoscalers that scale some of these pods, with this one, if there are others.
+    /// Autoscalers that scale some of these pods, including this one, if there are others.
     pub rivals: Vec<String>,
-    /// Figures of the pods, or why there are none.
+    /// Usage of the pods, or why it is unknown.
     pub figures: Result<Vec<PodFigures>, String>,
 }
 
@@ -51,7 +51,7 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Sets a condition. The time of its last transition stays while its status does.
+    /// Sets a condition. The time of its last transition only changes with the status.
     pub(super) fn condition(&mut self, type_: &str, status: bool, reason: &str, message: &str, now: Timestamp) {
         let conditions = self.status.conditions.get_or_insert_default();
         let status = if status { "True" } else { "False" };
@@ -73,7 +73,7 @@ impl Plan {
     }
 }
 
-/// The plan of a step that only notes the autoscaler's specification.
+/// The plan of a step that only records the autoscaler's specification.
 pub(super) fn blank(autoscaler: &HorizontalPodAutoscaler) -> Plan {
     let mut plan = Plan { status: autoscaler.status.clone().unwrap_or_default(), ..Plan::default() };
     plan.status.observed_generation = autoscaler.metadata.generation;
@@ -110,7 +110,8 @@ pub fn plan(autoscaler: &HorizontalPodAutoscaler, observed: &Observed, history: 
                 (bounded.replicas, reason)
             }
             None => {
-                // The metrics are invalid: nothing changes, the condition has the reason.
+                // The metrics are invalid: the replicas do not change, and the condition has the
+                // reason.
                 plan.status.desired_replicas = current;
                 return plan;
             }
@@ -123,8 +124,8 @@ pub fn plan(autoscaler: &HorizontalPodAutoscaler, observed: &Observed, history: 
     plan
 }
 
-/// The largest number of replicas that a metric calls for, and the metric's name. `None` if the
-/// metrics are invalid: all of them, or one while the others call for a decrease.
+/// The largest number of replicas that a metric recommends, and the metric's name. `None` if all
+/// metrics are invalid, or if some are invalid and the others recommend a decrease.
 fn by_metrics(
     plan: &mut Plan,
     spec: &HorizontalPodAutoscalerSpec,

@@ -1,7 +1,7 @@
-//! The number of replicas that one metric calls for. Pure.
+//! The number of replicas that one metric recommends. Pure.
 //!
-//! Pods without a metric, and pods that are not ready, are assumed to use what makes the change
-//! smaller: nothing when the others use too much, all of it when they use too little.
+//! For pods without a metric, and pods that are not ready, the assumed usage makes the change
+//! smaller: none if the usage of other pods is too high, all of the target if it is too low.
 //!
 //! Source: Kubernetes documentation, "Horizontal Pod Autoscaling: Algorithm details".
 
@@ -18,7 +18,7 @@ use crate::scheduling::amount;
 
 /// Time after a pod's start in which its CPU usage counts only while it is ready.
 const INITIALIZATION: SignedDuration = SignedDuration::from_mins(5);
-/// Time after a pod's start until which it counts as not ready yet if it never was.
+/// Time after a pod's start until which it counts as not ready if it has never been ready.
 const INITIAL_READINESS: SignedDuration = SignedDuration::from_secs(30);
 
 /// Usage of one pod, in thousandths of the resource's unit.
@@ -35,7 +35,7 @@ pub struct Sample {
 /// Usage by name of the pod.
 pub type Samples = BTreeMap<String, Sample>;
 
-/// What a metric is to be.
+/// Target of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Target {
     /// Percent of the requests, over all pods.
@@ -49,15 +49,15 @@ pub enum Target {
 pub struct Metric<'a> {
     /// Name of the resource.
     pub resource: &'a str,
-    /// The container that is measured; all if `None`.
+    /// The measured container; all containers if `None`.
     pub container: Option<&'a str>,
     /// Target.
     pub target: Target,
-    /// Ratios of usage to target that call for no change: this much below 1 and this much above.
+    /// Ratios of usage to target that cause no change: this far below 1 and this far above.
     pub tolerance: Tolerance,
 }
 
-/// How far usage may be from its target, as a fraction of the target.
+/// Tolerated difference between usage and target, as a fraction of the target.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Tolerance {
     /// Below the target.
@@ -72,7 +72,7 @@ impl Tolerance {
     }
 }
 
-/// What a metric calls for.
+/// Recommendation of a metric.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Proposal {
     /// Number of replicas.
@@ -83,8 +83,8 @@ pub struct Proposal {
     pub utilization: Option<i64>,
 }
 
-/// Proposes a number of replicas. `pods` are those of the scale target, `current` is its number of
-/// replicas.
+/// Proposes a number of replicas. `pods` are the pods of the scale target, `current` is its number
+/// of replicas.
 ///
 /// # Errors
 /// No pod has a metric, or a container has no request to compare the usage with.
@@ -142,7 +142,7 @@ fn ceil(number: f64) -> i32 {
     number.ceil() as i32
 }
 
-/// Names of pods by what is known of them. Deleted and failed pods are in no group.
+/// Names of pods by the state of their metrics. Deleted and failed pods are in no group.
 struct Groups<'a> {
     ready: BTreeSet<&'a str>,
     unready: BTreeSet<&'a str>,
@@ -165,7 +165,7 @@ fn group<'a>(pods: &'a [Arc<Pod>], samples: &Samples, resource: &str, now: Times
     groups
 }
 
-/// True if the CPU usage of a pod may be that of its start.
+/// True if the CPU usage of a pod may still be that of its start.
 fn is_starting(pod: &Pod, sample: &Sample, now: Timestamp) -> bool {
     let status = pod.status.clone().unwrap_or_default();
     let ready = status.conditions.iter().flatten().find(|condition| condition.type_ == "Ready");
@@ -182,7 +182,7 @@ fn is_starting(pod: &Pod, sample: &Sample, now: Timestamp) -> bool {
 /// Requests of each pod, in thousandths.
 fn requests<'a>(pods: &'a [Arc<Pod>], metric: &Metric<'_>) -> Result<BTreeMap<&'a str, i64>, String> {
     let milli = |quantity: &k8s_openapi::apimachinery::pkg::api::resource::Quantity| match metric.resource {
-        // Amounts of CPU are thousandths already.
+        // Amounts of CPU are already in thousandths.
         "cpu" => amount("cpu", quantity),
         resource => amount(resource, quantity).saturating_mul(1000),
     };

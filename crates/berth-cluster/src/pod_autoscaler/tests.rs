@@ -138,7 +138,7 @@ fn replicas_stay_within_minimum_and_maximum() {
 }
 
 #[test]
-fn invalid_metrics_change_nothing_and_say_why() {
+fn invalid_metrics_change_nothing_and_are_reported() {
     let external = json!({"type": "External", "external": {"metric": {"name": "queue"}, "target": {"type": "Value",
         "value": "3"}}});
     let target = json!({"type": "Utilization", "averageUtilization": 50});

@@ -1,4 +1,5 @@
-//! Carries out the pools' plans: Nodes are created, patched and deleted, the pool's status written.
+//! Applies the pools' plans: Nodes are created, patched and deleted, and the pool's status is
+//! written.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -55,7 +56,7 @@ impl Reconciler for PoolReconciler {
         let nodes = self.nodes_by_pool.get(&key.name);
         let pool = self.pools.get(&key).filter(|pool| pool.metadata.deletion_timestamp.is_none());
         let Some(pool) = pool else {
-            // The machines go with their pool.
+            // The pool's machines are deleted with it.
             for node in nodes {
                 self.delete(&node).await?;
             }
@@ -63,7 +64,7 @@ impl Reconciler for PoolReconciler {
         };
         let problems = pool.spec.problems("spec");
         if !problems.is_empty() {
-            // Nothing sensible can be made of it; the next change of the pool brings us back.
+            // An invalid pool is ignored until it changes.
             tracing::warn!(pool = key.name, problem = %problems[0], "node pool is invalid");
             return Ok(Action::Wait);
         }
@@ -90,7 +91,8 @@ impl PoolReconciler {
                 Ok(created) => {
                     let has_status = created.status.as_ref().is_some_and(|status| status.capacity.is_some());
                     self.nodes.observe(created);
-                    // Kubelets register with their status; a server that drops it is told again.
+                    // Kubelets register with their status. If a server drops it, it is written
+                    // again.
                     if !has_status {
                         self.patch_status(&node.name_any(), json!({ "status": node.status })).await?;
                     }
@@ -102,7 +104,7 @@ impl PoolReconciler {
         for (name, since) in &plan.become_ready {
             self.patch_status(name, json!({ "status": { "conditions": conditions(true, *since, now) } })).await?;
             let known = nodes.iter().find(|node| node.name_any() == *name);
-            // Others' taints (a removal, a cordon) stay.
+            // Taints of other controllers and users (a removal, a cordon) are kept.
             let others = known.and_then(|node| node.spec.as_ref()?.taints.clone()).unwrap_or_default();
             let kept: Vec<_> = others.into_iter().filter(|taint| taint.key != "node.kubernetes.io/not-ready").collect();
             let kept = if kept.is_empty() { taints(pool, &self.site, true) } else { kept };
@@ -131,7 +133,7 @@ impl PoolReconciler {
     }
 
     async fn write_status(&self, pool: &NodePool, status: &NodePoolStatus) -> Result<(), Error> {
-        // A replace with the version we looked at: a machine ordered twice would be paid for twice.
+        // A replace with the version of the plan, because a machine must not be ordered twice.
         let mut new = pool.clone();
         new.status = Some(status.clone());
         let api: Api<NodePool> = Api::all(self.client.clone());
@@ -151,7 +153,7 @@ impl PoolReconciler {
         Ok(())
     }
 
-    /// Sets all taints of a node; at this version only, if one is given.
+    /// Sets all taints of a node; at this version only, if a version is given.
     async fn patch_taints(&self, name: &str, version: Option<String>, taints: &[Taint]) -> Result<(), Error> {
         let api: Api<Node> = Api::all(self.client.clone());
         let patch = json!({ "metadata": { "resourceVersion": version }, "spec": { "taints": taints } });

@@ -1,4 +1,4 @@
-//! Node pools: what a pool's machines look like as Nodes, and how many there are.
+//! Node pools: the machines of a pool as Nodes, and their number.
 
 mod controller;
 mod plan;

@@ -1,8 +1,8 @@
-//! What a pool needs next: machines ordered, registered, made ready or removed.
+//! Plans the next step of a pool: machines to order, register, make ready or remove.
 //!
-//! The pool's spec says how many machines there should be; its status and its Nodes say what there is. Every time
-//! follows from what is written there (when a machine was ordered, when a node will be ready), so the plan comes out
-//! the same after a restart.
+//! The pool's spec has the desired number of machines; its status and its Nodes have the current
+//! state. All times follow from stored values (when a machine was ordered, when a node will be
+//! ready), so the plan is the same after a restart.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -23,7 +23,7 @@ use crate::Site;
 use crate::random::{hash, suffix};
 use crate::time::stamp;
 
-/// Taint of nodes the autoscaler has chosen to remove.
+/// Taint of nodes that the autoscaler has chosen to remove.
 pub const REMOVAL_TAINT: &str = "ToBeDeletedByClusterAutoscaler";
 const START_UP_DEFAULT: Duration = Duration::from_secs(60);
 const READY_DEFAULT: Duration = Duration::from_secs(10);
@@ -32,27 +32,27 @@ const ACCELERATORS_DEFAULT: Duration = Duration::from_secs(60);
 /// A machine to be ordered.
 pub type Order = Instance;
 
-/// What to do for one pool, in the order of the fields.
+/// The next writes for one pool, in the order of the fields.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PoolPlan {
     /// Nodes to register.
     pub register: Vec<Node>,
-    /// Nodes that become Ready, by name, with the time they did.
+    /// Nodes that become Ready, by name, with the time at which they did.
     pub become_ready: Vec<(String, Timestamp)>,
-    /// Nodes whose accelerators show up, by name.
+    /// Nodes whose accelerators become available, by name.
     pub show_accelerators: Vec<String>,
-    /// Nodes whose taint of simulated nodes appears or disappears, by name, with all their taints.
+    /// Nodes that get or lose the taint of simulated nodes, by name, with all their taints.
     pub retaint: Vec<(String, Vec<Taint>)>,
-    /// Nodes whose machine goes.
+    /// Nodes whose machine is removed.
     pub remove: Vec<String>,
-    /// The status the pool has then.
+    /// The new status of the pool.
     pub status: NodePoolStatus,
-    /// When something is due next.
+    /// Time at which the next step is due.
     pub due: Option<Timestamp>,
 }
 
-/// Plans one pool. `nodes` are its nodes; `pod_counts` says how many pods that have not ended each of them runs, for
-/// the choice of what to remove.
+/// Plans one pool. `nodes` are its nodes. `pod_counts` has the number of unfinished pods of each
+/// node, for the choice of nodes to remove.
 pub fn plan(
     pool: &NodePool,
     nodes: &[Arc<Node>],
@@ -80,12 +80,12 @@ pub fn plan(
     let registered: BTreeSet<String> = alive.iter().map(|node| node.name_any()).collect();
     status.creating.retain(|instance| !registered.contains(&instance.name));
 
-    // How many there should be, group by group: the pool's own machines, then each resize request's.
+    // The desired number by group: the pool's own machines, then those of each resize request.
     let mut groups: Vec<(Option<&str>, i32, Option<&str>)> =
         vec![(None, pool.spec.nodes.unwrap_or(pool.spec.initial_nodes).max(0), None)];
     groups.extend(pool.spec.resize_requests.iter().map(|r| (Some(r.name.as_str()), r.nodes.max(0), r.zone.as_deref())));
     let known: BTreeSet<Option<&str>> = groups.iter().map(|(group, ..)| *group).collect();
-    // Machines of requests that were withdrawn.
+    // Machines of resize requests that were withdrawn.
     let orphaned: BTreeSet<Option<String>> = alive
         .iter()
         .map(|node| request_of(node))
@@ -111,7 +111,7 @@ pub fn plan(
                 };
                 let initial = usize::try_from(pool.spec.initial_nodes).unwrap_or(0);
                 if is_new && group.is_none() && position < initial {
-                    // A pool's first machines were there before anybody looked.
+                    // The first machines of a pool exist from its creation.
                     let times = NodeTimes { registered: now, ready: now, accelerators: now };
                     plan.register.push(node(pool, site, &instance.zone, &instance.name, times, now));
                 } else {
@@ -120,7 +120,7 @@ pub fn plan(
             }
         } else if have > wanted {
             let mut surplus = have - wanted;
-            // Machines that are not there yet are the cheapest to do without.
+            // Machines that have not registered yet are removed first.
             while surplus > 0 {
                 let last = status.creating.iter().rposition(|instance| instance.resize_request.as_deref() == group);
                 let Some(last) = last else { break };
@@ -211,8 +211,7 @@ fn of_machine(pool: &NodePool, nodes: &[Arc<Node>], status: NodePoolStatus) -> N
     }
 }
 
-/// The taints of a node after the taint of simulated nodes has come or gone, as a cluster got or lost a
-/// real node. `None` if they stay.
+/// The taints of a node after the cluster got or lost a real node. `None` if they do not change.
 fn retainted(node: &Node, site: &Site) -> Option<Vec<Taint>> {
     if has_taint(node, SIMULATED_TAINT) == site.taints_simulated {
         return None;
@@ -227,24 +226,24 @@ fn retainted(node: &Node, site: &Site) -> Option<Vec<Taint>> {
 
 const NOT_READY_TAINT: &str = "node.kubernetes.io/not-ready";
 
-/// The request a node was ordered for.
+/// The resize request for which a node was ordered.
 pub fn request_of(node: &Node) -> Option<&str> {
     node.labels().get(RESIZE_REQUEST_LABEL).map(String::as_str)
 }
 
-/// Does the node carry a taint with this key?
+/// True if the node has a taint with this key.
 pub fn has_taint(node: &Node, key: &str) -> bool {
     let taints = node.spec.as_ref().and_then(|spec| spec.taints.as_ref());
     taints.into_iter().flatten().any(|taint| taint.key == key)
 }
 
-/// Does the node report Ready?
+/// True if the node reports Ready.
 pub fn is_ready(node: &Node) -> bool {
     let conditions = node.status.as_ref().and_then(|status| status.conditions.as_ref());
     conditions.into_iter().flatten().any(|condition| condition.type_ == "Ready" && condition.status == "True")
 }
 
-/// Is it NotReady because it has just registered (and not because something broke it)?
+/// True if it is NotReady because it has just registered, and not because of a failure.
 fn is_starting(node: &Node) -> bool {
     let conditions = node.status.as_ref().and_then(|status| status.conditions.as_ref());
     conditions.into_iter().flatten().any(|condition| {
@@ -262,7 +261,7 @@ fn later(time: Timestamp, by: SignedDuration) -> Timestamp {
     time.checked_add(by).unwrap_or(Timestamp::MAX)
 }
 
-/// The zones of a pool; one at least.
+/// The zones of a pool; at least one.
 pub fn zones(pool: &NodePool, site: &Site) -> Vec<String> {
     if pool.spec.zones.is_empty() { vec![format!("{}-a", site.region)] } else { pool.spec.zones.clone() }
 }
@@ -280,7 +279,8 @@ fn next_zone(pool: &NodePool, alive: &[&Arc<Node>], creating: &[Instance], site:
     zones.iter().min_by_key(|zone| count(zone)).unwrap_or(&zones[0]).clone()
 }
 
-/// `gke-<cluster>-<pool>-<8 hexadecimal digits of the zone's group>-<4 characters>`, at most 63 characters.
+/// `gke-<cluster>-<pool>-<8 hexadecimal digits of the zone's group>-<4 characters>`, at most 63
+/// characters.
 fn next_name(
     pool: &str,
     zone: &str,
@@ -367,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn surplus_goes_from_marked_nodes_and_orders_first() {
+    fn marked_nodes_and_orders_are_removed_first() {
         let mut pool = gpu_pool(4, true);
         let made = plan(&pool, &[], &BTreeMap::new(), &site(), at(0));
         pool.status = Some(made.status);
@@ -385,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn machines_of_a_resize_request_come_in_its_zone_and_go_with_it() {
+    fn machines_of_a_resize_request_are_in_its_zone_and_are_removed_with_it() {
         let mut pool = gpu_pool(0, false);
         pool.spec.resize_requests =
             vec![ResizeRequest { name: "r1".into(), nodes: 2, zone: Some("us-central1-b".into()) }];
@@ -420,7 +420,7 @@ mod tests {
         assert!(plan(&known, &tainted, &BTreeMap::new(), &beside, at(2)).retaint.is_empty());
         let again = plan(&known, &tainted, &BTreeMap::new(), &site(), at(3));
         assert_eq!(again.retaint, [(nodes[0].name_any(), before)]);
-        // New nodes, and those the autoscaler imagines, have it from the start.
+        // New nodes, and the autoscaler's templates, have the taint from the start.
         let new = plan(&pool, &[], &BTreeMap::new(), &beside, at(0));
         assert!(new.register.iter().all(|node| has_taint(node, SIMULATED_TAINT)));
     }

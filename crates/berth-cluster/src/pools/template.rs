@@ -1,7 +1,7 @@
-//! A pool's machine as a Node: labels, taints, capacity, allocatable, as GKE writes them.
+//! A pool's machine as a Node: labels, taints, capacity and allocatable, with GKE's values.
 //!
-//! The same function makes the Nodes that register and the templates the autoscaler simulates with, so that a pool at
-//! zero is understood as well as one that runs.
+//! The same function makes the registered Nodes and the templates of the autoscaler, so that the
+//! autoscaler can also evaluate a pool without nodes.
 
 use std::collections::BTreeMap;
 
@@ -24,23 +24,24 @@ use crate::time::stamp;
 
 /// Label with the pool's name.
 pub const POOL_LABEL: &str = "cloud.google.com/gke-nodepool";
-/// Taint of simulated nodes beside a real one: no job is "run" by a simulation unless it tolerates that.
+/// Taint of simulated nodes in a cluster with a real node: a job only runs on a simulated node if
+/// it tolerates the taint.
 pub const SIMULATED_TAINT: &str = "berth.dev/simulated";
 const PODS_DEFAULT: i32 = 110;
 const STORAGE_BYTES_DEFAULT: i64 = 100 << 30;
 
-/// When a node becomes usable.
+/// Times of the steps until a node is usable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NodeTimes {
-    /// When it registers: the time of its conditions.
+    /// Time of the registration and of the first conditions.
     pub registered: Timestamp,
-    /// When it reports Ready.
+    /// Time at which it reports Ready.
     pub ready: Timestamp,
-    /// When its accelerators show up.
+    /// Time at which its accelerators become available.
     pub accelerators: Timestamp,
 }
 
-/// The node a machine of this pool would be, ready and complete: what the autoscaler simulates with.
+/// The node of a new machine of this pool, ready and complete: the autoscaler's template.
 pub fn template(pool: &NodePool, site: &Site, zone: &str, name: &str) -> Node {
     let then = NodeTimes {
         registered: Timestamp::UNIX_EPOCH,
@@ -50,7 +51,7 @@ pub fn template(pool: &NodePool, site: &Site, zone: &str, name: &str) -> Node {
     node(pool, site, zone, name, then, Timestamp::UNIX_EPOCH)
 }
 
-/// The Node of a machine as it looks at `now`.
+/// The Node of a machine at the time `now`.
 pub fn node(pool: &NodePool, site: &Site, zone: &str, name: &str, times: NodeTimes, now: Timestamp) -> Node {
     let (region, version) = (site.region.as_str(), site.version.as_str());
     let machine = Machine::of(pool);
@@ -98,13 +99,13 @@ pub fn node(pool: &NodePool, site: &Site, zone: &str, name: &str, times: NodeTim
     }
 }
 
-/// Capacity and allocatable once the accelerators are there.
+/// Capacity and allocatable with the accelerators.
 pub fn resources_with_accelerators(pool: &NodePool) -> (BTreeMap<String, Quantity>, BTreeMap<String, Quantity>) {
     let machine = Machine::of(pool);
     (machine.capacity(true), machine.allocatable(true))
 }
 
-/// The conditions of a node that is Ready since, or NotReady since, `since`.
+/// The conditions of a node that has been Ready, or NotReady, since `since`.
 pub fn conditions(is_ready: bool, since: Timestamp, now: Timestamp) -> Vec<NodeCondition> {
     let condition = |type_: &str, status: bool, reason: &str, message: &str| NodeCondition {
         type_: type_.into(),
@@ -126,8 +127,8 @@ pub fn conditions(is_ready: bool, since: Timestamp, now: Timestamp) -> Vec<NodeC
     ]
 }
 
-/// The taints of the pool's nodes: its own, the accelerator's, that of queued pools, the one of simulated nodes beside
-/// a real one, and the one of nodes not ready.
+/// The taints of the pool's nodes: the pool's own taints, and those of accelerators, of queued
+/// pools, of simulated nodes in a cluster with a real node, and of nodes that are not ready.
 pub fn taints(pool: &NodePool, site: &Site, is_ready: bool) -> Vec<Taint> {
     let taint = |key: &str, value: &str, effect: &str| Taint {
         key: key.into(),
@@ -156,7 +157,7 @@ pub fn taints(pool: &NodePool, site: &Site, is_ready: bool) -> Vec<Taint> {
     taints
 }
 
-/// The taint of simulated nodes beside a real one.
+/// The taint of simulated nodes in a cluster with a real node.
 pub fn simulated_taint() -> Taint {
     Taint { key: SIMULATED_TAINT.into(), value: Some("true".into()), effect: "NoSchedule".into(), time_added: None }
 }
@@ -216,17 +217,17 @@ fn labels(pool: &NodePool, machine: &Machine, region: &str, zone: &str, name: &s
     ] {
         set(label, value);
     }
-    // The pool's own labels win: an administrator may say it otherwise.
+    // The pool's own labels take precedence, so that an administrator can override the others.
     labels.extend(spec.labels.clone());
     labels
 }
 
-/// Sets the label that ties a node to the request it was ordered for.
+/// Sets the label with the resize request for which the node was ordered.
 pub fn label_for_request(node: &mut Node, request: &str) {
     node.labels_mut().insert(RESIZE_REQUEST_LABEL.to_owned(), request.to_owned());
 }
 
-/// A pool's machine in numbers.
+/// The size of a pool's machine.
 struct Machine {
     cpu_milli: i64,
     memory_bytes: i64,
@@ -234,9 +235,9 @@ struct Machine {
     pods: i32,
     architecture: String,
     is_shared_core: bool,
-    /// Extended resources: they show up when the device plugin is ready.
+    /// Extended resources: they appear when the device plugin is ready.
     devices: BTreeMap<String, i64>,
-    /// What the pool says pods can have.
+    /// The allocatable amounts that the pool states.
     allocatable: BTreeMap<String, Quantity>,
 }
 
@@ -285,7 +286,7 @@ impl Machine {
     fn allocatable(&self, with_devices: bool) -> BTreeMap<String, Quantity> {
         let cpus = self.cpu_milli / 1000;
         let mut amounts = BTreeMap::from([
-            // A fraction of a CPU (a made-up machine) is left to pods whole.
+            // A fraction of a CPU (of an invented machine type) is left to pods as a whole.
             ("cpu".to_owned(), cpu(allocatable_cpu_milli(cpus, self.is_shared_core) + self.cpu_milli % 1000)),
             ("memory".to_owned(), kibi(allocatable_memory_bytes(self.memory_bytes))),
             ("ephemeral-storage".to_owned(), kibi(self.storage_bytes / 10 * 9)),
@@ -300,7 +301,7 @@ impl Machine {
         amounts
     }
 
-    /// Before the device plugin is ready the resources are not there at all.
+    /// Before the device plugin is ready, the resources are missing.
     fn shown_devices(&self, with_devices: bool) -> impl Iterator<Item = (String, Quantity)> {
         let shown = self.devices.iter().filter(move |_| with_devices);
         shown.map(|(name, count)| (name.clone(), Quantity(count.to_string())))
@@ -315,7 +316,7 @@ fn kibi(bytes: i64) -> Quantity {
     Quantity(format!("{}Ki", bytes / 1024))
 }
 
-/// An address that is the node's own: three octets from its name, inside 10.0.0.0/8.
+/// An address of the node alone: three octets from its name, in 10.0.0.0/8.
 fn internal_ip(name: &str) -> String {
     let hash = crate::random::hash(&["node-ip", name]);
     format!("10.{}.{}.{}", 128 + (hash >> 16) % 64, (hash >> 8) % 256, 2 + hash % 250)

@@ -1,4 +1,5 @@
-//! Carries out requests' steps: orders go to the pools first, then the request says so.
+//! Executes the steps of requests: orders are written to the pools first, then the request's
+//! status.
 
 use std::sync::Arc;
 
@@ -41,7 +42,8 @@ pub fn install(manager: &mut Manager, configuration: Arc<ClusterConfiguration>, 
         configuration,
         site,
     };
-    // A request on its way waits for nodes and pools; one that waits for room, for pods to go. Timers do the rest.
+    // A request with ordered machines waits for nodes and pools; a request that waits for capacity
+    // also waits for pods to end. Timers cover the rest.
     let waiting = requests.index(|request| {
         let details = request.status.as_ref().map(|status| status.provisioning_class_details.len()).unwrap_or(0);
         let is_open = request.status.as_ref().is_none_or(|status| {
@@ -62,7 +64,7 @@ pub fn install(manager: &mut Manager, configuration: Arc<ClusterConfiguration>, 
         .watch(&nodes, move |_| keys(&waiting_for_nodes))
         .watch(&pools, move |_| keys(&waiting))
         .watch(&pods, |delta| {
-            // The first pod that consumes a request ends its wait for one.
+            // The first pod that consumes a request ends its wait.
             let pod = delta.new.as_ref().filter(|_| delta.old.is_none());
             pod.and_then(|pod| Some(ObjectKey::namespaced(pod.namespace()?, consumed_request(pod)?)))
         })
@@ -133,7 +135,8 @@ impl Provider {
         requested_pods(request, |name| self.templates.get(&ObjectKey::namespaced(namespace.clone(), name)))
     }
 
-    /// Pods of other requests that have been promised room on ordinary nodes and have not come.
+    /// Pods of other requests for which capacity on ordinary nodes is reserved and that do not
+    /// exist yet.
     fn promised(&self, request: &ProvisioningRequest) -> Vec<Arc<PodInfo>> {
         let is_booking = |other: &ProvisioningRequest| {
             let conditions = other.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
@@ -150,7 +153,7 @@ impl Provider {
         let Some(pool) = self.pools.get(&ObjectKey::cluster(&order.pool)) else { return Ok(()) };
         let mut spec = pool.spec.clone();
         match &order.resize_request {
-            // Ordered already, before the request could say so.
+            // Ordered in an earlier step that could not write the request's status.
             Some(name) if spec.resize_requests.iter().any(|known| known.name == *name) => return Ok(()),
             Some(name) => spec.resize_requests.push(ResizeRequest {
                 name: name.clone(),

@@ -1,4 +1,4 @@
-//! The pods a request asks room for.
+//! The pods for which a request needs capacity.
 
 use std::sync::Arc;
 
@@ -9,10 +9,11 @@ use kube::api::ObjectMeta;
 
 use crate::scheduling::{PodInfo, Resources};
 
-/// One pod per count of each pod set, as its template has it; or the name of the template that is missing or empty.
+/// One pod per count of each pod set, made from its template; or the name of the template that is
+/// missing or empty.
 ///
-/// Pods get the toleration for the extended resources they ask for that the API server's ExtendedResourceToleration
-/// admission gives real ones.
+/// Pods get the toleration for the extended resources that they request. For real pods, the API
+/// server's admission plugin ExtendedResourceToleration adds it.
 pub fn requested_pods(
     request: &ProvisioningRequest,
     template: impl Fn(&str) -> Option<Arc<PodTemplate>>,

@@ -18,24 +18,24 @@ use crate::random::hash;
 use crate::scheduling::{Cluster, Packing, Placement, PodInfo, place};
 use crate::time::stamp;
 
-/// First wait before capacity is looked for again; doubles up to [`RETRY_MAX`].
+/// First delay before capacity is checked again; doubles up to [`RETRY_MAX`].
 const RETRY_BASE: Duration = Duration::from_secs(60);
 const RETRY_MAX: Duration = Duration::from_secs(600);
-/// Requests that were never provisioned fail after this long.
+/// Requests that were never provisioned fail after this time.
 const EXPIRES: SignedDuration = SignedDuration::from_hours(7 * 24);
 /// Detail: name of the resize request, which the nodes carry as a label.
 const RESIZE_REQUEST: &str = "ResizeRequestName";
 /// Detail: the pool that serves the request.
 const NODE_GROUP: &str = "NodeGroupName";
-/// Detail: the zone the machines stand in.
+/// Detail: the zone of the machines.
 const ZONE: &str = "SelectedZone";
-/// Detail: how many machines were ordered.
+/// Detail: number of ordered machines.
 const NODES: &str = "Nodes";
 
-/// What to do for a request.
+/// The next step of a request.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Step {
-    /// Write this status, after placing the order if there is one, and look again.
+    /// Place the order, if there is one, write this status, and evaluate the request again.
     Write {
         /// The whole status.
         status: ProvisioningRequestStatus,
@@ -44,7 +44,7 @@ pub enum Step {
         /// The pool's resize request to withdraw: pool and name.
         withdraw: Option<(String, String)>,
     },
-    /// Nothing until this time, or until something changes.
+    /// Wait until this time, or until an object changes.
     Until(Option<Timestamp>),
 }
 
@@ -53,31 +53,33 @@ pub enum Step {
 pub struct Order {
     /// The pool.
     pub pool: String,
-    /// How many.
+    /// Number of machines.
     pub nodes: i32,
-    /// Where, for queued pools.
+    /// Zone, for queued pools.
     pub zone: Option<String>,
-    /// Name of the resize request; none when the pool itself grows.
+    /// Name of the resize request; `None` if the pool itself grows.
     pub resize_request: Option<String>,
 }
 
-/// What the step may look at.
+/// The inputs of a step.
 pub struct World<'a> {
     /// Pools, nodes and pods.
     pub view: &'a View,
     /// The configuration.
     pub configuration: &'a ClusterConfiguration,
-    /// The pods asked for, or the template that is missing.
+    /// The requested pods, or the template that is missing.
     pub pods: Result<Vec<Arc<PodInfo>>, String>,
-    /// Pods that others were promised room for and that have not come: they take room too.
+    /// Pods of other requests for which capacity is reserved and that do not exist yet: they use
+    /// capacity too.
     pub promised: Vec<Arc<PodInfo>>,
-    /// Have pods come that consume this request?
+    /// True if there are pods that consume this request.
     pub is_consumed: bool,
     /// The time.
     pub now: Timestamp,
 }
 
-/// The capacity a request holds: its resize request's name and until when it is kept from scale-down.
+/// The capacity that a request holds: the name of its resize request, and until when scale-down
+/// must not remove it.
 pub fn booked(
     request: &ProvisioningRequest,
     configuration: &ClusterConfiguration,
@@ -90,13 +92,14 @@ pub fn booked(
         return None;
     }
     match is_true(status, "Provisioned") {
-        // Ordered and on its way.
+        // Ordered, but not complete yet.
         None => Some((name, Timestamp::MAX)),
         Some(provisioned) => Some((name, after(provisioned, class.booking_time.0))).filter(|(_, until)| *until > now),
     }
 }
 
-/// Decides the next step of a request. Requests of classes the cluster does not answer wait for ever.
+/// Plans the next step of a request. Requests of classes that the cluster does not serve wait
+/// forever.
 pub fn step(request: &ProvisioningRequest, world: &World) -> Step {
     let Some(class) = world.configuration.provisioning_class(&request.spec.provisioning_class_name) else {
         return Step::Until(None);
@@ -226,7 +229,7 @@ fn queued(
     Step::Write { status, order: Some(order), withdraw: None }
 }
 
-/// Grows one ordinary pool by all that is needed.
+/// Grows one ordinary pool by all needed nodes.
 fn atomic(
     request: &ProvisioningRequest,
     mut status: ProvisioningRequestStatus,
@@ -254,13 +257,20 @@ fn atomic(
     Step::Write { status, order: Some(order), withdraw: None }
 }
 
-/// Machines are ordered: provisioned once all of them are complete.
+/// Machines are ordered; the request is provisioned once all of them are complete.
 fn on_its_way(status: ProvisioningRequestStatus, class: &ProvisioningClass, group: &str, world: &World) -> Step {
     let now = world.now;
     let details = &status.provisioning_class_details;
     let wanted: usize = details.get(NODES).and_then(|text| text.parse().ok()).unwrap_or(0);
     let Some(pool) = world.view.pools.get(group) else {
-        return write(with(status, now, "Failed", true, "NodeGroupNotFound", "The node pool of the request is gone"));
+        return write(with(
+            status,
+            now,
+            "Failed",
+            true,
+            "NodeGroupNotFound",
+            "The node pool of the request no longer exists",
+        ));
     };
     let resize = details.get(RESIZE_REQUEST).map(String::as_str);
     let nodes = world.view.nodes.get(group).into_iter().flatten();
@@ -278,7 +288,8 @@ fn on_its_way(status: ProvisioningRequestStatus, class: &ProvisioningClass, grou
     })
 }
 
-/// Provisioned: the booking runs out if nobody comes, and machines live no longer than agreed.
+/// After provisioning: the booking expires if no pods consume it, and machines live no longer than
+/// the maximum run duration.
 fn after_provisioning(
     request: &ProvisioningRequest,
     status: ProvisioningRequestStatus,
@@ -312,7 +323,8 @@ fn after_provisioning(
     Step::Until(due.into_iter().min())
 }
 
-/// The capacity was taken back, by us or by somebody who plays the cloud: the machines go.
+/// The capacity was revoked, by this controller or by a user who simulates the cloud: the machines
+/// are removed.
 fn revoked(status: ProvisioningRequestStatus, world: &World) -> Step {
     let details = &status.provisioning_class_details;
     let (Some(group), Some(name)) = (details.get(NODE_GROUP).cloned(), details.get(RESIZE_REQUEST).cloned()) else {
@@ -325,7 +337,7 @@ fn revoked(status: ProvisioningRequestStatus, world: &World) -> Step {
     Step::Until(None)
 }
 
-/// The cheapest pool, zone and number of nodes that hold all pods. Pools have to have the room.
+/// The cheapest pool, zone and number of nodes for all pods. Pools must have the capacity.
 fn cheapest<'a>(
     pools: impl Iterator<Item = &'a Arc<NodePool>>,
     pods: &[Arc<PodInfo>],
@@ -354,7 +366,8 @@ fn cheapest<'a>(
     best.map(|(_, pool, zone, nodes)| (pool, zone, nodes))
 }
 
-/// Do all pods fit on nodes that are there, beside those others were promised room for?
+/// True if all pods fit on existing nodes, beside the pods of other requests with reserved
+/// capacity.
 fn fit(pods: &[Arc<PodInfo>], world: &World) -> bool {
     let mut cluster = world.view.cluster().clone();
     for pod in &world.promised {
@@ -383,7 +396,7 @@ fn not_found(status: ProvisioningRequestStatus, answers: Timestamp, now: Timesta
     if said == status { retry(answers, now) } else { write(said) }
 }
 
-/// The next look: 1 minute after the first, then 2, 4, … at most 10 minutes apart.
+/// The time of the next check: 1 minute after the first, then 2, 4, … at most 10 minutes apart.
 fn retry(first: Timestamp, now: Timestamp) -> Step {
     let mut at = first;
     let mut wait = RETRY_BASE;
@@ -394,7 +407,7 @@ fn retry(first: Timestamp, now: Timestamp) -> Step {
     Step::Until(Some(at))
 }
 
-/// The number the request's name ends in, which Kueue counts attempts by.
+/// The number at the end of the request's name, by which Kueue counts attempts.
 fn attempt(request: &ProvisioningRequest) -> u32 {
     request.name_any().rsplit('-').next().and_then(|tail| tail.parse().ok()).unwrap_or(1)
 }
@@ -408,7 +421,7 @@ fn waiting(status: ProvisioningRequestStatus, now: Timestamp) -> ProvisioningReq
     with(status, now, "Provisioned", false, "ResourcePoolExhausted", message)
 }
 
-/// The status with this condition; an equal one keeps its time.
+/// The status with this condition; an equal condition keeps its time.
 fn with(
     mut status: ProvisioningRequestStatus,
     now: Timestamp,
@@ -437,7 +450,7 @@ fn with(
     status
 }
 
-/// When the condition became True.
+/// Time at which the condition became True.
 fn is_true(status: &ProvisioningRequestStatus, type_: &str) -> Option<Timestamp> {
     let condition =
         status.conditions.iter().find(|condition| condition.type_ == type_ && condition.status == "True")?;

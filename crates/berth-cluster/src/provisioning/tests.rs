@@ -1,4 +1,4 @@
-//! What each class answers.
+//! Steps of requests of each class.
 
 use std::sync::Arc;
 
@@ -37,7 +37,7 @@ fn pods(request: &ProvisioningRequest) -> Vec<Arc<PodInfo>> {
     requested_pods(request, |_| Some(Arc::new(template.clone()))).unwrap()
 }
 
-/// A pool of machines with 4 L4 each, this many of them there.
+/// A pool of machines with 4 L4 each; `nodes` of them exist.
 fn view(nodes: i32, max: i32, provisioning: &str) -> View {
     let spec =
         json!({ "machineType": "g2-standard-48", "nodes": nodes, "maxNodes": max, "provisioning": provisioning });
@@ -48,7 +48,8 @@ fn view(nodes: i32, max: i32, provisioning: &str) -> View {
     View::new(vec![Arc::new(pool)], nodes, Vec::new(), Vec::new(), site)
 }
 
-/// Lives one step after the other at this time, as the controller would; says the conditions written and the order.
+/// Executes one step after the other at this time, as the controller would; returns the written
+/// conditions and the order.
 fn live(
     request: &mut ProvisioningRequest,
     view: &View,
@@ -80,12 +81,12 @@ fn live(
 }
 
 #[test]
-fn check_capacity_counts_what_others_were_promised() {
+fn check_capacity_counts_capacity_reserved_for_others() {
     let configuration = ClusterConfiguration::default();
     let view = view(1, 1, "onDemand");
     let mut first = request(CHECK_CAPACITY, 1, json!({}));
     let (said, _) = live(&mut first, &view, &[], &configuration, at(60));
-    assert_eq!(said, ["Accepted=True/Accepted"], "the look takes its time");
+    assert_eq!(said, ["Accepted=True/Accepted"], "the check takes its time");
     let (said, _) = live(&mut first, &view, &[], &configuration, at(120));
     assert_eq!(said, ["Accepted=True/Accepted", "Provisioned=True/CapacityIsFound"]);
     let promised = pods(&first);
@@ -119,7 +120,7 @@ fn an_atomic_scale_up_orders_all_or_nothing() {
 }
 
 #[test]
-fn a_queued_request_waits_while_no_pool_holds_all_of_it() {
+fn a_queued_request_waits_while_no_pool_has_capacity_for_all_of_it() {
     let configuration = ClusterConfiguration::default();
     let mut request = request(QUEUED, 4, json!({}));
     live(&mut request, &view(0, 3, "queued"), &[], &configuration, at(10));
@@ -134,7 +135,7 @@ fn a_queued_request_waits_while_no_pool_holds_all_of_it() {
 }
 
 #[test]
-fn requests_fail_on_purpose_up_to_the_attempt_asked_for() {
+fn requests_fail_on_purpose_up_to_the_configured_attempt() {
     let spec =
         json!({ "provisioningClasses": [{ "name": QUEUED, "failure": { "message": "no stock", "attempts": 1 } }] });
     let configuration = ClusterConfiguration::from_value(spec).unwrap();

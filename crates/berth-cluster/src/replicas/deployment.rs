@@ -516,7 +516,7 @@ mod tests {
     }
 
     #[test]
-    fn recreate_waits_until_the_old_pods_are_gone() {
+    fn recreate_waits_until_the_old_pods_are_deleted() {
         let recreate = json!({"type": "Recreate"});
         let sets = settled(&deployment(2, "1", recreate.clone()), Vec::new());
         let new = deployment(2, "2", recreate);

@@ -1,6 +1,6 @@
 //! The ReplicaSet and ReplicationController controllers: keep a number of pods of one template.
 //!
-//! Both kinds have the same rules. [`Replicated`] is what the controller knows of a kind.
+//! Both kinds have the same rules. [`Replicated`] is the interface of a kind for the controller.
 
 use std::cmp::Reverse;
 use std::fmt::Debug;
@@ -30,7 +30,7 @@ const DELETION_COST: &str = "controller.kubernetes.io/pod-deletion-cost";
 /// Type of the condition of a set whose pods the API server rejects.
 const REPLICA_FAILURE: &str = "ReplicaFailure";
 
-/// What a ReplicaSet or ReplicationController wants.
+/// Desired state of a ReplicaSet or ReplicationController.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Wanted {
     /// Number of pods.
@@ -71,9 +71,9 @@ pub trait Replicated:
     const CONTROLLER: &'static str;
     /// Component of the controller's events.
     const COMPONENT: &'static str;
-    /// What the object wants.
+    /// The object's desired state.
     fn wanted(&self) -> Wanted;
-    /// The object with these counts in its status. `failure` is the API server's answer to the last
+    /// The object with these counts in its status. `failure` is the API server's error for the last
     /// creation of a pod, if it was rejected.
     fn with_status(&self, counts: Counts, failure: Option<&str>, now: Timestamp) -> Self;
     /// True if both objects have the same status.
@@ -178,7 +178,7 @@ pub struct Plan {
     pub requeue_after: Option<std::time::Duration>,
 }
 
-/// Plans the next writes. `pods` are those that the set controls.
+/// Plans the next writes. `pods` are the pods that the set controls.
 pub fn plan(wanted: &Wanted, pods: &[Arc<Pod>], now: Timestamp) -> Plan {
     let replicas = usize::try_from(wanted.replicas).unwrap_or(0);
     let mut active: Vec<Arc<Pod>> = pods.iter().filter(|pod| is_active(pod)).cloned().collect();
@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn pods_that_run_are_kept_and_those_that_do_not_are_deleted_first() {
+    fn pods_that_do_not_run_are_deleted_before_running_pods() {
         let wanted = controller(Value::Null).wanted();
         let label = json!({"app": "web"});
         let [a, b] = ["a", "b"].map(|name| pod(name, "Running", label.clone()));

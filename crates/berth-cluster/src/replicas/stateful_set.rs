@@ -27,7 +27,7 @@ use super::{Writer, owned_by, pod_of, ready_since, template_hash, time_until_ava
 use crate::job::facts::{is_deleted, is_terminated};
 use crate::scheduling::matches_label_selector;
 
-/// Delay before the controller checks again whether a terminating claim is gone.
+/// Delay before the controller checks again if a terminating claim has been deleted.
 const CLAIM_RECHECK: Duration = Duration::from_secs(1);
 
 /// Label with the revision of the template that a pod was created from.
@@ -61,8 +61,8 @@ pub struct Revision {
     pub template: PodTemplateSpec,
 }
 
-/// Plans the next writes. `pods` are those that the StatefulSet controls, `before` is the revision
-/// of its status if that differs from the current template's.
+/// Plans the next writes. `pods` are the pods that the StatefulSet controls. `before` is the
+/// revision in its status, if that differs from the current template's.
 pub fn plan(set: &StatefulSet, pods: &[Arc<Pod>], before: Option<&Revision>, now: Timestamp) -> Plan {
     let spec = set.spec.clone().unwrap_or_default();
     let revision = revision_name(set, &template_hash(&spec.template));
@@ -162,8 +162,8 @@ fn replacements(
     .collect()
 }
 
-/// True if a missing pod is recreated from the template before the current one: its turn in the
-/// rollout has not come. `position` counts from the first ordinal.
+/// True if a missing pod is recreated from the previous template, because its turn in the rollout
+/// has not come. `position` counts from the first ordinal.
 fn keeps_revision(set: &StatefulSet, position: i32, ordinal: i32) -> bool {
     let strategy = set.spec.as_ref().and_then(|spec| spec.update_strategy.clone()).unwrap_or_default();
     if strategy.type_.as_deref() == Some("OnDelete") {
@@ -409,7 +409,7 @@ impl Controller {
             let subject = format!("create Claim {name} Pod {pod_name} in StatefulSet {set_name}");
             match self.claims.create(&namespace, &claim).await {
                 Ok(_) => record_event(EventType::Normal, "SuccessfulCreate", &format!("{subject} success")),
-                // The cache is behind. It will show whether this claim is being deleted.
+                // The cache is stale. It will show if this claim is being deleted.
                 Err(error) if berth_runtime::is_already_exists(&error) => return Ok(false),
                 Err(error) => {
                     let cause = berth_runtime::message(&error);
@@ -488,7 +488,7 @@ mod tests {
     }
 
     #[test]
-    fn each_pod_has_claims_of_its_own() {
+    fn each_pod_has_separate_claims() {
         let data =
             json!({"metadata": {"name": "data", "labels": {"tier": "db"}}, "spec": {"accessModes": ["ReadWriteOnce"]}});
         let template =

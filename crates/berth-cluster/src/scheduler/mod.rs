@@ -1,14 +1,15 @@
-//! The pod scheduler: pending pods get nodes, or a condition that says why not.
+//! The pod scheduler: pending pods get nodes, or a condition with the reason why not.
 //!
-//! One reconcile takes every pod worth trying, most important first, and decides them in memory; then it writes. A pod
-//! that fits nowhere is tried again when something happened that could change the answer: a node came or changed that
-//! could take it, a pod went from such a node. Nothing is polled.
+//! One reconcile decides all pods that are worth trying in memory, the most important first, and
+//! then writes the decisions. A pod that fits nowhere is tried again after a change that could help
+//! it: a suitable node was added or changed, or a pod left such a node. Polling is not needed.
 //!
-//! A pod whose claims wait for their first consumer is decided in two steps. First its node is written to the claims
-//! (or to volumes that exist there); it is bound once the claims are.
+//! A pod whose claims wait for their first consumer is decided in two steps. First its node is
+//! written to the claims (or to volumes that exist there). The pod is bound once the claims are
+//! bound.
 //!
-//! What it leaves out: limits on the number of volumes of a node, scheduling profiles, extenders, and pod disruption
-//! budgets in preemption.
+//! Not implemented: limits on the number of volumes of a node, scheduling profiles, extenders, and
+//! pod disruption budgets in preemption.
 
 mod state;
 mod volumes;
@@ -32,12 +33,14 @@ use crate::scheduling::{Packing, PodInfo};
 use crate::time::stamp;
 pub use state::{Decision, State, Wake};
 
-/// Bindings in flight at once: enough to fill a group commit, few enough to keep their order readable.
+/// Maximum number of bindings in flight: enough to fill a group commit, few enough to keep their
+/// order readable.
 const BINDINGS_IN_FLIGHT: usize = 32;
-/// A pod whose binding was refused is tried again after this long.
+/// Delay after which a pod whose binding was rejected is tried again.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// Pods that fitted nowhere are tried again this long after a change that may help: nodes come and pods go in crowds.
+/// Delay from a change that may help to the next attempt for pods that fit nowhere. Such changes
+/// often come in groups.
 const GATHER: Duration = Duration::from_millis(50);
 
 /// Adds the scheduler.
@@ -126,7 +129,7 @@ impl Reconciler for Scheduler {
             while let Some(written) = writes.next().await {
                 refused |= !written;
             }
-            // The claims may have been bound while the choices for others were written.
+            // The claims may have been bound while the choices for other pods were written.
             if !has_prepared || !lock(&self.state).has_prepared() {
                 return Ok(if refused { Action::After(RETRY) } else { Action::Wait });
             }
@@ -135,7 +138,7 @@ impl Reconciler for Scheduler {
 }
 
 impl Scheduler {
-    /// Writes one decision; false when the pod must be tried again soon.
+    /// Writes one decision. Returns false if the pod must be tried again soon.
     async fn write(&self, decision: Decision) -> bool {
         match decision {
             Decision::Bind { pod, node } => self.bind(&pod, &node).await,
@@ -189,7 +192,8 @@ impl Scheduler {
         }
     }
 
-    /// Says in the pod's conditions (and in an event) why it has no node, unless that is said already.
+    /// Writes to the pod's conditions (and in an event) why it has no node, unless the condition
+    /// has the message already.
     async fn explain(&self, pod: &PodInfo, message: &str, nominated: Option<&str>) -> Result<(), kube::Error> {
         let conditions = pod.pod.status.as_ref().and_then(|status| status.conditions.as_ref());
         let known = conditions.into_iter().flatten().find(|condition| condition.type_ == "PodScheduled");
@@ -213,7 +217,7 @@ impl Scheduler {
         Ok(())
     }
 
-    /// Makes a pod of lower priority go.
+    /// Evicts a pod of lower priority.
     async fn evict(&self, victim: &PodInfo, preemptor: &PodInfo, node: &str) -> Result<(), kube::Error> {
         let message = format!("{}: preempting to accommodate a higher priority pod", self.name);
         let status = json!({ "conditions": [{
@@ -246,7 +250,7 @@ impl Scheduler {
         uid: Option<&str>,
         status: serde_json::Value,
     ) -> Result<(), kube::Error> {
-        // The uid keeps the words from reaching a later pod of the same name.
+        // With the UID, the write cannot affect a later pod of the same name.
         let patch = json!({ "metadata": { "uid": uid }, "status": status });
         let api: Api<Pod> = Api::namespaced(self.client.clone(), &key.namespace);
         match berth_runtime::write::patch_status(&api, &key.name, &PatchParams::default(), &Patch::Strategic(&patch))

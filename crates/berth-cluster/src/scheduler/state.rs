@@ -1,4 +1,5 @@
-//! What the scheduler knows: the cluster as it will be once everything decided is written, and the pods that wait.
+//! The scheduler's state: the cluster as it will be after all decisions are written, and the
+//! pending pods.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,50 +17,51 @@ use crate::scheduling::{
 };
 use crate::storage::facts::claim_key;
 
-/// What was decided for one pod.
+/// The decision for one pod.
 #[derive(Clone, Debug)]
 pub enum Decision {
-    /// It goes to a node.
+    /// Bind the pod to a node.
     Bind {
         /// The pod.
         pod: Arc<PodInfo>,
         /// The node.
         node: String,
     },
-    /// It goes to a node once its claims have volumes there.
+    /// Bind the pod to a node after its claims have volumes there.
     Prepare {
         /// The pod.
         pod: Arc<PodInfo>,
         /// The node.
         node: String,
-        /// What each unbound claim gets.
+        /// The choice for each unbound claim.
         choices: Vec<Choice>,
     },
-    /// It fits nowhere now.
+    /// The pod fits nowhere now.
     Wait {
         /// The pod.
         pod: Arc<PodInfo>,
-        /// Why, in kube-scheduler's words.
+        /// The reason, in kube-scheduler's words.
         message: String,
-        /// The node preemption makes room on.
+        /// The node on which preemption makes room.
         nominated: Option<String>,
-        /// Pods that have to go for it.
+        /// Pods to evict for it.
         victims: Vec<Arc<PodInfo>>,
     },
 }
 
-/// When there is something to decide.
+/// When the next decisions are due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wake {
-    /// Nothing is.
+    /// There is nothing to decide.
     Never,
-    /// Pods that fitted nowhere may fit now: more such changes are likely to follow at once.
+    /// Pods that fitted nowhere may fit now. More such changes are likely to follow shortly.
     Soon,
-    /// A new pod waits.
+    /// A new pod is pending.
     Now,
 }
 
-/// Order of trying: most important first, then longest waiting; pods of one second in the order they were seen.
+/// Order of attempts: the most important first, then the longest waiting; pods of the same second
+/// in the order in which they were seen.
 type Turn = (Reverse<i32>, Timestamp, u64);
 
 /// A pod without a node.
@@ -67,11 +69,12 @@ type Turn = (Reverse<i32>, Timestamp, u64);
 struct Waiting {
     turn: Turn,
     pod: Arc<PodInfo>,
-    /// What it shares with all pods that fit where it fits; none when its place depends on other pods.
+    /// The class of pods that fit on the same nodes; `None` if the pod's placement depends on other
+    /// pods.
     class: Option<Arc<str>>,
 }
 
-/// The scheduler's memory. All of it can be rebuilt from the API.
+/// The scheduler's state. All of it can be rebuilt from the API.
 pub struct State {
     scheduler: String,
     packing: Packing,
@@ -80,32 +83,33 @@ pub struct State {
     seen: u64,
     /// Pods without a node, by key.
     waiting: BTreeMap<ObjectKey, Waiting>,
-    /// All of them, in turn.
+    /// All pending pods, in their order.
     turns: BTreeMap<Turn, ObjectKey>,
-    /// New ones, not tried yet.
+    /// New pods that were not tried yet.
     active: BTreeMap<Turn, ObjectKey>,
-    /// Nodes on which there may be more room than when the waiting pods were last tried.
+    /// Nodes that may have more free capacity than when the pending pods were last tried.
     changed: BTreeSet<String>,
-    /// Pods whose binding is being written: they count on their node, and changes of the unbound pod mean nothing.
+    /// Pods whose binding is being written: they count on their node, and changes of the unbound
+    /// pod are ignored.
     assumed: BTreeSet<ObjectKey>,
     storage: Storage,
     /// Pods without a node that use claims, by claim.
     users: BTreeMap<ObjectKey, BTreeSet<ObjectKey>>,
     /// Assumed pods whose claims wait for volumes, with their node.
     preparing: BTreeMap<ObjectKey, Preparing>,
-    /// Those of them whose claims have changed.
+    /// Assumed pods whose claims have changed.
     to_check: BTreeSet<ObjectKey>,
 }
 
 /// An assumed pod whose claims wait for volumes.
 struct Preparing {
     node: String,
-    /// The choices for its claims are written.
+    /// True if the choices for its claims are written.
     is_written: bool,
 }
 
 impl State {
-    /// An empty memory for the scheduler of this name.
+    /// An empty state for the scheduler of this name.
     pub fn new(scheduler: String, packing: Packing, preemption: bool) -> Self {
         Self {
             scheduler,
@@ -125,7 +129,7 @@ impl State {
         }
     }
 
-    /// Takes in a change of a pod.
+    /// Applies a change of a pod.
     pub fn pod_changed(&mut self, old: Option<&Arc<Pod>>, new: Option<&Arc<Pod>>) -> Wake {
         let info = new.map(|pod| PodInfo::new(pod.clone()));
         let Some(info) = info.filter(|info| !info.is_terminal()) else {
@@ -158,7 +162,8 @@ impl State {
             self.cluster.nominate(info.clone(), &node);
         }
         match self.waiting.get_mut(&info.key) {
-            // Only the status changed, most likely by our own hand: no reason to try again.
+            // Only the status changed, most likely by the scheduler itself: this is no reason to
+            // try again.
             Some(known) if is_same => {
                 known.pod = info;
                 Wake::Never
@@ -170,7 +175,7 @@ impl State {
         }
     }
 
-    /// Takes in a change of a node.
+    /// Applies a change of a node.
     pub fn node_changed(&mut self, old: Option<&Arc<Node>>, new: Option<&Arc<Node>>) -> Wake {
         match new {
             Some(node) => {
@@ -207,19 +212,19 @@ impl State {
         if has_work { Wake::Soon } else { Wake::Never }
     }
 
-    /// Takes in a change of a namespace's labels.
+    /// Applies a change of a namespace's labels.
     pub fn namespace_changed(&mut self, old: Option<&Arc<Namespace>>, new: Option<&Arc<Namespace>>) {
         let Some(any) = new.or(old) else { return };
         self.cluster.set_namespace(&any.name_any(), new.map(|namespace| namespace.labels().clone()));
     }
 
-    /// Takes in a change of a claim.
+    /// Applies a change of a claim.
     pub fn claim_changed(&mut self, key: &ObjectKey, new: Option<&Arc<PersistentVolumeClaim>>) -> Wake {
         self.storage.set_claim(key, new.cloned());
         self.try_users_of(key)
     }
 
-    /// Takes in a change of a volume.
+    /// Applies a change of a volume.
     pub fn volume_changed(&mut self, old: Option<&Arc<PersistentVolume>>, new: Option<&Arc<PersistentVolume>>) -> Wake {
         let Some(any) = new.or(old) else { return Wake::Never };
         self.storage.set_volume(&any.name_any(), new.cloned());
@@ -233,7 +238,7 @@ impl State {
         self.soon()
     }
 
-    /// Takes in a change of a storage class.
+    /// Applies a change of a storage class.
     pub fn class_changed(&mut self, name: &str, new: Option<&Arc<StorageClass>>) -> Wake {
         self.storage.set_class(name, new.cloned());
         self.try_all_users();
@@ -272,7 +277,7 @@ impl State {
         self.storage.claim(key).cloned()
     }
 
-    /// Takes note that the choices for a pod's claims are written.
+    /// Records that the choices for a pod's claims are written.
     pub fn prepared(&mut self, key: &ObjectKey) {
         if let Some(preparing) = self.preparing.get_mut(key) {
             preparing.is_written = true;
@@ -285,8 +290,8 @@ impl State {
         !self.to_check.is_empty()
     }
 
-    /// Decides the pods whose claims have changed: those with all volumes are bound, and those
-    /// whose volumes cannot be had on the chosen node wait for another decision.
+    /// Decides the pods whose claims have changed: pods with all volumes are bound. Pods whose
+    /// volumes are not available on the chosen node are decided again.
     fn check_prepared(&mut self) -> Vec<Decision> {
         let mut decisions = Vec::new();
         for key in std::mem::take(&mut self.to_check) {
@@ -306,7 +311,7 @@ impl State {
         decisions
     }
 
-    /// Takes back a decision that could not be written.
+    /// Reverts a decision that could not be written.
     pub fn binding_failed(&mut self, key: &ObjectKey) {
         if self.stop_assuming(key)
             && let Some(pod) = self.cluster.remove_pod(key)
@@ -315,19 +320,21 @@ impl State {
         }
     }
 
-    /// Decides every pod worth trying.
+    /// Decides all pods that are worth trying.
     pub fn decide(&mut self) -> Vec<Decision> {
         let mut decisions = self.check_prepared();
         let new = std::mem::take(&mut self.active);
         let changed = std::mem::take(&mut self.changed);
         let turns = if changed.is_empty() { new.clone() } else { self.turns.clone() };
         let mut helped: BTreeMap<Arc<str>, bool> = BTreeMap::new();
-        // Placing pods only takes room away: what does not fit now fits no pod of the same class later in this round.
+        // Placing pods only reduces capacity: if a pod does not fit now, no later pod of its class
+        // fits in this round.
         let mut hopeless: BTreeMap<Arc<str>, String> = BTreeMap::new();
         for (turn, key) in turns {
             let Some(Waiting { pod, class, .. }) = self.waiting.get(&key).cloned() else { continue };
             let class = class.filter(|_| pod.nominated_node().is_none());
-            // As with kube-scheduler's queueing hints: a change that cannot help a pod is no reason to try it again.
+            // As with kube-scheduler's queueing hints: a pod is not tried again after a change that
+            // cannot help it.
             if let (false, Some(class)) = (new.contains_key(&turn), &class) {
                 let may_help = || changed.iter().any(|node| self.could_take(node, &pod));
                 if !*helped.entry(class.clone()).or_insert_with(may_help) {
@@ -378,12 +385,13 @@ impl State {
         decisions
     }
 
-    /// The pod with what its claims require now.
+    /// The pod with the current requirements of its claims.
     fn with_volumes(&self, pod: Arc<PodInfo>) -> Arc<PodInfo> {
         if pod.claims().next().is_none() { pod } else { Arc::new(pod.with_volumes(&self.storage)) }
     }
 
-    /// The decision for a pod whose claims cannot be used; `None` if its condition says so already.
+    /// The decision for a pod whose claims cannot be used; `None` if its condition has that message
+    /// already.
     fn blocked(&self, pod: &Arc<PodInfo>, why: &str) -> Option<Decision> {
         let count = self.cluster.node_count();
         let mut message = unschedulable_message(count, &BTreeMap::new(), "");
@@ -399,7 +407,7 @@ impl State {
         (!is_said(&pod, &message)).then_some(Decision::Wait { pod, message, nominated: None, victims: Vec::new() })
     }
 
-    /// Counts the pod on its node, and decides what is written first.
+    /// Counts the pod on its node, and returns the first write.
     fn assume(&mut self, pod: Arc<PodInfo>, node: String) -> Decision {
         self.stop_waiting(&pod.key);
         self.assumed.insert(pod.key.clone());
@@ -430,7 +438,7 @@ impl State {
         }
     }
 
-    /// True if the pod was assumed to be on a node.
+    /// Stops counting an assumed pod. Returns true if the pod was assumed.
     fn stop_assuming(&mut self, key: &ObjectKey) -> bool {
         if self.preparing.contains_key(key) {
             self.stop_preparing(key);
@@ -449,7 +457,7 @@ impl State {
         }
     }
 
-    /// How many pods wait for a node.
+    /// Number of pending pods.
     pub fn waiting_count(&self) -> usize {
         self.waiting.len()
     }
@@ -460,7 +468,7 @@ impl State {
         let node = self.cluster.place_of(key).map(str::to_owned);
         if let Some(pod) = self.cluster.remove_pod(key) {
             self.changed.extend(node);
-            // A claim may be for one pod only, which can be on any node.
+            // A claim may be for one pod only, and that pod can be on any node.
             for claim in pod.claims() {
                 self.try_users_of(&claim);
             }
@@ -493,7 +501,7 @@ impl State {
         let resolved = pod.claims().next().is_some().then(|| pod.with_volumes(&self.storage));
         match fits(resolved.as_ref().unwrap_or(pod), node, &Resources::default()) {
             Ok(()) => true,
-            // Room that others would have to make.
+            // Other pods would have to be evicted.
             Err(reasons) => {
                 self.preemption
                     && reasons.iter().all(Unfit::is_resolvable)
@@ -503,7 +511,7 @@ impl State {
     }
 }
 
-/// Does the pod's condition say so already?
+/// True if the pod's condition already has the message.
 pub(super) fn is_said(pod: &PodInfo, message: &str) -> bool {
     let conditions = pod.pod.status.as_ref().and_then(|status| status.conditions.as_ref());
     conditions.into_iter().flatten().any(|known| {

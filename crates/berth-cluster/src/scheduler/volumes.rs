@@ -1,4 +1,4 @@
-//! The writes that give a pod's claims volumes on its node.
+//! The writes by which a pod's claims get volumes on its node.
 
 use berth_runtime::{is_conflict, is_not_found};
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
@@ -12,7 +12,7 @@ use crate::storage::facts::{SELECTED_NODE, claim_annotation, refers_to};
 use crate::storage::with_reference;
 
 impl Scheduler {
-    /// Writes the choices for a pod's claims; false when the pod must be tried again soon.
+    /// Writes the choices for a pod's claims. Returns false if the pod must be tried again soon.
     pub(super) async fn prepare(&self, pod: &PodInfo, node: &str, choices: &[Choice]) -> bool {
         for choice in choices {
             match self.choose(choice, node).await {
@@ -33,7 +33,7 @@ impl Scheduler {
         true
     }
 
-    /// Writes one choice. False if the claim or the volume has changed or is gone.
+    /// Writes one choice. Returns false if the claim or the volume has changed or was deleted.
     async fn choose(&self, choice: &Choice, node: &str) -> Result<bool, kube::Error> {
         let Some(claim) = lock(&self.state).claim(&choice.claim) else { return Ok(false) };
         match &choice.volume {

@@ -1,4 +1,4 @@
-//! The snapshot: nodes and what runs on them, kept up to date change by change.
+//! The snapshot: nodes and their pods, updated with each change.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -9,16 +9,16 @@ use k8s_openapi::api::core::v1::{Node, Taint};
 use super::matching::Labels;
 use super::{PodInfo, Resources};
 
-/// A node and what is used on it.
+/// A node and its usage.
 #[derive(Clone, Debug)]
 pub struct NodeState {
     /// The object.
     pub node: Arc<Node>,
-    /// What pods can have of it.
+    /// Amounts that pods can request.
     pub allocatable: Resources,
-    /// What its pods asked for.
+    /// Sum of its pods' requests.
     pub used: Resources,
-    /// Its pods that have not ended.
+    /// Its pods that have not terminated.
     pub pods: BTreeMap<ObjectKey, Arc<PodInfo>>,
 }
 
@@ -30,33 +30,33 @@ impl NodeState {
         Self { node, allocatable, used: Resources::default(), pods: BTreeMap::new() }
     }
 
-    /// Its name.
+    /// Name of the node.
     pub fn name(&self) -> &str {
         self.node.metadata.name.as_deref().unwrap_or_default()
     }
 
-    /// Its labels.
+    /// Labels of the node.
     pub fn labels(&self) -> &Labels {
         static NONE: Labels = Labels::new();
         self.node.metadata.labels.as_ref().unwrap_or(&NONE)
     }
 
-    /// Its taints.
+    /// Taints of the node.
     pub fn taints(&self) -> &[Taint] {
         self.node.spec.as_ref().and_then(|spec| spec.taints.as_deref()).unwrap_or_default()
     }
 
-    /// Is it cordoned?
+    /// True if the node is cordoned.
     pub fn is_unschedulable(&self) -> bool {
         self.node.spec.as_ref().and_then(|spec| spec.unschedulable) == Some(true)
     }
 
-    /// What is left of a resource.
+    /// Free amount of a resource.
     pub fn free(&self, resource: &str) -> i64 {
         self.allocatable.get(resource) - self.used.get(resource)
     }
 
-    /// Puts a pod on it.
+    /// Adds a pod.
     pub fn add(&mut self, pod: Arc<PodInfo>) {
         self.used.add(&pod.requests);
         if let Some(before) = self.pods.insert(pod.key.clone(), pod) {
@@ -64,7 +64,7 @@ impl NodeState {
         }
     }
 
-    /// Takes a pod off it.
+    /// Removes a pod.
     pub fn remove(&mut self, key: &ObjectKey) -> Option<Arc<PodInfo>> {
         let pod = self.pods.remove(key)?;
         self.used.subtract(&pod.requests);
@@ -76,11 +76,11 @@ impl NodeState {
 #[derive(Clone, Debug, Default)]
 pub struct Cluster {
     nodes: BTreeMap<String, NodeState>,
-    /// Where each pod counts, also on nodes that are not (or no longer) there.
+    /// The node of each pod, also if the node does not exist (any more).
     places: BTreeMap<ObjectKey, (String, Arc<PodInfo>)>,
     /// Pods with required anti-affinity, which other pods must respect.
     exclusive: BTreeSet<ObjectKey>,
-    /// Pods that wait for a node preemption made room on, by node.
+    /// Pods that wait for a node on which preemption made room, by node.
     nominated: BTreeMap<String, BTreeMap<ObjectKey, Arc<PodInfo>>>,
     /// Labels of namespaces, for namespace selectors.
     namespaces: BTreeMap<String, Labels>,
@@ -92,7 +92,7 @@ impl Cluster {
         self.nodes.values()
     }
 
-    /// How many nodes there are.
+    /// Number of nodes.
     pub fn node_count(&self) -> usize {
         self.nodes.len()
     }
@@ -102,7 +102,7 @@ impl Cluster {
         self.nodes.get(name)
     }
 
-    /// Adds or replaces a node; its pods stay on it.
+    /// Adds or replaces a node. Its pods remain on it.
     pub fn set_node(&mut self, node: Arc<Node>) {
         let mut state = NodeState::new(node);
         let name = state.name().to_owned();
@@ -138,12 +138,12 @@ impl Cluster {
         }
     }
 
-    /// Removes a node. Its pods are remembered in case it comes back.
+    /// Removes a node. Its pods are kept in case the node is added again.
     pub fn remove_node(&mut self, name: &str) {
         self.nodes.remove(name);
     }
 
-    /// Puts a pod on a node, moving it if it is elsewhere.
+    /// Adds a pod to a node, and removes it from any other node.
     pub fn place(&mut self, pod: Arc<PodInfo>, node: &str) {
         self.remove_pod(&pod.key);
         if !pod.required_anti_affinity().is_empty() {
@@ -155,7 +155,7 @@ impl Cluster {
         self.places.insert(pod.key.clone(), (node.to_owned(), pod));
     }
 
-    /// Takes a pod off its node, and off the node it was nominated for.
+    /// Removes a pod from its node, and from the node for which it was nominated.
     pub fn remove_pod(&mut self, key: &ObjectKey) -> Option<Arc<PodInfo>> {
         self.nominated.retain(|_, pods| {
             pods.remove(key);
@@ -169,7 +169,7 @@ impl Cluster {
         Some(pod)
     }
 
-    /// Notes that preemption made room for a pod on a node.
+    /// Records that preemption made room for a pod on a node.
     pub fn nominate(&mut self, pod: Arc<PodInfo>, node: &str) {
         self.remove_pod(&pod.key);
         self.nominated.entry(node.to_owned()).or_default().insert(pod.key.clone(), pod);
@@ -180,7 +180,7 @@ impl Cluster {
         self.nominated.get(node).into_iter().flat_map(BTreeMap::values)
     }
 
-    /// The node a pod counts on.
+    /// The node on which a pod counts.
     pub fn place_of(&self, key: &ObjectKey) -> Option<&str> {
         self.places.get(key).map(|(node, _)| node.as_str())
     }
@@ -208,7 +208,7 @@ impl Cluster {
         self.namespaces.get(name)
     }
 
-    /// Pods whose required anti-affinity others must respect, with the node they are on.
+    /// Pods with required anti-affinity, which other pods must respect, each with its node.
     pub(super) fn exclusive_pods(&self) -> impl Iterator<Item = (&NodeState, &Arc<PodInfo>)> {
         self.exclusive.iter().filter_map(|key| {
             let (node, pod) = self.places.get(key)?;

@@ -1,7 +1,7 @@
 //! Rules between pods: (anti-)affinity and topology spread, counted over topology domains.
 //!
-//! Costs are paid by pods that have such rules (and, for existing pods' anti-affinity, per pod that has one); a pod
-//! without any is answered at once.
+//! Only pods with such rules have a cost, and pods with anti-affinity that already run. All other
+//! pods are decided at once.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,17 +10,18 @@ use k8s_openapi::api::core::v1::PodAffinityTerm;
 use super::matching::{Labels, matches_label_selector, matches_node_affinity, untolerated};
 use super::{Cluster, NodeState, PodInfo, Unfit};
 
-/// The rules of one pod, evaluated against a cluster once and then asked node by node.
+/// The rules of one pod, evaluated once for a cluster and then checked for each node.
 pub(super) struct Domains<'a> {
     pod: &'a PodInfo,
-    /// Per required affinity term: topology values with a matching pod; `None` when the pod may found the group.
+    /// Per required affinity term: topology values with a matching pod; `None` if the pod may be
+    /// the first of its group.
     affinity: Vec<(&'a str, Option<BTreeSet<String>>)>,
-    /// Topology key and value pairs the pod's own anti-affinity forbids.
+    /// Topology key and value pairs that the pod's own anti-affinity forbids.
     forbidden: BTreeSet<(String, String)>,
-    /// Pairs other pods' anti-affinity forbids.
+    /// Pairs that the anti-affinity of other pods forbids.
     forbidden_by_others: BTreeSet<(String, String)>,
     spread: Vec<Spread<'a>>,
-    /// Another pod uses a claim that only one pod may use.
+    /// True if another pod uses a claim that only one pod may use.
     is_claim_in_use: bool,
 }
 
@@ -33,7 +34,7 @@ struct Spread<'a> {
 }
 
 impl<'a> Domains<'a> {
-    /// Evaluates the rules. Pods in `gone` count as if they were not there (preemption's question).
+    /// Evaluates the rules. Pods in `gone` are ignored, for preemption.
     pub(super) fn new(pod: &'a PodInfo, cluster: &Cluster, gone: &BTreeSet<&berth_runtime::ObjectKey>) -> Self {
         let mut forbidden_by_others = BTreeSet::new();
         for (node, other) in cluster.exclusive_pods().filter(|(_, other)| !gone.contains(&other.key)) {
@@ -51,7 +52,8 @@ impl<'a> Domains<'a> {
         if pod.depends_on_pods() {
             for term in pod.required_affinity() {
                 let values = values_with(term, pod, cluster, gone);
-                // The first pod of a group that asks for its own company may stand anywhere with the label.
+                // The first pod of a group with affinity to itself may run on any node with the
+                // label.
                 let founds = values.is_empty() && term_selects(term, pod, pod, cluster);
                 affinity.push((term.topology_key.as_str(), (!founds).then_some(values)));
             }
@@ -71,7 +73,7 @@ impl<'a> Domains<'a> {
         Self { pod, affinity, forbidden, forbidden_by_others, spread, is_claim_in_use }
     }
 
-    /// Does the node meet the rules?
+    /// Checks if the node satisfies the rules.
     pub(super) fn check(&self, node: &NodeState) -> Result<(), Unfit> {
         if self.is_claim_in_use {
             return Err(Unfit::ClaimInUse);
@@ -107,7 +109,7 @@ fn hits(pairs: &BTreeSet<(String, String)>, labels: &Labels) -> bool {
     pairs.iter().any(|(key, value)| labels.get(key) == Some(value))
 }
 
-/// Does `term`, written in `owner`, select `other`?
+/// True if `term` of the pod `owner` selects `other`.
 fn term_selects(term: &PodAffinityTerm, owner: &PodInfo, other: &PodInfo, cluster: &Cluster) -> bool {
     let listed = term.namespaces.as_deref().unwrap_or_default();
     let in_namespace = match &term.namespace_selector {

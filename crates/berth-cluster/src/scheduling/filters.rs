@@ -1,14 +1,14 @@
-//! Why a pod does not fit on a node, in kube-scheduler's order and words.
+//! Reasons why a pod does not fit on a node, in kube-scheduler's order and words.
 
 use super::matching::{matches_node_affinity, untolerated};
 use super::{NodeState, PodInfo, Resources};
 
-/// One reason, with the text kube-scheduler prints after the count of nodes.
+/// A reason. It is displayed as kube-scheduler prints it after the number of nodes.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Unfit {
     /// The node is cordoned.
     Unschedulable,
-    /// A taint the pod does not tolerate.
+    /// A taint that the pod does not tolerate.
     Taint {
         /// Key of the taint.
         key: String,
@@ -17,25 +17,25 @@ pub enum Unfit {
     },
     /// nodeSelector or required node affinity.
     NodeAffinity,
-    /// A host port is taken.
+    /// A host port is in use.
     Ports,
     /// Not enough of a resource is free.
     Insufficient(String),
-    /// More of a resource is asked for than the whole node has.
+    /// The request exceeds the capacity of the whole node.
     Beyond(String),
-    /// The node holds as many pods as it may.
+    /// The node has its maximum number of pods.
     TooManyPods,
-    /// Too uneven a spread.
+    /// The topology spread would be too uneven.
     Spread,
-    /// The node lacks the label a spread constraint counts by.
+    /// The node lacks the label of a spread constraint.
     SpreadLabel,
-    /// No pod to stand with.
+    /// There is no pod that matches the pod affinity.
     PodAffinity,
-    /// A pod it must not stand with.
+    /// A pod matches the pod's anti-affinity.
     PodAntiAffinity,
-    /// A pod there must not stand with it.
+    /// The pod matches the anti-affinity of an existing pod.
     ExistingAntiAffinity,
-    /// The pod's claims cannot be used on any node; the text says why.
+    /// The pod's claims cannot be used on any node; the string is the reason.
     Claims(String),
     /// A claim is bound to a volume that does not exist.
     VolumeMissing,
@@ -50,7 +50,7 @@ pub enum Unfit {
 }
 
 impl Unfit {
-    /// Could making lower pods go help?
+    /// True if evicting pods of lower priority could help.
     pub fn is_resolvable(&self) -> bool {
         !matches!(
             self,
@@ -99,8 +99,8 @@ impl std::fmt::Display for Unfit {
     }
 }
 
-/// Does the pod fit on the node, looking at this node alone? `reserved` is what pods nominated for the node will take.
-/// The reasons are those of the first filter that refuses.
+/// Checks if the pod fits on the node, without rules between pods. `reserved` is the amount for
+/// pods nominated for the node. The reasons are those of the first filter that rejects the pod.
 pub fn fits(pod: &PodInfo, node: &NodeState, reserved: &Resources) -> Result<(), Vec<Unfit>> {
     let is_blind = pod.tolerations().iter().any(|t| {
         t.operator.as_deref() == Some("Exists")

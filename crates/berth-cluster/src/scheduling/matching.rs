@@ -1,4 +1,4 @@
-//! Selectors against labels, tolerations against taints.
+//! Matches selectors with labels, and tolerations with taints.
 
 use std::collections::BTreeMap;
 
@@ -10,8 +10,8 @@ use super::PodInfo;
 /// Labels of an object.
 pub type Labels = BTreeMap<String, String>;
 
-/// Does a label selector match? An absent selector matches nothing, an empty one everything. Requirements the API
-/// server would refuse match nothing.
+/// True if a label selector matches. An absent selector matches nothing, an empty one everything.
+/// Requirements that the API server would reject match nothing.
 pub fn matches_label_selector(selector: Option<&LabelSelector>, labels: &Labels) -> bool {
     let Some(selector) = selector else { return false };
     let equal = selector.match_labels.iter().flatten().all(|(key, value)| labels.get(key) == Some(value));
@@ -29,18 +29,19 @@ pub fn matches_label_selector(selector: Option<&LabelSelector>, labels: &Labels)
         })
 }
 
-/// Does a node with these labels and this name meet the pod's nodeSelector and required node affinity?
+/// True if a node with these labels and this name satisfies the pod's nodeSelector and required
+/// node affinity.
 pub fn matches_node_affinity(pod: &PodInfo, name: &str, labels: &Labels) -> bool {
     pod.node_selector().all(|(key, value)| labels.get(key).is_some_and(|have| have == value))
         && pod.required_nodes().is_none_or(|required| matches_node_selector(required, name, labels))
 }
 
-/// Does a node meet a node selector, that is one of its terms?
+/// True if a node satisfies a node selector, that is, one of its terms.
 pub fn matches_node_selector(selector: &NodeSelector, name: &str, labels: &Labels) -> bool {
     selector.node_selector_terms.iter().any(|term| matches_term(term, name, labels))
 }
 
-/// Does a node meet one term of a node selector? An empty term matches nothing.
+/// True if a node satisfies one term of a node selector. An empty term matches nothing.
 pub fn matches_term(term: &NodeSelectorTerm, name: &str, labels: &Labels) -> bool {
     let expressions = term.match_expressions.as_deref().unwrap_or_default();
     let fields = term.match_fields.as_deref().unwrap_or_default();
@@ -71,10 +72,10 @@ fn matches_requirement(requirement: &NodeSelectorRequirement, value: Option<&Str
     }
 }
 
-/// Does this toleration cover this taint?
+/// True if this toleration tolerates this taint.
 ///
-/// Source: Kubernetes' "Taints and tolerations": an empty key with `Exists` covers everything, an empty effect every
-/// effect.
+/// Source: Kubernetes' "Taints and tolerations": an empty key with `Exists` tolerates everything,
+/// an empty effect every effect.
 pub fn tolerates(toleration: &Toleration, taint: &Taint) -> bool {
     let effect = toleration.effect.as_deref().unwrap_or_default();
     if !effect.is_empty() && effect != taint.effect {
@@ -94,7 +95,7 @@ pub fn tolerates(toleration: &Toleration, taint: &Taint) -> bool {
     }
 }
 
-/// The first taint that keeps pods with these tolerations away.
+/// The first taint that these tolerations do not tolerate.
 pub fn untolerated<'a>(tolerations: &[Toleration], taints: &'a [Taint]) -> Option<&'a Taint> {
     taints
         .iter()
@@ -102,7 +103,7 @@ pub fn untolerated<'a>(tolerations: &[Toleration], taints: &'a [Taint]) -> Optio
         .find(|taint| !tolerations.iter().any(|toleration| tolerates(toleration, taint)))
 }
 
-/// How many `PreferNoSchedule` taints the tolerations leave.
+/// Number of `PreferNoSchedule` taints that the tolerations do not tolerate.
 pub(super) fn unpreferred(tolerations: &[Toleration], taints: &[Taint]) -> usize {
     taints
         .iter()

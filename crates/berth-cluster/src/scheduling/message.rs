@@ -1,10 +1,11 @@
-//! The text of `PodScheduled=False`, as kube-scheduler writes it.
+//! The message of `PodScheduled=False`, as kube-scheduler writes it.
 
 use std::collections::BTreeMap;
 
 use super::Unfit;
 
-/// `0/34 nodes are available: 24 node(s) …, 4 Insufficient nvidia.com/gpu.` followed by what preemption says.
+/// `0/34 nodes are available: 24 node(s) …, 4 Insufficient nvidia.com/gpu.`, followed by the
+/// message of preemption.
 pub fn unschedulable_message(node_count: usize, reasons: &BTreeMap<Unfit, usize>, preemption: &str) -> String {
     if node_count == 0 {
         return "no nodes available to schedule pods".into();
@@ -21,7 +22,7 @@ pub fn unschedulable_message(node_count: usize, reasons: &BTreeMap<Unfit, usize>
     text
 }
 
-/// `4 Insufficient cpu, 6 node(s) …`: sorted as texts, counts included, which is what Go's sort does.
+/// `4 Insufficient cpu, 6 node(s) …`: sorted as strings with their counts, like Go's sort.
 pub(super) fn join(counts: BTreeMap<String, usize>) -> String {
     let mut parts: Vec<String> = counts.into_iter().map(|(reason, count)| format!("{count} {reason}")).collect();
     parts.sort();

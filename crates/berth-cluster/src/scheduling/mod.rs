@@ -1,8 +1,9 @@
-//! Which pod fits on which node: the pure heart shared by the pod scheduler, the autoscaler and the provisioners.
+//! Decides which pod fits on which node. The pod scheduler, the autoscaler and the provisioners
+//! share these pure functions.
 //!
-//! A [`Cluster`] is a snapshot kept up to date change by change: nodes with what is used on them. [`plan`] asks where
-//! a pod goes; the filters say why it does not go somewhere, in kube-scheduler's words. Nothing here knows a clock,
-//! the API, or which controller asks.
+//! A [`Cluster`] is a snapshot that is updated with each change: nodes with their usage. [`plan`]
+//! chooses the node of a pod; the filters return the reasons against a node, in kube-scheduler's
+//! words. Nothing here knows a clock, the API, or the calling controller.
 
 mod cluster;
 mod domains;

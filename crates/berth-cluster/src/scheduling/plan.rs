@@ -1,4 +1,4 @@
-//! Where one pod goes: filter all nodes, then take the best.
+//! Chooses the node of one pod: filters all nodes, then takes the best.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,8 +6,8 @@ use super::domains::Domains;
 use super::matching::{matches_term, unpreferred};
 use super::{Cluster, NodeState, PodInfo, Resources, Unfit, fits};
 
-/// How pods without accelerators are laid out. Pods with accelerators are always packed: a half-used accelerator node
-/// helps nobody.
+/// How pods without accelerators are distributed. Pods with accelerators are always packed, because
+/// a half-used accelerator node cannot be removed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Packing {
     /// On the emptiest node, kube-scheduler's default.
@@ -17,21 +17,23 @@ pub enum Packing {
     Pack,
 }
 
-/// The answer for one pod.
+/// Result for one pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Placement {
-    /// It goes to this node.
+    /// The pod fits on this node.
     Node(String),
-    /// It fits nowhere: how many nodes refuse it for each reason, and which might not if lower pods went.
+    /// The pod fits nowhere: the number of nodes that reject it, by reason, and the nodes on which
+    /// preemption could help.
     Nowhere {
-        /// Reasons and counts; a node may give several.
+        /// Reasons and numbers of nodes; a node may have several reasons.
         reasons: BTreeMap<Unfit, usize>,
-        /// Nodes where only resolvable reasons stand against it.
+        /// Nodes that only reject the pod for resolvable reasons.
         preemptible: Vec<String>,
     },
 }
 
-/// Finds a node for a pod. Ties go to the first name, so that the same cluster gives the same answer.
+/// Finds a node for a pod. Of equal nodes, the first by name is chosen, so that the same cluster
+/// gives the same result.
 pub fn place(pod: &PodInfo, cluster: &Cluster, packing: Packing) -> Placement {
     let domains = Domains::new(pod, cluster, &BTreeSet::new());
     let mut best: Option<(Score, &str)> = None;
@@ -63,7 +65,7 @@ pub fn place(pod: &PodInfo, cluster: &Cluster, packing: Packing) -> Placement {
     }
 }
 
-/// What pods nominated for the node, at least as important as this one, will take of it.
+/// Requests of pods that are nominated for the node and at least as important as this pod.
 pub(super) fn reserved_for_others(pod: &PodInfo, cluster: &Cluster, node: &NodeState) -> Resources {
     let mut reserved = Resources::default();
     for other in cluster.nominated(node.name()) {
@@ -79,9 +81,11 @@ pub(super) fn reserved_for_others(pod: &PodInfo, cluster: &Cluster, node: &NodeS
 struct Score {
     unpreferred_taints: usize,
     unmet_preference: i64,
-    /// Kinds of accelerators the node has and the pod does not want: CPU pods stay off accelerator nodes.
+    /// Number of kinds of accelerators of the node that the pod does not request, so that CPU pods
+    /// avoid accelerator nodes.
     wasted_kinds: usize,
-    /// Share left free after placing (packing) or used (spreading), in millionths, averaged over what is asked for.
+    /// Share that is free after placement (packing) or used (spreading), in millionths, as the
+    /// average over the requested resources.
     packing: i64,
 }
 

@@ -1,4 +1,4 @@
-//! What scheduling wants to know of a pod, read once.
+//! The properties of a pod that scheduling needs, read once.
 
 use std::sync::{Arc, OnceLock};
 
@@ -10,22 +10,22 @@ use k8s_openapi::api::core::v1::{
 
 use super::{Resources, Storage, VolumeNeeds};
 
-/// The annotation that names the ProvisioningRequest a pod consumes, and its older name.
+/// The annotation with the ProvisioningRequest that a pod consumes, and its older name.
 const CONSUMED_REQUEST: [&str; 2] = [
     "autoscaling.x-k8s.io/consume-provisioning-request",
     "cluster-autoscaler.kubernetes.io/consume-provisioning-request",
 ];
 
-/// A pod and what it asks for.
+/// A pod and its requests.
 #[derive(Clone, Debug)]
 pub struct PodInfo {
     /// Namespace and name.
     pub key: ObjectKey,
     /// The object.
     pub pod: Arc<Pod>,
-    /// What it asks for.
+    /// Its requests.
     pub requests: Resources,
-    /// Its priority; 0 when it has none.
+    /// Its priority; 0 if it has none.
     pub priority: i32,
     class: OnceLock<Arc<str>>,
     volumes: Arc<VolumeNeeds>,
@@ -40,12 +40,12 @@ impl PodInfo {
         Self { key, pod, requests, priority, class: OnceLock::new(), volumes: Arc::default() }
     }
 
-    /// The same pod with what its claims require.
+    /// The same pod with the requirements of its claims.
     pub fn with_volumes(&self, storage: &Storage) -> Self {
         Self { volumes: Arc::new(storage.needs(&self.pod)), ..self.clone() }
     }
 
-    /// What its claims require; nothing before [`PodInfo::with_volumes`].
+    /// The requirements of its claims; none before [`PodInfo::with_volumes`].
     pub fn volumes(&self) -> &VolumeNeeds {
         &self.volumes
     }
@@ -54,48 +54,48 @@ impl PodInfo {
         self.pod.spec.as_ref()
     }
 
-    /// The node it is bound to.
+    /// The node to which it is bound.
     pub fn node_name(&self) -> Option<&str> {
         self.spec()?.node_name.as_deref().filter(|name| !name.is_empty())
     }
 
-    /// The node preemption made room for it on.
+    /// The node on which preemption made room for it.
     pub fn nominated_node(&self) -> Option<&str> {
         self.pod.status.as_ref()?.nominated_node_name.as_deref().filter(|name| !name.is_empty())
     }
 
-    /// Has it ended, well or not? Such a pod uses nothing any more.
+    /// True if it has succeeded or failed. Such a pod uses no resources.
     pub fn is_terminal(&self) -> bool {
         let phase = self.pod.status.as_ref().and_then(|status| status.phase.as_deref());
         matches!(phase, Some("Succeeded" | "Failed"))
     }
 
-    /// Is it being deleted?
+    /// True if it is being deleted.
     pub fn is_terminating(&self) -> bool {
         self.pod.metadata.deletion_timestamp.is_some()
     }
 
-    /// Is it held back by a scheduling gate?
+    /// True if it has a scheduling gate.
     pub fn is_gated(&self) -> bool {
         self.spec().and_then(|spec| spec.scheduling_gates.as_ref()).is_some_and(|gates| !gates.is_empty())
     }
 
-    /// May it make others go?
+    /// True if it may preempt other pods.
     pub fn may_preempt(&self) -> bool {
         self.spec().and_then(|spec| spec.preemption_policy.as_deref()) != Some("Never")
     }
 
-    /// Does the scheduler of this name place it?
+    /// True if the scheduler of this name places it.
     pub fn is_for_scheduler(&self, name: &str) -> bool {
         self.spec().is_some_and(|spec| spec.scheduler_name.as_deref().unwrap_or("default-scheduler") == name)
     }
 
-    /// When it was created.
+    /// Time of its creation.
     pub fn created(&self) -> Timestamp {
         self.pod.metadata.creation_timestamp.as_ref().map_or(Timestamp::MIN, |time| time.0)
     }
 
-    /// When it started, if it did.
+    /// Time of its start, if it has started.
     pub fn started(&self) -> Option<Timestamp> {
         self.pod.status.as_ref().and_then(|status| status.start_time.as_ref()).map(|time| time.0)
     }
@@ -110,18 +110,18 @@ impl PodInfo {
         self.pod.metadata.annotations.as_ref()?.get(key).map(String::as_str)
     }
 
-    /// The request it consumes, if it was admitted through a ProvisioningRequest.
+    /// The ProvisioningRequest that it consumes, if it has one.
     pub fn consumed_request(&self) -> Option<&str> {
         consumed_request(&self.pod)
     }
 
-    /// Labels a node must have.
+    /// Labels that its node must have.
     pub fn node_selector(&self) -> impl Iterator<Item = (&str, &str)> {
         let selector = self.spec().and_then(|spec| spec.node_selector.as_ref());
         selector.into_iter().flatten().map(|(key, value)| (key.as_str(), value.as_str()))
     }
 
-    /// The node affinity that must be met.
+    /// Its required node affinity.
     pub fn required_nodes(&self) -> Option<&NodeSelector> {
         self.spec()?
             .affinity
@@ -132,7 +132,7 @@ impl PodInfo {
             .as_ref()
     }
 
-    /// The node affinity that is nice to have.
+    /// Its preferred node affinity.
     pub fn preferred_nodes(&self) -> &[PreferredSchedulingTerm] {
         (|| {
             let node = self.spec()?.affinity.as_ref()?.node_affinity.as_ref()?;
@@ -141,12 +141,12 @@ impl PodInfo {
         .unwrap_or_default()
     }
 
-    /// Taints it does not mind.
+    /// Taints that it tolerates.
     pub fn tolerations(&self) -> &[Toleration] {
         self.spec().and_then(|spec| spec.tolerations.as_deref()).unwrap_or_default()
     }
 
-    /// Pods it must stand with.
+    /// Its required pod affinity.
     pub fn required_affinity(&self) -> &[PodAffinityTerm] {
         (|| {
             let affinity = self.spec()?.affinity.as_ref()?.pod_affinity.as_ref()?;
@@ -155,7 +155,7 @@ impl PodInfo {
         .unwrap_or_default()
     }
 
-    /// Pods it must not stand with.
+    /// Its required pod anti-affinity.
     pub fn required_anti_affinity(&self) -> &[PodAffinityTerm] {
         (|| {
             let affinity = self.spec()?.affinity.as_ref()?.pod_anti_affinity.as_ref()?;
@@ -164,13 +164,13 @@ impl PodInfo {
         .unwrap_or_default()
     }
 
-    /// How it must spread with others.
+    /// Its required topology spread.
     pub fn spread_constraints(&self) -> impl Iterator<Item = &TopologySpreadConstraint> {
         let constraints = self.spec().and_then(|spec| spec.topology_spread_constraints.as_deref());
         constraints.unwrap_or_default().iter().filter(|constraint| constraint.when_unsatisfiable == "DoNotSchedule")
     }
 
-    /// Ports it takes of its node: protocol and number.
+    /// Its host ports: protocol and number.
     pub fn host_ports(&self) -> impl Iterator<Item = (&str, i32)> {
         let containers = self.spec().map(|spec| spec.containers.as_slice()).unwrap_or_default();
         containers.iter().flat_map(|container| container.ports.iter().flatten()).filter_map(|port| {
@@ -179,14 +179,14 @@ impl PodInfo {
         })
     }
 
-    /// Does where it may go depend on other pods (beyond what is used)?
+    /// True if its placement depends on other pods, beyond their usage.
     pub fn depends_on_pods(&self) -> bool {
         !self.required_affinity().is_empty()
             || !self.required_anti_affinity().is_empty()
             || self.spread_constraints().next().is_some()
     }
 
-    /// Two pods with equal keys here fit on the same nodes: everything the filters look at, in writing.
+    /// Pods with equal classes fit on the same nodes: it contains all fields that the filters read.
     pub fn class(&self) -> &Arc<str> {
         self.class.get_or_init(|| Arc::from(self.write_class()))
     }
@@ -210,7 +210,7 @@ impl PodInfo {
     }
 }
 
-/// The request a pod consumes, if it was admitted through a ProvisioningRequest.
+/// The ProvisioningRequest that a pod consumes, if it has one.
 pub fn consumed_request(pod: &Pod) -> Option<&str> {
     let annotations = pod.metadata.annotations.as_ref()?;
     let consumed = CONSUMED_REQUEST.iter().find_map(|annotation| annotations.get(*annotation));

@@ -1,4 +1,4 @@
-//! Which pods of lower priority would have to go for a pod to fit, if any.
+//! Finds the pods of lower priority whose eviction would let a pod fit.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -10,25 +10,27 @@ use super::domains::Domains;
 use super::plan::reserved_for_others;
 use super::{Cluster, PodInfo, fits};
 
-/// What preemption can do for a pod that fits nowhere.
+/// Result of preemption for a pod that fits nowhere.
 #[derive(Clone, Debug)]
 pub enum Preemption {
-    /// Making `victims` go makes room on `node`.
+    /// Evicting `victims` makes room on `node`.
     Possible {
         /// The node.
         node: String,
-        /// Pods to delete, in key order; those already going are among them.
+        /// Pods to delete, in key order, including pods that are already being deleted.
         victims: Vec<Arc<PodInfo>>,
     },
-    /// It cannot help; the text says why, as kube-scheduler does.
+    /// Preemption cannot help; the string is the reason, in kube-scheduler's words.
     Impossible(String),
 }
 
-/// Looks for the node where the fewest and least important pods would have to go.
+/// Searches for the node with the fewest and least important victims.
 ///
-/// Source: kube-scheduler's DefaultPreemption: remove all lower pods, put back as many as still fit (most important
-/// first), then prefer the lowest top victim, the smallest sum of priorities, the fewest victims, the latest start.
-/// One thing is put before: pods that are going anyway are no harm, so nodes where only such pods are in the way win.
+/// Source: kube-scheduler's DefaultPreemption: remove all pods of lower priority, put back as many
+/// as still fit (most important first), then prefer the lowest top victim, the smallest sum of
+/// priorities, the fewest victims, the latest start.
+/// One rule comes first: nodes on which only pods that are already being deleted are in the way are
+/// preferred, because their deletion does no harm.
 pub fn preempt(pod: &PodInfo, cluster: &Cluster, preemptible: &[String]) -> Preemption {
     if !pod.may_preempt() {
         return Preemption::Impossible("preemption: not eligible due to preemptionPolicy=Never.".into());
@@ -66,7 +68,7 @@ pub fn preempt(pod: &PodInfo, cluster: &Cluster, preemptible: &[String]) -> Pree
     }
 }
 
-/// The pods that would have to go from one node, `None` when that would not help.
+/// The victims on one node; `None` if their eviction would not help.
 fn victims_on(pod: &PodInfo, cluster: &Cluster, name: &str) -> Option<Vec<Arc<PodInfo>>> {
     let mut node = cluster.node(name)?.clone();
     let mut lower: Vec<Arc<PodInfo>> = node.pods.values().filter(|p| p.priority < pod.priority).cloned().collect();
@@ -81,7 +83,8 @@ fn victims_on(pod: &PodInfo, cluster: &Cluster, name: &str) -> Option<Vec<Arc<Po
     if fits(pod, &node, &reserved).is_err() || Domains::new(pod, cluster, &all).check(&node).is_err() {
         return None;
     }
-    // Put back the most important and longest-running first; pods that are going anyway last.
+    // Put back the most important and longest-running pods first, and pods that are being deleted
+    // last.
     drop(all);
     let order = |p: &Arc<PodInfo>| {
         (p.is_terminating(), Reverse(p.priority), p.started().unwrap_or(Timestamp::MAX), p.key.clone())
@@ -119,7 +122,8 @@ impl Cost {
         Self {
             still_staying: victims.iter().filter(|p| !p.is_terminating()).count(),
             highest,
-            // Shifted so that each further victim adds, whatever the sign of its priority.
+            // Shifted so that each further victim increases the sum, regardless of the sign of its
+            // priority.
             sum: victims.iter().map(|p| i64::from(p.priority) - i64::from(i32::MIN)).sum(),
             count: victims.len(),
             latest_start: Reverse(important.filter_map(|p| p.started()).min().unwrap_or(Timestamp::MAX)),

@@ -1,4 +1,5 @@
-//! Amounts of resources as whole numbers: CPU in thousandths, everything else in its unit (bytes, devices, pods).
+//! Amounts of resources as integers: CPU in thousandths, all other resources in their unit (bytes,
+//! devices, pods).
 
 use std::collections::BTreeMap;
 
@@ -6,12 +7,12 @@ use berth_apimachinery::quantity;
 use k8s_openapi::api::core::v1::{Container, PodSpec};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
-/// Amounts by resource name. A resource that is not there counts as zero.
+/// Amounts by resource name. A missing resource counts as zero.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Resources(BTreeMap<String, i64>);
 
-/// A quantity as a whole number: milli-CPU for `cpu`, the value rounded up for anything else. What is not a quantity
-/// counts as zero; the API server lets none through.
+/// A quantity as an integer: milli-CPU for `cpu`, the value rounded up for all other resources. An
+/// invalid quantity, which the API server rejects, counts as zero.
 pub fn amount(resource: &str, quantity: &Quantity) -> i64 {
     match quantity::Quantity::parse(&quantity.0) {
         Ok(parsed) if resource == "cpu" => parsed.milli_value(),
@@ -21,14 +22,15 @@ pub fn amount(resource: &str, quantity: &Quantity) -> i64 {
 }
 
 impl Resources {
-    /// Reads a map of quantities as Kubernetes objects have them.
+    /// Reads a map of quantities as in Kubernetes objects.
     pub fn from_quantities(quantities: &BTreeMap<String, Quantity>) -> Self {
         Self(quantities.iter().map(|(name, quantity)| (name.clone(), amount(name, quantity))).collect())
     }
 
-    /// What a pod asks for: its containers' sum, or its largest init container where that is more, plus overhead.
-    /// Sidecars (init containers that restart always) run beside everything after them. A limit without a request
-    /// counts as request, as the API server's defaulting has it. Every pod takes one of `pods`.
+    /// Requests of a pod: the sum of its containers, or its largest init container if that is more,
+    /// plus overhead. Sidecars (init containers that restart always) run together with everything
+    /// after them. A limit without a request counts as a request, as with the API server's
+    /// defaults. Every pod uses one unit of `pods`.
     ///
     /// Source: Kubernetes' "Resource sharing within containers" and KEP-753.
     pub fn of_pod(spec: &PodSpec) -> Self {
@@ -80,7 +82,7 @@ impl Resources {
         }
     }
 
-    /// Takes amounts away.
+    /// Subtracts amounts.
     pub fn subtract(&mut self, other: &Self) {
         for (name, amount) in &other.0 {
             match self.0.get_mut(name) {
@@ -104,13 +106,13 @@ impl Resources {
         self.0.iter().map(|(name, amount)| (name.as_str(), *amount))
     }
 
-    /// Names of extended resources (with a domain, such as `nvidia.com/gpu`) asked for here.
+    /// Names of extended resources (with a domain, such as `nvidia.com/gpu`) and their amounts.
     pub fn extended(&self) -> impl Iterator<Item = (&str, i64)> {
         self.iter().filter(|(name, amount)| *amount > 0 && is_extended(name))
     }
 }
 
-/// Extended resources have a domain that is not Kubernetes' own.
+/// True for extended resources: they have a domain that is not Kubernetes' own.
 pub(crate) fn is_extended(name: &str) -> bool {
     name.contains('/') && !name.starts_with("kubernetes.io/") && !name.starts_with("requests.")
 }

@@ -1,4 +1,4 @@
-//! Small clusters, one pod, one answer.
+//! Places single pods in small clusters.
 
 use std::sync::Arc;
 
@@ -49,7 +49,7 @@ fn cluster(nodes: &[Node], pods: &[(&str, Arc<PodInfo>)]) -> Cluster {
     cluster
 }
 
-/// Where the pod goes, or why not.
+/// The node of the pod, or why it fits nowhere.
 fn check(pod: &PodInfo, cluster: &Cluster) -> String {
     match place(pod, cluster, Packing::Spread) {
         Placement::Node(node) => node,
@@ -80,7 +80,7 @@ fn requests_are_the_sum_of_containers_or_the_largest_init_container() {
 }
 
 #[test]
-fn each_node_says_the_first_thing_that_keeps_a_pod_away() {
+fn each_node_reports_its_first_reason_against_a_pod() {
     let cluster = cluster(
         &[
             node("cordoned", json!({ "spec": { "unschedulable": true } })),
@@ -156,7 +156,7 @@ fn anti_affinity_is_respected_in_both_directions() {
 }
 
 #[test]
-fn a_pod_that_wants_its_own_kind_founds_the_group_and_then_joins_it() {
+fn the_first_pod_with_affinity_to_itself_may_run_anywhere() {
     let together = json!({ "spec": { "affinity": { "podAffinity": { "requiredDuringSchedulingIgnoredDuringExecution": [
         { "topologyKey": "zone", "labelSelector": { "matchLabels": { "app": "x" } } }] } } } });
     let nodes = [
@@ -197,7 +197,7 @@ fn victims(pod: &PodInfo, cluster: &Cluster) -> Result<(String, Vec<String>), St
 }
 
 #[test]
-fn preemption_takes_the_least_important_and_as_few_as_it_can() {
+fn preemption_takes_the_least_important_and_fewest_pods() {
     let cluster = cluster(
         &[node("n1", json!({})), node("n2", json!({}))],
         &[
@@ -218,7 +218,7 @@ fn preemption_takes_the_least_important_and_as_few_as_it_can() {
 }
 
 #[test]
-fn preemption_prefers_pods_that_are_going_anyway() {
+fn preemption_prefers_pods_that_are_being_deleted() {
     let going = json!({ "metadata": { "deletionTimestamp": "2026-01-01T00:00:00Z" } });
     let cluster = cluster(
         &[node("n1", json!({})), node("n2", json!({}))],
@@ -229,7 +229,7 @@ fn preemption_prefers_pods_that_are_going_anyway() {
 }
 
 #[test]
-fn room_made_for_a_pod_is_kept_from_lesser_ones() {
+fn room_made_for_a_pod_is_reserved_against_less_important_pods() {
     let mut world = cluster(&[node("n1", json!({}))], &[]);
     world.nominate(of_priority("high", 10, "4", json!({})), "n1");
     assert!(check(&of_priority("low", 1, "1", json!({})), &world).contains("Insufficient cpu"));

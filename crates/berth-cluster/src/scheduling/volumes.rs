@@ -1,9 +1,9 @@
-//! What the claims of a pod require of its node: volumes that the node reaches, or that can be
+//! Requirements of a pod's claims on its node: volumes that the node can reach, or that can be
 //! created for it.
 //!
-//! [`Storage`] has the claims, volumes and classes. [`VolumeNeeds`] is what one pod needs of them,
-//! evaluated once and then asked node by node. Texts are those of kube-scheduler's VolumeBinding,
-//! VolumeRestrictions and VolumeZone.
+//! [`Storage`] has the claims, volumes and classes. [`VolumeNeeds`] has the requirements of one
+//! pod, evaluated once and then checked for each node. Messages are those of kube-scheduler's
+//! VolumeBinding, VolumeRestrictions and VolumeZone.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -39,7 +39,7 @@ pub struct Storage {
     /// Volumes that refer to a claim, by the claim.
     reserved: BTreeMap<ObjectKey, BTreeSet<String>>,
     classes: BTreeMap<String, Arc<StorageClass>>,
-    /// Volumes that decisions gave to claims, until the API says so.
+    /// Volumes that decisions assigned to claims, until the API shows it.
     taken: BTreeMap<String, ObjectKey>,
 }
 
@@ -91,7 +91,7 @@ impl Storage {
         self.volumes.get(name)
     }
 
-    /// Gives volumes to claims, so that no other pod chooses them.
+    /// Assigns volumes to claims, so that no other pod chooses them.
     pub fn take(&mut self, choices: &[Choice]) {
         for choice in choices {
             if let Some(volume) = &choice.volume {
@@ -100,7 +100,7 @@ impl Storage {
         }
     }
 
-    /// Takes back what was given to this claim.
+    /// Reverts the assignment for this claim.
     pub fn give_back(&mut self, claim: &ObjectKey) {
         self.taken.retain(|_, of| of != claim);
     }
@@ -113,7 +113,7 @@ impl Storage {
         reserved.chain(free).filter(is_open).filter_map(|name| self.volumes.get(name).cloned()).collect()
     }
 
-    /// What the pod's claims require.
+    /// Requirements of the pod's claims.
     pub fn needs(&self, pod: &Pod) -> VolumeNeeds {
         let namespace = pod.namespace().unwrap_or_default();
         let mut needs = VolumeNeeds::default();
@@ -208,7 +208,7 @@ struct Unbound {
     candidates: Vec<Arc<PersistentVolume>>,
 }
 
-/// What an unbound claim gets on the chosen node.
+/// The choice for an unbound claim on a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Choice {
     /// The claim.
@@ -217,10 +217,10 @@ pub struct Choice {
     pub volume: Option<String>,
 }
 
-/// What the claims of one pod require of its node.
+/// Requirements of the claims of one pod on its node.
 #[derive(Clone, Debug, Default)]
 pub struct VolumeNeeds {
-    /// Why no node will do now.
+    /// Why no node is suitable now.
     pub blocked: Option<String>,
     /// Claims that no other pod may use.
     pub exclusive: BTreeSet<ObjectKey>,
@@ -244,7 +244,7 @@ impl VolumeNeeds {
             })
     }
 
-    /// What the unbound claims get on a node.
+    /// The choices for the unbound claims on a node.
     ///
     /// # Errors
     /// The first reason why the node does not fit.
@@ -303,7 +303,7 @@ fn is_in_zone(volume: &PersistentVolume, labels: &Labels) -> bool {
     ZONE_LABELS.iter().all(|label| match (volume.labels().get(*label), labels.get(*label)) {
         // Several values are separated by two underscores.
         (Some(zones), Some(zone)) => zones.split("__").any(|one| one == zone),
-        // A node without zones is in any of them.
+        // A node without zone labels is in every zone.
         (Some(_), None) => ZONE_LABELS.iter().all(|label| !labels.contains_key(*label)),
         (None, _) => true,
     })
@@ -435,7 +435,7 @@ mod tests {
         assert_eq!(manual.on("n2", &labels("n2")), Err(Unfit::NoVolume));
         let other = Choice { claim: ObjectKey::namespaced("ns", "other"), volume: Some("m1".into()) };
         storage.take(std::slice::from_ref(&other));
-        assert_eq!(storage.needs(&with_claim("m")).on("n1", &labels("n1")), Err(Unfit::NoVolume), "m1 is given away");
+        assert_eq!(storage.needs(&with_claim("m")).on("n1", &labels("n1")), Err(Unfit::NoVolume), "m1 is assigned");
         storage.give_back(&other.claim);
         assert!(storage.needs(&with_claim("m")).on("n1", &labels("n1")).is_ok());
     }

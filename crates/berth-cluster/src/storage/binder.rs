@@ -71,13 +71,13 @@ pub fn install(manager: &mut Manager) {
             keys
         })
         .watch(&classes, move |delta| {
-            // A class may become the default one, which concerns claims without a class.
+            // A class may become the default class, which affects claims without a class.
             let mut keys = unbound_of_class.keys(&delta.latest().name_any());
             keys.extend(unbound_of_class.keys(""));
             keys
         })
         .watch(&pods, |delta| {
-            // The first consumer of a claim: only its arrival changes what is said.
+            // The first consumer of a claim: only a new pod changes the message.
             let new = delta.new.as_ref().filter(|_| delta.old.is_none());
             new.map(|pod| claims_of(pod)).unwrap_or_default()
         })
@@ -112,7 +112,8 @@ struct Writer {
     volumes: Cache<PersistentVolume>,
 }
 
-/// True if the write succeeded, or the object has changed or is gone, which its watch reports.
+/// True if the write succeeded, or if the object has changed or was deleted, which its watch
+/// reports.
 fn settle<K>(written: Result<K, kube::Error>, observe: impl FnOnce(K)) -> Result<bool, Error> {
     match written {
         Ok(object) => {
@@ -240,7 +241,7 @@ impl Claims {
         })
     }
 
-    /// Makes the write. False if the object has changed in the meantime.
+    /// Executes the write. Returns false if the object has changed in the meantime.
     async fn carry_out(&self, claim: &PersistentVolumeClaim, step: claim::Step) -> Result<bool, Error> {
         let writer = &self.writer;
         match step {

@@ -1,7 +1,8 @@
-//! The next write for a claim: which volume it gets, and what its status says.
+//! The next write for a claim: its volume, and its status.
 //!
-//! A pure function of the claim and of what it can be bound to. One write is planned at a time; its
-//! result is planned for again. Texts and reasons are those of kube-controller-manager's binder.
+//! A pure function of the claim and of its possible volumes. One write is planned at a time; the
+//! next write is planned from its result. Messages and reasons are those of
+//! kube-controller-manager's binder.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -17,7 +18,7 @@ use super::facts::{
 };
 use super::matching::{self, Search};
 
-/// What the binder knows about one claim.
+/// The binder's information about one claim.
 pub struct Situation<'a> {
     /// The claim.
     pub claim: &'a PersistentVolumeClaim,
@@ -40,11 +41,11 @@ pub enum Step {
     Wait,
     /// Set `storageClassName` to the default class.
     AssignClass(String),
-    /// Ask this provisioner for a volume.
+    /// Request a volume from this provisioner.
     Provision(String),
-    /// Make the volume refer to the claim.
+    /// Write the reference to the claim into the volume.
     BindVolume(Arc<PersistentVolume>),
-    /// Make the claim name the volume, and mark it as bound.
+    /// Write the volume's name into the claim, and mark it as bound.
     BindClaim(Arc<PersistentVolume>),
     /// Replace the status.
     Status(Box<PersistentVolumeClaimStatus>),
@@ -89,7 +90,7 @@ pub fn plan(situation: &Situation<'_>) -> Plan {
     }
 }
 
-/// A claim that names no volume: finds one, or has one provisioned.
+/// Plans a claim that names no volume: finds one, or has one provisioned.
 fn plan_unbound(situation: &Situation<'_>) -> Plan {
     let claim = situation.claim;
     if claim.metadata.deletion_timestamp.is_some() {
@@ -142,7 +143,7 @@ fn plan_provisioning(situation: &Situation<'_>, class_name: &str) -> Plan {
     pending(claim, note(EventType::Normal, "ExternalProvisioning", message).filter(|_| !is_ours))
 }
 
-/// A claim that names a volume, without being bound to it yet.
+/// Plans a claim that names a volume, but is not bound to it yet.
 fn plan_named(situation: &Situation<'_>, name: &str) -> Plan {
     let claim = situation.claim;
     let Some(volume) = &situation.named else { return pending(claim, None) };
@@ -163,7 +164,7 @@ fn plan_named(situation: &Situation<'_>, name: &str) -> Plan {
     }
 }
 
-/// A claim that was bound: it stays so, or is lost.
+/// Plans a claim that was bound: it remains bound, or is lost.
 fn plan_bound(situation: &Situation<'_>) -> Plan {
     let claim = situation.claim;
     if volume_name(claim).is_none() {
@@ -184,7 +185,7 @@ fn plan_bound(situation: &Situation<'_>) -> Plan {
 }
 
 /// The next write that binds a claim and a volume to each other: first the volume, then the claim,
-/// then the claim's status. The volume's status is planned for with the volume.
+/// then the claim's status. The volume's status is part of the volume's plan.
 fn bind(volume: &Arc<PersistentVolume>, claim: &PersistentVolumeClaim) -> Step {
     if claim_uid(volume) != claim.metadata.uid.as_deref() {
         return Step::BindVolume(volume.clone());
@@ -241,7 +242,7 @@ pub fn with_reference(volume: &PersistentVolume, claim: &PersistentVolumeClaim) 
     bound
 }
 
-/// A reference to a claim, as volumes have it.
+/// A reference to a claim, as in volumes.
 pub fn reference(claim: &PersistentVolumeClaim) -> k8s_openapi::api::core::v1::ObjectReference {
     k8s_openapi::api::core::v1::ObjectReference {
         api_version: Some("v1".to_owned()),
@@ -349,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn an_immediate_class_provisions_at_once_or_says_why_not() {
+    fn an_immediate_class_provisions_at_once_or_reports_why_not() {
         let of_class = claim(json!({"spec": {"storageClassName": "std"}}));
         let immediate = class("Immediate", "x.io/y");
         assert_eq!(next(&of_class, Some(&immediate), &[]).step, Step::Provision("x.io/y".into()));
@@ -360,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn a_claim_that_names_a_volume_gets_that_one_or_none() {
+    fn a_claim_that_names_a_volume_gets_only_that_volume() {
         let named = claim(json!({"spec": {"volumeName": "v"}}));
         let free = volume(json!({}));
         assert_eq!(next(&named, None, std::slice::from_ref(&free)).step, Step::BindVolume(free));

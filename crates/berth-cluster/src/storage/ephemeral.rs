@@ -33,7 +33,7 @@ pub fn install(manager: &mut Manager) {
             new.map(|pod| ObjectKey::of(pod.as_ref()))
         })
         .watch(&claims, move |delta| {
-            // A claim that is gone is created again, or no longer in the way of another.
+            // A deleted claim is created again, or no longer blocks another claim.
             let gone = delta.old.as_ref().filter(|_| delta.new.is_none());
             gone.map(|claim| users.keys(&ObjectKey::of(claim.as_ref()).to_string())).unwrap_or_default()
         })

@@ -1,8 +1,7 @@
-//! Claims that request more than they have: the volume grows, then the claim's status says so.
+//! Claims that request more than they have: the volume is expanded, then the claim's status.
 //!
-//! The size of a volume of `berth.dev/local` is a number, so it grows at once. A volume of another
-//! provisioner is that provisioner's to expand. Admission rejects expansion where the class does
-//! not allow it.
+//! The size of a volume of `berth.dev/local` is a number, so it is expanded at once. Another
+//! provisioner expands its own volumes. Admission rejects expansion if the class does not allow it.
 
 use berth_runtime::{
     Action, Cache, Error, EventType, Manager, ObjectKey, Reconciler, Recorder, is_conflict, is_not_found,
@@ -28,7 +27,7 @@ pub fn install(manager: &mut Manager) {
 /// The next step of an expansion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
-    /// The claim has what it requests.
+    /// The claim has the requested size.
     Done,
     /// Another program expands the volume.
     Elsewhere,
@@ -149,7 +148,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_volume_grows_before_the_claim_says_so() {
+    fn the_volume_is_expanded_before_the_claims_status() {
         let claim = |wants: &str, has: &str| {
             let mark = json!({"annotations": {BIND_COMPLETED: "yes"}});
             samples::claim(

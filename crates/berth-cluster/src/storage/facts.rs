@@ -1,4 +1,4 @@
-//! What is written in claims, volumes and storage classes, under Kubernetes' names.
+//! Fields of claims, volumes and storage classes, under Kubernetes' names.
 
 use berth_apimachinery::quantity::Quantity;
 use berth_runtime::ObjectKey;
@@ -15,7 +15,7 @@ pub const BOUND_BY_CONTROLLER: &str = "pv.kubernetes.io/bound-by-controller";
 pub const PROVISIONED_BY: &str = "pv.kubernetes.io/provisioned-by";
 /// Annotation of a claim: the node that the scheduler chose for its first consumer.
 pub const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
-/// Annotation of a claim: the provisioner that is to create its volume.
+/// Annotation of a claim: the provisioner that must create its volume.
 pub const PROVISIONER: &str = "volume.kubernetes.io/storage-provisioner";
 /// Older name of [`PROVISIONER`], which is still written.
 pub const PROVISIONER_BETA: &str = "volume.beta.kubernetes.io/storage-provisioner";
@@ -148,7 +148,7 @@ pub fn claim_uid(volume: &PersistentVolume) -> Option<&str> {
 pub struct Use {
     /// Name of the claim, in the pod's namespace.
     pub claim: String,
-    /// The claim is created for this pod (`ephemeral`).
+    /// True if the claim is created for this pod (`ephemeral`).
     pub is_ephemeral: bool,
 }
 

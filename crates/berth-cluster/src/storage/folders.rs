@@ -9,8 +9,7 @@ use std::path::{Component, Path, PathBuf};
 use k8s_openapi::api::core::v1::PersistentVolume;
 use kube::ResourceExt;
 
-/// Creates and deletes what is behind the volumes of a node. Both calls may block and can be
-/// repeated.
+/// Creates and deletes the storage of a node's volumes. Both calls may block and can be repeated.
 pub trait VolumeFolders: Debug + Send + Sync + 'static {
     /// Creates the folder of a volume that is about to be created, and returns its absolute path.
     /// An existing folder is kept.
@@ -19,10 +18,10 @@ pub trait VolumeFolders: Debug + Send + Sync + 'static {
     /// The folder cannot be created.
     fn create(&self, volume: &PersistentVolume) -> Result<PathBuf, FolderError>;
 
-    /// Deletes the folder of a volume with its content. A missing folder is no error.
+    /// Deletes the folder of a volume with its content. A missing folder is not an error.
     ///
     /// # Errors
-    /// The folder cannot be deleted, or is not one that [`VolumeFolders::create`] made.
+    /// The folder cannot be deleted, or [`VolumeFolders::create`] did not create it.
     fn delete(&self, volume: &PersistentVolume) -> Result<(), FolderError>;
 }
 
@@ -32,7 +31,7 @@ pub enum FolderError {
     /// The volume's name is not a file name.
     #[error("the name \"{0}\" of the volume is not a file name")]
     Name(String),
-    /// The volume's path is another than that of its folder.
+    /// The volume's path differs from that of its folder.
     #[error("the path {path} of the volume is not its folder {folder}")]
     Foreign {
         /// Path in the volume.
@@ -40,7 +39,7 @@ pub enum FolderError {
         /// The folder of a volume of this name.
         folder: String,
     },
-    /// There is something else than a folder.
+    /// The path exists and is not a folder.
     #[error("{} is not a folder", .0.display())]
     NotAFolder(PathBuf),
     /// The file system reported an error.
@@ -56,10 +55,10 @@ pub enum FolderError {
     },
 }
 
-/// Permission bits of a volume's folder: pods of any user may write, as to upstream's local
+/// Permission bits of a volume's folder: pods of any user may write, as with upstream's local
 /// provisioners. Pods cannot reach the folders of volumes that they do not mount.
 const FOLDER_MODE: u32 = 0o777;
-/// Permission bits of the folder with all volumes: other users can enter it, and not list it.
+/// Permission bits of the folder with all volumes: other users can enter but not list it.
 const ROOT_MODE: u32 = 0o711;
 
 /// Volumes as folders in one root folder, named after the volumes.
@@ -137,7 +136,7 @@ impl VolumeFolders for DiskFolders {
         let folder = self.folder(volume)?;
         let local = volume.spec.as_ref().and_then(|spec| spec.local.as_ref());
         let path = local.map(|local| local.path.as_str()).unwrap_or_default();
-        // The API's clients may write any path into a volume.
+        // Clients of the API may write any path into a volume.
         if Path::new(path) != folder {
             return Err(FolderError::Foreign { path: path.to_owned(), folder: folder.display().to_string() });
         }
@@ -213,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_lead_elsewhere_are_rejected() {
+    fn names_that_lead_out_of_the_root_are_rejected() {
         let (_folder, disk) = root();
         for name in ["..", ".", "", "a/b", "../x", "/etc"] {
             let volume = volume(name, &disk.root().join(name));

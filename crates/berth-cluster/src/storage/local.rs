@@ -59,7 +59,7 @@ pub fn install(manager: &mut Manager, folders: Folders) {
     manager.controller("volume-deleter").watch_self(&volumes).run(Deleter { client, recorder, volumes, folders });
 }
 
-/// True if this provisioner is to create a volume for the claim now.
+/// True if this provisioner must create a volume for the claim now.
 fn is_due(claim: &PersistentVolumeClaim, class: &StorageClass) -> bool {
     claim.metadata.deletion_timestamp.is_none()
         && volume_name(claim).is_none()
@@ -166,7 +166,7 @@ impl Reconciler for Provisioner {
         let node = claim_annotation(&claim, SELECTED_NODE);
         if let Some(name) = node.filter(|name| self.nodes.get(&ObjectKey::cluster(*name)).is_none()) {
             failed(&format!("failed to get target node: node \"{name}\" not found"));
-            // The scheduler chooses again.
+            // The scheduler chooses a node again.
             return self.clear_node(&claim).await;
         }
         // Without a selected node, the volume is on this machine if it is a node of the cluster.
@@ -248,17 +248,17 @@ impl Provisioner {
     }
 }
 
-/// What is to be done with a provisioned volume.
+/// The next step for a provisioned volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Disposal {
-    /// Nothing.
+    /// No step.
     Keep,
     /// Delete the object, which its finalizers hold.
     DeleteVolume,
     /// Delete the folder, then remove the finalizer.
     DeleteFolder,
     /// Remove the finalizer: the folder is retained.
-    LetGo,
+    RemoveFinalizer,
 }
 
 fn disposal(volume: &PersistentVolume) -> Disposal {
@@ -276,7 +276,7 @@ fn disposal(volume: &PersistentVolume) -> Disposal {
     if phase == "Bound" || !has_finalizer {
         return Disposal::Keep;
     }
-    if is_deletable { Disposal::DeleteFolder } else { Disposal::LetGo }
+    if is_deletable { Disposal::DeleteFolder } else { Disposal::RemoveFinalizer }
 }
 
 struct Deleter {
@@ -300,7 +300,7 @@ impl Reconciler for Deleter {
                 }
                 self.remove_finalizer(&volume).await?;
             }
-            Disposal::LetGo => self.remove_finalizer(&volume).await?,
+            Disposal::RemoveFinalizer => self.remove_finalizer(&volume).await?,
         }
         Ok(Action::Wait)
     }
@@ -422,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn a_volume_is_disposed_of_when_its_claim_is_gone() {
+    fn a_volume_is_deleted_or_retained_after_its_claim_is_deleted() {
         let volume = |phase: &str, policy: &str, is_deleted: bool, by: &str| {
             let deletion = is_deleted.then_some("2026-01-01T00:00:00Z");
             samples::volume(
@@ -441,7 +441,7 @@ mod tests {
             ("Bound", "Delete", true, PROVISIONER_NAME, Disposal::Keep),
             ("Released", "Delete", true, PROVISIONER_NAME, Disposal::DeleteFolder),
             ("Available", "Delete", true, PROVISIONER_NAME, Disposal::DeleteFolder),
-            ("Released", "Retain", true, PROVISIONER_NAME, Disposal::LetGo),
+            ("Released", "Retain", true, PROVISIONER_NAME, Disposal::RemoveFinalizer),
             ("Released", "Retain", true, "example.com/other", Disposal::Keep),
         ] {
             assert_eq!(disposal(&volume(phase, policy, is_deleted, by)), wanted, "{phase} {policy} {is_deleted} {by}");

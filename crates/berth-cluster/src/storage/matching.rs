@@ -1,4 +1,4 @@
-//! Which volume suits a claim: size, access modes, volume mode, class, labels and node.
+//! Matches volumes with a claim: size, access modes, volume mode, class, labels and node.
 //!
 //! Source: Kubernetes documentation, "Persistent Volumes: Binding", and the behaviour of
 //! kube-controller-manager's binder.
@@ -12,7 +12,7 @@ use kube::ResourceExt;
 use super::facts::{capacity, class_of_claim, class_of_volume, refers_to, requested, volume_phase};
 use crate::scheduling::{Labels, matches_label_selector, matches_node_selector};
 
-/// Why a volume that a claim names does not suit it.
+/// Why a volume that a claim names does not match it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Mismatch {
     /// The volume is smaller than the claim requests.
@@ -35,7 +35,7 @@ pub enum Mismatch {
 /// Checks a volume that the claim names.
 ///
 /// # Errors
-/// The first property in which they differ.
+/// The first property that does not match.
 pub fn check(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> Result<(), Mismatch> {
     if capacity(volume) < requested(claim) {
         return Err(Mismatch::Size);
@@ -55,7 +55,7 @@ pub fn check(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> Result
     Ok(())
 }
 
-/// Where a volume must be reachable.
+/// The node that must reach a volume.
 #[derive(Clone, Copy)]
 pub struct Place<'a> {
     /// Name of the node.
@@ -69,14 +69,14 @@ pub struct Place<'a> {
 pub enum Search<'a> {
     /// Any available volume, and one that is reserved for the claim.
     Any,
-    /// A volume that is reserved for the claim: the scheduler chooses among the others.
+    /// A volume that is reserved for the claim: the scheduler chooses among all other volumes.
     Reserved,
     /// Volumes that this node can reach.
     On(Place<'a>),
 }
 
-/// The best volume for a claim: one that is reserved for it, or else the one with the fewest access
-/// modes, of these the smallest, of these the first by name.
+/// The best volume for a claim: a volume that is reserved for it, or else the volume with the
+/// fewest access modes, of these the smallest, of these the first by name.
 pub fn best<'a>(
     claim: &PersistentVolumeClaim,
     volumes: impl IntoIterator<Item = &'a Arc<PersistentVolume>>,
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn a_named_volume_that_does_not_suit_is_explained() {
+    fn a_named_volume_that_does_not_match_is_reported() {
         let claim = claim("c", "5Gi", json!({}));
         for (size, more, why) in [
             ("5Gi", json!({}), None),

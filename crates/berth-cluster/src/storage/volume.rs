@@ -1,6 +1,6 @@
-//! The next write for a volume: its phase, and what becomes of it when its claim is gone.
+//! The next write for a volume: its phase, and its reclamation after its claim is deleted.
 //!
-//! A pure function of the volume and its claim, with the texts and reasons of
+//! A pure function of the volume and its claim, with the messages and reasons of
 //! kube-controller-manager's binder.
 
 use berth_runtime::EventType;
@@ -21,9 +21,9 @@ pub enum Step {
     WakeClaim,
     /// Set the phase, with a message about a failure.
     Phase(&'static str, String),
-    /// Remove the reference to the claim, as the controller made it.
+    /// Remove the reference to the claim, which the controller wrote.
     RemoveReference,
-    /// Keep the reservation for a claim, and forget the claim's UID.
+    /// Keep the reservation for a claim, and remove the claim's UID.
     KeepReservation,
 }
 
@@ -65,7 +65,7 @@ pub fn plan(volume: &PersistentVolume, claim: Option<&PersistentVolumeClaim>) ->
     }
 }
 
-/// The claim does not name the volume yet.
+/// Plans a volume that its claim does not name yet.
 fn plan_unfinished(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> Plan {
     let mode = |mode: Option<&String>| mode.map_or("Filesystem", String::as_str).to_owned();
     let of_volume = mode(volume.spec.as_ref().and_then(|spec| spec.volume_mode.as_ref()));
@@ -80,11 +80,12 @@ fn plan_unfinished(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> 
     Plan { step: Step::Wait, note: Some(Note { event_type: EventType::Warning, reason: "VolumeMismatch", message }) }
 }
 
-/// The claim has another volume.
+/// Plans a volume whose claim has another volume.
 fn plan_forsaken(volume: &PersistentVolume) -> Plan {
     let is_provisioned = volume_annotation(volume, PROVISIONED_BY).is_some();
     if is_provisioned && policy(volume) == "Delete" {
-        // It was made for this claim, which was bound to another volume in the meantime.
+        // The volume was provisioned for this claim, which was bound to another volume in the
+        // meantime.
         return match volume_phase(volume) {
             "Released" | "Failed" => reclaim(volume),
             _ => plan_of(Step::Phase("Released", String::new())),
@@ -97,11 +98,11 @@ fn plan_forsaken(volume: &PersistentVolume) -> Plan {
     })
 }
 
-/// Carries out the reclaim policy of a volume whose claim is gone.
+/// Executes the reclaim policy of a volume whose claim was deleted.
 fn reclaim(volume: &PersistentVolume) -> Plan {
     let (reason, message) = match policy(volume) {
         "Retain" => return plan_of(Step::Wait),
-        // The provisioner deletes what it has created.
+        // The provisioner deletes its own volumes.
         "Delete" if volume_annotation(volume, PROVISIONED_BY).is_some() => return plan_of(Step::Wait),
         "Delete" => {
             let name = volume.name_any();
@@ -183,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn a_volume_is_released_when_its_claim_is_gone_or_was_created_again() {
+    fn a_volume_is_released_when_its_claim_is_deleted_or_recreated() {
         let bound = bound_to("uid-of-c", "Bound", json!({}));
         assert_eq!(step(&bound, None), Step::Phase("Released", String::new()));
         let again = claim(json!({"metadata": {"uid": "another"}}));
@@ -210,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn a_volume_whose_claim_has_another_volume_is_free_again() {
+    fn a_volume_whose_claim_has_another_volume_is_available_again() {
         let elsewhere = claim(json!({"spec": {"volumeName": "other"}}));
         let by_user = bound_to("uid-of-c", "Available", json!({}));
         assert_eq!(step(&by_user, Some(&elsewhere)), Step::KeepReservation);

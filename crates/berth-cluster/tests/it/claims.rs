@@ -77,7 +77,7 @@ impl Kinds {
         scheduled.next().and_then(|condition| condition.message).unwrap_or_default()
     }
 
-    /// Messages of the events with this reason about the object of this name.
+    /// Messages of the events with this reason about the object with this name.
     async fn said(&self, name: &str, reason: &str) -> Vec<String> {
         let events = self.events.list(&ListParams::default()).await.unwrap().items;
         let about = |event: &Event| {
@@ -126,18 +126,19 @@ fn on_disk(node: &str, root: PathBuf) -> Folders {
     BTreeMap::from([(node.to_owned(), folders)])
 }
 
-/// Virtual time in which everything that is going to happen has happened.
+/// Waits for a virtual time in which all pending actions have happened.
 async fn settle() {
     tokio::time::sleep(std::time::Duration::from_secs(60)).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_claim_and_a_volume_are_bound_to_each_other_and_part_with_the_claim() {
+async fn a_claim_and_a_volume_are_bound_until_the_claim_is_deleted() {
     let world = World::new().await;
     let kinds = Kinds::new(&world);
     let until = async {
         create(&kinds.claims, claim("c", Some(""), ONCE)).await;
-        eventually("the claim says what it lacks", async || !kinds.said("c", "FailedBinding").await.is_empty()).await;
+        eventually("the claim reports the missing volume", async || !kinds.said("c", "FailedBinding").await.is_empty())
+            .await;
         create(&kinds.volumes, volume("large", "5Gi", "Retain")).await;
         eventually("the claim is bound", async || kinds.phase("c").await == "Bound").await;
         let bound = kinds.claims.get("c").await.unwrap();
@@ -205,7 +206,7 @@ async fn volumes_that_no_program_can_reclaim_fail() {
             let is_failed = async || kinds.volume_phase(&name).await.as_deref() == Some("Failed");
             eventually("it fails", is_failed).await;
             let failed_reclaim = if policy == "Delete" { "VolumeFailedDelete" } else { "VolumeFailedRecycle" };
-            eventually("it says so", async || kinds.said(&name, failed_reclaim).await.len() == 1).await;
+            eventually("it is reported", async || kinds.said(&name, failed_reclaim).await.len() == 1).await;
         }
     };
     world.run(install(Folders::new()), until).await;
@@ -235,8 +236,8 @@ async fn the_first_consumer_of_a_claim_has_a_folder_created_on_its_node() {
         let volume = kinds.volumes.get(&name).await.unwrap();
         assert_eq!(json!(volume.spec)["local"]["path"], json!(root.join(&name)));
         assert!(root.join(&name).is_dir());
-        eventually("it is said", async || !kinds.said("c", "ProvisioningSucceeded").await.is_empty()).await;
-        // A pod elsewhere cannot reach it.
+        eventually("it is reported", async || !kinds.said("c", "ProvisioningSucceeded").await.is_empty()).await;
+        // A pod on another node cannot reach it.
         kinds.node("other").await;
         let mut elsewhere = pod("elsewhere", "c");
         elsewhere["spec"]["nodeSelector"] = json!({"kubernetes.io/hostname": "other"});
@@ -244,14 +245,14 @@ async fn the_first_consumer_of_a_claim_has_a_folder_created_on_its_node() {
         let why = "0/2 nodes are available: 1 node(s) didn't match Pod's node affinity/selector, 1 node(s) had volume \
                    node affinity conflict. preemption: 0/2 nodes are available: 2 Preemption is not helpful for \
                    scheduling.";
-        eventually("it says so", async || kinds.waits_because("elsewhere").await == why).await;
+        eventually("it is reported", async || kinds.waits_because("elsewhere").await == why).await;
         kinds.claims.delete("c", &DeleteParams::default()).await.unwrap();
         settle().await;
         assert!(root.join(&name).is_dir(), "a pod uses it");
         for pod in ["p", "elsewhere"] {
             kinds.pods.delete(pod, &DeleteParams::default().grace_period(0)).await.unwrap();
         }
-        eventually("the volume is gone", async || kinds.volume_phase(&name).await.is_none()).await;
+        eventually("the volume is deleted", async || kinds.volume_phase(&name).await.is_none()).await;
         assert!(!root.join(&name).exists());
     };
     world.run(install(on_disk("laptop", root.clone())), until).await;
@@ -291,7 +292,7 @@ async fn a_simulated_volume_needs_no_folder_and_a_retained_folder_stays() {
             let is_released = async || kinds.volume_phase(&name).await.as_deref() == Some("Released");
             eventually("the volume is released", is_released).await;
             kinds.volumes.delete(&name, &DeleteParams::default()).await.unwrap();
-            eventually("the volume is gone", async || kinds.volume_phase(&name).await.is_none()).await;
+            eventually("the volume is deleted", async || kinds.volume_phase(&name).await.is_none()).await;
         }
         assert_eq!(entries(), 1, "the folder is retained");
     };
@@ -318,7 +319,7 @@ async fn a_pod_waits_for_its_claim_with_the_schedulers_reason() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn volumes_of_nodes_are_chosen_with_the_node() {
+async fn local_volumes_are_chosen_with_their_node() {
     let world = World::new().await;
     let kinds = Kinds::new(&world);
     let until = async {
@@ -368,7 +369,7 @@ async fn a_claim_for_one_pod_is_used_by_one_pod_at_a_time() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_ephemeral_volume_is_a_claim_that_goes_with_its_pod() {
+async fn the_claim_of_an_ephemeral_volume_is_deleted_with_its_pod() {
     let world = World::new().await;
     let kinds = Kinds::new(&world);
     let until = async {
@@ -383,7 +384,7 @@ async fn an_ephemeral_volume_is_a_claim_that_goes_with_its_pod() {
         assert_eq!(claim_of_pod.labels()["a"], "b");
         assert_eq!(claim_of_pod.owner_references()[0].uid, kinds.pods.get("p").await.unwrap().uid().unwrap());
         kinds.pods.delete("p", &DeleteParams::default().grace_period(0)).await.unwrap();
-        eventually("the claim is gone", async || kinds.claims.get_opt("p-scratch").await.unwrap().is_none()).await;
+        eventually("the claim is deleted", async || kinds.claims.get_opt("p-scratch").await.unwrap().is_none()).await;
         eventually("so is its volume", async || {
             kinds.volumes.list(&ListParams::default()).await.unwrap().items.is_empty()
         })
@@ -401,7 +402,7 @@ async fn an_ephemeral_volume_is_a_claim_that_goes_with_its_pod() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_claim_that_requests_more_gets_it() {
+async fn a_claim_that_requests_more_is_expanded() {
     let world = World::new().await;
     let kinds = Kinds::new(&world);
     let until = async {
@@ -421,7 +422,7 @@ async fn a_claim_that_requests_more_gets_it() {
     world.run(install(Folders::new()), until).await;
 }
 
-/// Folders that cannot be created before they are mended.
+/// Folders that cannot be created until they are repaired.
 #[derive(Debug, Default)]
 struct Broken(Mutex<bool>);
 
@@ -460,7 +461,7 @@ async fn a_folder_that_cannot_be_created_is_an_event_and_is_tried_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_node_that_goes_before_the_volume_exists_is_chosen_again() {
+async fn another_node_is_chosen_if_the_first_is_deleted_before_the_volume_exists() {
     let world = World::new().await;
     let kinds = Kinds::new(&world);
     let folders: Arc<dyn VolumeFolders> = Arc::new(Broken::default());
@@ -478,10 +479,11 @@ async fn a_node_that_goes_before_the_volume_exists_is_chosen_again() {
     world.run(install(BTreeMap::from([("laptop".to_owned(), folders)])), until).await;
 }
 
-/// The controllers die at each of their writes in turn, with the request or only the answer lost, and come back: the
-/// claim gets one volume, its pod one node, and nothing is left behind.
+/// The controllers are killed at each of their writes in turn, with the request or only the
+/// response lost, and start again: the claim gets one volume, its pod one node, and no object is
+/// left.
 #[tokio::test(start_paused = true)]
-async fn controllers_that_die_at_any_write_bind_a_claim_once_and_leave_nothing() {
+async fn controllers_that_are_killed_at_any_write_bind_a_claim_once_and_leave_nothing() {
     for loss in [Loss::Request, Loss::Answer] {
         let mut writes = 0;
         loop {
@@ -494,7 +496,8 @@ async fn controllers_that_die_at_any_write_bind_a_claim_once_and_leave_nothing()
             kinds.node("laptop").await;
             create(&kinds.claims, claim("c", None, ONCE)).await;
             create(&kinds.pods, pod("p", "c")).await;
-            // All of a claim's life: it is bound, its pod goes, and it goes with its volume.
+            // The whole life of a claim: it is bound, its pod is deleted, and it is deleted with
+            // its volume.
             let life = async || {
                 let uses = async || kinds.pods.get_opt("p").await.unwrap();
                 if uses().await.is_some() {

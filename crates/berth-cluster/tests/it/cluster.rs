@@ -1,4 +1,5 @@
-//! The whole embedded cluster in virtual time: pools, scheduler, kubelet, autoscaler, provisioning, garbage.
+//! The whole embedded cluster in virtual time: pools, scheduler, kubelet, autoscaler, provisioning,
+//! garbage collection.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -18,7 +19,8 @@ use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client, ResourceExt};
 use serde_json::{Value, json};
 
-/// Waits until `done` says so, in steps of five seconds (a look at everything is not free), for two hours at most.
+/// Waits until `done` returns true, in steps of five seconds (each evaluation has a cost), for two
+/// hours at most.
 async fn eventually(what: &str, mut done: impl AsyncFnMut() -> bool) {
     for _ in 0..1440 {
         if done().await {
@@ -29,7 +31,7 @@ async fn eventually(what: &str, mut done: impl AsyncFnMut() -> bool) {
     panic!("never: {what}");
 }
 
-/// The reference architecture's pools, with its timers shortened where the documents leave them open.
+/// The reference architecture's pools, with shorter timers if the documents do not fix them.
 fn configuration() -> ClusterConfiguration {
     let l4 = |name: &str, kind: &str, taint: &str, more: Value| {
         let mut pool = json!({
@@ -66,10 +68,10 @@ struct Cluster {
     requests: Requests,
 }
 
-/// How often each method was used on each kind (and subresource).
+/// Number of uses of each method on each kind (and subresource).
 type Requests = Arc<Mutex<BTreeMap<String, usize>>>;
 
-/// The way to the server, counting.
+/// A connection to the server that counts requests.
 struct Counted {
     inner: InProcess,
     requests: Requests,
@@ -226,7 +228,7 @@ async fn pools_grow_for_pods_and_return_to_their_minimum() {
                 let conditions = pod.status.clone()?.conditions?;
                 conditions.into_iter().find(|c| c.type_ == "PodScheduled" && c.status == "False")?.message
             });
-            // Said when the pod was last tried: nodes that came since could not have taken it.
+            // The condition is from the last attempt: later nodes could not have helped the pod.
             let expected = "0/10 nodes are available: 4 Insufficient nvidia.com/gpu, 6 node(s) didn't match Pod's node \
                 affinity/selector. preemption: 0/10 nodes are available: 4 No preemption victims found for incoming pod, \
                 6 Preemption is not helpful for scheduling.";
@@ -253,7 +255,7 @@ async fn pools_grow_for_pods_and_return_to_their_minimum() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_placement_group_gets_a_pool_of_its_own_and_loses_it() {
+async fn a_placement_group_gets_its_own_pool_which_is_deleted_afterwards() {
     let cluster = Cluster::new().await;
     cluster
         .run(async {
@@ -291,7 +293,7 @@ async fn a_placement_group_gets_a_pool_of_its_own_and_loses_it() {
                 assert!(taints.iter().any(|taint| taint == key), "{key} not in {taints:?}");
             }
             eventually("both pods succeed", async || cluster.phases().await == counts(&[("Succeeded", 2)])).await;
-            eventually("the pool is gone", async || {
+            eventually("the pool is deleted", async || {
                 Api::<NodePool>::all(cluster.client()).get_opt(group).await.unwrap().is_none()
             })
             .await;
@@ -301,7 +303,7 @@ async fn a_placement_group_gets_a_pool_of_its_own_and_loses_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_queued_request_gets_all_its_nodes_at_once_and_gives_them_back() {
+async fn a_queued_request_gets_all_its_nodes_at_once_and_releases_them() {
     let cluster = Cluster::new().await;
     let requests = || Api::<ProvisioningRequest>::namespaced(cluster.client(), "default");
     let spec = json!({
@@ -339,13 +341,13 @@ async fn a_queued_request_gets_all_its_nodes_at_once_and_gives_them_back() {
             eventually("the pods succeed", async || cluster.phases().await == counts(&[("Succeeded", 2)])).await;
             assert_eq!(condition("BookingExpired").await.0, "", "the capacity was used");
             requests().delete("r", &DeleteParams::default()).await.unwrap();
-            eventually("the nodes are gone", async || !cluster.nodes().await.contains_key("dws")).await;
+            eventually("the nodes are deleted", async || !cluster.nodes().await.contains_key("dws")).await;
         })
         .await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn capacity_nobody_comes_for_expires_and_machines_do_not_outlive_their_time() {
+async fn unused_capacity_expires_and_machines_are_removed_after_their_maximum_run_duration() {
     let cluster = Cluster::new().await;
     let spec = json!({
         "restartPolicy": "Never", "nodeSelector": { "resource-model": "h100" },
@@ -374,13 +376,13 @@ async fn capacity_nobody_comes_for_expires_and_machines_do_not_outlive_their_tim
             let kept = cluster.clock.now().duration_since(then).as_secs();
             assert!((595..=605).contains(&kept), "kept for {kept} s");
             eventually("the capacity is revoked", async || is_true("CapacityRevoked").await).await;
-            eventually("the nodes are gone", async || !cluster.nodes().await.contains_key("dws")).await;
+            eventually("the nodes are deleted", async || !cluster.nodes().await.contains_key("dws")).await;
         })
         .await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_restart_continues_what_was_going_on() {
+async fn a_restart_continues_all_operations() {
     let cluster = Cluster::new().await;
     let ten = counts(&[("default-pool", 6), ("reserved-np", 4)]);
     cluster
@@ -415,14 +417,14 @@ async fn a_restart_continues_what_was_going_on() {
             eventually("the pods succeed", async || cluster.phases().await == counts(&[("Succeeded", 4)])).await;
             assert_eq!(started().await, before, "no pod runs twice");
             let ends = cluster.clock.now().duration_since(before[0].1).as_secs();
-            assert!((180..195).contains(&ends), "a run goes on where it was: {ends}");
+            assert!((180..195).contains(&ends), "a run continues: {ends}");
         })
         .await;
     cluster.run(async { eventually("ten nodes again", async || cluster.nodes().await == ten).await }).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn pods_of_a_lost_node_fail_as_disrupted_and_their_job_goes_on() {
+async fn pods_of_a_lost_node_fail_as_disrupted_and_their_job_continues() {
     let cluster = Cluster::new().await;
     cluster
         .run(async {
@@ -446,7 +448,7 @@ async fn pods_of_a_lost_node_fail_as_disrupted_and_their_job_goes_on() {
 }
 
 /// A Job with a pod failure policy counts and replaces a pod once it has failed. A pod that no
-/// kubelet started gets that phase too, or its Job would wait for ever.
+/// kubelet started also gets that phase; otherwise its Job would wait forever.
 #[tokio::test(start_paused = true)]
 async fn a_job_with_a_failure_policy_replaces_pods_that_are_deleted_before_they_start() {
     for is_bound in [false, true] {
@@ -484,7 +486,7 @@ async fn a_job_with_a_failure_policy_replaces_pods_that_are_deleted_before_they_
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_important_pod_takes_the_place_of_a_lesser_one() {
+async fn an_important_pod_preempts_a_less_important_one() {
     let cluster = Cluster::new().await;
     let class = |name: &str, value: i32, policy: &str| json!({ "apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": { "name": name }, "value": value, "preemptionPolicy": policy });
     cluster
@@ -517,7 +519,7 @@ async fn an_important_pod_takes_the_place_of_a_lesser_one() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn owners_take_their_dependents_along_and_namespaces_their_contents() {
+async fn dependents_are_deleted_with_their_owners_and_contents_with_their_namespaces() {
     let cluster = Cluster::new().await;
     let client = cluster.client();
     let namespaces = || Api::<Namespace>::all(client.clone());
@@ -556,7 +558,7 @@ async fn owners_take_their_dependents_along_and_namespaces_their_contents() {
                     async || cluster.pods().await.iter().filter(|pod| pod.name_any().starts_with(name)).count();
                 eventually("two pods", async || of_job().await == 2).await;
                 jobs.delete(name, &parameters).await.unwrap();
-                eventually("the job is gone", async || jobs.get_opt(name).await.unwrap().is_none()).await;
+                eventually("the job is deleted", async || jobs.get_opt(name).await.unwrap().is_none()).await;
                 if name == "foreground" {
                     assert_eq!(of_job().await, 0, "the pods went first");
                 }
@@ -585,14 +587,15 @@ async fn owners_take_their_dependents_along_and_namespaces_their_contents() {
             assert_eq!(failure, said("False", "ContentDeleted", fine));
             let free = json!({ "metadata": { "finalizers": null } });
             maps.patch("held", &PatchParams::default(), &Patch::Merge(&free)).await.unwrap();
-            eventually("the namespace is gone", async || namespaces().get_opt("team").await.unwrap().is_none()).await;
+            eventually("the namespace is deleted", async || namespaces().get_opt("team").await.unwrap().is_none())
+                .await;
             assert_eq!(cluster.pods().await.len(), 0);
         })
         .await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_namespace_loses_its_pods_before_what_they_use() {
+async fn the_pods_of_a_namespace_are_deleted_before_the_objects_that_they_use() {
     let cluster = Cluster::new().await;
     let client = cluster.client();
     let namespaces = || Api::<Namespace>::all(client.clone());
@@ -622,13 +625,14 @@ async fn a_namespace_loses_its_pods_before_what_they_use() {
             assert!(maps.get("map").await.unwrap().metadata.deletion_timestamp.is_none());
             let free = json!({ "metadata": { "finalizers": null } });
             pods.patch("held", &PatchParams::default(), &Patch::Merge(&free)).await.unwrap();
-            eventually("the namespace is gone", async || namespaces().get_opt("team").await.unwrap().is_none()).await;
+            eventually("the namespace is deleted", async || namespaces().get_opt("team").await.unwrap().is_none())
+                .await;
         })
         .await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn owners_in_a_circle_do_not_wait_for_each_other() {
+async fn owners_in_a_cycle_do_not_wait_for_each_other() {
     let cluster = Cluster::new().await;
     cluster
         .run(async {

@@ -1,4 +1,4 @@
-//! CronJobs start Jobs at their times, once each.
+//! CronJobs start each of their Jobs once, at its time.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
@@ -32,7 +32,7 @@ async fn names(client: &Client) -> Vec<String> {
     jobs.list(&ListParams::default()).await.unwrap().items.iter().map(ResourceExt::name_any).collect()
 }
 
-/// Job names count minutes of Unix time; the worlds' clocks begin at this one.
+/// Job names contain the minutes of Unix time at which the clocks of the tests begin.
 const MIDNIGHT: i64 = 29_453_760;
 
 fn at_minutes(minutes: &[i64]) -> Vec<String> {
@@ -83,8 +83,8 @@ async fn a_running_job_delays_or_is_replaced_by_the_next() {
     }
 }
 
-/// The controller's process ends at each of its writes, whether the server has seen the write or
-/// not. Another process goes on.
+/// The controller's process ends at each of its writes, before or after the server has seen the
+/// write. Another process continues.
 #[tokio::test(start_paused = true)]
 async fn no_start_is_lost_or_doubled_when_the_controller_is_killed() {
     for loss in [Loss::Request, Loss::Answer] {

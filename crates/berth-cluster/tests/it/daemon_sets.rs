@@ -1,4 +1,4 @@
-//! DaemonSets run one pod on each node, and go from one template to the next and back.
+//! DaemonSets run one pod on each node, and roll out a template and roll it back.
 
 use berth_api::berth::ClusterConfiguration;
 use berth_cluster::{replicas, scheduler};
@@ -84,7 +84,7 @@ async fn a_daemon_set_runs_on_each_node_and_rolls_out_and_back() {
         })
         .await;
         assert_eq!(revisions(&world).await, [(1, "1".to_owned()), (2, "2".to_owned())]);
-        // What `kubectl rollout undo` sends: the data of the earlier revision, as a patch.
+        // The patch of `kubectl rollout undo`: the data of the earlier revision.
         let all: Api<ControllerRevision> = Api::default_namespaced(world.client());
         let all = all.list(&ListParams::default()).await.unwrap().items;
         let data = all.into_iter().find(|it| it.revision == 1).unwrap().data.unwrap().0;

@@ -1,4 +1,4 @@
-//! Disruption budgets count the pods of what runs.
+//! Disruption budgets count the running pods.
 
 use berth_cluster::{disruption, replicas};
 use k8s_openapi::api::apps::v1::Deployment;
@@ -44,7 +44,7 @@ async fn a_budget_allows_as_many_evictions_as_leave_enough_healthy_pods() {
         let status = budgets.get("number").await.unwrap().status.unwrap();
         let conditions = status.conditions.unwrap();
         assert_eq!((conditions[0].type_.as_str(), conditions[0].status.as_str()), ("DisruptionAllowed", "True"));
-        // What a drain does; the Deployment makes another pod.
+        // The eviction of a drain. The Deployment creates another pod.
         let name = pods.list(&ListParams::default()).await.unwrap().items[0].name_any();
         budgets.delete("share", &Default::default()).await.unwrap();
         pods.evict(&name, &EvictParams::default()).await.expect("allowed");
@@ -52,7 +52,7 @@ async fn a_budget_allows_as_many_evictions_as_leave_enough_healthy_pods() {
             seen("number").await == [3, 2, 3, 1] && pods.get_opt(&name).await.unwrap().is_none()
         })
         .await;
-        // The scale of the Deployment decides, not how many pods there are.
+        // The scale of the Deployment decides, and not the number of pods.
         budgets.create(&PostParams::default(), &budget("half", json!({"minAvailable": "50%"}), "web")).await.unwrap();
         deployments
             .patch("web", &PatchParams::default(), &Patch::Merge(&json!({"spec": {"replicas": 8}})))
@@ -63,12 +63,12 @@ async fn a_budget_allows_as_many_evictions_as_leave_enough_healthy_pods() {
             let status = budgets.get("half").await.unwrap().status.unwrap_or_default();
             status.conditions.unwrap_or_default().into_iter().find(|it| it.reason == "SyncFailed").map(|it| it.message)
         };
-        // A pod whose controller nobody knows: nothing may go.
+        // A pod whose controller has an unknown kind: no pod may be evicted.
         let owner = json!([{"apiVersion": "batch/v1", "kind": "Job", "name": "j", "uid": "u", "controller": true}]);
         let stray = json!({"metadata": {"name": "stray", "labels": {"app": "web"}, "ownerReferences": owner},
             "spec": {"containers": [{"name": "c", "image": "i"}]}});
         pods.create(&PostParams::default(), &serde_json::from_value(stray).unwrap()).await.unwrap();
-        eventually("it says so", async || {
+        eventually("it is reported", async || {
             refused().await.as_deref() == Some("jobs.batch does not implement the scale subresource")
         })
         .await;

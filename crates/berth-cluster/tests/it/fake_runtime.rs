@@ -9,8 +9,8 @@ use std::time::Duration;
 use berth_cluster::kubelet::simulated::run::{RunPlan, plan_of_command};
 use berth_pod_runtime::{
     ContainerConfig, ContainerId, ContainerState, ContainerStats, ContainerStatus, Device, Devices, ExecOutput, Exit,
-    ExitStatus, Image, ImageRequest, ImageRoot, LogQuery, LogStream, PodRuntime, PodState, PodStats, PodUid, Result,
-    RuntimeError, SandboxConfig, StreamIo, Volume,
+    ExitStatus, Image, ImageRequest, ImageRoot, LogQuery, LogStream, PodDisk, PodLimits, PodRuntime, PodState,
+    PodStats, PodUid, Result, RuntimeError, SandboxConfig, StreamIo, Volume,
 };
 use berth_runtime::Clock;
 use futures::StreamExt as _;
@@ -46,8 +46,10 @@ pub struct State {
     pub commands: BTreeMap<String, (i32, String)>,
     /// Files of volumes that were replaced.
     pub updates: Vec<(String, Volume)>,
-    /// Bytes in volumes that `stats` reports.
-    pub volume_bytes: u64,
+    /// Bytes in volumes that `disk` reports.
+    pub volume_bytes: BTreeMap<String, u64>,
+    /// Reason for which changes of limits are refused.
+    pub limits_refused: Option<String>,
 }
 
 impl FakeRuntime {
@@ -162,6 +164,10 @@ impl PodRuntime for FakeRuntime {
         Box::pin(std::future::ready(result))
     }
 
+    fn needs_pull<'a>(&'a self, request: &'a ImageRequest) -> BoxFuture<'a, bool> {
+        Box::pin(std::future::ready(request.reference.starts_with("registry.example/")))
+    }
+
     fn run_sandbox<'a>(&'a self, config: &'a SandboxConfig) -> BoxFuture<'a, Result<PodState>> {
         let now = self.0.clock.now();
         let state = self.with(|state| {
@@ -274,6 +280,25 @@ impl PodRuntime for FakeRuntime {
         unsupported()
     }
 
+    fn update_limits<'a>(&'a self, pod: &'a PodUid, limits: &'a PodLimits) -> BoxFuture<'a, Result<()>> {
+        let result = self.with(|state| {
+            if let Some(reason) = &state.limits_refused {
+                return Err(RuntimeError::Config(reason.clone()));
+            }
+            for (id, limits) in &limits.containers {
+                let call = format!(
+                    "limit {} cpu {:?} memory {:?}",
+                    Self::shown(state, id),
+                    limits.cpu_milli.unwrap_or(0),
+                    limits.memory_bytes.unwrap_or(0)
+                );
+                state.calls.push(call);
+            }
+            state.pods.contains_key(pod).then_some(()).ok_or_else(|| RuntimeError::NotFound("no sandbox".into()))
+        });
+        Box::pin(std::future::ready(result))
+    }
+
     fn stats<'a>(&'a self, pod: &'a PodUid) -> BoxFuture<'a, Option<PodStats>> {
         let at = self.0.clock.now();
         let stats = self.with(|state| {
@@ -281,17 +306,22 @@ impl PodRuntime for FakeRuntime {
             let used = |status: &ContainerStatus| match status.state {
                 ContainerState::Running { started_at } => Some(ContainerStats {
                     name: status.id.name.clone(),
+                    started_at,
                     // A quarter of a core since the start.
                     cpu_nanos: u64::try_from(at.duration_since(started_at).as_nanos() / 4).unwrap(),
                     memory_bytes: 64 << 20,
-                    disk_bytes: 0,
                 }),
                 _ => None,
             };
             let containers = containers.filter_map(used).collect();
-            PodStats { uid: pod.clone(), at, containers, volume_bytes: state.volume_bytes }
+            PodStats { uid: pod.clone(), at, containers }
         });
         Box::pin(std::future::ready(Some(stats)))
+    }
+
+    fn disk<'a>(&'a self, _: &'a PodUid) -> BoxFuture<'a, Option<PodDisk>> {
+        let volumes = self.with(|state| state.volume_bytes.clone());
+        Box::pin(std::future::ready(Some(PodDisk { containers: BTreeMap::new(), volumes })))
     }
 }
 
@@ -319,6 +349,11 @@ impl Devices for FakeDevices {
         }
         assigned.insert(pod.clone(), count);
         Ok((0..count).map(|at| Device { resource: resource.into(), id: at.to_string(), paths: Vec::new() }).collect())
+    }
+
+    fn environment(&self, devices: &[Device]) -> Vec<(String, String)> {
+        let ids: Vec<&str> = devices.iter().map(|device| device.id.as_str()).collect();
+        vec![("CUDA_VISIBLE_DEVICES".to_owned(), ids.join(","))]
     }
 
     fn release(&self, pod: &PodUid) {

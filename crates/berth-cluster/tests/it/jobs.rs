@@ -99,7 +99,7 @@ async fn a_failing_job_backs_off_and_fails() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_suspended_job_gives_up_its_pods_and_starts_again_when_resumed() {
+async fn a_suspended_job_deletes_its_pods_and_starts_again_when_resumed() {
     let world = World::new().await;
     let client = world.client();
     let spec = json!({"completions": 2, "parallelism": 2});
@@ -112,7 +112,7 @@ async fn a_suspended_job_gives_up_its_pods_and_starts_again_when_resumed() {
         .run(job::install, async {
             eventually("both pods run", async || status(&client, "held").await.ready == Some(2)).await;
             suspend(true).await;
-            eventually("the pods are gone", async || pods(&client).await.is_empty()).await;
+            eventually("the pods are deleted", async || pods(&client).await.is_empty()).await;
             eventually("the status says so", async || status(&client, "held").await.active.is_none()).await;
             tokio::time::sleep(Duration::from_secs(600)).await;
             assert!(pods(&client).await.is_empty(), "a suspended job makes no pods");
@@ -126,7 +126,7 @@ async fn a_suspended_job_gives_up_its_pods_and_starts_again_when_resumed() {
     assert!((60..65).contains(&took), "the start time is the resumption's, took {took}");
 }
 
-/// A wire on which pods have succeeded by the time their finalizers are to go.
+/// A connection on which pods have succeeded by the time their finalizers are removed.
 #[derive(Clone)]
 struct EndsFirst {
     wire: InProcess,
@@ -182,7 +182,7 @@ async fn pods_that_end_as_their_job_is_suspended_count() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_finished_job_goes_when_its_time_is_over() {
+async fn a_finished_job_is_deleted_after_its_time_to_live() {
     let world = World::new().await;
     let client = world.client();
     let spec = json!({"ttlSecondsAfterFinished": 100});
@@ -225,9 +225,10 @@ async fn a_job_adopts_a_pod_without_a_controller_and_releases_one_with_other_lab
             api.patch(&loose, &PatchParams::default(), &Patch::Merge(&patch)).await.unwrap();
             eventually("another pod takes its place", async || pods(&client).await.len() == 3).await;
             let released = metadata().await;
-            assert_eq!((released.owner_references, released.finalizers), (None, None));
+            assert!(released.owner_references.is_none_or(|owners| owners.is_empty()));
+            assert!(released.finalizers.is_none_or(|finalizers| finalizers.is_empty()));
             jobs(&client).delete("left", &DeleteParams::background()).await.unwrap();
-            eventually("no finalizer holds them", async || {
+            eventually("the pods have no finalizer", async || {
                 let pods = pods(&client).await;
                 pods.iter().all(|pod| pod.metadata.finalizers.as_ref().is_none_or(Vec::is_empty))
             })
@@ -262,10 +263,10 @@ async fn the_status_of_a_job_with_hundreds_of_pods_is_not_written_for_each_of_th
     assert_eq!(world.started.lock().unwrap().len(), 300);
 }
 
-/// The controller dies at each of its writes in turn, with the request or only the answer lost, and comes back: every
-/// pod runs once and counts once.
+/// The controller is killed at each of its writes in turn, with the request or only the response
+/// lost, and starts again: every pod runs once and counts once.
 #[tokio::test(start_paused = true)]
-async fn a_controller_that_dies_at_any_write_neither_reruns_nor_recounts_a_pod() {
+async fn a_controller_that_is_killed_at_any_write_neither_reruns_nor_recounts_a_pod() {
     for mode in ["NonIndexed", "Indexed"] {
         for loss in [Loss::Request, Loss::Answer] {
             let mut writes = 0;
@@ -311,7 +312,7 @@ async fn a_controller_that_dies_at_any_write_neither_reruns_nor_recounts_a_pod()
 }
 
 #[tokio::test(start_paused = true)]
-async fn events_say_why_the_api_refused_a_pod_in_its_words() {
+async fn events_contain_the_apis_reason_for_rejecting_a_pod() {
     let world = World::new().await;
     let template = json!({"metadata": {"labels": {"a": "b"}}, "spec": {
         "restartPolicy": "Never", "priorityClassName": "none", "containers": [{"name": "c", "image": "i"}]}});

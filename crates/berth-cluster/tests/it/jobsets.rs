@@ -17,7 +17,8 @@ fn install(manager: &mut Manager) {
     jobset::install(manager);
 }
 
-/// A set of one driver and two workers of two pods each; pods live as their entry's fate says.
+/// A set of one driver and two workers of two pods each. The annotations of the replicated jobs
+/// determine the fate of their pods.
 async fn create(client: &Client, driver: &str, worker: &str, more: Value) {
     let entry = |name: &str, replicas: i32, pods: i32, fate: &str| {
         json!({"name": name, "replicas": replicas, "template": {"spec": {
@@ -96,7 +97,7 @@ async fn a_failing_set_restarts_as_often_as_it_may() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_set_that_is_held_and_let_go_elsewhere_takes_its_pods_there() {
+async fn a_set_that_is_suspended_and_resumed_on_other_nodes_runs_its_pods_there() {
     let world = World::with_our_kinds().await;
     let client = world.client();
     create(&client, "60", "60", json!({"suspend": true})).await;
@@ -126,8 +127,10 @@ async fn a_set_that_is_held_and_let_go_elsewhere_takes_its_pods_there() {
             place(Some("spot")).await;
             eventually("all pods run in spot", async || all_run_in("spot").await).await;
             place(None).await;
-            eventually("all pods are gone", async || pods.list(&ListParams::default()).await.unwrap().items.is_empty())
-                .await;
+            eventually("all pods are deleted", async || {
+                pods.list(&ListParams::default()).await.unwrap().items.is_empty()
+            })
+            .await;
             place(Some("reserved")).await;
             eventually("all pods run in reserved", async || all_run_in("reserved").await).await;
             eventually("the set ends", async || has_ended(&client).await).await;
@@ -137,7 +140,7 @@ async fn a_set_that_is_held_and_let_go_elsewhere_takes_its_pods_there() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_finished_set_goes_when_its_time_is_over() {
+async fn a_finished_set_is_deleted_after_its_time_to_live() {
     let world = World::with_our_kinds().await;
     let client = world.client();
     create(&client, "5", "5", json!({"ttlSecondsAfterFinished": 60})).await;
@@ -155,7 +158,7 @@ async fn a_finished_set_goes_when_its_time_is_over() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_set_managed_by_somebody_else_is_left_alone() {
+async fn a_set_of_another_controller_is_ignored() {
     let world = World::with_our_kinds().await;
     let client = world.client();
     create(&client, "5", "5", json!({"managedBy": "example.com/other"})).await;

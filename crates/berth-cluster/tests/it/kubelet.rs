@@ -23,14 +23,14 @@ use crate::world::World;
 const NODE: &str = "machine";
 
 /// An API server with a node, and the node's runtime.
-struct Machine {
-    world: World,
-    runtime: FakeRuntime,
-    devices: FakeDevices,
+pub struct Machine {
+    pub world: World,
+    pub runtime: FakeRuntime,
+    pub devices: FakeDevices,
 }
 
 impl Machine {
-    async fn new() -> Self {
+    pub async fn new() -> Self {
         let world = World::new().await;
         let runtime = FakeRuntime::new(world.clock.clone());
         let machine = Self { world, runtime, devices: FakeDevices::default() };
@@ -50,7 +50,7 @@ impl Machine {
         Client::new(self.world.server.in_process(UserInfo::master("test")), "default")
     }
 
-    fn api<K>(&self) -> Api<K>
+    pub fn api<K>(&self) -> Api<K>
     where
         K: kube::Resource<DynamicType = (), Scope = kube::core::NamespaceResourceScope>,
     {
@@ -69,7 +69,7 @@ impl Machine {
     }
 
     /// Creates pod `p` on the node.
-    async fn pod(&self, mut spec: Value) -> Pod {
+    pub async fn pod(&self, mut spec: Value) -> Pod {
         spec["nodeName"] = NODE.into();
         for list in ["containers", "initContainers"] {
             for container in spec[list].as_array_mut().into_iter().flatten() {
@@ -80,7 +80,7 @@ impl Machine {
     }
 
     /// Runs the kubelet of the node until `until` resolves, as one process would.
-    async fn run<T>(&self, until: impl Future<Output = T>) -> T {
+    pub async fn run<T>(&self, until: impl Future<Output = T>) -> T {
         let node = ProcessNode {
             name: NODE.into(),
             runtime: Arc::new(self.runtime.clone()),
@@ -111,7 +111,7 @@ impl Machine {
     }
 
     /// Waits until the status of pod `p` is as expected.
-    async fn until(&self, what: &str, mut done: impl FnMut(&PodStatus) -> bool) -> PodStatus {
+    pub async fn until(&self, what: &str, mut done: impl FnMut(&PodStatus) -> bool) -> PodStatus {
         let mut last = None;
         for _ in 0..36_000 {
             last = self.status().await;
@@ -123,7 +123,7 @@ impl Machine {
         panic!("never: {what}; {last:#?}\n{:#?}", self.runtime.calls());
     }
 
-    async fn until_phase(&self, phase: &str) -> PodStatus {
+    pub async fn until_phase(&self, phase: &str) -> PodStatus {
         self.until(phase, |status| status.phase.as_deref() == Some(phase)).await
     }
 
@@ -137,12 +137,12 @@ impl Machine {
         panic!("the pod is not removed: {:#?}", self.status().await);
     }
 
-    async fn sleep(&self, seconds: u64) {
+    pub async fn sleep(&self, seconds: u64) {
         tokio::time::sleep(Duration::from_secs(seconds)).await;
     }
 
     /// `Reason: message` of the events about the pod, in order.
-    async fn events(&self) -> Vec<String> {
+    pub async fn events(&self) -> Vec<String> {
         // Events are written with a delay.
         self.sleep(5).await;
         let events = self.api::<Event>().list(&ListParams::default()).await.unwrap();
@@ -162,7 +162,7 @@ fn object<K: serde::de::DeserializeOwned>(value: Value) -> K {
     serde_json::from_value(value).unwrap()
 }
 
-fn main_status(status: &PodStatus) -> ContainerStatus {
+pub fn main_status(status: &PodStatus) -> ContainerStatus {
     status.container_statuses.as_ref().and_then(|list| list.first()).cloned().unwrap_or_default()
 }
 
@@ -177,7 +177,7 @@ fn state(status: &PodStatus) -> String {
     }
 }
 
-fn condition(status: &PodStatus, type_: &str) -> String {
+pub fn condition(status: &PodStatus, type_: &str) -> String {
     let found = status.conditions.iter().flatten().find(|it| it.type_ == type_);
     found.map_or_else(String::new, |it| format!("{} {}", it.status, it.reason.clone().unwrap_or_default()))
 }
@@ -317,6 +317,8 @@ async fn a_deleted_pod_gets_its_grace_period_and_then_disappears() {
         .run(async {
             machine.until_phase("Running").await;
             assert_eq!(machine.devices.0.lock().len(), 1);
+            let env = machine.runtime.with(|state| state.configs["p/c#0"].env.clone());
+            assert!(env.contains(&("CUDA_VISIBLE_DEVICES".to_owned(), "0".to_owned())), "{env:?}");
             let start = machine.world.clock.now();
             machine.api::<Pod>().delete("p", &DeleteParams::default()).await.unwrap();
             machine.until_gone().await;
@@ -682,12 +684,34 @@ async fn a_memory_kill_is_reported_and_a_full_volume_evicts() {
             let again = machine.until("a restart", |status| main_status(status).restart_count == 1).await;
             let last = main_status(&again).last_state.unwrap().terminated.unwrap();
             assert_eq!((last.reason.as_deref(), last.exit_code), (Some("OOMKilled"), 137));
-            machine.runtime.with(|state| state.volume_bytes = 2 << 20);
+            machine.runtime.with(|state| state.volume_bytes.insert("v".into(), 2 << 20));
             let failed = machine.until_phase("Failed").await;
             assert_eq!(failed.reason.as_deref(), Some("Evicted"));
             assert!(failed.message.unwrap().contains("EmptyDir volume \"v\" exceeds the limit"));
         })
         .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_kubelet_of_simulated_nodes_leaves_the_pods_of_other_nodes_alone() {
+    let machine = Machine::new().await;
+    machine.pod(json!({"containers": [{"name": "c"}]})).await;
+    let install = |manager: &mut Manager| {
+        simulated::install(manager, SimulatedPods::default(), 1, BTreeSet::from([NODE.to_owned()]));
+    };
+    let until = async {
+        machine.sleep(60).await;
+        // The node stops being ready, and is ready again.
+        let nodes: Api<Node> = Api::all(machine.client());
+        for status in ["False", "True"] {
+            let patch = Patch::Merge(json!({"status": {"conditions": [{"type": "Ready", "status": status}]}}));
+            nodes.patch_status(NODE, &PatchParams::default(), &patch).await.unwrap();
+            machine.sleep(60).await;
+        }
+        let status = machine.status().await.unwrap();
+        assert_eq!((status.phase.as_deref(), status.container_statuses), (Some("Pending"), None));
+    };
+    machine.run_kubelet(install, until).await;
 }
 
 /// What both kinds of nodes must agree on: phase and reason; state, restarts and readiness of the
@@ -837,21 +861,6 @@ async fn a_debug_container_starts_in_a_running_pod() {
             machine.sleep(60).await;
             assert_eq!(machine.status().await.unwrap().phase.as_deref(), Some("Running"));
             assert!(!machine.runtime.calls().contains(&"start p/debug#1".to_owned()));
-        })
-        .await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_resize_of_a_running_pod_is_infeasible() {
-    let machine = Machine::new().await;
-    let resources = json!({"requests": {"cpu": "1"}});
-    machine.pod(json!({"containers": [{"name": "c", "command": ["forever"], "resources": resources}]})).await;
-    machine
-        .run(async {
-            machine.until_phase("Running").await;
-            let patch = json!({"spec": {"containers": [{"name": "c", "resources": {"requests": {"cpu": "2"}}}]}});
-            machine.api::<Pod>().patch_resize("p", &PatchParams::default(), &Patch::Strategic(patch)).await.unwrap();
-            machine.until("a refusal", |status| condition(status, "PodResizePending") == "True Infeasible").await;
         })
         .await;
 }

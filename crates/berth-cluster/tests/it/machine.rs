@@ -16,7 +16,7 @@ use serde_json::json;
 
 use crate::world::World;
 
-/// A machine whose shortages and devices a test sets.
+/// A machine whose shortages and devices are set by a test.
 #[derive(Default)]
 struct Described {
     facts: MachineFacts,
@@ -47,6 +47,10 @@ impl Devices for Described {
         Ok(Vec::new())
     }
 
+    fn environment(&self, _: &[Device]) -> Vec<(String, String)> {
+        Vec::new()
+    }
+
     fn release(&self, _: &PodUid) {}
 
     fn retain(&self, _: &BTreeSet<PodUid>) {}
@@ -75,7 +79,7 @@ fn node_of(machine: &Arc<Described>) -> MachineNode {
     }
 }
 
-/// Waits until the Node fulfils a condition.
+/// Waits until the Node satisfies a condition.
 async fn wait(world: &World, what: &str, mut is_there: impl FnMut(&Node) -> bool) -> Node {
     let api: Api<Node> = Api::all(world.client());
     for _ in 0..4000 {
@@ -123,7 +127,7 @@ async fn the_machine_registers_and_keeps_what_users_write() {
             assert_eq!(node.labels().get("berth.dev/runtime").map(String::as_str), Some("process"));
             let info = node.status.and_then(|status| status.node_info).expect("node info");
             assert_eq!((info.kernel_version.as_str(), info.kubelet_version.as_str()), ("6.12.0", "v1.35.2"));
-            // Cordon, taints and labels of users stay when the machine reports.
+            // Cordon, taints and labels of users remain when the machine reports.
             let taint = json!({ "key": "mine", "effect": "NoSchedule" });
             patch(
                 &world,
@@ -190,7 +194,7 @@ async fn heartbeats_renew_the_lease_and_write_an_unchanged_status_rarely() {
                 }
                 versions.insert(nodes.get("laptop").await.expect("the node").resource_version());
             }
-            // About one each ten seconds; the exact number depends on which second is looked at.
+            // About one every ten seconds; the exact number depends on the time of the check.
             assert!((20..=26).contains(&renewals.len()), "{} renewals", renewals.len());
             assert!(versions.len() <= 3, "{} versions in four minutes", versions.len());
             let heartbeat =

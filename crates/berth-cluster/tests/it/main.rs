@@ -12,6 +12,7 @@ mod jobsets;
 mod kubelet;
 mod machine;
 mod metrics;
+mod process_resizes;
 mod resizes;
 mod roles;
 mod samples;

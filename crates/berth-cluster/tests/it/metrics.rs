@@ -1,4 +1,4 @@
-//! Figures of pods on nodes with a pod runtime.
+//! Usage of pods on nodes with a pod runtime.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,6 +6,7 @@ use std::time::Duration;
 use berth_cluster::metrics::{self, ClusterMetrics, SAMPLE_INTERVAL, Usage};
 use berth_cluster::{KubeletOptions, ProcessNode};
 use berth_pod_runtime::{ContainerId, ContainerState, ContainerStatus, PodState, PodUid};
+use jiff::SignedDuration;
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::json;
 
@@ -18,7 +19,7 @@ async fn pods_of_a_process_node_are_measured_and_others_simulated() {
     let runtime = FakeRuntime::new(world.clock.clone());
     let (uid, now) = (PodUid("u1".to_owned()), world.clock.now());
     let id = ContainerId { pod: uid.clone(), name: "c".to_owned(), attempt: 0 };
-    let state = ContainerState::Running { started_at: now };
+    let state = ContainerState::Running { started_at: now.checked_sub(SignedDuration::from_mins(5)).unwrap() };
     let sandbox = PodState {
         uid: uid.clone(),
         namespace: "default".to_owned(),

@@ -17,7 +17,7 @@ use serde_json::json;
 
 use crate::world::{World, eventually};
 
-/// A wire on which changes take their time.
+/// A connection that delays changes.
 #[derive(Clone)]
 struct Slow(InProcess);
 
@@ -40,7 +40,7 @@ impl tower::Service<Request<kube::client::Body>> for Slow {
     }
 }
 
-/// A pod on the node, which asks for so many processors.
+/// A pod on the node that requests this number of CPUs.
 async fn run(pods: &Api<Pod>, name: &str, cpu: &str) {
     let pod = json!({
         "metadata": {"name": name},
@@ -50,21 +50,21 @@ async fn run(pods: &Api<Pod>, name: &str, cpu: &str) {
     pods.create(&PostParams::default(), &pod).await.unwrap();
 }
 
-/// What the container of a pod that runs has been given.
+/// The CPU amount that the container of a running pod has.
 async fn given(pods: &Api<Pod>, name: &str) -> Option<String> {
     let status = pods.get(name).await.unwrap().status.filter(|it| it.phase.as_deref() == Some("Running"))?;
     let container = status.container_statuses?.into_iter().next()?;
     container.allocated_resources?.get("cpu").map(|amount| amount.0.clone())
 }
 
-/// Whether it waits for more.
+/// True if the pod's resize is pending.
 async fn waits(pods: &Api<Pod>, name: &str) -> bool {
     let conditions = pods.get(name).await.unwrap().status.and_then(|status| status.conditions);
     conditions.into_iter().flatten().any(|it| it.type_ == "PodResizePending")
 }
 
 #[tokio::test(start_paused = true)]
-async fn room_that_is_made_goes_to_one_of_those_that_wait_for_it() {
+async fn freed_capacity_goes_to_one_pending_resize() {
     let world = World::new().await;
     let nodes: Api<Node> = Api::all(world.client());
     let node = json!({

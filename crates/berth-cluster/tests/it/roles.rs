@@ -1,4 +1,4 @@
-//! Aggregated roles show what they give.
+//! Aggregated roles contain their rules.
 
 use berth_cluster::roles;
 use k8s_openapi::api::rbac::v1::ClusterRole;
@@ -17,7 +17,7 @@ fn rule(resource: &str) -> Value {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_aggregated_role_has_the_rules_of_those_it_selects_and_no_others() {
+async fn an_aggregated_role_has_only_the_rules_of_the_selected_roles() {
     let world = World::new().await;
     let roles: Api<ClusterRole> = Api::all(world.client());
     let rules = async |name: &str| serde_json::to_value(roles.get(name).await.unwrap().rules).unwrap();
@@ -38,14 +38,14 @@ async fn an_aggregated_role_has_the_rules_of_those_it_selects_and_no_others() {
         }
         let both = json!([rule("shared"), rule("a"), rule("b")]);
         eventually("the sum is written", async || rules("sum").await == both).await;
-        eventually("and goes on", async || rules("all").await == both).await;
+        eventually("and is updated", async || rules("all").await == both).await;
         let written = roles.get("sum").await.unwrap();
         let managers: Vec<_> =
             written.metadata.managed_fields.into_iter().flatten().filter_map(|it| it.manager).collect();
         assert!(managers.iter().any(|it| it == "clusterrole-aggregation-controller"), "{managers:?}");
         roles.delete("a", &DeleteParams::default()).await.unwrap();
-        eventually("and taken back", async || rules("all").await == json!([rule("b"), rule("shared")])).await;
-        // The roles a cluster begins with are written as they come out.
+        eventually("and reverted", async || rules("all").await == json!([rule("b"), rule("shared")])).await;
+        // The initial roles of a cluster already have their aggregated rules.
         let after = roles.get("admin").await.unwrap();
         assert_eq!(after.metadata.resource_version, before.metadata.resource_version);
     };

@@ -1,4 +1,4 @@
-//! The JobSets that upstream shows its users are accepted, and their jobs are, too.
+//! Upstream's sample JobSets and their jobs are accepted.
 
 use std::path::{Path, PathBuf};
 
@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use crate::world::{World, eventually};
 
-/// All JobSets below a folder, with the file each is in, in path order.
+/// All JobSets below a folder, each with its file, in path order.
 fn read(folder: &Path, found: &mut Vec<(PathBuf, Value)>) {
     let mut paths: Vec<PathBuf> = folder.read_dir().unwrap().map(|entry| entry.unwrap().path()).collect();
     paths.sort();
@@ -44,7 +44,7 @@ async fn upstreams_sample_jobsets_are_accepted_and_make_all_their_jobs() {
         let mut set: JobSet = serde_json::from_value(set).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
         let errors = validate_create(&set, gates, &|_, _| None);
         assert!(errors.is_empty(), "{}: {errors:?}", path.display());
-        // Files share names, and entries may wait for others: neither matters here.
+        // Files share names, and replicated jobs may wait for others: neither matters here.
         set.metadata.namespace = None;
         set.metadata.generate_name = None;
         set.metadata.name = Some(format!("s{number}"));

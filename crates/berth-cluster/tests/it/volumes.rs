@@ -1,4 +1,4 @@
-//! Claims and volumes stay while somebody uses them.
+//! Claims and volumes remain while they are in use.
 
 use berth_cluster::{garbage, replicas};
 use k8s_openapi::api::apps::v1::StatefulSet;
@@ -26,7 +26,7 @@ async fn pod(pods: &Api<Pod>, name: &str, node: Value) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_claim_goes_with_the_last_pod_that_has_a_node_and_uses_it() {
+async fn a_claim_is_deleted_after_the_last_bound_pod_that_uses_it() {
     let world = World::new().await;
     let claims: Api<PersistentVolumeClaim> = Api::namespaced(world.client(), "default");
     let pods: Api<Pod> = Api::namespaced(world.client(), "default");
@@ -37,22 +37,22 @@ async fn a_claim_goes_with_the_last_pod_that_has_a_node_and_uses_it() {
         }
         pod(&pods, "used", json!("somewhere")).await;
         pod(&pods, "waiting", json!(null)).await;
-        // It has been seen.
+        // The controller has seen it.
         tokio::time::sleep(std::time::Duration::from_secs(5)).await;
         for name in ["used", "waiting", "free"] {
             claims.delete(name, &DeleteParams::default()).await.unwrap();
         }
         let is_gone = async |name: &str| claims.get_opt(name).await.unwrap().is_none();
-        eventually("who is not used goes", async || is_gone("waiting").await && is_gone("free").await).await;
+        eventually("an unused claim is deleted", async || is_gone("waiting").await && is_gone("free").await).await;
         assert!(claims.get("used").await.unwrap().metadata.deletion_timestamp.is_some());
         pods.delete("used", &DeleteParams::default().grace_period(0)).await.unwrap();
-        eventually("the last user has gone", async || is_gone("used").await).await;
+        eventually("the last user is deleted", async || is_gone("used").await).await;
     };
     world.run(|manager| garbage::install(manager, None), until).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_volume_goes_when_no_claim_has_it_and_who_lacks_protection_gets_it() {
+async fn a_volume_is_deleted_when_no_claim_uses_it_and_a_missing_finalizer_is_added() {
     let world = World::new().await;
     let volumes: Api<PersistentVolume> = Api::all(world.client());
     let until = async {
@@ -78,13 +78,13 @@ async fn a_volume_goes_when_no_claim_has_it_and_who_lacks_protection_gets_it() {
         tokio::time::sleep(std::time::Duration::from_secs(60)).await;
         assert!(is_protected().await, "a claim has it");
         patch(json!({"status": {"phase": "Released"}}), true).await;
-        eventually("it is gone", async || volumes.get_opt("v").await.unwrap().is_none()).await;
+        eventually("it is deleted", async || volumes.get_opt("v").await.unwrap().is_none()).await;
     };
     world.run(|manager| garbage::install(manager, None), until).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_pod_of_a_set_waits_until_its_old_claim_has_gone() {
+async fn a_pod_of_a_set_waits_until_its_old_claim_is_deleted() {
     let world = World::new().await;
     let claims: Api<PersistentVolumeClaim> = Api::namespaced(world.client(), "default");
     let pods: Api<Pod> = Api::namespaced(world.client(), "default");
@@ -101,7 +101,7 @@ async fn a_pod_of_a_set_waits_until_its_old_claim_has_gone() {
         let params = PatchParams::default();
         claims.patch("data-db-0", &params, &finalizers(json!(["example.com/backup"]))).await.unwrap();
         claims.delete("data-db-0", &DeleteParams::default()).await.unwrap();
-        // It has been seen.
+        // The controller has seen it.
         tokio::time::sleep(std::time::Duration::from_secs(5)).await;
         pods.delete("db-0", &DeleteParams::default().grace_period(0)).await.unwrap();
         tokio::time::sleep(std::time::Duration::from_secs(60)).await;
@@ -109,7 +109,7 @@ async fn a_pod_of_a_set_waits_until_its_old_claim_has_gone() {
         claims.patch("data-db-0", &params, &finalizers(json!(null))).await.unwrap();
         eventually("there is a pod again", async || pods.get_opt("db-0").await.unwrap().is_some()).await;
         let new = claims.get("data-db-0").await.unwrap();
-        assert!(new.uid() != old.uid() && new.metadata.deletion_timestamp.is_none(), "with a claim of its own");
+        assert!(new.uid() != old.uid() && new.metadata.deletion_timestamp.is_none(), "with a new claim");
     };
     let install = |manager: &mut berth_runtime::Manager| {
         garbage::install(manager, None);

@@ -1,5 +1,5 @@
-//! An API server in memory, a node agent that runs pods for as long as they say, and a wire to the server that can be
-//! cut after so many writes.
+//! An API server in memory, a node agent that runs pods for the time in their annotations, and a
+//! connection to the server that can be cut after a number of writes.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -20,10 +20,11 @@ use kube::{Api, Client};
 use serde_json::json;
 use tokio::sync::Notify;
 
-/// Annotation: `<seconds>` after which the pod succeeds, or `fail:<seconds>` after which it fails with exit code 1.
+/// Annotation: `<seconds>` after which the pod succeeds, or `fail:<seconds>` after which it fails
+/// with exit code 1.
 pub const FATE: &str = "test/fate";
 
-/// A cluster without nodes; the agent says every pod runs at once.
+/// A cluster without nodes; the agent reports every pod as running at once.
 pub struct World {
     pub server: ApiServer,
     pub clock: Clock,
@@ -40,7 +41,7 @@ impl World {
         Self { server, clock, started: Arc::default() }
     }
 
-    /// Serves the kinds that Berth brings, too.
+    /// Also serves the kinds of Berth.
     pub async fn with_our_kinds() -> Self {
         let world = Self::new().await;
         let definitions: Api<CustomResourceDefinition> = Api::all(world.client());
@@ -60,7 +61,7 @@ impl World {
         self.run_over(self.client(), install, until).await;
     }
 
-    /// The same with the controllers' client given; the agent has its own.
+    /// Like [`World::run`], with this client for the controllers; the agent has its own.
     pub async fn run_over(&self, client: Client, install: impl FnOnce(&mut Manager), until: impl Future<Output = ()>) {
         let mut manager = Manager::new(client, self.clock.clone());
         install(&mut manager);
@@ -87,7 +88,7 @@ impl World {
     }
 }
 
-/// Waits until `done` says so, in steps of a second, for an hour at most.
+/// Waits until `done` returns true, in steps of a second, for an hour at most.
 pub async fn eventually(what: &str, mut done: impl AsyncFnMut() -> bool) {
     for _ in 0..3600 {
         if done().await {
@@ -153,7 +154,7 @@ impl Reconciler for Agent {
     }
 }
 
-/// As much garbage collection as Jobs need: with foreground deletion a Job waits for its pods.
+/// The garbage collection that Jobs need: with foreground deletion a Job waits for its pods.
 struct Collector {
     client: Client,
     jobs: Cache<Job>,
@@ -194,14 +195,15 @@ async fn patch(api: &Api<Pod>, name: &str, status: serde_json::Value) -> kube::R
     api.patch_status(name, &PatchParams::default(), &Patch::Merge(&patch)).await
 }
 
-/// When a cut wire loses a write: before the server saw it, or after, so that only the answer is lost.
+/// When a cut connection loses a write: before the server has seen it, or after, so that only the
+/// response is lost.
 #[derive(Clone, Copy, Debug)]
 pub enum Loss {
     Request,
     Answer,
 }
 
-/// A wire that carries so many writes and then nothing.
+/// A connection that carries a number of writes and then fails.
 #[derive(Clone)]
 pub struct CutWire {
     pub inner: InProcess,

@@ -358,7 +358,7 @@ fn a_rejected_variant_stays_inactive_until_the_parent_is_reactivated() {
 }
 
 #[test]
-fn the_open_gate_of_an_admitted_variant_delays_no_other() {
+fn the_open_gate_of_an_admitted_variant_does_not_delay_other_variants() {
     let reservation = variant("reservation").with("QuotaReserved", false, "WaitingForQuota", NOW).blocked();
     let spot = variant("spot").gate(GatePosition::Open, "2026-01-01T00:59:00Z").admitted_on("spot");
     let on_demand = variant("on-demand").with("QuotaReserved", false, "WaitingForQuota", NOW);
@@ -367,7 +367,7 @@ fn the_open_gate_of_an_admitted_variant_delays_no_other() {
 }
 
 #[test]
-fn a_variant_is_created_again_once_its_predecessor_is_gone() {
+fn a_variant_is_created_again_after_its_predecessor_is_deleted() {
     let going = with("spot", |mut it| {
         it.metadata.deletion_timestamp = serde_json::from_value(json!(NOW)).expect("a time");
         it
@@ -411,12 +411,12 @@ fn variants_preempt_one_at_a_time_the_most_preferred_first() {
     let waits = |flavor: &str| variant(flavor).with("QuotaReserved", false, "WaitingForQuota", NOW);
     let turn = Some(Duration::from_secs(300));
     for (reservation, spot, open, again) in [
-        // None is blocked; only a less preferred one is; the most preferred of two is.
+        // No variant is blocked; only a less preferred one is; the most preferred of two is.
         (waits("reservation"), waits("spot"), vec![], None),
         (variant("reservation"), waits("spot").blocked(), vec!["spot"], turn),
         (waits("reservation"), waits("spot").blocked(), vec!["spot"], turn),
         (waits("reservation").blocked(), waits("spot").blocked().gate(Closed, NOW), vec!["reservation"], turn),
-        // The turn of the preferred one is not over; it is over.
+        // The turn of the preferred variant lasts; it has ended.
         (
             waits("reservation").blocked().gate(Open, "2026-01-01T00:59:00Z"),
             waits("spot").blocked(),

@@ -35,7 +35,7 @@ enum Stage {
     Unaffected,
     /// Blocked by its gate: it could be admitted by preempting.
     Blocked,
-    /// Its gate has been open since then.
+    /// Its gate has been open since this time.
     Preempting(Timestamp),
 }
 

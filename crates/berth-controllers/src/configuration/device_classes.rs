@@ -25,7 +25,7 @@ const COUNTER_GATE: Gate = Gate::KueueDRAIntegrationPartitionableDevices;
 /// Gate of capacity sources.
 const CAPACITY_GATE: Gate = Gate::KueueDRAIntegrationConsumableCapacity;
 
-/// What is counted of a device: the whole device, or a named figure.
+/// The unit that is counted: the whole device, or a named counter or capacity of it.
 #[derive(PartialEq, Eq, PartialOrd, Ord, Clone)]
 enum Counted {
     Device,
@@ -89,7 +89,7 @@ fn counted(mapping: &DeviceClassMapping) -> BTreeSet<Counted> {
 }
 
 /// True if both mappings may count the same class: both count counters or both count capacities,
-/// and none in common.
+/// and they have no counter or capacity in common.
 fn can_share(known: &BTreeSet<Counted>, new: &BTreeSet<Counted>) -> bool {
     let sort = |it: &Counted| match it {
         Counted::Device => 0,

@@ -10,7 +10,7 @@ use super::file::*;
 /// How a field is treated.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Fate {
-    /// It changes what the controllers do, or the process that runs them.
+    /// It affects the controllers or the process that runs them.
     Honoured,
     /// It is rejected, with its own path or that of a parent.
     Refused,

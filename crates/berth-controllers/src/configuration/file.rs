@@ -41,7 +41,7 @@ pub struct File {
     pub tls: Option<Tls>,
     /// Client-side rate limits.
     pub client_connection: Option<ClientConnection>,
-    /// Manage jobs that name no queue too.
+    /// Also manage jobs that name no queue.
     pub manage_jobs_without_queue_name: bool,
     /// Namespaces in which jobs are managed.
     pub managed_jobs_namespace_selector: Option<LabelSelector>,
@@ -207,7 +207,7 @@ pub struct WaitForPodsReady {
     /// Maximum time from admission to readiness.
     #[serde(with = "duration::signed", skip_serializing_if = "Option::is_none")]
     pub timeout: Option<SignedDuration>,
-    /// Admit no workload meanwhile.
+    /// Admit no workload while pods of an admitted workload are not ready.
     pub block_admission: Option<bool>,
     /// Maximum time from a failed pod to readiness; zero: unlimited.
     #[serde(with = "duration::signed", skip_serializing_if = "Option::is_none")]
@@ -393,11 +393,11 @@ pub struct DeviceClassMapping {
     pub name: String,
     /// Device classes.
     pub device_class_names: Vec<String>,
-    /// Figures of the devices to count; empty: whole devices.
+    /// Counters or capacities of the devices to count; empty: whole devices.
     pub sources: Vec<DeviceClassSource>,
 }
 
-/// A figure to count: exactly one of the two.
+/// A counter or a capacity to count: exactly one of the two is set.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default, deny_unknown_fields)]
 pub struct DeviceClassSource {
@@ -407,11 +407,11 @@ pub struct DeviceClassSource {
     pub capacity: Option<DeviceSource>,
 }
 
-/// Where a driver publishes a figure.
+/// A counter or capacity that a driver publishes.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default, deny_unknown_fields)]
 pub struct DeviceSource {
-    /// Name of the figure.
+    /// Name of the counter or capacity.
     pub name: String,
     /// The driver.
     pub driver: String,

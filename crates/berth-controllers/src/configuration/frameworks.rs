@@ -57,11 +57,12 @@ pub const FRAMEWORKS: &[Framework] = &[
     framework("workload.codeflare.dev/appwrapper", "workload.codeflare.dev", "v1beta2", "AppWrapper"),
 ];
 
-/// Integrations that others enable, because those are queued through their objects.
+/// Integrations that another integration enables, because its jobs are queued through objects of
+/// theirs.
 const BRINGS: &[(&str, &[&str])] =
     &[("deployment", &["pod"]), ("leaderworkerset.x-k8s.io/leaderworkerset", &["pod"]), ("statefulset", &["pod"])];
 
-/// Names of the integrations that this one enables.
+/// Names of the integrations that the integration `name` enables.
 pub fn brought_by(name: &str) -> &'static [&'static str] {
     BRINGS.iter().find(|(framework, _)| *framework == name).map_or(&[], |(_, brought)| brought)
 }

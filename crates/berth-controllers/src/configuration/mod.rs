@@ -110,7 +110,7 @@ pub(crate) fn limit_concurrency(config: &Config, manager: &mut Manager) {
     }
 }
 
-/// True if the file asks for eviction of workloads whose pods do not become ready.
+/// True if the file enables the eviction of workloads whose pods do not become ready.
 pub fn waits_for_pods_ready(file: &File, gates: &Gates) -> bool {
     file.wait_for_pods_ready.is_some() && !gates.on(Gate::DisableWaitForPodsReady)
 }

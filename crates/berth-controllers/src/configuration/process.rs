@@ -154,7 +154,7 @@ impl Election {
     }
 }
 
-/// `tls`: what the webhook server accepts.
+/// `tls`: versions, suites and groups that the webhook server accepts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tls {
     /// Accept only TLS 1.3; false: also 1.2.

@@ -18,8 +18,8 @@ use crate::duration;
 use crate::gates::{Gate, Gates};
 
 /// How long events that free quota are collected before inadmissible workloads are evaluated again.
-/// Kueue uses a second, because it then passes over all of them. Here this costs one decision per
-/// scheduling-equivalence class, so it only needs to combine simultaneous events.
+/// Kueue waits a second, because it evaluates all of these workloads again. Berth evaluates one per
+/// scheduling-equivalence class, so the delay only has to combine simultaneous events.
 const FLUSH_DELAY: Duration = Duration::from_millis(1);
 
 /// Settings of the controllers. [`Config::default`] applies without a file: Kueue's defaults, with
@@ -30,7 +30,7 @@ const FLUSH_DELAY: Duration = Duration::from_millis(1);
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Config {
-    /// Manage jobs that name no queue too: they stay suspended until a queue is set.
+    /// Also manage jobs that name no queue: they stay suspended until a queue is set.
     pub manage_jobs_without_queue_name: bool,
     /// Namespaces in which jobs are managed; by default all but `kube-system` and the controllers'
     /// own namespace.
@@ -52,8 +52,9 @@ pub struct Config {
     pub provisioning_requests: bool,
     /// Feature gates: those set, and the defaults of the others.
     pub feature_gates: Gates,
-    /// Rate limit of the client; absent: none. The code that creates the client enforces it; here
-    /// it determines how late the order of writes may be decided.
+    /// Rate limit of the client; absent: none. The code that creates the client enforces it. Here
+    /// it limits the number of concurrent writes, so that their order is decided as late as
+    /// possible.
     pub client_limit: Option<ClientLimit>,
     /// Report quotas, reservations and usage per flavor and resource too.
     pub resource_metrics: bool,
@@ -542,7 +543,7 @@ pub struct Resources {
 pub struct ResourceTransformation {
     /// The requested resource.
     pub input: String,
-    /// Whether the input is counted too.
+    /// How the input is counted.
     pub strategy: TransformationStrategy,
     /// Multiply by the amount of this resource.
     pub multiply_by: Option<String>,
@@ -568,7 +569,7 @@ impl ResourceTransformation {
     }
 }
 
-/// Whether the input of a transformation is counted too.
+/// How the input of a transformation is counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum TransformationStrategy {
     /// Count the input and the outputs.
@@ -578,7 +579,7 @@ pub enum TransformationStrategy {
     Replace,
 }
 
-/// How requested resources are treated that no quota covers.
+/// How to treat requested resources that no quota covers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum QuotaCheckStrategy {
     /// The workload does not fit.

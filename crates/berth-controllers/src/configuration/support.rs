@@ -9,8 +9,8 @@ use super::frameworks;
 use crate::gates::{Gate, Support};
 use crate::jobs;
 
-/// Kinds with a controller in Kueue, besides those of integrations, and the controller of that kind
-/// here, if there is one.
+/// Kinds with a controller in Kueue, besides those of integrations, and Berth's controller of the
+/// kind, if it has one.
 const CONTROLLERS: &[(&str, Option<&str>)] = &[
     ("AdmissionCheck.kueue.x-k8s.io", Some("admission-check")),
     ("ClusterQueue.kueue.x-k8s.io", Some("cluster-queue")),
@@ -133,7 +133,7 @@ mod tests {
                     .iter()
                     .any(|name| path.ends_with(name))
                 {
-                    source += &std::fs::read_to_string(path).expect("a text");
+                    source += &std::fs::read_to_string(path).expect("a source file");
                 }
             }
         }
@@ -141,8 +141,8 @@ mod tests {
             let name = gate.name();
             let at_word_end = |rest: &str| !rest.starts_with(|c: char| c.is_ascii_alphanumeric());
             let used = source.split(&format!("Gate::{name}")).skip(1).any(at_word_end);
-            // MultiKueue's gates affect defaults and conditions that recorded cases cover; nothing
-            // is dispatched.
+            // Berth does not dispatch workloads, but MultiKueue's gates affect defaults and
+            // conditions that recorded cases cover.
             let listed = gate.support() != Support::Full;
             let both = [Gate::KueueDRAIntegrationConsumableCapacity, Gate::KueueDRAIntegrationPartitionableDevices];
             let partly = name.starts_with("MultiKueue") || both.contains(gate);

@@ -106,8 +106,9 @@ pub(super) fn strict<T: DeserializeOwned>(value: &Value, path: &Path<'_>) -> Res
     })
 }
 
-/// Converts `waitForPodsReady`. The older version waits only if enabled, 5 minutes by default, and
-/// admits nothing meanwhile; the newest waits unless a gate disables it, half an hour by default.
+/// Converts `waitForPodsReady`. The older version waits only if enabled, for 5 minutes by default,
+/// and admits no other workload during that time. The newest version waits unless a gate disables
+/// it, for half an hour by default.
 fn wait_for_pods_ready(file: &mut Map<String, Value>) -> Result<(), Vec<Error>> {
     let path = Path::new("waitForPodsReady");
     let on = match file.get_mut("waitForPodsReady") {
@@ -143,7 +144,7 @@ fn queue_visibility(file: &mut Map<String, Value>) -> Result<(), Vec<Error>> {
         None => Ok(()),
         Some(wanted) if wanted["clusterQueues"]["maxCount"] == 0 => Ok(()),
         Some(_) => {
-            let detail = "Berth lists pending workloads on request only (visibility.kueue.x-k8s.io): leave it out, or set \
+            let detail = "Berth lists pending workloads on request only (visibility.kueue.x-k8s.io): remove the field, or set \
                           clusterQueues.maxCount to 0";
             Err(vec![Error::forbidden(&Path::new("queueVisibility"), detail)])
         }

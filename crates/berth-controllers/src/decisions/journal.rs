@@ -1,12 +1,12 @@
 //! The decision journal: records of decisions as lines of JSON in a folder, switched on by
 //! `--decision-journal`.
 //!
-//! Files are named `decisions-NNNNNNNNNN.jsonl` and numbered from 1. Lines are only appended; a
-//! file that has grown to its part of the size limit is followed by the next one, and the oldest
-//! files are deleted. One thread writes: it takes what has arrived, writes it at once, and syncs the
-//! file. A crash can therefore cost the records of the last batch, and leave a torn last line,
-//! which the next start cuts off. Nothing waits for the journal: where the disk cannot follow,
-//! records are dropped and counted.
+//! Files are named `decisions-NNNNNNNNNN.jsonl` and numbered from 1. Lines are only appended. When
+//! a file reaches its share of the size limit, the next file is started, and the oldest files are
+//! deleted. One thread takes the records that have arrived, writes them in one batch, and syncs the
+//! file. A crash can therefore lose the last batch and leave an incomplete last line, which the
+//! next start removes. Decisions never wait for the journal: if the disk is too slow, records are
+//! dropped and counted.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};
@@ -25,7 +25,7 @@ const FILES: u64 = 8;
 const FILE_MIN: u64 = 1 << 20;
 /// Maximum number of records in one write.
 const BATCH_MAX: usize = 1_024;
-/// Bytes at a file's end in which the last newline is searched for, at a time.
+/// Number of bytes that are read at once when a file's last newline is searched from its end.
 const TAIL: u64 = 64 * 1_024;
 
 const PREFIX: &str = "decisions-";
@@ -55,8 +55,9 @@ pub struct Journal {
 }
 
 impl Journal {
-    /// Opens the journal of a folder, which is created if it does not exist: restores the newest
-    /// records, and writes those that come. `size_max`, in bytes, limits all files together.
+    /// Opens the journal in a folder, which is created if it does not exist. Restores the newest
+    /// records, and writes the records that are added from now on. `size_max`, in bytes, limits all
+    /// files together.
     ///
     /// # Errors
     /// The folder is in use by another process, or cannot be read or written.
@@ -85,7 +86,7 @@ impl Journal {
         Ok(Journal { decisions: decisions.clone(), writer })
     }
 
-    /// Writes what has arrived and ends the journal.
+    /// Writes the records that have arrived, and closes the journal.
     pub fn close(mut self) {
         self.end();
     }
@@ -134,7 +135,7 @@ fn path_of(folder: &Path, number: u64) -> PathBuf {
     folder.join(format!("{PREFIX}{number:010}{SUFFIX}"))
 }
 
-/// Numbers of the files there are, in order.
+/// Numbers of the existing files, in order.
 fn numbers(folder: &Path) -> io::Result<Vec<u64>> {
     let mut numbers = Vec::new();
     for entry in fs::read_dir(folder)? {
@@ -147,13 +148,13 @@ fn numbers(folder: &Path) -> io::Result<Vec<u64>> {
     Ok(numbers)
 }
 
-/// Opens a file to append to it, without a torn last line. Returns its length too.
+/// Opens a file to append to it, without an incomplete last line. Also returns its length.
 fn open_end(path: &Path) -> io::Result<(File, u64)> {
     let mut file = private(OpenOptions::new().create(true).truncate(false).read(true).write(true)).open(path)?;
     let length = file.metadata()?.len();
     let whole = end_of_last_line(&mut file, length)?;
     if whole < length {
-        tracing::warn!(file = %path.display(), bytes = length - whole, "cut a torn last line off the decision journal");
+        tracing::warn!(file = %path.display(), bytes = length - whole, "removed an incomplete last line from the decision journal");
         file.set_len(whole)?;
     }
     file.seek(SeekFrom::Start(whole))?;
@@ -176,8 +177,8 @@ fn end_of_last_line(file: &mut File, length: u64) -> io::Result<u64> {
     Ok(0)
 }
 
-/// The newest records, oldest first, as many as memory keeps. Lines that are no record are skipped
-/// and counted in the log.
+/// The newest records, oldest first, as many as memory keeps. Lines that are not records are
+/// skipped and counted in the log.
 fn read_back(folder: &Path, numbers: &[u64]) -> Vec<DecisionRecord> {
     let mut newest_first = Vec::new();
     for number in numbers.iter().rev() {
@@ -206,7 +207,7 @@ fn read_file(path: &Path) -> io::Result<Vec<DecisionRecord>> {
     }
     if unreadable > 0 {
         let file = path.display();
-        tracing::warn!(%file, lines = unreadable, "lines of the decision journal are no records and were skipped");
+        tracing::warn!(%file, lines = unreadable, "skipped lines of the decision journal that are not records");
     }
     Ok(records)
 }
@@ -218,12 +219,12 @@ struct Files {
     file: File,
     length: u64,
     file_max: u64,
-    /// Held as long as the journal is written.
+    /// Lock on the folder, held while the journal is open.
     _lock: File,
 }
 
 impl Files {
-    /// Appends whole lines and syncs them. After an error the file ends where it ended before.
+    /// Appends whole lines and syncs them. After an error, the file has its previous length.
     fn append(&mut self, lines: &[u8]) -> io::Result<()> {
         if self.length > 0 && self.length + lines.len() as u64 > self.file_max {
             self.rotate()?;
@@ -250,7 +251,7 @@ impl Files {
     }
 }
 
-/// Writes records until no more can come.
+/// Writes records until all senders are dropped.
 fn write(files: &mut Files, records: &Receiver<Arc<DecisionRecord>>, counts: &Decisions) {
     let mut failing = false;
     while let Ok(first) = records.recv() {
@@ -266,7 +267,7 @@ fn write(files: &mut Files, records: &Receiver<Arc<DecisionRecord>>, counts: &De
         match files.append(&lines) {
             Ok(()) if failing => {
                 failing = false;
-                tracing::info!(dropped = counts.dropped(), "the decision journal is written again");
+                tracing::info!(dropped = counts.dropped(), "the decision journal can be written again");
             }
             Ok(()) => {}
             Err(error) => {
@@ -326,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn a_torn_last_line_is_cut_off_and_the_records_before_it_are_kept() {
+    fn an_incomplete_last_line_is_removed_and_the_records_before_it_are_kept() {
         let folder = tempfile::tempdir().expect("a folder");
         session(folder.path(), &["one", "two"]);
         let path = path_of(folder.path(), 1);
@@ -339,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn a_damaged_line_in_the_middle_costs_that_record_only() {
+    fn a_damaged_line_in_the_middle_loses_only_that_record() {
         let folder = tempfile::tempdir().expect("a folder");
         session(folder.path(), &["one", "two", "three"]);
         let path = path_of(folder.path(), 1);

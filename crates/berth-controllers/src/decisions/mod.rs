@@ -1,13 +1,13 @@
-//! The last decisions about each workload that were written, with what was known when they were
-//! taken.
+//! The last decisions that were written about each workload, with their circumstances.
 //!
-//! An explanation of the engine answers why a workload waits now. What happened to it before is
-//! gone from the engine by then, so the writer of decisions keeps a record of each here:
-//! [`crate::explain`] adds them to its answer, and a journal may store them ([`journal`]).
-//! Evictions that other controllers wrote are recorded from the object.
+//! The engine can explain why a workload waits now, but not what happened to it before. Therefore
+//! the writer of decisions adds a record of each decision here. [`crate::explain`] includes the
+//! records in explanations, and a journal may store them ([`journal`]). Evictions that other
+//! controllers wrote are recorded from the object.
 //!
 //! Memory is bounded: see [`OF_WORKLOAD_MAX`], [`WAITS_MAX`] and [`OTHERS_MAX`]. Records survive a
-//! change of leader within the process; after a restart there are those of the journal.
+//! change of leader within the process. After a restart, only the records of the journal are
+//! available.
 
 pub mod journal;
 mod page;
@@ -29,8 +29,8 @@ pub(crate) use record::{of_change, of_object};
 
 /// Maximum number of records of one workload.
 pub const OF_WORKLOAD_MAX: usize = 8;
-/// Maximum number of records that a workload waits, over all workloads. Apart from the others, so
-/// that a burst of submissions does not push out why workloads were evicted.
+/// Maximum number of records of waiting workloads. They have a limit of their own, so that a burst
+/// of submissions does not displace the records of evictions.
 pub const WAITS_MAX: usize = 4_096;
 /// Maximum number of other records, over all workloads. A record is usually below 4 KiB.
 pub const OTHERS_MAX: usize = 8_192;
@@ -45,14 +45,14 @@ pub struct Decisions {
 
 #[derive(Debug, Default)]
 struct Inner {
-    kept: Mutex<Kept>,
+    records: Mutex<Records>,
     journal: Mutex<Option<SyncSender<Arc<DecisionRecord>>>>,
     dropped: AtomicU64,
 }
 
 /// Records in the order they came, by number.
 #[derive(Debug, Default)]
-struct Kept {
+struct Records {
     last: u64,
     waits: BTreeMap<u64, Arc<DecisionRecord>>,
     others: BTreeMap<u64, Arc<DecisionRecord>>,
@@ -62,7 +62,7 @@ struct Kept {
     writing: HashMap<ObjectKey, i64>,
 }
 
-impl Kept {
+impl Records {
     fn get(&self, number: u64) -> Option<&Arc<DecisionRecord>> {
         self.others.get(&number).or_else(|| self.waits.get(&number))
     }
@@ -77,7 +77,7 @@ impl Kept {
         let number = self.last;
         let waits = is_wait(&record);
         let numbers = self.of.entry(key).or_default();
-        // Of several waits in a row the last one counts.
+        // Only the last of several consecutive waits is kept.
         let replaced = numbers.last().copied().filter(|last| waits && self.waits.contains_key(last));
         let full = (numbers.len() >= OF_WORKLOAD_MAX).then(|| numbers.first().copied()).flatten();
         numbers.push(number);
@@ -110,7 +110,7 @@ fn is_eviction(record: &DecisionRecord) -> bool {
     matches!(record.outcome, DecisionOutcome::Preempted | DecisionOutcome::Evicted)
 }
 
-/// The second in which a decision was taken. Conditions of objects are that exact.
+/// The second in which a decision was taken. Conditions of objects have the same resolution.
 fn second(record: &DecisionRecord) -> Option<i64> {
     record.time.as_ref().map(|time| time.0.as_second())
 }
@@ -120,15 +120,15 @@ fn key_of(record: &DecisionRecord) -> ObjectKey {
 }
 
 impl Decisions {
-    /// Keeps records that a journal brought from an earlier process, oldest first. They are not
-    /// written to the journal again.
-    fn restore(&self, records: impl IntoIterator<Item = DecisionRecord>) {
-        let mut kept = self.kept();
-        records.into_iter().for_each(|record| kept.add(Arc::new(record)));
+    /// Adds the records of an earlier process, oldest first, from its journal. They are not written
+    /// to the journal again.
+    fn restore(&self, earlier: impl IntoIterator<Item = DecisionRecord>) {
+        let mut records = self.records();
+        earlier.into_iter().for_each(|record| records.add(Arc::new(record)));
     }
 
-    /// Where records arrive that a journal is to store, in order; `None` while there is a journal.
-    /// Records that arrive faster than they are taken are dropped, and counted by
+    /// Receiver of the records that a journal stores, in order; `None` if there already is a
+    /// journal. Records that arrive faster than the journal takes them are dropped, and counted by
     /// [`Decisions::dropped`].
     fn journal(&self) -> Option<Receiver<Arc<DecisionRecord>>> {
         let mut journal = self.sender();
@@ -140,7 +140,7 @@ impl Decisions {
         Some(receiver)
     }
 
-    /// Sends nothing more to the journal.
+    /// Stops sending records to the journal.
     fn end_journal(&self) {
         *self.sender() = None;
     }
@@ -153,7 +153,7 @@ impl Decisions {
         self.inner.dropped.fetch_add(records, Ordering::Relaxed);
     }
 
-    /// Number of records that the journal did not get.
+    /// Number of records that were dropped instead of being written to the journal.
     pub fn dropped(&self) -> u64 {
         self.inner.dropped.load(Ordering::Relaxed)
     }
@@ -168,68 +168,69 @@ impl Decisions {
         )
     }
 
-    /// Announces that a decision is about to be written: the object may show an eviction before its
-    /// write is answered. [`Decisions::add`] or [`Decisions::abandon`] follows.
+    /// Announces that a decision is about to be written: the object may show an eviction before the
+    /// response to its write arrives. [`Decisions::add`] or [`Decisions::abandon`] follows.
     pub(crate) fn begin(&self, record: &DecisionRecord) {
         if let Some(second) = second(record).filter(|_| is_eviction(record)) {
-            self.kept().writing.insert(key_of(record), second);
+            self.records().writing.insert(key_of(record), second);
         }
     }
 
-    /// The write of a decision failed. If the object shows its eviction all the same, that is kept.
+    /// Handles a failed write of a decision. If the object shows the eviction nevertheless, it is
+    /// recorded.
     pub(crate) fn abandon(&self, key: &ObjectKey, workload: Option<&Workload>) {
-        if self.kept().writing.remove(key).is_some()
+        if self.records().writing.remove(key).is_some()
             && let Some(workload) = workload
         {
             self.observe(workload);
         }
     }
 
-    /// Keeps a decision that was written.
+    /// Adds the record of a decision that was written.
     pub(crate) fn add(&self, record: DecisionRecord) {
         let record = Arc::new(record);
         if is_eviction(&record) {
-            self.kept().writing.remove(&key_of(&record));
+            self.records().writing.remove(&key_of(&record));
         }
         let sent = self.sender().as_ref().map(|journal| journal.try_send(record.clone()));
         if let Some(Err(TrySendError::Full(_))) = sent {
             self.count_dropped(1);
         }
-        self.kept().add(record);
+        self.records().add(record);
     }
 
-    /// Keeps an eviction that an object shows and that is not kept yet.
+    /// Adds the record of an eviction that an object shows, unless it has one.
     pub(crate) fn observe(&self, workload: &Workload) {
         let Some(record) = of_object(workload) else { return };
         let same = |known: &Arc<DecisionRecord>| {
             is_eviction(known) && known.uid == record.uid && second(known) == second(&record)
         };
         let is_known = {
-            let (kept, key) = (self.kept(), key_of(&record));
-            let being_written = kept.writing.get(&key).copied();
-            (being_written.is_some() && being_written == second(&record)) || kept.of(&key).any(same)
+            let (records, key) = (self.records(), key_of(&record));
+            let being_written = records.writing.get(&key).copied();
+            (being_written.is_some() && being_written == second(&record)) || records.of(&key).any(same)
         };
         if !is_known {
             self.add(record);
         }
     }
 
-    /// Drops the records of a workload that was deleted. The journal keeps its own.
+    /// Drops the records of a workload that was deleted. The journal still has them.
     pub(crate) fn forget(&self, key: &ObjectKey) {
-        let mut kept = self.kept();
-        for number in kept.of.get(key).cloned().unwrap_or_default() {
-            kept.remove(number);
+        let mut records = self.records();
+        for number in records.of.get(key).cloned().unwrap_or_default() {
+            records.remove(number);
         }
     }
 
     /// The records of a workload, newest first.
     pub fn of(&self, key: &ObjectKey, uid: &str) -> Vec<DecisionRecord> {
-        let kept = self.kept();
-        kept.of(key).rev().filter(|record| record.uid == uid).map(|record| (**record).clone()).collect()
+        let records = self.records();
+        records.of(key).rev().filter(|record| record.uid == uid).map(|record| (**record).clone()).collect()
     }
 
-    fn kept(&self) -> MutexGuard<'_, Kept> {
-        self.inner.kept.lock()
+    fn records(&self) -> MutexGuard<'_, Records> {
+        self.inner.records.lock()
     }
 }
 
@@ -251,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn of_several_waits_in_a_row_the_last_one_is_kept() {
+    fn of_several_waits_in_a_row_only_the_last_is_kept() {
         let decisions = Decisions::default();
         for reason in ["a", "b"] {
             decisions.add(record("w", DecisionOutcome::Waiting, reason));
@@ -279,13 +280,13 @@ mod tests {
             decisions.add(record(&format!("other-{number}"), DecisionOutcome::Admitted, ""));
         }
         assert!(reasons(&decisions, "w").is_empty());
-        let kept = decisions.kept();
-        assert_eq!((kept.waits.len(), kept.others.len()), (WAITS_MAX, OTHERS_MAX));
-        assert_eq!(kept.of.len(), WAITS_MAX + OTHERS_MAX);
+        let records = decisions.records();
+        assert_eq!((records.waits.len(), records.others.len()), (WAITS_MAX, OTHERS_MAX));
+        assert_eq!(records.of.len(), WAITS_MAX + OTHERS_MAX);
     }
 
     #[test]
-    fn an_eviction_that_the_object_shows_before_its_write_is_answered_is_kept_once() {
+    fn an_eviction_that_the_object_shows_before_its_write_returns_is_recorded_once() {
         let mut workload = Workload::named("w");
         workload.metadata.namespace = Some("team".to_owned());
         let at: jiff::Timestamp = "2026-01-01T00:00:00.5Z".parse().expect("a time");
@@ -309,21 +310,21 @@ mod tests {
         decisions.begin(&full);
         decisions.observe(&workload);
         decisions.abandon(&key_of(&full), Some(&workload));
-        assert_eq!(reasons(&decisions, "w"), ["Preempted"], "the write arrived, its answer did not");
+        assert_eq!(reasons(&decisions, "w"), ["Preempted"], "the write arrived, its response did not");
     }
 
     #[test]
-    fn a_deleted_workload_leaves_nothing_behind() {
+    fn a_deleted_workload_leaves_no_records() {
         let decisions = Decisions::default();
         decisions.add(record("w", DecisionOutcome::Waiting, ""));
         decisions.add(record("w", DecisionOutcome::Admitted, ""));
         decisions.forget(&ObjectKey::namespaced("team", "w"));
-        let kept = decisions.kept();
-        assert!(kept.of.is_empty() && kept.waits.is_empty() && kept.others.is_empty());
+        let records = decisions.records();
+        assert!(records.of.is_empty() && records.waits.is_empty() && records.others.is_empty());
     }
 
     #[test]
-    fn a_journal_gets_every_record_but_restored_ones() {
+    fn a_journal_gets_all_records_except_restored_ones() {
         let decisions = Decisions::default();
         let journal = decisions.journal().expect("the first");
         assert!(decisions.journal().is_none());

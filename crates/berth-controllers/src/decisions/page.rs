@@ -36,7 +36,7 @@ fn line(record: &DecisionRecord) -> String {
     format!("  {}  {}\n", at(record), summary(record))
 }
 
-/// What was decided, in a few words.
+/// Short description of a decision.
 pub fn summary(record: &DecisionRecord) -> String {
     match record.outcome {
         DecisionOutcome::Waiting => format!("kept waiting: {}", record.reason),
@@ -48,7 +48,7 @@ pub fn summary(record: &DecisionRecord) -> String {
     }
 }
 
-/// ` by NAMESPACE/NAME`, as far as it is known and may be named.
+/// ` by NAMESPACE/NAME` of the preemptor, if it is known and may be named.
 fn by(record: &DecisionRecord) -> String {
     let preemptor = record.preemption.as_ref().and_then(|preemption| preemption.preemptor.as_ref());
     preemptor.map(|it| format!(" by {}", name(it))).unwrap_or_default()

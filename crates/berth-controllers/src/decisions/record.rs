@@ -69,8 +69,8 @@ pub(crate) fn of_change(
     })
 }
 
-/// The record of an eviction that an object shows, as of the time its condition has. For evictions
-/// that another controller or another process wrote.
+/// The record of an eviction that an object shows, with the time of its condition. Used for
+/// evictions that another controller or another process wrote.
 pub(crate) fn of_object(workload: &Workload) -> Option<DecisionRecord> {
     let evicted = status::true_condition(workload, conditions::EVICTED)?;
     let at = evicted.last_transition_time.0;
@@ -137,8 +137,8 @@ fn balance(balance: &Balance) -> BalanceRecord {
     }
 }
 
-/// What an eviction at `at` takes from a workload: the quota of its admission, and the time it has
-/// held it.
+/// The loss of a workload that is evicted at `at`: the quota of its admission, and how long the
+/// workload has held it.
 fn lost(workload: &Workload, at: Timestamp) -> Option<Lost> {
     let admission = workload.status.as_ref()?.admission.as_ref()?;
     let sets = admission.pod_set_assignments.iter();

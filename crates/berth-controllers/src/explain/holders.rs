@@ -17,14 +17,14 @@ use super::{Explain, Reader};
 use crate::translate::amounts::to_quantity;
 use crate::visibility::Page;
 
-/// Kind of the answer.
+/// Kind of the response.
 const KIND: &str = "ClusterQueueHolders";
 
 fn held(flavor: &str, resource: &str, amount: i64) -> Held {
     Held { flavor: flavor.to_owned(), resource: resource.to_owned(), amount: to_quantity(resource, amount) }
 }
 
-/// Holders that are not named.
+/// Summary of the holders that are not named.
 fn together(holders: &[engine::QuotaHolder], why: Withheld) -> WithheldQuotaHolders {
     let mut sums: BTreeMap<(&str, &str), i64> = BTreeMap::new();
     for (flavor, resource, amount) in holders.iter().flat_map(|holder| &holder.holds) {

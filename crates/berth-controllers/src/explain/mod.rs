@@ -1,7 +1,8 @@
-//! Why a job waits: the engine's explanation of a Workload, as an object for programs that contains a
-//! page of text for people.
+//! Explains why a job waits: the engine's explanation of a Workload, as an object for programs that
+//! also contains a page of text for people.
 //!
-//! [`Explain`] answers in the process that has the engine. Other processes ask through [`ask`].
+//! [`Explain`] runs in the process of the engine. Other processes request explanations through
+//! [`ask`].
 
 pub mod ask;
 mod holders;
@@ -82,8 +83,8 @@ impl Found {
         }
     }
 
-    /// Namespaces of the workloads that it names: the workload's own first, then in order of
-    /// appearance.
+    /// Namespaces of the workloads that the explanation names: the workload's own first, then in
+    /// order of appearance.
     fn namespaces(&mut self) -> Vec<String> {
         let (mut namespaces, mut known) = (Vec::new(), BTreeSet::new());
         self.withhold(&mut |namespace| {
@@ -145,7 +146,7 @@ impl Explain {
     /// workloads of namespaces in which the reader may not list workloads, and does not name them.
     ///
     /// # Errors
-    /// There is none, or more than one job it could be about.
+    /// No Workload has the name, or several jobs have it.
     pub async fn of(&self, reader: &Reader, namespace: &str, name: &str) -> Result<Value, Unexplained> {
         let mut found = match self.look_up(namespace, name) {
             Ok(found) => found,
@@ -167,10 +168,10 @@ impl Explain {
         Ok(found.object(&self.stores, (!is_whole).then(|| listable.why())))
     }
 
-    /// The same with every name, for readers that may see everything.
+    /// Like [`Explain::of`], but names every workload. For readers that may see everything.
     ///
     /// # Errors
-    /// There is none, or more than one job it could be about.
+    /// No Workload has the name, or several jobs have it.
     pub fn whole(&self, namespace: &str, name: &str) -> Result<Value, Unexplained> {
         Ok(self.look_up(namespace, name)?.object(&self.stores, None))
     }

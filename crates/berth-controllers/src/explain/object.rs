@@ -18,7 +18,7 @@ fn number(count: usize) -> u32 {
     u32::try_from(count).unwrap_or(u32::MAX)
 }
 
-/// Where a workload is.
+/// The queueing state of a workload.
 pub fn standing(explanation: &Explanation) -> api::Standing {
     match &explanation.standing {
         Standing::Holding { admitted, assumed, evicted, checks, .. } => {
@@ -33,7 +33,7 @@ pub fn standing(explanation: &Explanation) -> api::Standing {
             priority: position.priority,
             position_in_cluster_queue: position.in_cluster_queue,
             position_in_local_queue: position.in_local_queue,
-            set_aside: position.inadmissible,
+            inadmissible: position.inadmissible,
             backing_off: *backing_off,
             ahead: ahead.iter().map(name_of).collect(),
             ahead_withheld: number(*ahead_withheld),
@@ -44,7 +44,7 @@ pub fn standing(explanation: &Explanation) -> api::Standing {
     }
 }
 
-/// What would be said about a waiting workload.
+/// The outcome for a waiting workload if it were evaluated now.
 pub fn outlook(explanation: &Explanation) -> Option<api::Outlook> {
     let outlook = explanation.verdict.as_ref()?;
     let own_queue = explanation.cluster_queue.as_deref().unwrap_or_default();

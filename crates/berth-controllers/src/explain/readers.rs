@@ -72,9 +72,9 @@ impl Readers {
         Readers { client, known: Arc::default() }
     }
 
-    /// The namespaces of these in which the reader may list workloads. They are reviewed in this
-    /// order, after one review of all namespaces together: a reader that may list all workloads needs
-    /// only that one.
+    /// Returns those of `namespaces` in which the reader may list workloads. They are reviewed in
+    /// their order, after one review of all namespaces together: a reader that may list all
+    /// workloads needs only that one.
     pub(super) async fn listable(&self, reader: &Reader, namespaces: &[String]) -> Listable {
         let mut listable = Listable::default();
         if namespaces.is_empty() {
@@ -245,7 +245,8 @@ mod tests {
 
     use super::*;
 
-    /// An API server that answers reviews by `answer`, and counts them.
+    /// Readers of an API server that responds to reviews with `answer`, and the number of its
+    /// reviews.
     fn asked(answer: fn(&str) -> (u16, Value)) -> (Readers, Arc<AtomicUsize>) {
         let count = Arc::new(AtomicUsize::new(0));
         let counted = count.clone();
@@ -327,7 +328,7 @@ mod tests {
             assert_eq!((why.reason.as_str(), count.load(Ordering::SeqCst)), ("ReviewFailed", asked));
             assert!(why.message.contains("403 Forbidden") && !why.message.contains("secret"), "{}", why.message);
         }
-        // A review that fails after others: the others count.
+        // If a review fails after others succeeded, their results are used.
         let (readers, _) = asked(|namespace| match namespace {
             "b" => (500, json!({"code": 500, "reason": "InternalError", "message": "", "status": "Failure"})),
             namespace => reviewed(!namespace.is_empty()),

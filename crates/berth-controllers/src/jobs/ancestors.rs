@@ -146,7 +146,7 @@ pub fn is_managed_kind(config: &Config, reference: &OwnerReference) -> bool {
     KNOWN.contains(&(group_of(&reference.api_version), reference.kind.as_str())) || is_external(config, reference)
 }
 
-/// Does the configuration name this kind as `Kind.version.group`?
+/// True if the configuration names this kind as `Kind.version.group`.
 fn is_external(config: &Config, reference: &OwnerReference) -> bool {
     let (group, version) = reference.api_version.split_once('/').unwrap_or(("", &reference.api_version));
     let name = format!("{}.{version}.{group}", reference.kind);

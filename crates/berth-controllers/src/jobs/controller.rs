@@ -18,8 +18,8 @@ use crate::metrics::Metrics;
 use crate::plan::Step;
 use crate::stores::{Stores, controller_of, group_of};
 
-/// Requeue interval for a job that is not in an incomplete cache: its kind cannot be listed at
-/// present.
+/// Requeue interval for a job that is missing from an incomplete cache, because its kind cannot be
+/// listed now.
 const UNTIL_KNOWN: Duration = Duration::from_secs(10);
 
 /// Adds the controller of one kind of job to the manager.

@@ -73,7 +73,7 @@ pub trait Job:
     /// refers to. A changed reference then does not stop a running job.
     const PODS_ARE_SET_WHILE_RUNNING: bool = false;
 
-    /// True for kinds whose pod templates must be updated in a write of their own before the job is
+    /// True for kinds whose pod templates must be updated in a separate write before the job is
     /// unsuspended.
     const STARTS_IN_TWO_STEPS: bool = false;
 
@@ -121,7 +121,7 @@ pub trait Job:
         true
     }
 
-    /// How the job ended; `None` while it has not.
+    /// How the job ended; `None` if it has not ended.
     fn finished(&self) -> Option<Finished>;
 
     /// True once all pods are ready or have succeeded.
@@ -141,8 +141,8 @@ pub trait Job:
         None
     }
 
-    /// Clears what the last run left in the status, before the next one. Returns true if anything
-    /// changed.
+    /// Removes the results of the last run from the status, before the next run. Returns true if
+    /// anything changed.
     fn reset_status(&mut self) -> bool {
         false
     }

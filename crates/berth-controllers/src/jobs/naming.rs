@@ -1,5 +1,5 @@
-//! Names of Workloads: `<kind>-<owner>-<hash>`. They equal Kueue's, so that either finds the
-//! other's objects.
+//! Names of Workloads: `<kind>-<owner>-<hash>`. They equal Kueue's, so that Berth and Kueue find
+//! each other's objects.
 
 use sha1::{Digest, Sha1};
 
@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_those_kueue_gives() {
+    fn names_equal_kueues() {
         let kind = OwnerKind { group: "batch".into(), kind: "Job".into() };
         let gates = Gates::default();
         assert_eq!(workload_name("job", "test-uid", &kind, &gates), "job-job-b3219");

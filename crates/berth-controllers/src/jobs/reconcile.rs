@@ -170,7 +170,7 @@ struct Reconcile<'a, J> {
     plan: Plan<J>,
 }
 
-/// Whether a reconcile continues after a step.
+/// The continuation of a reconcile after a step.
 enum Next<T> {
     Go(T),
     Stop,
@@ -408,7 +408,7 @@ impl<J: Job> Reconcile<'_, J> {
             || workload.metadata.deletion_timestamp.is_some()
     }
 
-    /// True if this Workload matches the job as it is now.
+    /// True if this Workload matches the job's current state.
     fn is_equivalent(&self, workload: &Workload, pod_sets: &[PodSet]) -> bool {
         if !self.job.is_in_step(&workload.spec.pod_sets) {
             return false;
@@ -424,13 +424,13 @@ impl<J: Job> Reconcile<'_, J> {
             return same_pod_sets(pod_sets, &running, admitted)
                 || (self.job.is_suspended() && same_pod_sets(pod_sets, &workload.spec.pod_sets, admitted));
         }
-        // Compares with the recorded pod sets also while the job runs, if what admission added can
-        // no longer be computed (for example because a flavor was deleted): that is no reason to
-        // stop the job.
+        // Compares with the recorded pod sets also while the job runs, if the additions of
+        // admission can no longer be computed (for example because a flavor was deleted): that is
+        // no reason to stop the job.
         same_pod_sets(pod_sets, &workload.spec.pod_sets, admitted)
     }
 
-    /// The recorded pod sets with what admission added to them.
+    /// The recorded pod sets with the additions of admission.
     fn expected_while_running(&self, workload: &Workload) -> Option<Vec<PodSet>> {
         let infos = start::infos(self.context, workload, is_elastic(&self.job, self.context.gates)).ok()?;
         let mut pod_sets = workload.spec.pod_sets.clone();
@@ -631,8 +631,8 @@ impl<J: Job> Reconcile<'_, J> {
                 .is_some_and(|replaced| slices::latest_active(&[replaced]).is_some())
     }
 
-    /// Updates the workload's priority when the job's priority class label changed, which is
-    /// allowed at any time. Returns true if it did.
+    /// Updates the workload's priority if the job's priority class label changed, which is allowed
+    /// at any time. Returns true if the priority changed.
     fn follow_priority_label(&mut self, workload: &mut Workload) -> Result<bool, PlanError> {
         let Some(label) = self.job.labels().get(labels::PRIORITY_CLASS).cloned() else { return Ok(false) };
         let follows = match &workload.spec.priority_class_ref {
@@ -655,8 +655,8 @@ impl<J: Job> Reconcile<'_, J> {
         Ok(true)
     }
 
-    /// Copies the job's `admission-gated-by` annotation to the workload. Returns true if it
-    /// changed.
+    /// Copies the job's `admission-gated-by` annotation to the workload. Returns true if the
+    /// annotation changed.
     fn follow_admission_gates(&mut self, workload: &mut Workload) -> bool {
         const KEY: &str = annotations::ADMISSION_GATED_BY;
         let wanted = self.job.annotations().get(KEY).cloned();
@@ -728,9 +728,9 @@ impl<J: Job> Reconcile<'_, J> {
         }
     }
 
-    /// True if an unfinished job is unsuspended, or suspended with templates that still carry what
-    /// admission added: the templates then have a label that those recorded in the Workload lack.
-    /// `pod_sets`: the job's, if already computed.
+    /// True if an unfinished job is unsuspended, or suspended with templates that still have the
+    /// additions of admission: those templates have a label that the templates in the Workload
+    /// lack. `pod_sets`: the job's, if already computed.
     fn needs_stop(&self, workload: Option<&Workload>, pod_sets: Option<&[PodSet]>) -> bool {
         if self.job.finished().is_some() {
             return false;
@@ -747,10 +747,10 @@ impl<J: Job> Reconcile<'_, J> {
         }
     }
 
-    /// Suspends the job, clears what the run left in its status, and restores its pod templates.
-    /// The order matters: Kubernetes accepts template changes only while a Job is suspended and has
-    /// no active pods. Returns false if templates cannot be restored yet; the status change at the
-    /// last pod's end triggers the next reconcile.
+    /// Suspends the job, removes the results of the run from its status, and restores its pod
+    /// templates. The order matters: Kubernetes accepts template changes only while a Job is
+    /// suspended and has no active pods. Returns false if templates cannot be restored yet; the
+    /// status change at the last pod's end triggers the next reconcile.
     fn stop(&mut self, workload: Option<&Workload>, message: &str) -> bool {
         if !self.job.is_suspended() {
             self.job.suspend();

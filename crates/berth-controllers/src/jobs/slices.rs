@@ -95,7 +95,7 @@ pub fn latest_active(slices: &[Arc<Workload>]) -> Option<Arc<Workload>> {
     slices.iter().rev().find(active).cloned()
 }
 
-/// What must be done so that the slices match the job.
+/// The action that makes the slices match the job.
 #[derive(Clone, Debug, PartialEq)]
 pub enum SliceState {
     /// There is no slice.
@@ -104,7 +104,7 @@ pub enum SliceState {
     Incompatible,
     /// This slice matches the job.
     Current(Arc<Workload>),
-    /// This slice matches the job once it is written, with its new counts.
+    /// This slice matches the job after it is written with its new counts.
     Resized(Box<Workload>),
     /// A new slice must be created to replace this one.
     Replace(Arc<Workload>),

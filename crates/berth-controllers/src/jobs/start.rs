@@ -1,5 +1,5 @@
-//! What a workload's admission and admission checks add to the job's pods, and the messages of
-//! those checks.
+//! The additions of a workload's admission and admission checks to the job's pods, and the messages
+//! of those checks.
 
 use berth_api::kueue::v1beta2::{CheckState, Workload};
 use berth_api::kueue::{annotations, labels};
@@ -11,8 +11,8 @@ use crate::gates::Gate;
 use crate::podset::{PodSetError, PodSetInfo};
 use crate::workload::status;
 
-/// What admission adds to each pod set: the flavors' node labels and tolerations, labels that
-/// identify pod set and queues, and the admission checks' updates. Empty without an admission.
+/// The additions of admission to each pod set: the flavors' node labels and tolerations, labels
+/// that identify pod set and queues, and the admission checks' updates. Empty without an admission.
 pub(super) fn infos(context: Context<'_>, workload: &Workload, elastic: bool) -> Result<Vec<PodSetInfo>, PodSetError> {
     let gates = context.gates;
     let status = workload.status.as_ref();

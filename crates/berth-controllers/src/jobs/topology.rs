@@ -32,8 +32,8 @@ pub fn of_template(
     request(template.metadata.as_ref().and_then(|metadata| metadata.annotations.as_ref()), ranks, gates)
 }
 
-/// The topology request of these annotations; `None` if there are neither topology annotations nor
-/// a rank label.
+/// The topology request in `annotations`; `None` if there are neither topology annotations nor a
+/// rank label.
 pub fn request(
     annotations: Option<&BTreeMap<String, String>>,
     ranks: Ranks<'_>,

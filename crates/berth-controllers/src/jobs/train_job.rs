@@ -2,10 +2,10 @@
 //! to.
 //!
 //! Trainer creates one JobSet for a TrainJob: the runtime's template with the TrainJob's own
-//! settings and patches applied. The same computation is done here as far as quota needs it; each
-//! replicated job becomes a pod set. What admission adds is written to a separate patch
+//! settings and patches applied. This file does the same computation as far as quota needs it. Each
+//! replicated job becomes a pod set. Additions of admission are written to a separate patch
 //! (`spec.runtimePatches`, manager `kueue.x-k8s.io/manager`), which Trainer applies to the JobSet.
-//! Each manager owns one patch, so ours never conflicts with another's.
+//! Each manager owns one patch, so the patch never conflicts with another manager's.
 
 use std::sync::Arc;
 
@@ -32,8 +32,8 @@ const CLUSTER_RUNTIME: &str = "ClusterTrainingRuntime";
 /// Label on a runtime's replicated jobs that names their step.
 const STEP: &str = "trainer.kubeflow.org/trainjob-ancestor-step";
 const TRAINER: &str = "trainer";
-/// Name of the replicated job that trains, and of its container to which the TrainJob's own
-/// settings apply.
+/// Name of the replicated job that trains, and of its container. The TrainJob's own settings apply
+/// to that container.
 const NODE: &str = "node";
 /// Name of the replicated job that launches the others under MPI.
 const LAUNCHER: &str = "launcher";
@@ -158,7 +158,7 @@ impl TrainJob {
         Ok(parts)
     }
 
-    /// Applies the TrainJob's own settings to the training container.
+    /// Applies the TrainJob's own settings to the container that trains.
     fn apply_trainer(&self, template: &mut Value) {
         let own = &self.spec()["trainer"];
         let containers = template.pointer_mut("/spec/containers").and_then(Value::as_array_mut);
@@ -296,9 +296,9 @@ fn patch_of(part: &Part, info: &PodSetInfo, gates: &Gates) -> Result<Value, PodS
 
 impl Job for TrainJob {
     const FRAMEWORK: &'static str = "trainer.kubeflow.org/trainjob";
-    // Trainer creates a running job's pods once; changes of the runtime affect later runs only.
+    // Trainer creates a running job's pods once, so changes of the runtime affect later runs only.
     const PODS_ARE_SET_WHILE_RUNNING: bool = true;
-    /// Trainer rejects a write that changes patches and unsuspends the job at once.
+    /// Trainer rejects a write that changes patches and also unsuspends the job.
     const STARTS_IN_TWO_STEPS: bool = true;
 
     fn resolve(&mut self, stores: &Stores) {
@@ -477,7 +477,7 @@ mod tests {
     }
 
     #[test]
-    fn pod_sets_are_those_of_the_runtime_with_the_jobs_own_settings() {
+    fn pod_sets_come_from_the_runtime_with_the_jobs_own_settings() {
         let plain = job(json!({"runtimeRef": {"name": "torch"}}), Value::Null).with_runtime(Some(torch()));
         let steps = [size("dataset-initializer", 1, "1"), size("node", 2, "4"), size("aside", 3, "2")];
         assert_eq!(sizes(&plain), steps);
@@ -502,7 +502,7 @@ mod tests {
     }
 
     #[test]
-    fn under_mpi_nodes_are_counted_beside_the_launcher() {
+    fn under_mpi_nodes_and_the_launcher_are_counted() {
         let mpi = |as_node: bool| {
             json!({"mlPolicy": {"numNodes": 4, "mpi": {"runLauncherAsNode": as_node}}, "template": {"spec": {
                 "replicatedJobs": [replicated("launcher", Some(TRAINER), "1"), replicated("node", None, "8")]}}})
@@ -566,7 +566,7 @@ mod tests {
         let infos: Vec<PodSetInfo> = job.pod_sets(&Gates::default()).expect("pod sets").iter().map(info).collect();
         let patched = "/runtimePatches/0/trainingRuntimeSpec/template/spec/replicatedJobs/1/template/spec/template/spec/tolerations";
         let all = json!([toleration("own"), toleration("both"), toleration("spot")]);
-        // A second start, without a restore in between, gives the same.
+        // A second start, without a restore in between, has the same result.
         for _ in 0..2 {
             job.run_with(&infos, &Gates::default()).expect("it starts");
             assert_eq!(job.spec().pointer(patched), Some(&all));
@@ -577,7 +577,7 @@ mod tests {
     }
 
     #[test]
-    fn status_gives_readiness_reclaimable_pods_and_the_end() {
+    fn readiness_reclaimable_pods_and_the_end_are_read_from_the_status() {
         let with = |status: Value| job(json!({"runtimeRef": {"name": "torch"}}), status).with_runtime(Some(torch()));
         let jobs = json!({"jobsStatus": [{"name": "dataset-initializer", "succeeded": 1, "ready": 0, "active": 0},
             {"name": "node", "succeeded": 0, "ready": 1, "active": 1}, {"name": "aside", "ready": 3, "succeeded": 0, "active": 3}]});

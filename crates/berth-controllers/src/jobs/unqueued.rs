@@ -15,7 +15,7 @@ use crate::workload::status;
 
 /// Why a job is not queued.
 pub(super) enum Unqueued {
-    /// A property of the job itself, or of its owner; the text goes into events.
+    /// A property of the job itself, or of its owner; the string goes into events.
     ByJob(String),
     /// The namespace's labels, which may change back at any time.
     ByNamespace,
@@ -42,8 +42,8 @@ pub(super) fn reason<J: Job>(context: Context<'_>, key: &ObjectKey, job: &J) -> 
 }
 
 /// Deletes the Workloads of a job that is not queued (any more): they would wait forever, or hold
-/// quota that nothing uses. Returns true, and deletes nothing, if the job runs on the quota of one
-/// or has just ended.
+/// quota that is not used. If the job runs on the quota of a Workload or has just ended, nothing is
+/// deleted and true is returned.
 pub(super) fn delete_workloads<J: Job>(
     context: Context<'_>,
     key: &ObjectKey,

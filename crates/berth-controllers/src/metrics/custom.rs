@@ -1,7 +1,7 @@
 //! Labels and annotations of objects as labels of their series (KEP-7066): `custom_<name>`.
 //!
-//! Those of queues and cohorts are read at each scrape, so that series follow the object. Those of
-//! workloads are recorded when an event of the workload is counted.
+//! Labels from queues and cohorts are read at each scrape, so that series follow the object. Labels
+//! from workloads are recorded when an event of the workload is counted.
 
 use kube::core::ObjectMeta;
 
@@ -38,7 +38,7 @@ impl CustomLabels {
         of_kind.map(|wanted| (wanted.name, wanted.label.value(metadata))).collect()
     }
 
-    /// The custom labels from the object that a series is about.
+    /// The custom labels from the object of a series.
     pub fn of_series(&self, labels: &Labels, caches: Option<&Source>) -> Labels {
         let Some(caches) = caches.filter(|_| !self.0.is_empty()) else { return Labels::new() };
         if let (Some(name), Some(namespace)) = (label(labels, "name"), label(labels, "namespace")) {

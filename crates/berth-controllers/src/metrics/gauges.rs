@@ -59,7 +59,7 @@ impl Source {
         (series, cohorts)
     }
 
-    /// True if the object of a counted series still exists and has series.
+    /// True if the object of a counted series still exists and its series are exported.
     pub fn knows(&self, labels: &Labels, settings: &Settings, cohorts: &BTreeSet<Name>) -> bool {
         if let (Some(name), Some(namespace)) = (label(labels, "name"), label(labels, "namespace")) {
             return self.stores.local_queue(namespace, name).is_some_and(|queue| settings.shows(&queue));
@@ -72,8 +72,8 @@ impl Source {
         for ((namespace, name), counts) in stages.queues() {
             let local = self.stores.local_queue(namespace, name);
             let cluster = local.as_ref().map_or("", |queue| queue.spec.cluster_queue.as_str());
-            // Workloads of a queue that does not exist are reported too, unless a selector chooses
-            // queues.
+            // Workloads that name a queue that does not exist are reported too, unless a selector
+            // chooses queues.
             let shown = local.as_ref().map_or(settings.shows_all(), |queue| settings.shows(queue));
             for ((reason, cause), count) in counts.unadmitted().filter(|_| settings.unadmitted) {
                 let count = f64::from(count);
@@ -109,7 +109,7 @@ fn quota(resource: &str, amount: Amount) -> f64 {
 }
 
 fn share(share: &WeightedShare) -> f64 {
-    // Borrowing with a weight of zero gives no finite share.
+    // The share of a queue that borrows with a weight of zero is infinite.
     if share.precise.is_infinite() { f64::NAN } else { share.precise }
 }
 

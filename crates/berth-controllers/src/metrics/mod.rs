@@ -1,9 +1,9 @@
 //! Metrics of queues, workloads and decisions, under Kueue's names.
 //!
-//! Events are counted as they happen ([`workloads`]). State is read from the engine's counts at
-//! each scrape ([`gauges`]): it costs nothing in between, and disappears with its queue. The HTTP
-//! server of `/metrics` calls [`Metrics::text`]. Families and labels are those of Kueue's
-//! documentation, so that its dashboards work.
+//! Events are counted when they happen ([`workloads`]). State is read from the engine's counts at
+//! each scrape ([`gauges`]), so it has no cost between scrapes, and the series of a queue disappear
+//! with the queue. The HTTP server of `/metrics` calls [`Metrics::text`]. Families and labels are
+//! those of Kueue's documentation, so that its dashboards work.
 
 mod custom;
 mod families;
@@ -58,7 +58,7 @@ struct Counted {
     cycle: Cycle,
 }
 
-/// Totals of the parts so far of a cycle that is not complete.
+/// Totals of the completed parts of a cycle that is not complete.
 #[derive(Default)]
 struct Cycle {
     took: Duration,
@@ -171,7 +171,7 @@ impl Metrics {
         for (queue, skips) in &outcome.skipped_preemptions {
             *counted.cycle.skips.entry(queue.clone()).or_default() += skips;
         }
-        if !outcome.goes_on {
+        if !outcome.is_incomplete {
             let cycle = std::mem::take(&mut counted.cycle);
             if let Some(result) = outcome.result {
                 let labels = [("result", result.as_str())];
@@ -229,7 +229,7 @@ impl Metrics {
         self.counted().series.observe("kueue_pod_scheduling_gate_removal_seconds", &labels, waited);
     }
 
-    /// Counts what changed in a workload, which was created, updated or deleted. Events before this
+    /// Counts the events of a workload that was created, updated or deleted. Events before this
     /// process started are not counted.
     pub fn changed(&self, old: Option<&Workload>, new: Option<&Workload>) {
         // A variant's events are counted on its parent.

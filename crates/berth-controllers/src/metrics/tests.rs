@@ -38,7 +38,7 @@ fn events_of_a_workload_are_counted_from_its_changes() {
     first.spec.queue_name = "lq".to_owned();
     let mut states = vec![first];
     let mut go = |change: &dyn Fn(&mut Workload)| {
-        let mut next = states.last().expect("there is one").clone();
+        let mut next = states.last().expect("one series").clone();
         change(&mut next);
         states.push(next);
     };
@@ -87,7 +87,7 @@ fn events_of_a_workload_are_counted_from_its_changes() {
     ] {
         assert!(text.lines().any(|it| it == line), "{line}\n{text}");
     }
-    // Counts are dropped with their queue, and only those.
+    // Only the counts of a deleted queue are dropped.
     metrics.local_queue_deleted("team", "lq");
     metrics.cluster_queue_deleted("c");
     let text = metrics.text(Role::Leader);
@@ -104,8 +104,8 @@ fn cycles_are_counted_by_result_with_their_recomputations() {
     let mut outcome = CycleOutcome { result: Some(CycleResult::Success), ..CycleOutcome::default() };
     outcome.target_recomputations.entry("cq".into()).or_default().insert("deferred_fit", 2);
     metrics.cycle(&outcome, Duration::from_millis(3));
-    // A cycle in two parts is counted once.
-    metrics.cycle(&CycleOutcome { goes_on: true, ..CycleOutcome::default() }, Duration::from_millis(20));
+    // A cycle in two parts counts as one.
+    metrics.cycle(&CycleOutcome { is_incomplete: true, ..CycleOutcome::default() }, Duration::from_millis(20));
     metrics.cycle(&outcome, Duration::from_millis(10));
     let text = metrics.text(Role::Standalone);
     assert_eq!(samples(&text, "kueue_admission_attempts_total"), ["{result=success} 2"]);
@@ -195,7 +195,7 @@ fn read<T: serde::de::DeserializeOwned>(value: Value) -> T {
 }
 
 #[test]
-fn gauges_show_existing_queues_only() {
+fn gauges_show_only_existing_queues() {
     let world = World::new(&Config { resource_metrics: true, ..Config::default() });
     world.cluster_queue("a", Some("all"), 2);
     world.cluster_queue("alone", None, 1);
@@ -231,7 +231,7 @@ fn gauges_show_existing_queues_only() {
         world.samples("kueue_local_queue_resource_reservation"),
         ["{name=lq,namespace=team,flavor=default,resource=cpu} 1"]
     );
-    // Without fair sharing there is no share.
+    // Without fair sharing, no share is exported.
     assert_eq!(world.samples("kueue_cluster_queue_weighted_share"), [""; 0]);
     let queue = world.stores.cluster_queue("a").expect("it exists");
     world.stores.cluster_queues.observe_deleted(&queue);

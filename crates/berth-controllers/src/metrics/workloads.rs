@@ -1,5 +1,5 @@
-//! Counts of events and stages of workloads, derived from changes of the objects, whichever
-//! controller wrote them.
+//! Counts of events and stages of workloads, derived from changes of the objects, regardless of the
+//! controller that wrote them.
 
 use std::collections::BTreeMap;
 
@@ -233,7 +233,7 @@ fn seconds(from: Timestamp, to: Timestamp) -> f64 {
     to.duration_since(from).as_secs_f64().max(0.0)
 }
 
-/// True if there may be an event between two states. Most changes are none.
+/// True if there may be an event between two states. Most changes are no events.
 pub(super) fn counts(old: &Workload, new: &Workload) -> bool {
     let types = [
         conditions::QUOTA_RESERVED,
@@ -259,7 +259,8 @@ fn became_true(old: &Workload, new: &Workload, type_: &str) -> Option<Timestamp>
     status::true_condition(old, type_).is_none().then_some(condition.last_transition_time.0)
 }
 
-/// The evictions of a workload between two states, each with whether it is the first of its kind.
+/// The evictions of a workload between two states, each with a flag: true if it is the first of its
+/// kind.
 fn evictions(old: &Workload, new: &Workload) -> Vec<(WorkloadSchedulingStatsEviction, bool)> {
     fn of(workload: &Workload) -> &[WorkloadSchedulingStatsEviction] {
         let stats = workload.status.as_ref().and_then(|status| status.scheduling_stats.as_ref());

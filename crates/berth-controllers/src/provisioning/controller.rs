@@ -174,7 +174,7 @@ struct Controller {
 impl Reconciler for Controller {
     async fn reconcile(&self, key: ObjectKey) -> Result<Action, Error> {
         if !is_served(&self.serving) {
-            // Requests can be neither read nor created, so check states stay as they are.
+            // Requests can be neither read nor created, so check states do not change.
             return Ok(Action::Wait);
         }
         let Some(workload) = self.stores.workloads.get(&key) else { return Ok(Action::Wait) };
@@ -282,8 +282,9 @@ impl Controller {
     /// Creates the templates first, because an autoscaler may read a request as soon as it exists.
     /// Afterwards the request becomes their owner.
     ///
-    /// Templates that an earlier, interrupted attempt left behind are owned by the workload and are
-    /// reused. If the request exists already, they stay the workload's and are deleted with it.
+    /// Templates that an earlier, interrupted attempt created are owned by the workload and are
+    /// reused. If the request exists already, the templates stay owned by the workload and are
+    /// deleted with it.
     async fn try_create(
         &self,
         workload: &Workload,
@@ -297,8 +298,8 @@ impl Controller {
             match api.create(&params, template).await {
                 Ok(_) => {}
                 Err(error) if berth_runtime::is_already_exists(&error) => {
-                    // An empty patch returns the object, and so needs no permission to read
-                    // templates.
+                    // An empty patch returns the object, so that no permission to read templates is
+                    // needed.
                     let params =
                         PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
                     let nothing = Patch::Merge(serde_json::json!({}));

@@ -67,7 +67,7 @@ pub enum Step {
     },
 }
 
-/// Decides about a workload.
+/// Returns the steps for a workload.
 pub fn decide(workload: &Workload, view: &View<'_>) -> Result<Vec<Step>, requests::RequestError> {
     let mut steps = Vec::new();
     let delete_all = |steps: &mut Vec<Step>| steps.extend(view.requests.iter().cloned().map(Step::Delete));
@@ -145,8 +145,8 @@ pub fn decide(workload: &Workload, view: &View<'_>) -> Result<Vec<Step>, request
     Ok(steps)
 }
 
-/// The state with another verdict. Delay and updates of the earlier verdict are dropped; retries
-/// stay counted.
+/// The check state with another verdict. Delay and updates of the earlier verdict are dropped; the
+/// number of retries is kept.
 fn update(state: &AdmissionCheckState, verdict: CheckState, message: &str) -> AdmissionCheckState {
     AdmissionCheckState {
         name: state.name.clone(),

@@ -1,5 +1,4 @@
-//! What a workload requests from the autoscaler: which pod sets, with which templates, under which
-//! names.
+//! The request of a workload to the autoscaler: its pod sets, their templates, and the names.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -102,7 +101,7 @@ fn needed_count(
     Ok(asks.then_some(count))
 }
 
-/// True if any container has a request or limit for such a resource.
+/// True if any container has a request or limit for a resource that `wanted` accepts.
 fn asks_for(spec: &PodSpec, wanted: impl Fn(&str) -> bool) -> bool {
     let containers = spec.containers.iter().chain(spec.init_containers.iter().flatten());
     containers.filter_map(|container| container.resources.as_ref()).any(|resources| {

@@ -191,7 +191,8 @@ fn a_provisioned_request_selects_nodes_by_its_class_details() {
 #[test]
 fn failed_and_expired_requests_are_retried_with_growing_delay_up_to_the_limit() {
     let sets = [set("main", 1, "cpu")];
-    // By default three retries, after one minute and then twice as long each time.
+    // By default there are three retries: the first after one minute, each later one after twice
+    // the delay.
     for (attempt, delay) in [(1, 60), (2, 120), (3, 240)] {
         let workload = workload(&sets, json!({"retryCount": attempt - 1}), &[]);
         let failed = steps(&workload, &config(json!({})), &[answered(attempt, &[("Failed", "no room")])]);

@@ -1,5 +1,5 @@
-//! Limits how often the figures in queues' statuses are written: the more queues, the less often
-//! each.
+//! Limits how often the usage and counts in queues' statuses are written: the more queues there
+//! are, the less often each is written.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -8,11 +8,11 @@ use berth_runtime::ObjectKey;
 use parking_lot::{Mutex, MutexGuard};
 use tokio::time::Instant;
 
-/// Number of queues of one kind whose figures may be written every second; twice as many may be
-/// written every two seconds, and so on. Otherwise, a thousand busy queues would cost as many
-/// writes as the admissions they count.
+/// Number of queues of one kind whose usage and counts may be written every second. Twice as many
+/// may be written every two seconds, and so on. Otherwise, a thousand busy queues would cause as
+/// many writes as the admissions they count.
 const QUEUES_PER_SECOND: usize = 100;
-/// Maximum age of figures.
+/// Maximum age of the usage and counts in a status.
 const PERIOD_MAX: Duration = Duration::from_secs(10);
 
 /// Time of the last write of each queue.
@@ -20,8 +20,8 @@ const PERIOD_MAX: Duration = Duration::from_secs(10);
 pub(super) struct Pace(Mutex<BTreeMap<ObjectKey, Instant>>);
 
 impl Pace {
-    /// Remaining time before only the figures of this queue may be written again; `queues`: number
-    /// of queues of its kind.
+    /// Remaining time until the status of this queue may be written again if only usage and counts
+    /// changed; `queues`: number of queues of its kind.
     pub(super) fn remaining(&self, key: &ObjectKey, queues: usize) -> Option<Duration> {
         let period = Duration::from_secs((queues / QUEUES_PER_SECOND) as u64).min(PERIOD_MAX);
         let due = *self.lock().get(key)? + period;
@@ -47,7 +47,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn more_queues_mean_fewer_writes_of_each() {
+    async fn with_more_queues_each_is_written_less_often() {
         let (pace, key) = (Pace::default(), ObjectKey::cluster("a"));
         assert_eq!(pace.remaining(&key, 1000), None, "the first write is immediate");
         pace.written(&key);

@@ -9,7 +9,7 @@ use crate::execute::{Part, patch};
 use crate::stores::Stores;
 use crate::workload::status;
 
-/// The workload with the class's value; `None` if it has that value already, or does not use the
+/// The workload with the class's value; `None` if it already has that value, or does not use the
 /// class.
 pub fn updated(workload: &Workload, class: &WorkloadPriorityClass) -> Option<Workload> {
     let reference = workload.spec.priority_class_ref.as_ref()?;
@@ -30,9 +30,9 @@ pub fn concerns(old: Option<&WorkloadPriorityClass>, new: Option<&WorkloadPriori
     new.is_some_and(|new| old.is_none_or(|old| old.value != new.value))
 }
 
-/// True if a workload changed to another class, or its class to another value: the set of workloads
-/// that may preempt it then differs (§4.7). Priorities that were set directly, or by a pod's
-/// priority class, do not change that way.
+/// True if a workload's class changed, or the value of its class: other workloads may then be able
+/// to preempt it (§4.7). Priorities that were set directly, or by a pod's priority class, do not
+/// change that way.
 pub fn changed(old: &Workload, new: &Workload) -> bool {
     let class = |workload: &Workload| {
         let reference = workload.spec.priority_class_ref.as_ref();

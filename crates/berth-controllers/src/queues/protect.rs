@@ -17,10 +17,10 @@ use crate::execute::{self, Part, patch};
 use crate::jobs::reconcile::remove_finalizer;
 use crate::stores::Stores;
 
-/// Returns whether the object of this name is in use.
+/// Returns true if the object of this name is in use.
 type InUse = Arc<dyn Fn(&str) -> bool + Send + Sync>;
 
-/// The object with its finalizer added or removed; `None` if it is right.
+/// The object with its finalizer added or removed; `None` if it needs no change.
 pub fn guarded<K: Resource<DynamicType = ()> + Clone>(object: &K, in_use: bool) -> Option<K> {
     let mut wanted = object.clone();
     let has = object.finalizers().iter().any(|finalizer| finalizer == constants::RESOURCE_IN_USE_FINALIZER);
@@ -108,7 +108,7 @@ fn install_one<K, U>(
         .watch(&objects, |delta| {
             concerns(delta.old.as_deref(), delta.new.as_deref()).then(|| ObjectKey::of(delta.latest().as_ref()))
         })
-        // A change of users matters only to objects under deletion.
+        // A change of a user of the object matters only if the object is being deleted.
         .watch(users, move |delta| {
             if !changes_use(delta.old.as_deref(), delta.new.as_deref()) {
                 return Vec::new();

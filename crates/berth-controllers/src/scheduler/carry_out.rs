@@ -1,6 +1,6 @@
 //! Turns a decision of the engine into the new state of a workload and the events that report it,
-//! from the newest state of the object. Nothing here writes: the writer of decisions and the runner
-//! of recorded cases do.
+//! based on the newest state of the object. This file writes nothing: the writer of decisions and
+//! the runner of recorded cases do.
 
 use berth_api::kueue::reasons::{eviction, finished};
 use berth_api::kueue::v1beta2::{PodSetRequest, Workload};
@@ -15,7 +15,7 @@ use crate::plan::NewEvent;
 use crate::translate::{admission, amounts, decision, workload_key};
 use crate::workload::status;
 
-/// What a cycle decided about one workload.
+/// A cycle's decision about one workload.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Change {
     /// Reserve quota.
@@ -56,8 +56,8 @@ impl Report {
     }
 }
 
-/// What a cycle decided about each workload, in the order of its decisions. Victims that are being
-/// evicted already are left out.
+/// A cycle's decisions about each workload, in order. Victims that are already being evicted are
+/// omitted.
 pub fn changes(outcome: CycleOutcome) -> Vec<(WorkloadKey, Change)> {
     let mut list = Vec::new();
     for decision in outcome.decisions {
@@ -78,7 +78,7 @@ pub fn changes(outcome: CycleOutcome) -> Vec<(WorkloadKey, Change)> {
     list
 }
 
-/// The change of the slice that an admitted workload replaces, if it replaces one.
+/// The change of the slice that an admitted workload replaces, if it replaces a slice.
 pub fn replaced_slice(admitted: &Workload, admit: &Admit) -> Option<(WorkloadKey, Change)> {
     let label = |key: &str| admitted.metadata.labels.as_ref().and_then(|labels| labels.get(key)).cloned();
     let uid = admitted.metadata.uid.clone().unwrap_or_default();

@@ -1,6 +1,6 @@
-//! The loop of cycles: it runs until the engine has nothing more to decide, and then sleeps until
-//! the engine's next wake-up time or a change. In a cycle over many cohort trees the first decisions
-//! are written while the last are still computed.
+//! The loop of scheduling cycles. It runs cycles until the engine has nothing more to decide, and
+//! then sleeps until the engine's next wake-up time or a change. In a cycle over many cohort trees,
+//! the first decisions are written while the last are still being computed.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,9 +25,9 @@ use crate::stores::Stores;
 const PARTS_PER_TURN_MAX: usize = 256;
 
 /// A reconcile that took longer than this is followed by a pause of [`REST_FACTOR`] times its
-/// duration, at most [`REST_MAX`]. Where cycles are costly (many queues whose heads search for
-/// victims), a cycle after each workload that ends would leave no processor time for the writes. The
-/// next cycle considers all workloads that ended during the pause.
+/// duration, at most [`REST_MAX`]. If cycles are expensive (many queues whose heads search for
+/// victims), a cycle after each workload that ends would leave no processor time for the writes.
+/// The next cycle considers all workloads that ended during the pause.
 const TURN_SHORT: Duration = Duration::from_millis(2);
 const REST_FACTOR: u32 = 3;
 const REST_MAX: Duration = Duration::from_millis(200);
@@ -128,7 +128,7 @@ impl Scheduler {
         Ok(Action::After(Duration::ZERO))
     }
 
-    /// Feeds the workloads whose delay after a rejected admission is over to the engine again.
+    /// Feeds workloads to the engine again whose delay after a rejected admission has ended.
     fn reconsider_refused(&self) {
         let now = self.scheduler.now();
         let (ended, next) = self.scheduler.refusals().ended(now);
@@ -145,7 +145,7 @@ impl Scheduler {
         changes.iter().map(|(workload, _)| engine.priority(workload).unwrap_or(0)).collect()
     }
 
-    /// The queues whose figures a cycle changed.
+    /// The queues whose usage or counts a cycle changed.
     fn effects(&self, outcome: &CycleOutcome) -> Effects {
         let mut effects = Effects::default();
         let engine = self.scheduler.engine();

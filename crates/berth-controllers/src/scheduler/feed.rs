@@ -1,4 +1,5 @@
-//! Turns watches into events of the engine: every kind that decisions depend on, newest states only.
+//! Turns watches into events of the engine for every kind that decisions depend on. Only the newest
+//! state of an object counts.
 
 use berth_api::kueue::v1beta2::{AdmissionCheck, ClusterQueue, Cohort, LocalQueue, ResourceFlavor, Topology, Workload};
 use berth_engine::model::WorkloadKey;
@@ -184,7 +185,8 @@ pub(super) fn watch<'a>(
 }
 
 impl SchedulerState {
-    /// Feeds a workload to the engine again, as the cache has it. False if it was deleted.
+    /// Feeds the cached state of a workload to the engine again. Returns false if the workload was
+    /// deleted.
     pub(super) fn feed_again(&self, environment: &Environment, workloads: &Cache<Workload>, key: &ObjectKey) -> bool {
         if let Some(workload) = workloads.get(key) {
             self.apply(self.upserted(environment, &workload));

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! caches ──deltas──▶ SchedulerState (engine behind a lock) ──wake──▶ cycles ──decisions──▶ writer, many at once
-//!                        └──queues whose figures changed──▶ status controllers of queues
+//!                        └──queues whose usage changed──▶ status controllers of queues
 //! ```
 //!
 //! A delta is translated and applied when it arrives, so every reader of the [`SchedulerState`]
@@ -32,8 +32,8 @@ use jiff::Timestamp;
 use parking_lot::{Mutex, MutexGuard};
 use refusals::{Refusals, What};
 
-/// Delay from the first change of a queue's figures to the write of its status, which includes all
-/// changes until then. As in Kueue.
+/// Delay from the first change of a queue's usage or counts to the write of its status, which
+/// includes all changes until then. Kueue has the same delay.
 const UPDATES_BATCH: Duration = Duration::from_secs(1);
 
 /// The engine, and the due-queues of the controllers that its changes wake; clones share both.
@@ -59,23 +59,23 @@ struct Exact {
     reserved: Option<Time>,
 }
 
-/// Due-queues of the controllers that a change of the engine wakes.
+/// Due-queues of the controllers that changes of the engine wake.
 struct Listeners {
     cycles: Queue,
     statuses: StatusQueues,
 }
 
-/// Due-queues of the controllers that write the statuses of cluster queues and local queues. The
-/// scheduler needs them to be registered, so these two controllers are registered before it and miss
-/// no change of a figure.
+/// Due-queues of the controllers that write the statuses of cluster queues and local queues.
+/// Registering the scheduler requires them. Therefore these two controllers are registered first,
+/// and miss no change of usage or counts.
 pub(crate) struct StatusQueues {
     pub cluster_queues: Queue,
     pub local_queues: Queue,
 }
 
-/// The scheduler, registered with a manager. Its watches feed the engine, and a cache reports a change to
-/// its watches in the order of their registration. A controller that is registered with this value
-/// therefore reads an engine that knows the change it is woken by.
+/// The scheduler, registered with a manager. Its watches feed the engine, and a cache reports a
+/// change to its watches in the order of their registration. A controller that is registered with
+/// this value therefore sees an engine that has applied the change that wakes the controller.
 pub(crate) struct RegisteredScheduler {
     pub state: SchedulerState,
     /// Decisions that are not written yet.
@@ -95,27 +95,28 @@ impl SchedulerState {
         SchedulerState { inner: Arc::new(Inner { engine, listeners, exact, refusals, clock }) }
     }
 
-    /// The engine. Nothing may be awaited and no cache written while this is held.
+    /// The engine. Do not await or write to a cache while the lock is held.
     pub fn engine(&self) -> MutexGuard<'_, Engine> {
         self.inner.engine.lock()
     }
 
-    /// The time as the engine counts it.
+    /// The current time as the engine counts it.
     pub fn now(&self) -> Time {
         time(self.inner.clock.now())
     }
 
-    /// Records when quota was reserved for a workload, before the object shows it in whole seconds.
+    /// Records the exact time of a quota reservation; the object will have only whole seconds.
     pub(crate) fn reserved(&self, key: WorkloadKey, at: Time) {
         self.exact().entry(key).or_default().reserved = Some(at);
     }
 
-    /// Replaces the times of a workload read from the API by more exact ones, where known.
+    /// Replaces the times of a workload from the API by more exact times, if they are known.
     pub(crate) fn refine(&self, workload: &mut Workload) {
         let now = self.now();
         let mut exact = self.exact();
         let known = exact.entry(workload.key.clone()).or_default();
-        // First seen in the second of its creation: that is taken as the creation time.
+        // A workload first seen in the second of its creation: that time is used as its creation
+        // time.
         let seen = *known.seen.get_or_insert(now);
         if seen.seconds() == workload.created.seconds() {
             workload.created = seen;
@@ -152,7 +153,8 @@ impl SchedulerState {
         self.inner.exact.lock()
     }
 
-    /// Applies an event to the engine, and wakes the controllers of queues whose figures changed.
+    /// Applies an event to the engine, and wakes the controllers of queues whose usage or counts
+    /// changed.
     pub fn apply(&self, event: Event) {
         let now = self.now();
         let (effects, next) = {
@@ -181,14 +183,14 @@ impl SchedulerState {
         }
     }
 
-    /// Runs a cycle after this time at the latest.
+    /// Runs a cycle after `pause` at the latest.
     pub(crate) fn wake_after(&self, pause: Duration) {
         if let Some(Listeners { cycles, .. }) = self.inner.listeners.get() {
             cycles.add_after(cycle_key(), pause);
         }
     }
 
-    /// Sets the controllers to wake: cycles, and the controllers of queues' statuses.
+    /// Sets the controllers to wake: the cycles, and the controllers of queues' statuses.
     fn listen(&self, cycles: Queue, statuses: StatusQueues) {
         let first = self.inner.listeners.set(Listeners { cycles, statuses }).is_ok();
         assert!(first, "an engine has one scheduler: register another one with a new SchedulerState");
@@ -197,6 +199,6 @@ impl SchedulerState {
 
 /// A timestamp as the engine counts time.
 pub fn time(at: Timestamp) -> Time {
-    // Nanoseconds since 1970 fit 64 bits until the year 2262; later times become the latest one.
+    // Nanoseconds since 1970 fit 64 bits until the year 2262; later times are cut to that.
     Time(i64::try_from(at.as_nanosecond()).unwrap_or(if at.as_second() < 0 { i64::MIN } else { i64::MAX }))
 }

@@ -1,10 +1,10 @@
 //! Workloads whose admission the API server rejected permanently, because of a policy, a webhook or
 //! a ResourceQuota.
 //!
-//! The engine would admit the same workload again at once, and the API server would reject it again.
-//! Therefore such a workload is not considered for one second, then for two, up to a minute, and
-//! other workloads get the quota. A change of its spec or an accepted write ends the delays. Kueue
-//! retries at once, as fast as its client allows.
+//! The engine would admit the same workload again at once, and the API server would reject it
+//! again. Therefore such a workload is not considered for one second, then for two, and so on up to
+//! a minute, so that other workloads get the quota. A change of its spec or an accepted write ends
+//! the delays. Kueue retries at once, as fast as its client allows.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -19,14 +19,14 @@ const PAUSE_MAX: Duration = Duration::from_secs(60);
 #[derive(Default)]
 pub(super) struct Refusals {
     refused: BTreeMap<WorkloadKey, Refusal>,
-    /// Those that are not considered now, by the end of their delay.
+    /// The workloads that are not considered now, by the end of their delay.
     paused: BTreeSet<(Time, WorkloadKey)>,
 }
 
 pub(super) struct Refusal {
     what: What,
     pause: Duration,
-    /// End of the delay; `None` when it is over.
+    /// End of the delay; `None` if it is over.
     until: Option<Time>,
 }
 

@@ -5,11 +5,11 @@
 //! changed, the write is computed again from the newest state. A decision is reverted in the engine
 //! only if it no longer applies to that state, or if the API server rejects its write permanently.
 //!
-//! The order matters where the API is slower than the decisions (a limited client, a busy disk).
-//! Writes that free quota go first, then admissions by priority. Writes that only report why a
-//! workload waits go last, if that is still true, and are omitted while the reason stays the same.
+//! The order of writes matters if the API is slower than the decisions (a limited client, a busy
+//! disk). Writes that free quota go first, then admissions by priority. Writes that only report why
+//! a workload waits go last, if the reason still applies, and are omitted while it stays the same.
 //! Cycles pause while enough decisions wait for their write: an earlier decision would hold quota
-//! that no workload uses yet, and a later one may be better.
+//! that no workload uses yet, and a later decision may be better.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -47,13 +47,13 @@ const IN_FLIGHT_MAX: usize = 64;
 /// Maximum number of writes in flight that only report why a workload waits.
 const REPORTS_MAX: usize = 8;
 /// Maximum number of decisions that wait for their write, as a multiple of the writes in flight. At
-/// this number cycles pause until less than half of it waits.
+/// this number, cycles pause until less than half of these decisions are left.
 const AHEAD: usize = 2;
 /// With a limited client, writes in flight are at most its rate divided by this: a more urgent write
 /// cannot overtake one that already waits in the client.
 const LIMITED_PART: f64 = 10.0;
-/// With a limited client, reports are written only after no decision was written for this long:
-/// each report would delay a decision.
+/// With a limited client, reports are written only if no decision was written for this long,
+/// because each report would delay a decision.
 const REPORT_PAUSE: Duration = Duration::from_secs(1);
 /// Delay before the first retry of a write; doubles up to [`RETRY_MAX`].
 const RETRY_BASE: Duration = Duration::from_millis(5);
@@ -96,7 +96,8 @@ type Rank = (Urgency, std::cmp::Reverse<i64>, u64);
 struct Pending {
     changes: BTreeMap<ObjectKey, (Rank, Change)>,
     order: BTreeMap<Rank, ObjectKey>,
-    /// Writes that failed and wait for their retry: other writes may take their places.
+    /// Number of writes that failed and wait for their retry: other writes may start in their
+    /// place.
     retrying: usize,
     /// Keys of writes in flight; true for those that only report.
     in_flight: BTreeMap<ObjectKey, bool>,
@@ -348,8 +349,8 @@ impl Writer {
         if matches!(change, Change::Admit(admit) if !admit.second_pass) {
             self.scheduler.reserved(workload_key(key), self.scheduler.now());
         }
-        // The cache may show the object before the write is answered. The record of an eviction made
-        // from the object says less.
+        // The cache may show the object before the response to the write arrives, and an eviction
+        // would be recorded from the object, with less information.
         let record = decisions::of_change(change, &before, &after, now);
         if let Some(record) = &record {
             self.decisions.begin(record);
@@ -421,8 +422,8 @@ fn evicts(change: &Change) -> bool {
     matches!(change, Change::Preempt(_) | Change::Evict(_))
 }
 
-/// True if a write would only change the message that says why a workload waits. Within one reason
-/// the message differs in the missing amounts; writing each of them would be most of all writes.
+/// True if a write would only change the message that says why a workload waits. The messages of
+/// one reason differ in the missing amounts; most writes would only update these.
 fn reports_nothing_new(change: &Change, before: &Workload, after: &Workload) -> bool {
     match change {
         Change::Bypassed(_) => {}
@@ -435,7 +436,7 @@ fn reports_nothing_new(change: &Change, before: &Workload, after: &Workload) -> 
     waits && same_conditions(before, after) && old == new
 }
 
-/// True if the conditions differ at most in messages and times.
+/// True if the conditions differ only in messages and times.
 fn same_conditions(before: &Workload, after: &Workload) -> bool {
     fn states(workload: &Workload) -> impl Iterator<Item = (&str, &str, &str)> {
         // Conditions keep their order.
@@ -450,7 +451,7 @@ fn is_permanent(error: &kube::Error) -> bool {
 }
 
 impl Writer {
-    /// Records an event, unless its workload was deleted.
+    /// Records an event, unless the workload was deleted.
     fn record(&self, report: Report) {
         if let Some(about) = self.stores.workloads.get(&object_key(&report.about)) {
             let message = truncate(report.message(), EVENT_MESSAGE_MAX);
@@ -458,8 +459,8 @@ impl Writer {
         }
     }
 
-    /// Considers a workload again only after a delay, because the API server rejected its admission
-    /// permanently; an event says so.
+    /// Delays the next evaluation of a workload, because the API server rejected its admission
+    /// permanently, and reports that in an event.
     fn postpone(&self, key: &ObjectKey, refused: &Workload, error: &kube::Error) {
         self.scheduler.refused(workload_key(key), What::of(refused));
         if self.scheduler.feed_again(&self.environment, &self.stores.workloads, key) {
@@ -499,7 +500,7 @@ mod tests {
     }
 
     #[test]
-    fn the_most_urgent_write_goes_first_and_one_object_is_written_once_at_a_time() {
+    fn the_most_urgent_write_goes_first_and_an_object_has_one_write_in_flight() {
         let mut pending = Pending::default();
         pending.insert(key("waits"), Urgency::Reports, 1000, report());
         pending.insert(key("low"), Urgency::Reserves, 1, report());
@@ -569,7 +570,7 @@ mod tests {
             assert!(pending.accepts_decisions());
             pending.insert(key(&number.to_string()), Urgency::Reserves, 0, evict());
         }
-        // A change that replaces another counts once.
+        // A change that replaces another change counts once.
         pending.insert(key("3"), Urgency::Frees, 0, evict());
         assert!(!pending.accepts_decisions());
         let mut start = || {

@@ -1,4 +1,4 @@
-//! Detects failed nodes of a workload and decides what follows (semantics §15).
+//! Detects failed nodes of a workload and decides on the consequences (semantics §15).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -23,11 +23,11 @@ use crate::workload::status::{self, Eviction};
 pub const HOSTNAME: &str = "kubernetes.io/hostname";
 /// Taint of a cordoned node.
 const UNSCHEDULABLE_TAINT: &str = "node.kubernetes.io/unschedulable";
-/// How long a node may be NotReady before it counts as failed, where a fixed time decides.
+/// How long a node may be NotReady before it counts as failed, if the decision depends on time.
 const NOT_READY_FOR: Duration = Duration::from_secs(30);
 /// Condition type of pods that are terminated because their node has failed.
 const TERMINATED_BY_KUEUE: &str = "TerminatedByKueue";
-/// Its reason.
+/// Reason of that condition.
 const UNSCHEDULABLE_ON_NODE: &str = "UnschedulableOnAssignedNode";
 
 /// The inputs of an assessment other than the workload and its pods.
@@ -42,17 +42,17 @@ pub struct View<'a> {
     pub now: Timestamp,
 }
 
-/// What to write after an assessment.
+/// The writes after an assessment.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Outcome {
     /// The workload with its new status; `None` if it is unchanged.
     pub workload: Option<Workload>,
     /// Message of the eviction, if the workload is evicted.
     pub evicted: Option<String>,
-    /// Pods that can never start on their assigned node, before and after being marked Failed;
+    /// Pods that can never start on their assigned node, each before and after it is marked Failed;
     /// replacements take their place.
     pub ended: Vec<(Arc<Pod>, Pod)>,
-    /// When to assess again without any change of objects.
+    /// Delay until the next assessment if no object changes.
     pub reassess_after: Option<Duration>,
 }
 
@@ -74,8 +74,8 @@ pub fn assigned_hosts(workload: &Workload) -> BTreeSet<String> {
 
 /// Assesses every node of a workload.
 ///
-/// One failed node is recorded for the scheduler to replace. A second one evicts the workload. A
-/// recovered one is removed from the record.
+/// One failed node is recorded, and the scheduler replaces it. A second failed node evicts the
+/// workload. A recovered node is removed from the record.
 pub fn assess(workload: &Workload, pods: &[Arc<Pod>], view: &View<'_>) -> Outcome {
     let mut outcome = Outcome::default();
     if !status::is_admitted(workload) || status::is_evicted(workload) || status::is_finished(workload) {
@@ -114,8 +114,8 @@ pub fn assess(workload: &Workload, pods: &[Arc<Pod>], view: &View<'_>) -> Outcom
             failed.iter().map(|name| UnhealthyNode { name: name.clone() }).collect();
         outcome.workload = Some(after);
     }
-    // A pod released just before its node was replaced waits for a node that its workload no longer
-    // has.
+    // A pod that was released just before its node was replaced waits for a node that is no longer
+    // assigned to its workload.
     let stuck = pods.iter().filter(|pod| is_stuck(pod)).filter_map(|pod| {
         let host = pinned_to(pod, &[HOSTNAME])?.concat();
         let lost = failed.contains(&host) || (!assigned.is_empty() && !assigned.contains(&host));
@@ -172,7 +172,7 @@ fn node_health(workload: &Workload, host: &str, pods: &[&Arc<Pod>], view: &View<
     }
 }
 
-/// What a node's taints mean for pods assigned to it.
+/// The effect of a node's taints on the pods assigned to it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Repulsion {
     /// All taints are tolerated.

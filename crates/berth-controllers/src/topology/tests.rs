@@ -94,7 +94,7 @@ fn ranks_that_contradict_running_pods_are_ignored() {
 }
 
 #[test]
-fn sub_groups_are_ranked_one_after_the_other() {
+fn sub_groups_are_ranked_in_sequence() {
     let request = json!({"podIndexLabel": "batch.kubernetes.io/job-completion-index", "subGroupIndexLabel": "group",
         "subGroupCount": 2});
     let workload = workload(&[("a", 2), ("b", 2)], request, &[]);
@@ -147,7 +147,7 @@ fn workers_are_ranked_after_their_leader() {
     let index = "leaderworkerset.sigs.k8s.io/worker-index";
     let request = json!({"required": "rack", "podIndexLabel": index, "podSetGroupName": "group"});
     let mut workload = workload(&[("a", 1), ("b", 1), ("c", 1)], request, &[]);
-    // The leader's pod set beside the workers'.
+    // The leader's pod set, beside the pod set of the workers.
     let mut leader = workload.spec.pod_sets[0].clone();
     (leader.name, leader.count) = ("leader".to_owned(), 1);
     workload.spec.pod_sets.push(leader);
@@ -224,7 +224,7 @@ fn a_missing_node_is_recorded_and_its_pending_pod_is_terminated() {
 }
 
 #[test]
-fn a_node_without_ready_condition_has_failed_even_with_running_pods() {
+fn a_node_without_ready_condition_counts_as_failed_even_with_running_pods() {
     let workload = workload(&[("a", 1)], by_index(), &[]);
     let mut silent = node("a", "True", json!({}));
     silent.status.as_mut().expect("a status").conditions = None;

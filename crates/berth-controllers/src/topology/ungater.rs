@@ -34,7 +34,7 @@ pub(super) fn install(
         .concurrency(16)
         .watch_self(&stores.workloads)
         .watch(pods, |delta| {
-            // A new gated pod, or one that ended and so frees its slot.
+            // A new gated pod, or a pod that ended and so frees its slot.
             let matters = |pod: &Arc<Pod>| is_gated(pod) || super::has_ended(pod) || delta.new.is_none();
             delta.new.as_ref().or(delta.old.as_ref()).filter(|pod| matters(pod)).and_then(|pod| workload_of_pod(pod))
         })

@@ -115,9 +115,9 @@ fn slice(levels: usize, domains: &[TopologyDomain]) -> api::TopologyAssignmentSl
     }
 }
 
-/// Splits domains into runs of neighbours. The hosts of a run share the longest prefix up to a dash
-/// that each has in common with any other host; shorter prefixes are used if there would be too
-/// many slices.
+/// Splits domains into runs of neighbours. All hosts of a run have one prefix, the longest prefix
+/// up to a dash that each shares with another host. If that gives too many slices, shorter prefixes
+/// are used.
 fn runs_by_prefix(domains: &[TopologyDomain]) -> Vec<&[TopologyDomain]> {
     let host = |domain: &TopologyDomain| domain.values.last().cloned().unwrap_or_else(|| name(""));
     let hosts: Vec<Name> = domains.iter().map(host).collect();
@@ -167,7 +167,7 @@ fn level_values(values: &[&str]) -> api::TopologyAssignmentSliceLevelValues {
     }
 }
 
-/// Number of leading bytes that both texts share, up to a character boundary.
+/// Number of leading bytes that both strings share, up to a character boundary.
 fn common_prefix(a: &str, b: &str) -> usize {
     a.chars().zip(b.chars()).take_while(|(a, b)| a == b).map(|(a, _)| a.len_utf8()).sum()
 }
@@ -199,7 +199,7 @@ mod tests {
         assert_eq!(encoded.slices[0].values_per_level[0].universal.as_deref(), Some("b1"));
         assert_eq!(encoded.slices[0].values_per_level[1].individual.as_ref().unwrap().roots, ["1", "22", "3"]);
         assert_eq!(decode(&encoded), assignment);
-        // One value's end overlaps with another one's start.
+        // The end of one value overlaps with the start of another value.
         for assignment in
             [hosts(&[("ababa", 1), ("aba", 1)]), hosts(&[("-", 1), ("--", 2)]), hosts(&[]), hosts(&[("a", 3)])]
         {

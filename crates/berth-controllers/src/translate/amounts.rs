@@ -9,7 +9,8 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity as ApiQuantity;
 /// Exact amounts by resource name.
 pub type Quantities = BTreeMap<String, Quantity>;
 
-/// Parses an API quantity; `None` if it is too large or malformed. Empty text is zero, as in Go.
+/// Parses an API quantity; `None` if it is too large or malformed. An empty string is zero, as in
+/// Go.
 pub fn parse(quantity: &ApiQuantity) -> Option<Quantity> {
     if quantity.0.is_empty() { Quantity::parse("0").ok() } else { Quantity::parse(&quantity.0).ok() }
 }

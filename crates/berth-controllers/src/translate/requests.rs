@@ -39,8 +39,8 @@ pub fn adjust(spec: &PodSpec, runtime_class: Option<&RuntimeClass>, limit_ranges
     spec
 }
 
-/// Combines the items of one type of all LimitRanges: the first default wins, as do the smallest
-/// maximum and ratio and the largest minimum.
+/// Combines the items of one type of all LimitRanges: the first default, the smallest maximum and
+/// ratio, and the largest minimum apply.
 pub fn summarize(limit_ranges: &[LimitRange], type_: &str) -> Option<LimitRangeItem> {
     let mut summary: Option<LimitRangeItem> = None;
     let items = limit_ranges.iter().filter_map(|range| range.spec.as_ref()).flat_map(|spec| &spec.limits);
@@ -88,8 +88,8 @@ fn limits_to_requests(resources: &mut ResourceRequirements) {
 }
 
 /// The request of a pod: the sum of containers and sidecars, or the largest ordinary init container
-/// if that is more; pod-level resources replace those that they cover, and overhead is added.
-/// Kubernetes' rules (KEP-753, KEP-2837).
+/// if that is more. Pod-level resources replace the resources that they cover, and overhead is
+/// added. These are Kubernetes' rules (KEP-753, KEP-2837).
 pub fn of_pod(spec: &PodSpec) -> Quantities {
     let mut total = Quantities::new();
     for container in &spec.containers {

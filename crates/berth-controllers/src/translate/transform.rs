@@ -1,5 +1,5 @@
-//! Converts requests of pods into what counts against quota: excluded prefixes and transformations
-//! (semantics §2.3, §2.4).
+//! Converts requests of pods into the requests that count against quota: excluded prefixes and
+//! transformations (semantics §2.3, §2.4).
 
 use std::collections::BTreeMap;
 

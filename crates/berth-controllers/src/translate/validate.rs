@@ -24,7 +24,7 @@ pub fn problem(pod_specs: &[PodSpec], limit_ranges: &[LimitRange]) -> Option<Str
     None
 }
 
-/// Several errors as one text, without duplicates.
+/// Several errors in one string, without duplicates.
 fn aggregate(errors: &[String]) -> String {
     match errors {
         [one] => one.clone(),

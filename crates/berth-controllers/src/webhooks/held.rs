@@ -1,9 +1,10 @@
-//! Undoes what the API server did to objects by itself. An admission policy of the installation
-//! suspends every new job that may be ours and gates every such pod before the webhooks are called,
-//! so that they are held even while no webhook answers. The policy knows neither owners nor other
-//! objects, so its result is preliminary and noted in an annotation ([`berth::HELD_ANNOTATION`]).
-//! The webhooks undo it first and then decide for themselves. For objects stored without webhooks,
-//! the controllers do the same when they reconcile them: they settle the object.
+//! Reverts changes that the API server made without the webhooks. An admission policy of the
+//! installation suspends every new job that may be queued, and gates every such pod, before the
+//! webhooks are called. Such objects are therefore held even if no webhook answers. The policy
+//! reads neither owners nor other objects, so its result is preliminary and noted in an annotation
+//! ([`berth::HELD_ANNOTATION`]). The webhooks first revert the changes and then decide themselves.
+//! If an object was stored without webhooks, the controllers do the same when they reconcile it:
+//! they settle the object.
 
 use berth_api::berth;
 use berth_api::kueue::{constants, events, labels};
@@ -23,12 +24,12 @@ use crate::plan::{NewEvent, PlanError};
 /// Gates that the policy adds to pods. Other gates that the annotation may name are kept.
 const GATES: [&str; 2] = [constants::ADMISSION_GATE, constants::TOPOLOGY_GATE];
 
-/// True if the policy's note is still on the object.
+/// True if the object still has the policy's note.
 pub(super) fn is_held(object: &Value) -> bool {
     object["metadata"]["annotations"].get(berth::HELD_ANNOTATION).is_some()
 }
 
-/// True if the policy's note is still on the typed object.
+/// True if the typed object still has the policy's note.
 pub fn is_unsettled(object: &impl Resource) -> bool {
     object.meta().annotations.as_ref().is_some_and(|annotations| annotations.contains_key(berth::HELD_ANNOTATION))
 }
@@ -47,7 +48,7 @@ pub(super) fn undo_job(object: &mut Value, suspend: &[&str]) {
     }
 }
 
-/// Removes from a pod what the policy added.
+/// Removes the additions of the policy from a pod.
 pub(super) fn undo_pod(object: &mut Value) {
     let Some(added) = take_note(object) else { return };
     if let Some(labels) = object["metadata"]["labels"].as_object_mut() {
@@ -62,20 +63,19 @@ pub(super) fn undo_pod(object: &mut Value) {
     }
 }
 
-/// The stored job as the webhooks would have defaulted it, and a warning for its author if that is
-/// not entirely possible.
+/// The stored job with the defaults that the webhooks would have set, and a warning for its author
+/// if a default can no longer be set.
 ///
-/// `spec.managedBy` can only be set at creation. A job that the webhooks would have handed to
-/// another cluster therefore stays a job of this one: it is queued here, and its queue's admission
-/// check decides what happens to it.
+/// `spec.managedBy` can only be set at creation. A job that the webhooks would have sent to another
+/// cluster therefore stays in this cluster: it is queued here, and its queue's admission check
+/// decides on it.
 ///
 /// # Errors
 /// The job's owner is not known (yet), or the job cannot be read.
-/// When its owner is not known (yet), or it cannot be read.
 pub fn settle_job<J: Job>(context: Context<'_>, job: &J) -> Result<(J, Option<NewEvent>), PlanError> {
     let mut settled = job.clone();
     if !job.is_suspended() {
-        // A client unsuspended it. From here on it is like any other job that runs without a
+        // A client unsuspended the job. From here on, it is like any other job that runs without a
         // workload.
         if let Some(annotations) = settled.meta_mut().annotations.as_mut() {
             annotations.remove(berth::HELD_ANNOTATION);
@@ -113,8 +113,8 @@ fn remove_at(object: &mut Value, steps: &[&str]) -> Option<Value> {
     parent.as_object_mut()?.remove(*last)
 }
 
-/// The stored pod as the webhooks would have defaulted it. Gates are only removed, because the API
-/// server accepts no new ones.
+/// The stored pod with the defaults that the webhooks would have set. Gates are only removed,
+/// because the API server accepts no new gates.
 ///
 /// # Errors
 /// The pod cannot be read, or an owner that may be queued is not known (yet): the gates are removed
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn webhooks_undo_the_policy_before_they_decide() {
+    fn webhooks_revert_the_policy_before_they_decide() {
         let webhooks = Webhooks::new(Config::default());
         let request = Request { group: "batch", resource: "jobs", namespace: "team", old_object: None };
         let queue = |group: &str, resource: &str, _: &str, name: &str| {
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn jobs_stored_without_webhooks_are_settled_as_webhooks_would_default_them() {
+    fn jobs_stored_without_webhooks_get_the_defaults_of_the_webhooks() {
         let stores = Stores::by_hand();
         let typed = |value: Value| serde_json::from_value::<BatchJob>(value).expect("a job");
         let settled =
@@ -235,7 +235,7 @@ mod tests {
         assert!(settled.is_suspended() && !is_unsettled(&settled), "it is queued");
         let event = event.expect("a warning for its author");
         assert!(event.message.starts_with("spec.managedBy was not set"), "{}", event.message);
-        // A value that the author set is kept, and a new job is still handed over.
+        // A value from the author is kept, and a new job is still sent to the other cluster.
         let mut by_author = job(json!({labels::QUEUE_NAME: "q"}), None, "false");
         by_author["spec"]["managedBy"] = json!("kueue.x-k8s.io/multikueue");
         let by_author: BatchJob = read(by_author);
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn a_settled_pod_keeps_the_gates_it_needs_and_gets_its_group() {
+    fn a_settled_pod_keeps_required_gates_and_gets_its_group() {
         let stores = Stores::by_hand();
         let gates =
             json!([{"name": constants::ADMISSION_GATE}, {"name": "other.io/gate"}, {"name": constants::TOPOLOGY_GATE}]);

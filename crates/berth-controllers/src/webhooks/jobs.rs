@@ -32,7 +32,7 @@ const DEFAULT_PRIORITY_CLASS: &str = "default";
 
 // -- defaults -------------------------------------------------------------------------------------
 
-/// Defaults a new job in place: queue and priority class where the cluster has default ones,
+/// Defaults a new job in place: the default queue and priority class if the cluster has them,
 /// `managedBy` if its queue sends jobs to other clusters, and suspension.
 pub fn default_job<J: Job>(
     object: &mut Value,
@@ -46,7 +46,7 @@ pub fn default_job<J: Job>(
     let selected = selector::matches(&config.managed_jobs_namespace_selector, &labels_of(namespace, lookup));
     let ancestor = ancestor_of(&job, config, namespace, lookup);
     let mut queue = queue_name(&job).to_owned();
-    // A part of a managed job takes neither queue nor priority class of its own.
+    // A part of a managed job gets neither a queue nor a priority class.
     let part = matches!(ancestor, Ok(Some(_)));
     if queue.is_empty()
         && selected
@@ -82,10 +82,10 @@ pub fn default_job<J: Job>(
     Ok(())
 }
 
-/// True if the job is queued itself, and so stays suspended until it is admitted. False for parts
+/// True if the job itself is queued, and so stays suspended until it is admitted. False for parts
 /// of managed jobs and, unless all jobs are managed, for jobs that name no queue.
-/// `tolerate_deleting`: do not look up owners of a job under deletion, which may be deleted
-/// already.
+/// `tolerate_deleting`: do not look up owners of a job that is being deleted, because they may
+/// already be deleted.
 pub fn should_be_suspended<J: Job>(
     job: &J,
     tolerate_deleting: bool,
@@ -108,7 +108,8 @@ pub fn should_be_suspended<J: Job>(
 fn labels_of(namespace: &str, lookup: Lookup<'_>) -> BTreeMap<String, String> {
     match lookup("", "namespaces", "", namespace) {
         Some(namespace) => read_map(&namespace["metadata"]["labels"]),
-        // The API server rejects objects in missing namespaces, so only our cache can lack it.
+        // The API server rejects objects in missing namespaces, so the namespace is only missing in
+        // the cache.
         None => BTreeMap::from([("kubernetes.io/metadata.name".to_owned(), namespace.to_owned())]),
     }
 }
@@ -236,7 +237,7 @@ pub fn validate_job_on_create<J: Job>(job: &J, gates: &Gates) -> Vec<Error> {
     errors
 }
 
-/// Validates a change of a job of any kind; [`validate_job_on_create`] applies besides.
+/// Validates a change of a job of any kind; [`validate_job_on_create`] is applied too.
 /// `default_queue`: the namespace has a default local queue.
 pub fn validate_job_on_update<J: Job>(new: &J, old: &J, default_queue: bool, gates: &Gates) -> Vec<Error> {
     const IMMUTABLE: &str = "field is immutable";
@@ -410,7 +411,7 @@ fn batch_topology(job: &BatchJob, gates: &Gates) -> Vec<Error> {
 /// Validates a new job of another project's kind.
 pub fn validate_described<K: Described>(job: &K, config: &Config, gates: &Gates) -> Vec<Error> {
     let mut errors = validate_job_on_create(job, gates);
-    // A job that is not queued need not meet the rules of queueing.
+    // A job that is not queued need not satisfy the rules of queueing.
     if queue_name(job).is_empty() && !config.manage_jobs_without_queue_name {
         return errors;
     }
@@ -507,8 +508,8 @@ fn with_annotations_path(list: &Path<'_>, index: usize, then: impl FnOnce(&Path<
     then(&metadata.child("annotations"));
 }
 
-/// Validates groups of pod sets that are placed together: exactly two, one of them with a single
-/// pod, and with the same topology request.
+/// Validates groups of pod sets that are placed together: exactly two pod sets with the same
+/// topology request, one of them with a single pod.
 fn grouping(pod_sets: &[PodSet], list: &Path<'_>) -> Vec<Error> {
     let annotation = |set: &PodSet, key: &str| -> Option<String> {
         set.template.metadata.as_ref()?.annotations.as_ref()?.get(key).cloned()

@@ -104,14 +104,14 @@ impl Webhooks {
             pod_owners::default_pod_owner(owner, object, is_new, namespace, &self.config, &self.gates, lookup);
             return Ok(());
         }
-        // Everything else is defaulted at creation only; afterwards the controllers suspend and
-        // place jobs.
+        // Other kinds get defaults at creation only; afterwards the controllers suspend jobs and
+        // place them.
         if request.old_object.is_some() {
             return Ok(());
         }
         match request.resource {
-            // An object in use must not be deleted; the controllers would add the finalizer a
-            // moment later.
+            // An object in use must not be deleted; the controllers would add the finalizer only
+            // later.
             "clusterqueues" | "resourceflavors" => add_finalizer(object),
             "pods" => pods::default_new_pod(object, request.namespace, &self.config, &self.gates, lookup),
             "jobs" => default_job::<Job>(object, request.namespace, &self.config, &self.gates, lookup)?,

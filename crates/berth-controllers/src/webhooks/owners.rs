@@ -1,10 +1,10 @@
-//! Restricts which accounts may make an object part of a queued owner.
+//! Restricts the accounts that may make an object part of a queued owner.
 //!
 //! A part of a queued job is not queued itself, because its owner holds the quota. A controller
-//! reference alone makes an object a part, and by default, as with Kueue, any account that may
-//! write the object may set it. The configuration can name the accounts that may. References set by
-//! other accounts are rejected at admission, the only time at which the API server reveals the
-//! account: the managers in `managedFields` are names that clients choose.
+//! reference is enough to make an object a part. By default, as with Kueue, any account that may
+//! write the object may set the reference. The configuration can restrict it to named accounts.
+//! References from other accounts are rejected at admission, because only then does the API server
+//! reveal the account: the managers in `managedFields` are names that clients choose.
 
 use berth_apimachinery::field::{Error, Path};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;

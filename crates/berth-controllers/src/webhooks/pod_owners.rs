@@ -37,7 +37,7 @@ impl PodOwner {
         })
     }
 
-    /// Its group and kind.
+    /// Group and kind of the objects.
     fn kind(self) -> (&'static str, &'static str) {
         match self {
             PodOwner::Deployment => ("apps", "Deployment"),
@@ -136,7 +136,7 @@ pub(super) fn default_pod_owner(
     }
 }
 
-/// Validates a changed object; of new ones, the pods are validated.
+/// Validates a changed object. Instead of new objects, their pods are validated.
 pub(super) fn validate_pod_owner_update(owner: PodOwner, new: &Value, old: &Value) -> Vec<Error> {
     const IMMUTABLE: &str = "field is immutable";
     let (metadata, spec) = (Path::new("metadata"), Path::new("spec"));
@@ -224,11 +224,11 @@ mod tests {
         default_pod_owner(PodOwner::Deployment, &mut object, true, "team", &config, &gates, &default);
         assert_eq!(queue(&object), "default");
         assert_eq!(object["spec"]["template"]["metadata"]["labels"][labels::QUEUE_NAME], "default");
-        // An update does not move a running object into a queue.
+        // An update does not put a running object into a queue.
         let mut object = plain.clone();
         default_pod_owner(PodOwner::Deployment, &mut object, false, "team", &config, &gates, &default);
         assert_eq!(object, plain);
-        // If all jobs are managed, it is gated without naming a queue.
+        // If all jobs are managed, pods of an object without a queue are gated.
         let config = Config { manage_jobs_without_queue_name: true, ..Config::default() };
         let mut object = plain;
         default_pod_owner(PodOwner::Deployment, &mut object, true, "team", &config, &gates, &nothing);

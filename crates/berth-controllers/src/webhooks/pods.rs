@@ -1,7 +1,7 @@
 //! Defaulting and validation of queued pods: gates on new pods, and the consistency of pod groups.
 //!
-//! Every pod creation passes through here, so the object stays JSON and is decoded only where
-//! necessary.
+//! This code runs for every pod that is created. The object therefore stays JSON and is decoded
+//! only where necessary.
 
 use berth_api::kueue::{annotations, constants, labels};
 use berth_apimachinery::field::{Error, Path};
@@ -49,9 +49,9 @@ fn annotation<'a>(object: &'a Value, key: &str) -> &'a str {
 /// Gates a new pod that is queued itself.
 ///
 /// A pod created with a node (`kubectl debug node/...`) cannot have gates: the API server rejects
-/// the combination. Such a pod is left alone unless it names a queue, while with Kueue it is
-/// rejected in any case. If it names a queue it is gated, and so rejected: it would use resources
-/// without quota.
+/// the combination. Such a pod is left unchanged unless it names a queue, while Kueue rejects it in
+/// any case. If it names a queue, it is gated and therefore rejected, because it would use
+/// resources without quota.
 pub(super) fn default_new_pod(object: &mut Value, namespace: &str, config: &Config, gates: &Gates, lookup: Lookup<'_>) {
     let is_placed = object["spec"]["nodeName"].as_str().is_some_and(|node| !node.is_empty());
     if is_placed && label(object, labels::QUEUE_NAME).is_empty() {
@@ -75,14 +75,14 @@ pub(super) fn default_pod(object: &mut Value, namespace: &str, config: &Config, 
     if metadata.owner_references.iter().flatten().any(|owner| of_nodes(&owner.kind)) {
         return;
     }
-    // The annotation marks pods of templates that are queued through their pods, although the owner
-    // names a queue too.
+    // The annotation marks pods of templates whose pods are queued for the owner, although the
+    // owner names a queue too.
     let by_parent = !annotation(object, annotations::POD_SUSPENDING_PARENT).is_empty();
     let part = !by_parent && !matches!(ancestor_of_metadata(POD, &metadata, config, namespace, lookup), Ok(None));
     if part || !is_selected(!queue.is_empty(), namespace, config, gates, lookup) {
         return;
     }
-    // For a pod queued on behalf of its owner, the owner's queue counts.
+    // For a pod that is queued for its owner, the owner's queue applies.
     if let Some(default) = default.filter(|_| !by_parent) {
         object["metadata"]["labels"][labels::QUEUE_NAME] = json!(default);
         queue = default.to_owned();
@@ -95,8 +95,8 @@ pub(super) fn default_pod(object: &mut Value, namespace: &str, config: &Config, 
     add(&mut object["spec"]["schedulingGates"], json!({"name": constants::ADMISSION_GATE}));
     let asks = TOPOLOGY.iter().any(|key| !annotation(object, key).is_empty());
     if gates.on(Gate::TopologyAwareScheduling) && (asks || assigns_topology(namespace, &queue, lookup)) {
-        // Gates cannot be added later, so the topology gate is added now; it is removed with the
-        // other one if admission assigns no topology.
+        // Gates cannot be added later, so the topology gate is added now. If admission assigns no
+        // topology, it is removed with the other gate.
         add(&mut object["spec"]["schedulingGates"], json!({"name": constants::TOPOLOGY_GATE}));
     }
     if annotation(object, annotations::POD_SUSPENDING_PARENT) == LWS_PARENT {
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_without_a_queue_gets_the_default_one_of_its_namespace() {
+    fn a_pod_without_a_queue_gets_its_namespaces_default_queue() {
         let default = |_: &str, resource: &str, namespace: &str, name: &str| {
             let found = (resource, namespace, name) == ("localqueues", "team", "default");
             found.then(|| Arc::new(json!({"metadata": {"name": "default"}})))
@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn a_group_needs_name_and_count_and_keeps_its_name() {
+    fn a_group_needs_a_name_and_a_count_and_its_name_is_immutable() {
         let mut pod = json!({"metadata": {"name": "p",
             "labels": {labels::MANAGED: "true", labels::QUEUE_NAME: "q", labels::POD_GROUP_NAME: "g"}}});
         assert_eq!(

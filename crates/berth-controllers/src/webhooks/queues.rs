@@ -27,7 +27,7 @@ const CONCURRENT_FLAVORS_MAX: usize = 16;
 /// Exclusive lower bound of weights other than zero.
 const WEIGHT_MIN: &str = "1n";
 
-/// Which limits a quota may have, and the word for its parent in messages.
+/// The limits that a quota may have, and the word for its parent in messages.
 struct Limits {
     /// True if the object has a cohort or parent.
     has_parent: bool,
@@ -54,8 +54,8 @@ pub fn validate_cluster_queue(queue: &ClusterQueue, gates: &Gates) -> Vec<Error>
     errors
 }
 
-/// Validates a changed ClusterQueue. Rules newer than the stored object do not reject unrelated
-/// changes.
+/// Validates a changed ClusterQueue. A stored object that violates a newer rule can still be
+/// changed otherwise.
 pub fn validate_cluster_queue_update(new: &ClusterQueue, old: &ClusterQueue, gates: &Gates) -> Vec<Error> {
     let path = Path::new("spec");
     let spec = &new.spec;
@@ -264,9 +264,9 @@ pub fn validate_cohort(cohort: &Cohort, old: Option<&Cohort>) -> Vec<Error> {
     errors
 }
 
-/// Validates a fair sharing weight. Shares are divided by it, so it is zero or large enough to
-/// divide by. An unchanged weight is accepted, because the stored object may be older than this
-/// rule.
+/// Validates a fair sharing weight. Shares are divided by the weight, so it must be zero or large
+/// enough for a division. An unchanged weight is accepted, because the stored object may be older
+/// than this rule.
 fn fair_sharing(sharing: Option<&FairSharing>, old: Option<&FairSharing>, path: &Path<'_>) -> Option<Error> {
     let weight = sharing?.weight.as_ref()?;
     if old.is_some_and(|old| old.weight.as_ref() == Some(weight)) {

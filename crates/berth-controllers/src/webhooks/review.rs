@@ -17,7 +17,8 @@ pub enum Stage {
     Validate,
 }
 
-/// Answers an AdmissionReview. An error is the message of a 400: the body is no valid review.
+/// Responds to an AdmissionReview. An error is the message of a 400 response: the body is not a
+/// valid review.
 pub fn admission(webhooks: &Webhooks, stage: Stage, review: &Value, lookup: Lookup<'_>) -> Result<Value, String> {
     if review["kind"] != "AdmissionReview" || review["apiVersion"] != "admission.k8s.io/v1" {
         return Err("expected an AdmissionReview of admission.k8s.io/v1".to_owned());
@@ -36,8 +37,8 @@ pub fn admission(webhooks: &Webhooks, stage: Stage, review: &Value, lookup: Look
         namespace: &namespace,
         old_object: asked.get("oldObject").filter(|old| !old.is_null()),
     };
-    // Other operations and subresources are allowed unseen, whatever the webhook configuration
-    // sends.
+    // Other operations and subresources are allowed without validation, regardless of the webhook
+    // configuration.
     let writes = matches!(asked["operation"].as_str(), Some("CREATE" | "UPDATE"));
     let part = asked["subResource"].as_str().unwrap_or_default();
     let user = asked["userInfo"]["username"].as_str().unwrap_or_default();
@@ -75,12 +76,13 @@ pub fn admission(webhooks: &Webhooks, stage: Stage, review: &Value, lookup: Look
 }
 
 /// The Status of a rejected AdmissionReview. Kueue's and JobSet's webhooks return plain errors to
-/// their library, which answers 403; clients check for Forbidden, not for Invalid.
+/// their library, which responds with 403. Clients check for Forbidden, not for Invalid.
 pub fn denial(message: &str) -> Value {
     json!({"code": 403, "reason": "Forbidden", "message": message})
 }
 
-/// Answers a ConversionReview. An error is the message of a 400: the body is no valid review.
+/// Responds to a ConversionReview. An error is the message of a 400 response: the body is not a
+/// valid review.
 pub fn conversion(review: &Value) -> Result<Value, String> {
     if review["kind"] != "ConversionReview" || review["apiVersion"] != "apiextensions.k8s.io/v1" {
         return Err("expected a ConversionReview of apiextensions.k8s.io/v1".to_owned());
@@ -99,7 +101,7 @@ pub fn conversion(review: &Value) -> Result<Value, String> {
     Ok(json!({"apiVersion": "apiextensions.k8s.io/v1", "kind": "ConversionReview", "response": response}))
 }
 
-/// The JSON patch (RFC 6902) that turns one value into the other. Lists are replaced whole.
+/// The JSON patch (RFC 6902) from one value to the other. Lists are replaced as a whole.
 fn json_patch(before: &Value, after: &Value) -> Vec<Value> {
     let mut operations = Vec::new();
     difference(before, after, String::new(), &mut operations);
@@ -155,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rejection_names_the_field() {
+    fn a_rejection_contains_the_field_path() {
         let webhooks = Webhooks::new(Config::default());
         let wrong = job(json!({"kueue.x-k8s.io/queue-name": "Not A Name"}));
         let answer = admission(&webhooks, Stage::Validate, &review(wrong), &|_, _, _, _| None).unwrap();

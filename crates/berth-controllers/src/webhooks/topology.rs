@@ -13,7 +13,7 @@ use crate::gates::{Gate, Gates};
 /// Maximum number of layers of slices.
 const LAYERS_MAX: usize = 3;
 
-/// Validates the annotations of one template; `path` is theirs.
+/// Validates the annotations of one template; `path` is the path of the annotations.
 pub fn annotations(annotations: Option<&BTreeMap<String, String>>, path: &Path<'_>, gates: &Gates) -> Vec<Error> {
     let Some(map) = annotations else { return Vec::new() };
     let mut errors = Vec::new();

@@ -126,7 +126,7 @@ fn same_pod_sets(new: &[PodSet], old: &[PodSet], elastic: bool, path: &Path<'_>)
     errors
 }
 
-/// Compares by meaning: a client may have written an empty object for a missing one.
+/// Compares the meaning: a client may have written an empty object for a missing one.
 fn same_pod_set(new: &PodSet, old: &PodSet, shrinks: bool) -> bool {
     if new == old {
         return true;
@@ -301,8 +301,8 @@ fn reclaimable(workload: &Workload, old: Option<&Workload>, path: &Path<'_>, nam
     errors
 }
 
-/// Validates that reclaimable pods do not decrease, unless the pod set shrank below what was
-/// admitted.
+/// Validates that reclaimable pods do not decrease, unless the pod set has shrunk below the
+/// admitted count.
 fn reclaimable_update(new: &Workload, old: &Workload, path: &Path<'_>, elastic: bool) -> Vec<Error> {
     let list = |workload: &Workload| workload.status.as_ref().map(|s| s.reclaimable_pods.clone()).unwrap_or_default();
     let after = list(new);

@@ -21,8 +21,8 @@ use crate::scheduler::{RegisteredScheduler, Writes};
 use crate::stores::Stores;
 
 /// Delay before a workload is reported as admissible again. When a stopped queue is resumed, the
-/// scheduler evaluates most of its workloads within this time and reports the result. Writing both
-/// would mean two writers, and twice as many writes.
+/// scheduler evaluates most of its workloads within this time and reports the result. Without the
+/// delay there would be two writers, and twice as many writes.
 const ADMISSIBLE_DELAY: Duration = Duration::from_secs(1);
 
 /// Adds the workload controller to the manager. `decided`: the scheduler's decisions that are not
@@ -105,12 +105,13 @@ struct WorkloadReconciler {
     executor: Executor<Workload>,
     clock: Clock,
     decided: Writes,
-    /// Since when workloads are admissible again whose status does not say so yet.
+    /// Workloads that are admissible again but not yet reported as such, with the time of that
+    /// change.
     admissible_since: Mutex<BTreeMap<ObjectKey, Timestamp>>,
 }
 
 impl WorkloadReconciler {
-    /// Remaining delay before the plan is carried out; see [`ADMISSIBLE_DELAY`]. `None` for plans
+    /// Remaining delay before the plan is executed; see [`ADMISSIBLE_DELAY`]. `None` for plans
     /// without delay.
     fn reporting_delay(&self, key: &ObjectKey, workload: &Workload, plan: &Plan<Workload>) -> Option<Duration> {
         let mut admissible_since = self.admissible_since.lock();

@@ -1,4 +1,5 @@
-//! Pod counts by pod set, for elastic jobs, which change nothing else (semantics §13.1).
+//! Pod counts by pod set, for elastic jobs. Only counts change when such a job changes its size
+//! (semantics §13.1).
 
 use std::collections::BTreeMap;
 
@@ -23,18 +24,18 @@ impl PodSetCounts {
         }
     }
 
-    /// True if some pod set has fewer pods here than in `other`. Pod sets in only one of both are
-    /// ignored.
+    /// True if any pod set has fewer pods here than in `other`. A pod set that only one of them has
+    /// is ignored.
     pub fn has_fewer_than(&self, other: &PodSetCounts) -> bool {
         self.0.iter().any(|(name, count)| other.0.get(name).is_some_and(|other| count < other))
     }
 
-    /// True if some pod set has fewer pods than in `before`, and none has more.
+    /// True if any pod set has fewer pods than in `before`, and none has more.
     pub fn is_scaled_down_from(&self, before: &PodSetCounts) -> bool {
         self.has_fewer_than(before) && !before.has_fewer_than(self)
     }
 
-    /// True if both list the same pod sets, whatever their counts.
+    /// True if both list the same pod sets, regardless of their counts.
     pub fn same_pod_sets(&self, other: &PodSetCounts) -> bool {
         self.0.keys().eq(other.0.keys())
     }

@@ -29,11 +29,11 @@ use crate::stores::controller_of;
 use crate::translate::requests::adjust;
 use crate::translate::validate;
 
-/// Message of QuotaReserved=False once the workload is admissible and only the scheduler has to
-/// evaluate it.
+/// Message of QuotaReserved=False when the workload is admissible and only needs to be evaluated by
+/// the scheduler.
 const PENDING_EVALUATION: &str = "Workload is pending evaluation in the scheduling queue";
 
-/// True if all that the plan does is to replace the reason why the workload was inadmissible by
+/// True if the plan only replaces the reason why the workload was inadmissible with
 /// [`PENDING_EVALUATION`].
 pub(super) fn only_reports_admissible(before: &Workload, plan: &Plan<Workload>) -> bool {
     let [Step::PatchStatus(after)] = plan.steps.as_slice() else { return false };
@@ -192,8 +192,7 @@ impl Reconcile<'_> {
             return true;
         }
         if status::is_evicted(&self.workload) {
-            // Already evicted for another reason; a deactivated workload must not be requeued by a
-            // timer.
+            // Already evicted for another reason; a timer must not requeue a deactivated workload.
             let state = status::status_mut(&mut self.workload);
             if state.requeue_state.take().is_none() {
                 return false;
@@ -225,7 +224,7 @@ impl Reconcile<'_> {
         true
     }
 
-    /// Ends Requeued=False once its cause is gone (§19.3).
+    /// Ends Requeued=False once its cause no longer exists (§19.3).
     fn requeueing(&mut self) -> bool {
         if !status::is_active(&self.workload) {
             return false;
@@ -324,7 +323,7 @@ impl Reconcile<'_> {
             self.evict(reason, "", message);
             return true;
         }
-        // A reservation without a queue name was made by hand, so its queues are unknown.
+        // A user made this reservation by hand, without a queue name, so its queues are unknown.
         if name.is_empty() {
             return false;
         }
@@ -544,7 +543,7 @@ impl Reconcile<'_> {
 
     // -- workloads without quota ------------------------------------------------------------------
 
-    /// Sets the reason for missing quota, unless the scheduler already has (§22, precedence).
+    /// Sets the reason for missing quota, unless the scheduler has set one (§22, precedence).
     fn unreserved(&mut self) {
         let (gates, now) = (self.context.gates, self.context.now);
         let before = self.workload.clone();
@@ -622,8 +621,8 @@ impl Reconcile<'_> {
         None
     }
 
-    /// Why the queue can never admit the workload as it is (§2.8). Reported here because the
-    /// scheduler may never evaluate it.
+    /// Why the queue can never admit the workload in its current form (§2.8). Reported here because
+    /// the scheduler may never evaluate the workload.
     fn inadmissible(&self) -> Option<String> {
         let stores = self.context.stores;
         let queue = self.cluster_queue()?;
@@ -665,7 +664,7 @@ impl Reconcile<'_> {
     }
 }
 
-/// True for messages that this function wrote, as opposed to the scheduler.
+/// True for messages that this function wrote, and not the scheduler.
 fn is_queue_message(message: &str) -> bool {
     (message.starts_with("LocalQueue ") || message.starts_with("ClusterQueue "))
         && (message.ends_with("doesn't exist")
@@ -673,7 +672,7 @@ fn is_queue_message(message: &str) -> bool {
             || message.ends_with("not found"))
 }
 
-/// Formats checks as `"a" (message); "b"`, with the plural ending that the list needs.
+/// Formats checks as `"a" (message); "b"`, together with the plural ending for the list.
 fn described(checks: &[&berth_api::kueue::v1beta2::AdmissionCheckState]) -> Option<(&'static str, String)> {
     if checks.is_empty() {
         return None;
@@ -690,8 +689,8 @@ fn stop_policy(policy: Option<StopPolicy>) -> StopPolicy {
     policy.unwrap_or(StopPolicy::None)
 }
 
-/// For an admitted workload whose pods are not ready: the underlying cause and the time left until
-/// eviction (§20.3). `None` if no limit applies.
+/// For an admitted workload whose pods are not ready: the underlying cause, and the time left until
+/// the eviction (§20.3). `None` if no limit applies.
 pub fn not_ready(
     workload: &Workload,
     timeout: Option<Duration>,

@@ -143,7 +143,7 @@ pub fn same_reclaimable_pods(a: &[ReclaimablePod], b: &[ReclaimablePod]) -> bool
     a.len() == b.len() && a.iter().all(|pods| b.contains(pods))
 }
 
-/// `spec.active`, which defaults to true.
+/// `spec.active`; true by default.
 pub fn is_active(workload: &Workload) -> bool {
     workload.spec.active.unwrap_or(true)
 }
@@ -351,9 +351,9 @@ pub fn preempt(workload: &mut Workload, reason: &str, message: &str, gates: &Gat
     set(workload, conditions::PREEMPTED, true, reason, message, now);
 }
 
-/// True if a workload that is evicted for this reason is requeued without backoff: it was
-/// preempted, its nodes failed, or it left for a variant on a preferred flavor, which comes before
-/// it in the queue, and must be queued again if that variant fails.
+/// True if a workload that is evicted for this reason is requeued without backoff. It was
+/// preempted, or its nodes failed, or a variant on a preferred flavor replaced it. That variant
+/// comes before it in the queue, and if it fails, this workload must be queued again.
 fn requeues_at_once(reason: &str) -> bool {
     [eviction::PREEMPTED, eviction::NODE_FAILURES, eviction::FLAVOR_MIGRATION].contains(&reason)
 }
@@ -386,7 +386,7 @@ pub fn set_requeue_state(workload: &mut Workload, at: Timestamp, count_it: bool)
     changed
 }
 
-/// Marks the workload finished. Returns false if it was already.
+/// Marks the workload finished. Returns false if it was already finished.
 pub fn finish(workload: &mut Workload, reason: &str, message: &str, now: Timestamp) -> bool {
     if is_finished(workload) {
         return false;

@@ -65,7 +65,7 @@ fn why(stores: &Stores, workload: &Workload) -> Option<String> {
 }
 
 #[test]
-fn a_workload_its_queue_can_never_admit_says_so_before_it_is_evaluated() {
+fn a_workload_that_its_queue_can_never_admit_reports_it_before_its_evaluation() {
     let small = || workload(json!({"requests": {"cpu": "1"}}));
     assert_eq!(why(&stores("blue"), &small()), None);
     assert_eq!(
@@ -230,7 +230,7 @@ fn a_stopped_queue_keeps_admitted_workloads_on_hold_and_releases_reservations() 
 
 /// Semantics §19.3: the cause of an eviction decides when the workload is requeued.
 #[test]
-fn an_evicted_workload_is_requeued_once_its_cause_is_gone() {
+fn an_evicted_workload_is_requeued_after_its_cause_ends() {
     let evicted_workload = |reason: &str, returns: Option<&str>| {
         let mut workload = workload(json!({}));
         status::set(&mut workload, "Requeued", false, reason, "", at("00:50:00"));
@@ -272,7 +272,7 @@ fn an_evicted_workload_is_requeued_once_its_cause_is_gone() {
     }
 }
 
-/// §22: of several reasons for missing quota, the one that must be resolved first is reported.
+/// §22: of several reasons for missing quota, the reason that must be resolved first is reported.
 #[test]
 fn of_several_reasons_the_one_to_resolve_first_is_reported() {
     let bare = Stores::by_hand();

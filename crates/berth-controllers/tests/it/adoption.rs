@@ -1,5 +1,5 @@
-//! Adopts objects that Kueue left behind: admitted workloads keep running, pending ones are
-//! admitted in their turn, and nothing is granted, revoked, renamed or created twice.
+//! Adopts objects that Kueue left behind: admitted workloads keep running, pending workloads are
+//! admitted in order, and nothing is granted, revoked, renamed or created twice.
 
 use berth_controllers::Config;
 use kube::api::{DynamicObject, Patch, PatchParams, PostParams};
@@ -57,7 +57,7 @@ async fn job(cluster: &Cluster, name: &str, suspended: bool) -> Value {
     job
 }
 
-/// The Workload that Kueue creates for a Job, in this version.
+/// The Workload that Kueue creates for a Job, in API version `version`.
 async fn workload_of(cluster: &Cluster, version: &str, name: &str, job: &Value) -> Value {
     let uid = &job["metadata"]["uid"];
     let old = version == OLD;
@@ -150,7 +150,7 @@ async fn workloads_left_by_kueue_continue_unchanged() {
     )
     .await;
 
-    // Two workloads are admitted, one in each version; two are pending, and one of those fits.
+    // Two workloads are admitted, one in each version. Two are pending, and one of these fits.
     let mut running = Vec::new();
     for (version, name) in [(OLD, "first"), (NEW, "second")] {
         let job = job(&cluster, name, false).await;
@@ -166,7 +166,7 @@ async fn workloads_left_by_kueue_continue_unchanged() {
         apply_status(&cluster, &workload, "kueue-admission", json!({"conditions": [waits]})).await;
         cluster.pass(1).await;
     }
-    // One job has finished, and its Workload too.
+    // One job and its Workload have finished.
     let over = job(&cluster, "over", false).await;
     let done = json!([{"type": "SuccessCriteriaMet", "status": "True", "lastTransitionTime": SINCE},
         {"type": "Complete", "status": "True", "lastTransitionTime": SINCE}]);
@@ -213,8 +213,8 @@ async fn workloads_left_by_kueue_continue_unchanged() {
     names.sort();
     assert_eq!(names, ["job-first-0a1b2", "job-fourth-0a1b2", "job-over-0a1b2", "job-second-0a1b2", "job-third-0a1b2"]);
 
-    // The older pending workload got the remaining quota; usage counts all three, but not the
-    // finished one.
+    // The older pending workload got the remaining quota. Usage counts all three, without the
+    // finished workload.
     let suspended =
         async |name: &str| cluster.get("batch/v1", "Job", Some("team"), name).await["spec"]["suspend"] == true;
     assert!(!suspended("third").await);
@@ -233,7 +233,7 @@ async fn workloads_left_by_kueue_continue_unchanged() {
         assert_eq!(cluster.get(NEW, kind, None, name).await["metadata"]["finalizers"], json!([IN_USE]), "{name}");
     }
 
-    // A job that Kueue started ends: the pending one gets its quota.
+    // A job that Kueue started ends, and the pending job gets its quota.
     let first = cluster.get("batch/v1", "Job", Some("team"), "first").await;
     cluster
         .patch_status(

@@ -1,4 +1,4 @@
-//! A server with Berth's controllers only: no Job controller, no kubelet. Tests take their parts.
+//! A server with Berth's controllers only, without Job controller and kubelet. Tests do their work.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -20,7 +20,7 @@ pub struct Cluster {
     /// `422 PATCH /path` for each request of the controllers that the API server rejected as
     /// invalid.
     pub refused: Arc<Mutex<Vec<String>>>,
-    /// What the controllers know of workloads.
+    /// Explanations of the controllers.
     pub explain: Explain,
 }
 

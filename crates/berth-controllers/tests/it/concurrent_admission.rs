@@ -1,4 +1,5 @@
-//! A job that waits for several flavors at once, and moves to a preferred one when that has quota.
+//! A job that waits for several flavors at once, and moves to a preferred flavor when that has
+//! quota.
 
 use berth_controllers::{Config, Gate, Gates};
 use kube::api::{Patch, PatchParams};

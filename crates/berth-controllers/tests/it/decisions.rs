@@ -1,4 +1,4 @@
-//! Decisions that were taken: what an explanation says about a preemption after it happened.
+//! Records of decisions: the explanation of a preemption after it happened.
 
 use berth_api::berth::decision::{DecisionOutcome, DecisionRecord};
 use berth_controllers::Config;
@@ -95,15 +95,15 @@ async fn the_explanation_of_a_preempted_workload_shows_that_decision() {
         assert!(text.contains(part), "{part:?} is not in\n{text}");
     }
     assert!(text.contains("admitted by ClusterQueue green"), "the admission before it is listed:\n{text}");
-    // The other side has the record of what it did.
+    // The preemptor has a record of its own.
     let of_owner = decisions(&cluster.explain.whole("blue", "owner").expect("it is known"));
     assert!(of_owner.iter().any(|it| it.outcome == DecisionOutcome::Preempting), "{of_owner:#?}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_reader_without_access_to_the_other_team_learns_no_names() {
+async fn a_reader_without_access_to_the_other_team_sees_no_names() {
     let cluster = reclaimed().await;
-    // The server of these tests authorizes its administrator only.
+    // The server of these tests authorizes only its administrator.
     let reader = Reader { name: "green-user".to_owned(), ..Reader::default() };
     let explained = cluster.explain.of(&reader, "green", "guest").await.expect("it is known");
     assert!(!explained.to_string().contains("job-owner-"), "{explained:#}");

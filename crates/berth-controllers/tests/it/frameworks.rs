@@ -1,5 +1,5 @@
-//! Kinds of other projects: queued while the cluster serves them, whatever else their specs
-//! contain.
+//! Kinds of other projects: queued while the cluster serves them, regardless of the other fields of
+//! their specs.
 
 use berth_controllers::Config;
 use berth_runtime::Manager;
@@ -153,7 +153,7 @@ async fn a_kind_that_is_removed_and_added_again_is_queued_whenever_it_is_served(
     assert_eq!(of_job_set(&cluster, "first").await, admitted);
 
     // Deleting the definition deletes its objects and releases their quota, even if a watch is
-    // interrupted meanwhile.
+    // interrupted at that time.
     undefine(&cluster, JOB_SETS).await;
     assert!(!served() && caches.pending().is_empty());
     cluster.pass(5).await;
@@ -266,7 +266,8 @@ async fn a_train_job_requests_what_its_runtime_defines_and_its_job_set_is_not_qu
     // Completion does not need the runtime either.
     cluster.delete(&runtime).await;
     cluster.pass(2).await;
-    // After an eviction it is suspended at once; its patch is removed when no pod runs any more.
+    // After an eviction the job is suspended at once; its patch is removed when no pod runs any
+    // more.
     let active = |count: i32| json!({"status": {"jobsStatus": [{"name": "node", "active": count, "ready": count, "succeeded": 0, "failed": 0, "suspended": 0}]}});
     cluster.patch_status(&job, active(1)).await;
     cluster.patch(&workload, json!({"spec": {"active": false}})).await;

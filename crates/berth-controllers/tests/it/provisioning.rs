@@ -152,7 +152,7 @@ async fn a_workload_holds_quota_while_its_nodes_are_provisioned_and_then_runs_on
     assert_eq!(annotations["autoscaling.x-k8s.io/consume-provisioning-request"], name.as_str());
     assert_eq!(annotations["autoscaling.x-k8s.io/provisioning-class-name"], "queued-provisioning.gke.io");
 
-    // An expired booking is ignored after admission; revoked capacity is not.
+    // An expired booking is ignored after admission; a revocation of capacity is not.
     answer(&cluster, &[("Provisioned", "True", "There you are."), ("BookingExpired", "True", "")]).await;
     assert_eq!(condition(&cluster.workload_of("team", "train").await, "Admitted"), "True/Admitted");
     answer(&cluster, &[("Provisioned", "True", ""), ("CapacityRevoked", "True", "Nodes are gone.")]).await;
@@ -238,7 +238,7 @@ async fn templates_left_by_a_killed_controller_are_reused() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_request_of_another_owner_with_the_same_name_is_reported_and_waited_for() {
+async fn a_request_of_another_owner_with_the_same_name_is_reported_and_the_workload_waits() {
     let cluster = start().await;
     hold(&cluster, true).await;
     submit(&cluster, "nvidia.com/gpu", json!({})).await;

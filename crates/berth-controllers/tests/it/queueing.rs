@@ -171,7 +171,7 @@ async fn a_changed_running_job_keeps_its_workload_until_its_template_is_restored
     cluster.pass(30).await;
     assert!(is_suspended(&cluster, "grown").await, "it no longer matches its admission");
     let workload = cluster.workload_of("team", "grown").await;
-    assert_eq!(workload["spec"]["podSets"][0]["count"], 1, "what its template was is remembered: {workload:#}");
+    assert_eq!(workload["spec"]["podSets"][0]["count"], 1, "the Workload still records its template: {workload:#}");
     cluster.patch_status(&running, json!({"status": {"active": 0}})).await;
     cluster.pass(2).await;
     let workload = cluster.workload_of("team", "grown").await;
@@ -182,7 +182,7 @@ async fn a_changed_running_job_keeps_its_workload_until_its_template_is_restored
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_job_whose_queue_does_not_exist_reports_it_and_starts_once_it_does() {
+async fn a_job_whose_queue_does_not_exist_reports_it_and_starts_once_the_queue_exists() {
     let cluster = Cluster::start(Config::default()).await;
     team(&cluster).await;
     cluster.create(cluster_queue("cq", "2", json!({}))).await;
@@ -209,7 +209,7 @@ async fn workloads_of_a_resumed_queue_get_one_status_update() {
         cluster.create(job(&format!("fits-{number:02}"), "lq", "1")).await;
     }
     cluster.pass(1).await;
-    // Workloads behind one that does not fit are not evaluated.
+    // Workloads behind a workload that does not fit are not evaluated.
     cluster.create(job("large", "lq", "2")).await;
     cluster.pass(1).await;
     cluster.create(job("behind", "lq", "1")).await;
@@ -252,7 +252,7 @@ async fn workloads_of_a_resumed_queue_get_one_status_update() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn succeeded_pods_do_not_look_like_failed_ones() {
+async fn succeeded_pods_do_not_count_as_failed() {
     let cluster = Cluster::start(Config::default()).await;
     team(&cluster).await;
     cluster.create(cluster_queue("cq", "2", json!({}))).await;
@@ -287,8 +287,8 @@ async fn succeeded_pods_do_not_look_like_failed_ones() {
     assert_eq!(pods_ready(json!({"ready": null})).await, "True/Recovered");
 }
 
-/// An admission that the API server rejects is retried with backoff, its quota goes to others
-/// meanwhile, and it succeeds once the API server accepts it.
+/// An admission that the API server rejects is retried with backoff. In the meantime other
+/// workloads get its quota. It succeeds once the API server accepts it.
 #[tokio::test(start_paused = true)]
 async fn a_rejected_admission_waits_and_holds_no_quota() {
     let cluster = Cluster::start(Config::default()).await;
@@ -305,7 +305,7 @@ async fn a_rejected_admission_waits_and_holds_no_quota() {
             }]},
             "validations": [{
                 "expression": "!has(object.status.admission) || !object.metadata.name.startsWith('job-unpaid')",
-                "message": "nobody pays for it",
+                "message": "the job has no cost center",
             }],
         },
     });
@@ -326,7 +326,7 @@ async fn a_rejected_admission_waits_and_holds_no_quota() {
     let name = cluster.workload_of("team", "unpaid").await["metadata"]["name"].as_str().unwrap().to_owned();
     let events = cluster.events("team", &name).await;
     let refused: Vec<_> = events.iter().filter(|event| event.starts_with("AdmissionRefused: ")).collect();
-    assert!(refused.iter().all(|event| event.contains("nobody pays for it")), "{events:#?}");
+    assert!(refused.iter().all(|event| event.contains("the job has no cost center")), "{events:#?}");
     assert!(!refused.is_empty() && refused.len() <= 5, "{events:#?}");
 
     cluster.delete(&policy).await;
@@ -428,7 +428,7 @@ async fn a_pending_job_that_becomes_part_of_another_or_leaves_its_queue_loses_it
     says(&cluster, "leaver", "DeletedWorkload", "the job names no queue").await;
     assert!(!cluster.workload_of("team", "by-hand").await.is_null(), "it was created by hand");
     // A job that runs on its own quota keeps it until it ends, even if it becomes part of another
-    // one.
+    // job.
     let other = cluster.create(job("other", "lq", "2")).await;
     cluster.patch(&running, json!({"metadata": {"ownerReferences": owner(&other)}})).await;
     cluster.pass(2).await;

@@ -1,4 +1,4 @@
-//! What a controller can rely on that is registered after Berth's own.
+//! Guarantees for a controller that is registered after Berth's own controllers.
 
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex};
@@ -26,7 +26,7 @@ fn object<T: DeserializeOwned>(value: Value) -> T {
 }
 
 #[tokio::test]
-async fn a_controller_registered_after_the_scheduler_reads_an_engine_that_knows_the_change() {
+async fn a_controller_registered_after_the_scheduler_sees_an_engine_that_has_applied_the_change() {
     let service = tower::service_fn(|_: Request<Body>| async { Ok::<_, Infallible>(Response::new(Body::empty())) });
     let mut manager = Manager::new(Client::new(service, "default"), Clock::system());
     let installed = berth_controllers::install(&mut manager, Config::default());

@@ -1,4 +1,4 @@
-//! The controllers' role matches what they watch.
+//! The rights in the controllers' role match the kinds that they watch.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use berth_store::MemoryStore;
 use kube::Client;
 
 #[tokio::test]
-async fn the_role_names_exactly_the_watched_kinds() {
+async fn the_role_lists_exactly_the_watched_kinds() {
     let clock = Clock::system();
     let now = clock.clone();
     let server = ApiServer::new(ServerConfig::new(Arc::new(MemoryStore::new()), Arc::new(move || now.now())));

@@ -1,5 +1,5 @@
 //! Clients that read an object and write it back cause no change, although they write it in another
-//! form: Go's types write empty structs and omit empty lists, texts and flags.
+//! form: Go's types write empty structs, and omit empty lists, strings and flags.
 
 use berth_controllers::Config;
 use berth_controllers::webhooks::{Request, Webhooks};
@@ -8,8 +8,8 @@ use serde_json::{Map, Value, json};
 /// Pairs of forms per object.
 const PAIRS: u64 = 300;
 
-/// One of the forms in which clients write an object: each text that begins with `?` stands for an
-/// empty value, which is omitted or written.
+/// One of the forms in which clients write an object. Each string that begins with `?` represents
+/// an empty value, which is omitted or written.
 fn written(form: &Value, state: &mut u64) -> Option<Value> {
     // Knuth's linear congruential generator: every run has the same forms.
     let mut is_left_out = || {

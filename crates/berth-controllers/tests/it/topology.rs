@@ -83,7 +83,7 @@ async fn host(cluster: &Cluster, pod: &str) -> Option<String> {
     let pod = cluster.get("v1", "Pod", Some("team"), pod).await;
     let gates = pod["spec"]["schedulingGates"].as_array().is_some_and(|gates| !gates.is_empty());
     let host = pod["spec"]["nodeSelector"][HOSTNAME].as_str();
-    assert_eq!(gates, host.is_none(), "released and pinned go together: {pod:#}");
+    assert_eq!(gates, host.is_none(), "a pod is released and pinned in one write: {pod:#}");
     host.map(str::to_owned)
 }
 
@@ -99,7 +99,7 @@ async fn pods_are_released_by_rank_and_a_failed_node_is_replaced_in_its_rack() {
     assert_eq!(host(&cluster, "train-0").await.as_deref(), Some("b1"));
     assert_eq!(host(&cluster, "train-1").await.as_deref(), Some("b2"));
 
-    // A node joins the rack, then one of the two fails before its pod has started.
+    // A node joins the rack, then one of the rack's two nodes fails before its pod has started.
     let made = cluster.create(node("b3", "b")).await;
     let status = json!({"status": {"allocatable": {"cpu": "4", "pods": "10"},
         "conditions": [{"type": "Ready", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z"}]}});

@@ -106,10 +106,10 @@ async fn pages_show_quota_order_and_reasons() {
     let pages = dashboard(embedded.admin_client(), clock);
 
     let overview = get(&pages, "/").await;
-    let told = without_markup(&overview);
-    assert!(told.contains("2 ClusterQueues in 1 cohort; 2 workloads wait and 1 is admitted."), "{told}");
-    assert!(told.contains("research cohort default cpu 3 / 4 2 1 blue default cpu 3 / 2 1 2 1"), "{told}");
-    assert!(told.contains("green default cpu 0 / 2 0 0"), "{told}");
+    let shown = without_markup(&overview);
+    assert!(shown.contains("2 ClusterQueues in 1 cohort; 2 workloads wait and 1 is admitted."), "{shown}");
+    assert!(shown.contains("research cohort default cpu 3 / 4 2 1 blue default cpu 3 / 2 1 2 1"), "{shown}");
+    assert!(shown.contains("green default cpu 0 / 2 0 0"), "{shown}");
     assert!(overview.contains("<a href=\"/queues/blue\">blue</a>"), "{overview}");
     // Two of the three CPUs are blue's own.
     let bar = "<rect class=\"own\" x=\"0.0\" width=\"66.7\" height=\"8\"></rect>\
@@ -117,26 +117,26 @@ async fn pages_show_quota_order_and_reasons() {
     assert!(overview.contains(bar), "{overview}");
 
     let queue = get(&pages, "/queues/blue").await;
-    let told = without_markup(&queue);
-    let (two, three) = (told.find("Job two").expect("it waits"), told.find("Job three").expect("it waits"));
-    assert!(two < three && told.contains("WaitingForQuota"), "{told}");
-    assert!(told.contains("Admitted 3 cpu of default"), "{told}");
-    assert!(told.contains("withinClusterQueue Never, reclaimWithinCohort Never, borrowWithinCohort Never"), "{told}");
+    let shown = without_markup(&queue);
+    let (two, three) = (shown.find("Job two").expect("it waits"), shown.find("Job three").expect("it waits"));
+    assert!(two < three && shown.contains("WaitingForQuota"), "{shown}");
+    assert!(shown.contains("Admitted 3 cpu of default"), "{shown}");
+    assert!(shown.contains("withinClusterQueue Never, reclaimWithinCohort Never, borrowWithinCohort Never"), "{shown}");
 
     // By the job's name. The page has the text of `berth explain`.
     let path = "/apis/explain.berth.dev/v1alpha1/namespaces/default/workloads/three/explanation";
     let request = http::Request::get(path).body(Vec::new()).expect("a request");
     let explained: Value = embedded.admin_client().request(request).await.expect("an explanation");
     let workload = get(&pages, "/workloads/default/three").await;
-    let told = without_markup(&workload);
+    let shown = without_markup(&workload);
     assert!(
-        told.contains("It waits at position 2 of its ClusterQueue and position 2 of its LocalQueue, with priority 0."),
-        "{told}"
+        shown.contains("It waits at position 2 of its ClusterQueue and position 2 of its LocalQueue, with priority 0."),
+        "{shown}"
     );
-    assert!(told.contains("insufficient unused quota for cpu in flavor default, 1 more needed"), "{told}");
-    assert!(told.contains("research Cohort short here 0 4 3 1 – –"), "{told}");
-    assert!(told.contains("3 0 protected: withinClusterQueue is Never"), "{told}");
-    assert!(told.contains("QuotaReserved False WaitingForQuota"), "{told}");
+    assert!(shown.contains("insufficient unused quota for cpu in flavor default, 1 more needed"), "{shown}");
+    assert!(shown.contains("research Cohort short here 0 4 3 1 – –"), "{shown}");
+    assert!(shown.contains("3 0 protected: withinClusterQueue is Never"), "{shown}");
+    assert!(shown.contains("QuotaReserved False WaitingForQuota"), "{shown}");
     let text = explained["text"].as_str().expect("its text").replace('\'', "&#39;").replace('>', "&gt;");
     assert!(workload.contains(&text.replace('<', "&lt;").replace('"', "&quot;")), "{workload}\n{text}");
     let running = explained["outlook"]["shortages"][0]["holders"][0]["workload"]["name"].as_str().expect("a holder");
@@ -146,7 +146,7 @@ async fn pages_show_quota_order_and_reasons() {
     );
     assert!(without_markup(&get(&pages, &format!("/workloads/default/{running}")).await).contains("It is admitted."));
 
-    // A workload in no queue has the same reason as elsewhere.
+    // A workload in no queue has the same reason as in other explanations.
     let doors = json!({"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "LocalQueue",
         "metadata": {"name": "shut", "namespace": "default"}, "spec": {"clusterQueue": "blue", "stopPolicy": "Hold"}});
     create(&embedded.admin_client(), doors).await;
@@ -154,8 +154,8 @@ async fn pages_show_quota_order_and_reasons() {
     held["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] = json!("shut");
     create(&embedded.admin_client(), held).await;
     pages.clock.sleep(Duration::from_secs(2)).await;
-    let told = without_markup(&get(&pages, "/workloads/default/held").await);
-    assert!(told.contains("waits in no queue: its LocalQueue shut is stopped (spec.stopPolicy)"), "{told}");
+    let shown = without_markup(&get(&pages, "/workloads/default/held").await);
+    assert!(shown.contains("waits in no queue: its LocalQueue shut is stopped (spec.stopPolicy)"), "{shown}");
 
     let none = ask(&pages, Method::GET, "/workloads/default/none", "localhost").await;
     assert_eq!(none.status(), StatusCode::NOT_FOUND);
@@ -200,11 +200,11 @@ async fn workloads_of_others_are_counted_and_not_named() {
         "{page}"
     );
     let page = get(&hers, path).await;
-    let told = without_markup(&page);
+    let shown = without_markup(&page);
     assert!(!page.contains("job-one") && !page.contains("job-two") && !page.contains("job-three"), "{page}");
-    assert!(told.contains("Ahead of it: 2 workloads."), "{told}");
-    assert!(told.contains("1 workload that is not named blue 3 protected: withinClusterQueue is Never"), "{told}");
-    assert!(told.contains("Some workloads are only counted, because you may not list"), "{told}");
+    assert!(shown.contains("Ahead of it: 2 workloads."), "{shown}");
+    assert!(shown.contains("1 workload that is not named blue 3 protected: withinClusterQueue is Never"), "{shown}");
+    assert!(shown.contains("Some workloads are only counted, because you may not list"), "{shown}");
     let page = get(&hers, "/queues/blue").await;
     assert!(!page.contains("job-one"), "{page}");
     assert!(without_markup(&page).contains("1 workload not named here holds 3 cpu of default."), "{page}");
@@ -212,7 +212,7 @@ async fn workloads_of_others_are_counted_and_not_named() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn missing_rights_are_named_on_the_page() {
+async fn missing_rights_are_reported_on_the_page() {
     let (embedded, clock) = cluster().await;
     let admin = embedded.admin_client();
     let stranger = Client::new(embedded.server().in_process(UserInfo::new("eve", &[])), "default");
@@ -222,7 +222,7 @@ async fn missing_rights_are_named_on_the_page() {
         assert_eq!(refused.status(), StatusCode::FORBIDDEN, "{path}");
         assert!(refused.body().contains("You may not read this: "), "{path}: {}", refused.body());
     }
-    // With some of the rights, some of the page is shown.
+    // With some of the rights, a part of the page is shown.
     let rules = json!([{"apiGroups": ["kueue.x-k8s.io"], "resources": ["clusterqueues"], "verbs": ["get", "list"]}]);
     let rbac = "rbac.authorization.k8s.io";
     create(

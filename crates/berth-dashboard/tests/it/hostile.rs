@@ -133,7 +133,7 @@ async fn all_content_of_the_cluster_is_escaped() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn ages_are_counted_by_the_clock_of_the_api_server() {
+async fn ages_are_computed_with_the_clock_of_the_api_server() {
     let workload = json!({"metadata": {"name": "job", "namespace": "team", "creationTimestamp": "2026-01-05T08:58:30Z"},
         "spec": {"podSets": []}});
     let api = move |path: &str| if path.ends_with("/workloads/job") { workload.clone() } else { refusal(404, "none") };
@@ -172,7 +172,7 @@ async fn a_large_cluster_has_pages_of_bounded_size() {
     assert!(overview.contains("href=\"/?from=400\"") && overview.contains("201–400 of 3300"), "{overview}");
     let last = get(&pages, "/?from=3200").await;
     assert!(last.matches("<tbody>").count() == 100 && !last.contains("Next"), "{last}");
-    // The two lists of a queue have offsets of their own.
+    // The two lists of a queue have separate offsets.
     let queue = get(&pages, "/queues/a?from=50").await;
     assert!(queue.contains("href=\"/queues/a?from=100\"") && queue.contains("href=\"/queues/a\""), "{queue}");
     assert!(queue.contains("href=\"/queues/a?from=50&amp;held=200\"") && queue.contains("1–200 of 100000"), "{queue}");
@@ -180,7 +180,7 @@ async fn a_large_cluster_has_pages_of_bounded_size() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn only_reading_requests_for_this_machine_are_answered() {
+async fn only_read_requests_for_this_machine_are_accepted() {
     let pages = dashboard(client(|_| list(Vec::new())), clock());
     let foreign = ask(&pages, Method::GET, "/", "evil.example:8080").await;
     assert_eq!(foreign.status(), StatusCode::MISDIRECTED_REQUEST);
@@ -205,7 +205,7 @@ async fn only_reading_requests_for_this_machine_are_answered() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_api_that_fails_or_never_answers_is_named() {
+async fn an_api_that_fails_or_never_responds_is_reported() {
     let odd = dashboard(client(|_| json!({"items": "none"})), clock());
     let page = ask(&odd, Method::GET, "/", "localhost").await;
     assert!(page.status() == StatusCode::BAD_GATEWAY && page.body().contains("did not answer"), "{}", page.body());
@@ -216,7 +216,7 @@ async fn an_api_that_fails_or_never_answers_is_named() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn pages_load_themselves_again_until_told_not_to() {
+async fn pages_reload_themselves_unless_reloading_is_off() {
     let pages = dashboard(client(|_| list(Vec::new())), clock());
     let page = get(&pages, "/").await;
     assert!(page.contains("<meta http-equiv=\"refresh\" content=\"10\">") && page.contains("href=\"/?refresh=off\""));

@@ -1,8 +1,7 @@
 //! Streams of the programs in pods: connects the API server to the runtimes of the nodes.
 //!
-//! Nodes with a runtime run real programs. The pods of all other nodes are simulated: no program is
-//! behind them, and requests for one are refused, unless the pod has a scripted answer
-//! ([`simulated`]).
+//! Nodes with a runtime run real programs. The pods of all other nodes are simulated and have no
+//! program. Requests for one are rejected, unless the pod has a scripted answer ([`simulated`]).
 
 mod run;
 mod simulated;
@@ -51,7 +50,7 @@ impl Streams {
         self.runtimes.read().get(pod["spec"]["nodeName"].as_str()?).cloned()
     }
 
-    /// The runtime of a pod's node, and what it knows about the pod.
+    /// The runtime of a pod's node, and the runtime's state of the pod.
     fn running_pod(&self, pod: &Value, what: &str) -> Result<(Arc<dyn PodRuntime>, Arc<PodState>), Status> {
         let runtime = self.runtime(pod).ok_or_else(|| simulated::refusal(what, pod))?;
         let state = runtime.pod(&PodUid(meta::uid(pod).to_owned())).filter(|state| state.is_ready);

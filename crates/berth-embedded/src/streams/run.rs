@@ -1,5 +1,5 @@
-//! Which run of a container a request is for, by the pod's status. The rules and texts are those of
-//! kubelets.
+//! Selects the run of a container for a request, by the pod's status. The rules and messages are
+//! those of kubelets.
 
 use berth_apimachinery::meta;
 use berth_apimachinery::status::Status;
@@ -26,7 +26,7 @@ fn id(pod: &Value, name: &str, shown: &Value, attempt: u64) -> ContainerId {
     ContainerId { pod: PodUid(meta::uid(pod).to_owned()), name: name.to_owned(), attempt }
 }
 
-/// The present run of a running container.
+/// The current run of a running container.
 ///
 /// # Errors
 /// 500 if the container does not run.
@@ -36,10 +36,10 @@ pub(super) fn running(pod: &Value, name: &str) -> Result<ContainerId, Status> {
     Ok(id(pod, name, &status["containerID"], status["restartCount"].as_u64().unwrap_or(0)))
 }
 
-/// The run whose log is requested: the present one, or the one before it.
+/// The run whose log is requested: the current one, or the previous one.
 ///
 /// # Errors
-/// 400 if there was no such run.
+/// 400 if that run does not exist.
 pub(super) fn logged(pod: &Value, name: &str, previous: bool) -> Result<ContainerId, Status> {
     let pod_name = meta::name(pod);
     let refused = |why: &str| Status::bad_request(format!("container {name:?} in pod {pod_name:?} {why}"));
@@ -60,7 +60,7 @@ pub(super) fn logged(pod: &Value, name: &str, previous: bool) -> Result<Containe
         return Ok(id(pod, name, &status["containerID"], restarts));
     }
     if let Some(terminated) = state.get("terminated").filter(|it| it.is_object()) {
-        // A container that could not be started has no log; a run before it may have one.
+        // A container that could not be started has no log; an earlier run may have one.
         let has_run = terminated["startedAt"].is_string() || terminated["containerID"].is_string();
         return match (has_run, last.is_object()) {
             (true, _) => Ok(id(pod, name, &terminated["containerID"], restarts)),
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn a_command_runs_in_the_present_run_of_a_running_container() {
+    fn a_command_runs_in_the_current_run_of_a_running_container() {
         let of = |status: Value| attempt(running(&pod(status), "main"));
         let state = json!({"running": {"startedAt": "2026-01-01T00:00:00Z"}});
         assert_eq!(of(json!({"state": state, "restartCount": 2})), Ok(2));
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn a_log_is_of_the_present_run_or_of_the_one_before() {
+    fn a_log_is_of_the_current_or_the_previous_run() {
         let of = |status: Value, previous| attempt(logged(&pod(status), "main", previous));
         let ended = json!({"terminated": {"exitCode": 1, "startedAt": "2026-01-01T00:00:00Z"}});
         let again = json!({"state": {"running": {}}, "lastState": ended, "restartCount": 3});
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn a_container_without_a_run_has_no_log_and_the_reason_is_said() {
+    fn a_container_without_a_run_has_no_log_and_the_reason_is_reported() {
         let of = |status: Value, previous| attempt(logged(&pod(status), "main", previous)).unwrap_err();
         let text = |end: &str| (400, format!("container \"main\" in pod \"p\" {end}"));
         let waiting = |reason: &str| json!({"state": {"waiting": {"reason": reason}}});

@@ -1,5 +1,5 @@
-//! Simulated pods: no program is behind them. `exec` answers with the text of an annotation, so
-//! that tests of tools that run commands need no program either.
+//! Simulated pods, which have no program. `exec` prints the text of an annotation, so that tests of
+//! tools that run commands need no program.
 
 use berth_api::berth::{EXEC_EXIT_CODE_ANNOTATION, EXEC_OUTPUT_ANNOTATION};
 use berth_apimachinery::meta;
@@ -46,7 +46,7 @@ pub(super) fn exec(pod: &Value, container: &str) -> Result<Command, Status> {
     Ok(Box::new(move |io| {
         async move {
             if let Some(mut stdout) = io.stdout {
-                // A client that is gone misses the answer.
+                // A client that has disconnected misses the answer.
                 let _ = stdout.write_all(output.as_bytes()).await;
                 let _ = stdout.shutdown().await;
             }
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn without_an_answer_the_refusal_names_the_pod_and_the_remedy() {
+    fn without_an_answer_the_error_contains_the_pod_and_the_remedy() {
         let message = |pod: Value, container: &str| exec(&pod, container).err().expect("refused").message;
         let text = message(pod(json!({})), "main");
         assert!(text.starts_with("exec is not possible for pod p, because its containers are simulated"), "{text}");

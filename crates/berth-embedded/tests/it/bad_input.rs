@@ -1,5 +1,5 @@
-//! The API's answers to invalid input: Kubernetes' own Status with code and reason, which names
-//! the field. Rejected input changes no object.
+//! The API's responses to invalid input: Kubernetes' own Status with code, reason and field.
+//! Rejected input changes no object.
 
 use std::time::Duration;
 
@@ -188,7 +188,7 @@ fn message(condition: &Value) -> &str {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_job_that_cannot_run_stays_suspended_and_its_workload_states_why() {
+async fn a_job_that_cannot_run_stays_suspended_and_its_workload_has_the_reason() {
     let (cluster, _) = cluster().await;
     let client = cluster.admin_client();
     platform(&client).await;

@@ -108,7 +108,7 @@ async fn a_leader_whose_lease_was_taken_stops() {
     embedded.stop().await;
 }
 
-/// A connection on which every third write is never answered. Half of those writes take effect.
+/// A connection on which every third write gets no response. Half of those writes take effect.
 #[derive(Clone)]
 struct Deaf {
     inner: InProcess,

@@ -83,7 +83,7 @@ async fn a_jobset_whose_pods_fail_restarts_without_pods_of_earlier_attempts() {
     let pods: Api<Pod> = Api::default_namespaced(client.clone());
     for pod in pods.list(&ListParams::default()).await.expect("pods") {
         let labels = pod.metadata.labels.expect("labels");
-        assert_eq!(labels["jobset.sigs.k8s.io/restart-attempt"], "2", "pods of earlier attempts are gone");
+        assert_eq!(labels["jobset.sigs.k8s.io/restart-attempt"], "2", "pods of earlier attempts are deleted");
     }
     cluster.stop().await;
 }

@@ -48,7 +48,7 @@ fn names(list: &Value) -> Vec<&str> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn pods_and_nodes_have_figures() {
+async fn pods_and_nodes_have_usage() {
     let embedded = cluster().await;
     let client = embedded.admin_client();
     let half = get(&client, "/namespaces/default/pods/half").await.unwrap();
@@ -71,7 +71,7 @@ async fn pods_and_nodes_have_figures() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn figures_are_shown_as_a_table() {
+async fn usage_is_shown_as_a_table() {
     let embedded = cluster().await;
     let request = http::Request::get(format!("{BASE}/namespaces/default/pods"))
         .header("accept", "application/json;as=Table;v=v1;g=meta.k8s.io,application/json")
@@ -84,7 +84,7 @@ async fn figures_are_shown_as_a_table() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn users_see_figures_by_their_roles() {
+async fn users_see_usage_by_their_roles() {
     let embedded = cluster().await;
     let user = Client::new(embedded.server().in_process(UserInfo::new("ann", &[])), "default");
     let error = get(&user, "/namespaces/default/pods").await.unwrap_err();

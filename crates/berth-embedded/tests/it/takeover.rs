@@ -1,6 +1,6 @@
 //! Replicas that gain and lose the lead. A replica that takes over while its watches lag respects
-//! objects it has not received yet. A replica that lost the lead keeps its caches and drops its
-//! unwritten decisions.
+//! objects that it has not received yet. A replica that lost the lead keeps its caches and drops
+//! its unwritten decisions.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -134,7 +134,7 @@ async fn quota_reserved_by_an_earlier_leader_is_not_reserved_again() {
     let second = controllers(lagging, &clock, async move { elected.await.expect("elected") });
     clock.sleep(Duration::from_secs(5)).await;
 
-    // The first replica admits a workload created meanwhile, which takes all quota.
+    // The first replica admits a workload that was created in the meantime and uses all quota.
     workload(&client, "urgent", "main", 100).await;
     let first = controllers(api.client(berth_controllers::rights::USER), &clock, std::future::ready(()));
     clock.sleep(Duration::from_secs(5)).await;
@@ -150,7 +150,7 @@ async fn quota_reserved_by_an_earlier_leader_is_not_reserved_again() {
     second.abort();
 }
 
-/// A connection that counts lists of Jobs, and answers no write while `mute` is set.
+/// A connection that counts lists of Jobs, and gives no response to writes while `mute` is set.
 #[derive(Clone)]
 struct Counting {
     inner: InProcess,
@@ -191,7 +191,7 @@ async fn a_replica_that_loses_the_lead_stands_by_and_may_lead_again() {
     let first_term = install(&mut manager);
     manager.fill().await.expect("filled");
 
-    // The replica decides, but its write is not answered: the decision is not in the API.
+    // The replica decides, but its write gets no response: the decision is not in the API.
     counting.mute.store(true, Ordering::SeqCst);
     workload(&client, "unwritten", "main", 0).await;
     manager.act(clock.sleep(Duration::from_secs(5))).await.expect("acts");
@@ -219,7 +219,7 @@ async fn a_replica_that_loses_the_lead_stands_by_and_may_lead_again() {
     other.abort();
     assert!(other.await.expect_err("stopped").is_cancelled());
 
-    // The first replica leads again, with its caches kept up to date meanwhile.
+    // The first replica leads again. Its caches were kept up to date.
     let lists = counting.lists.load(Ordering::SeqCst);
     workload(&client, "late", "other", 0).await;
     manager.act(clock.sleep(Duration::from_secs(30))).await.expect("acts");
@@ -230,7 +230,7 @@ async fn a_replica_that_loses_the_lead_stands_by_and_may_lead_again() {
     assert_eq!(second_term.stores.workloads.len(), 3);
 }
 
-/// A connection on which JobSets cannot be listed, as when the webhook that converts them is down.
+/// A connection on which JobSets cannot be listed, as if the webhook that converts them were down.
 #[derive(Clone)]
 struct Unconverted(InProcess);
 

@@ -1,8 +1,8 @@
-//! Two tenants of one cohort: what each may learn of the other's workloads.
+//! Two tenants of one cohort: what each may see of the other's workloads.
 //!
-//! All objects of the other tenant are marked by a name or a priority. Every answer that a tenant
+//! All objects of the other tenant are marked by a name or a priority. Every response that a tenant
 //! can get is searched for the marks in all fields, so fields added later are searched too. The
-//! administrator's answers contain the marks, which shows that the search finds them.
+//! administrator's responses contain the marks, which shows that the search finds them.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use tower::ServiceExt;
 
 use crate::visibility::create;
 
-/// A text in every name of the other tenant's objects, and in no other name.
+/// A string in every name of the other tenant's objects, and in no other name.
 const NAME: &str = "green";
 /// The priorities of the other tenant's workloads.
 const PRIORITIES: [&str; 2] = ["47110", "99999"];
@@ -53,7 +53,7 @@ impl World {
         let mut file = json!({"apiVersion": "config.kueue.x-k8s.io/v1beta2", "kind": "Configuration"});
         file.as_object_mut().expect("an object").extend(configuration.as_object().expect("an object").clone());
         let mut options = Options::in_memory(clock.clone(), 1, Some(json!({"nodePools": []})), Some(file));
-        // The controllers have only the rights of an installation, as in a process of their own.
+        // The controllers have only the rights of an installation, like a separate process.
         options.apart = true;
         let reviews_fail = Arc::new(AtomicBool::new(false));
         let fails = reviews_fail.clone();
@@ -136,7 +136,7 @@ async fn ask(client: &Client, path: &str) -> Result<Value, kube::Error> {
     client.request(Request::get(path).body(Vec::new()).expect("a request")).await
 }
 
-/// The fields that contain a mark of the other tenant; `[]` stands for each item of a list.
+/// The fields that contain a mark of the other tenant; `[]` represents each item of a list.
 fn marks(value: &Value) -> BTreeSet<String> {
     fn is_marked(text: &str) -> bool {
         // As a whole number: a UID may contain the same digits.
@@ -379,7 +379,7 @@ async fn explanations_of_variants_withhold_the_same_names() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn no_readable_resource_names_workloads_of_another_tenant() {
+async fn no_readable_resource_contains_names_of_another_tenants_workloads() {
     let world = preempting().await;
     // Green is preempted and blue runs, which writes events and conditions in both namespaces.
     let path = "/apis/batch/v1/namespaces/team-green/jobs/green-first?propagationPolicy=Background";
@@ -430,7 +430,7 @@ async fn no_readable_resource_names_workloads_of_another_tenant() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn holders_of_a_queue_are_named_to_users_that_may_list_them() {
+async fn holders_of_a_queue_are_named_for_users_that_may_list_them() {
     let world = preempting().await;
     let rbac = "rbac.authorization.k8s.io";
     let subjects = json!([{"apiGroup": rbac, "kind": "User", "name": "blue"}]);

@@ -1,6 +1,6 @@
-//! Whether a pod set can use a flavor at all (§8.4), whatever its quota.
+//! Decides whether a pod set can use a flavor at all, regardless of quota (§8.4).
 
-use super::{Ask, AskedPodSet};
+use super::{AssignmentRequest, RequestedPodSet};
 use crate::decision::Finding;
 use crate::ids::{FlavorId, Name, ResourceId};
 use crate::model::{Labels, NodeAffinity, PodTemplate, Requirement, ResourceFlavor, Taint, TaintEffect, Toleration};
@@ -19,9 +19,9 @@ pub(crate) enum Rejection {
 /// The first reason why a flavor cannot serve the pod sets of a group, if there is one.
 pub(crate) fn reject(
     world: &World,
-    ask: &Ask,
+    ask: &AssignmentRequest,
     group: &Group,
-    sets: &[AskedPodSet],
+    sets: &[RequestedPodSet],
     flavor: FlavorId,
     resource: ResourceId,
 ) -> Option<Rejection> {
@@ -68,7 +68,7 @@ pub(crate) fn reject(
     None
 }
 
-/// The first taint that none of the tolerations covers. Effect PreferNoSchedule is ignored.
+/// The first taint that no toleration covers. Taints with effect PreferNoSchedule are ignored.
 pub(crate) fn untolerated<'a>(taints: &'a [Taint], tolerations: &[&[Toleration]]) -> Option<&'a Taint> {
     taints.iter().find(|taint| {
         taint.effect != TaintEffect::PreferNoSchedule
@@ -76,8 +76,8 @@ pub(crate) fn untolerated<'a>(taints: &'a [Taint], tolerations: &[&[Toleration]]
     })
 }
 
-/// Node selector and required affinity against the labels of the flavor, looking only at keys the
-/// flavor defines.
+/// True if the flavor's labels match the node selector and required affinity. Only label keys that
+/// the flavor defines are compared.
 fn matches_flavor(template: &PodTemplate, flavor: &ResourceFlavor) -> bool {
     let labels = &flavor.node_labels;
     let selected = template
@@ -91,15 +91,14 @@ fn matches_flavor(template: &PodTemplate, flavor: &ResourceFlavor) -> bool {
 fn matches_affinity(affinity: &NodeAffinity, labels: &Labels) -> bool {
     let Some(terms) = &affinity.required else { return true };
     let known = |requirement: &&Requirement| labels.contains_key(&requirement.key);
-    // A term without any relevant expression says nothing about this flavor: some node of it may
-    // match.
+    // A term without any relevant expression excludes no flavor: some node of the flavor may match.
     if terms.iter().any(|term| !term.expressions.iter().any(|requirement| labels.contains_key(&requirement.key))) {
         return true;
     }
     terms.iter().any(|term| term.expressions.iter().filter(known).all(|requirement| requirement.matches(labels)))
 }
 
-/// Labels with others added, for node selectors that come from two places.
+/// Labels with others added. Used for node selectors from two sources.
 pub(crate) fn merged(base: &Labels, extra: Option<&Labels>) -> Labels {
     let mut labels = base.clone();
     labels.extend(extra.into_iter().flatten().map(|(key, value): (&Name, &Name)| (key.clone(), value.clone())));

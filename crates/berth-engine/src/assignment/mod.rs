@@ -1,13 +1,13 @@
-//! Flavor assignment: the flavor that each resource of each pod set would get, and how well that
-//! fits (§8).
+//! Flavor assignment: the flavor of each resource of each pod set, and how well the flavors fit
+//! (§8).
 //!
 //! [`search`] walks the flavors of a resource group, [`filter`] decides which of them a pod set
 //! can use at all, and [`reduce`] looks for a smaller number of pods. An assignment changes
 //! nothing; the cycle acts on it.
 
-mod asked;
 pub(crate) mod filter;
 pub(crate) mod reduce;
+mod requested;
 mod scan;
 pub(crate) mod search;
 
@@ -26,20 +26,20 @@ use crate::topology::Places;
 use crate::world::World;
 use crate::world::record::PodSetInfo;
 
-pub(crate) use asked::{AskedPodSet, asked_pod_set};
+pub(crate) use requested::{RequestedPodSet, requested_pod_set};
 pub(crate) use scan::ScanState;
 
 /// The request for an assignment.
 #[derive(Debug, Clone)]
-pub(crate) struct Ask {
+pub(crate) struct AssignmentRequest {
     pub queue: QueueId,
     pub workload: WorkloadId,
-    pub pod_sets: Arc<[AskedPodSet]>,
+    pub pod_sets: Arc<[RequestedPodSet]>,
     /// Flavors the search may use, per pod set and resource (§5.6 step 1).
     pub pinned: Option<Pins>,
-    /// The elastic slice that the workload replaces; its quota becomes free (§13.2).
+    /// The elastic slice that the workload replaces. Its quota counts as free (§13.2).
     pub replaced: Option<WorkloadId>,
-    /// Use the flavors of the admission it holds instead of searching (§8.2).
+    /// Use the flavors of the admission that the workload holds instead of searching (§8.2).
     pub second_pass: bool,
     /// Start at the flavor where the last search ended (§8.12).
     pub resume: bool,
@@ -54,13 +54,13 @@ pub(crate) struct Assignment {
     pub pod_sets: Vec<PodSetOutcome>,
     /// Highest level borrowed from (§8.8).
     pub borrowing: u32,
-    /// Quota it takes, net of an elastic slice it replaces.
+    /// Quota that the assignment uses, minus that of a replaced elastic slice.
     pub usage: FrAmounts,
     pub no_fit: Option<PendingReason>,
     pub scan: ScanState,
-    /// It fits once the victims of another entry have left (§5.6 step 1).
+    /// True if the workload fits once the victims of another entry have left (§5.6 step 1).
     pub deferred: bool,
-    /// Searches for victims that were made for it.
+    /// Searches for victims that were made for this assignment.
     pub searches: Vec<Searched>,
 }
 
@@ -76,8 +76,8 @@ pub(crate) struct PodSetOutcome {
     pub error: Option<TopologyProblem>,
     pub attempts: Vec<FlavorAttempt>,
     pub topology: Option<TopologyAssignment>,
-    /// Its topology is chosen in a second pass (§14.3): `Some(true)` pending, `Some(false)` chosen
-    /// now.
+    /// Set if the pod set's topology is chosen in a second pass (§14.3): `Some(true)` while that is
+    /// pending, `Some(false)` in the second pass itself.
     pub delayed: Option<bool>,
 }
 
@@ -88,7 +88,7 @@ pub(crate) struct FlavorChoice {
     pub flavor: FlavorId,
     pub fr: FrId,
     pub mode: AssignmentMode,
-    /// Index of the last flavor tried, −1 when it was the last one of the group (§8.12).
+    /// Index of the last flavor tried; −1 if it was the last flavor of the group (§8.12).
     pub tried: i32,
 }
 
@@ -104,7 +104,7 @@ impl PodSetOutcome {
         self.flavors.iter().map(|choice| choice.mode).min().unwrap_or(AssignmentMode::Fit)
     }
 
-    /// Takes the attempts and the findings.
+    /// Moves the attempts and findings out, for an explanation.
     fn take_considered(&mut self) -> PodSetConsidered {
         PodSetConsidered {
             pod_set: self.name.clone(),
@@ -179,7 +179,7 @@ impl Assignment {
         Admission { cluster_queue: world.queue(queue).name.clone(), pod_sets: pod_sets.collect() }
     }
 
-    /// Takes the record of what was tried, for explanations.
+    /// Moves the record of what was tried out, for explanations.
     pub fn take_considered(&mut self, world: &World) -> Considered {
         Considered {
             pod_sets: self.pod_sets.iter_mut().map(PodSetOutcome::take_considered).collect(),
@@ -188,8 +188,8 @@ impl Assignment {
         }
     }
 
-    /// Topology domains it takes, with what one pod uses there.
-    pub fn places(&self, world: &mut World, shape: &[AskedPodSet]) -> Places {
+    /// Topology domains that the assignment uses, with the amounts that one pod uses there.
+    pub fn places(&self, world: &mut World, shape: &[RequestedPodSet]) -> Places {
         let mut places = Places::default();
         for set in &self.pod_sets {
             let Some(topology) = &set.topology else { continue };
@@ -201,15 +201,15 @@ impl Assignment {
             else {
                 continue;
             };
-            let Some(asked) = shape.iter().find(|asked| asked.info.name == set.name) else { continue };
-            let demand = asked.info.demand(&mut world.topologies).clone();
+            let Some(requested) = shape.iter().find(|requested| requested.info.name == set.name) else { continue };
+            let demand = requested.info.demand(&mut world.topologies).clone();
             world.topologies.add_places(&mut places, flavor, topology, &demand);
         }
         places
     }
 }
 
-/// What a workload holds, per flavor-resource.
+/// Quota that a workload holds, per flavor-resource.
 pub(crate) fn holding_usage(world: &mut World, admission: &Admission, record_sets: &[Arc<PodSetInfo>]) -> FrAmounts {
     let mut usage = FrAmounts::new();
     for set in &admission.pod_sets {
@@ -225,8 +225,8 @@ pub(crate) fn holding_usage(world: &mut World, admission: &Admission, record_set
     usage
 }
 
-/// The part of an admitted pod set's quota that it still holds: pods that no longer need their
-/// quota give it back (§2.5).
+/// The part of an admitted pod set's quota that it still holds. Pods that no longer need their
+/// quota have returned it (§2.5).
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Held {
     assigned: i32,
@@ -240,7 +240,7 @@ impl Held {
         Held { assigned, count: info.map_or(assigned, |info| info.count.min(assigned)) }
     }
 
-    /// The part of a total for all assigned pods.
+    /// The part of `total`, the amount for all assigned pods, that is still held.
     pub fn amount(self, total: i64) -> i64 {
         if self.count < self.assigned { total / i64::from(self.assigned) * i64::from(self.count) } else { total }
     }
@@ -255,5 +255,5 @@ pub(crate) struct Simulated {
 
 /// Decides whether preemption could free an amount of one flavor-resource.
 pub(crate) trait Oracle {
-    fn simulate(&mut self, world: &mut World, ask: &Ask, fr: FrId, amount: i64) -> Simulated;
+    fn simulate(&mut self, world: &mut World, ask: &AssignmentRequest, fr: FrId, amount: i64) -> Simulated;
 }

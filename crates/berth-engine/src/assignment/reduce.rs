@@ -2,9 +2,9 @@
 
 /// Searches for the smallest reduction that `serves` accepts.
 ///
-/// Pod sets shrink together, each in proportion to what it can give up. The search is a binary
-/// search over the total reduction, so `serves` is taken to be monotone; an answer it contradicts
-/// is thrown away.
+/// Pod sets shrink together, each in proportion to the pods it can do without. The search is a
+/// binary search over the total reduction, so `serves` is assumed to be monotone. A result that
+/// contradicts this is discarded.
 pub(crate) fn search<T>(
     counts: &[(i32, Option<i32>)],
     mut serves: impl FnMut(&[i32]) -> Option<T>,
@@ -51,7 +51,7 @@ mod tests {
     }
 
     #[test]
-    fn pod_sets_shrink_in_proportion_to_what_they_can_give() {
+    fn pod_sets_shrink_in_proportion_to_their_spare_pods() {
         let found = search(&[(10, Some(0)), (20, Some(10)), (5, None)], |counts| {
             (counts.iter().sum::<i32>() <= 25).then_some(())
         });

@@ -2,8 +2,8 @@
 
 use crate::ids::{ClassId, ResourceId};
 
-/// Maximum number of searches in one round: pod sets with many flavors may have more combinations
-/// than the workloads behind them should wait for.
+/// Maximum number of searches in one round. Pod sets with many flavors may have more combinations
+/// than this, and the workloads behind them in the queue must not wait for all of them.
 const SEARCHES_MAX: usize = 1024;
 
 /// Progress of a search through the flavors (§8.12).
@@ -14,13 +14,13 @@ pub(crate) struct ScanState {
     generation: u64,
     cycle: u64,
     class: Option<ClassId>,
-    /// Number of searches since the last one that began at the first flavors, this one included.
+    /// Number of searches since the last one that began at the first flavors, including this one.
     searches: usize,
     /// Where an earlier search ended: the latest whose number is a power of two.
     mark: Vec<(usize, ResourceId, usize)>,
     /// True if this search ended where the marked one did. Pod sets may reach their last flavor in
-    /// different searches, each starting over while the other ends. By then they have tried all
-    /// their combinations, and would repeat them for ever.
+    /// different searches, so that one starts over while the other ends. By then all their
+    /// combinations were tried, and would repeat for ever.
     is_over: bool,
 }
 
@@ -30,8 +30,9 @@ impl ScanState {
         ScanState { generation, cycle, class, ..ScanState::default() }
     }
 
-    /// Notes the search that this one continued, if any, once everything it tried is noted.
-    pub fn goes_on_from(&mut self, earlier: Option<&ScanState>) {
+    /// Records the search that this one continued, if any. Call it after all flavors of this search
+    /// were recorded.
+    pub fn continue_from(&mut self, earlier: Option<&ScanState>) {
         self.searches = earlier.map_or(0, |earlier| earlier.searches) + 1;
         self.mark = earlier.map(|earlier| earlier.mark.clone()).unwrap_or_default();
         // This detects a cycle however long it takes to enter it (Brent, 1980).
@@ -41,10 +42,10 @@ impl ScanState {
         }
     }
 
-    /// Notes the last flavor tried for a pod set and resource; −1 when it was the last one of the
-    /// group.
+    /// Records the last flavor tried for a pod set and resource; −1 if it was the last flavor of
+    /// the group.
     pub fn note(&mut self, pod_set: usize, resource: ResourceId, tried: i32) {
-        // After the last flavor the next search starts over, as it does without a note.
+        // After the last flavor, the next search starts over, as it does without a record.
         if let Ok(tried) = usize::try_from(tried) {
             self.tried.push((pod_set, resource, tried));
         }
@@ -61,7 +62,7 @@ impl ScanState {
         tried.map_or(0, |(_, _, index)| index + 1)
     }
 
-    /// True if the world changed so that the search has to start over (§8.12).
+    /// True if quota or the workload changed in a way that makes the search start over (§8.12).
     pub fn is_outdated(&self, preserve: bool, class: Option<ClassId>, cycle: u64, generation: u64) -> bool {
         if preserve {
             if let (Some(then), Some(now)) = (self.class, class)

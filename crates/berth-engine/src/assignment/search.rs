@@ -1,7 +1,9 @@
 //! The search through the flavors of each resource group (§8.1–§8.13).
 
 use super::filter::{Rejection, reject};
-use super::{Ask, AskedPodSet, Assignment, FlavorChoice, Oracle, PodSetOutcome, ScanState, Simulated};
+use super::{
+    Assignment, AssignmentRequest, FlavorChoice, Oracle, PodSetOutcome, RequestedPodSet, ScanState, Simulated,
+};
 use crate::amount::Amount;
 use crate::decision::{AssignmentMode, Finding, FlavorAttempt, PendingReason, PreemptionBar, PreemptionMode};
 use crate::ids::{FrId, Name, ResourceId, WorkloadId};
@@ -13,7 +15,7 @@ use crate::quota::{FrAmounts, add_amount, amount_of};
 use crate::world::World;
 use crate::world::queue::QueueConfig;
 
-/// How good a flavor is: the two things the search compares (§8.9).
+/// Grade of a flavor: the two criteria that the search compares (§8.9).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Grade {
     pub mode: PreemptionMode,
@@ -54,8 +56,8 @@ impl Grade {
         }
     }
 
-    /// True if the search goes on to the next flavor after this one (§8.10).
-    fn goes_on(self, fungibility: &FlavorFungibility) -> bool {
+    /// True if the search continues with the next flavor after this one (§8.10).
+    fn continues_search(self, fungibility: &FlavorFungibility) -> bool {
         match self.mode {
             PreemptionMode::NoFit | PreemptionMode::NoPreemptionCandidates => return true,
             PreemptionMode::Preempt | PreemptionMode::Reclaim => {
@@ -69,9 +71,9 @@ impl Grade {
     }
 }
 
-/// Assigns flavors to every pod set of an ask. Topology is not considered; see
+/// Assigns flavors to every pod set of a request. Topology is not considered; see
 /// [`crate::topology`].
-pub(crate) fn assign_flavors(world: &mut World, ask: &Ask, oracle: &mut dyn Oracle) -> Assignment {
+pub(crate) fn assign_flavors(world: &mut World, ask: &AssignmentRequest, oracle: &mut dyn Oracle) -> Assignment {
     let record = world.record(ask.workload);
     let scan = if ask.resume { record.scan.clone() } else { None };
     let class = record.class;
@@ -90,12 +92,12 @@ pub(crate) fn assign_flavors(world: &mut World, ask: &Ask, oracle: &mut dyn Orac
             break;
         }
     }
-    assignment.scan.goes_on_from(scan.as_deref());
+    assignment.scan.continue_from(scan.as_deref());
     assignment.no_fit = no_fit_reason(&assignment);
     assignment
 }
 
-/// What was found for one group of pod sets.
+/// Result of the search for one group of pod sets.
 #[derive(Default)]
 struct Found {
     flavors: Vec<FlavorChoice>,
@@ -106,8 +108,8 @@ struct Found {
 }
 
 impl Found {
-    /// Why no flavor was found: flavors are alternatives, so the least severe of their reasons
-    /// counts (§8.13).
+    /// Reason why no flavor was found. Flavors are alternatives, so the least severe of their
+    /// reasons counts (§8.13).
     fn no_fit_reason(&self) -> PendingReason {
         least_severe(&self.attempts)
     }
@@ -118,28 +120,29 @@ fn least_severe(attempts: &[FlavorAttempt]) -> PendingReason {
 }
 
 struct Search<'a> {
-    ask: &'a Ask,
+    ask: &'a AssignmentRequest,
     config: std::sync::Arc<QueueConfig>,
     scan: Option<&'a ScanState>,
     oracle: &'a mut dyn Oracle,
 }
 
 impl Search<'_> {
-    /// The pod sets that get their flavors together with this one, if it is the first of them
-    /// (§8.1).
-    fn members(&self, world: &World, first: usize) -> Option<Vec<AskedPodSet>> {
-        let group_of = |set: &'_ AskedPodSet| set.info.topology.as_ref().and_then(|request| request.group.clone());
+    /// The pod sets that get the same flavors as this one, if it is the first of them; `None`
+    /// otherwise (§8.1).
+    fn members(&self, world: &World, first: usize) -> Option<Vec<RequestedPodSet>> {
+        let group_of = |set: &'_ RequestedPodSet| set.info.topology.as_ref().and_then(|request| request.group.clone());
         let sets = &self.ask.pod_sets;
         let Some(group) = group_of(&sets[first]) else { return Some(vec![self.with_pods(world, &sets[first])]) };
-        let is_member = |set: &&AskedPodSet| group_of(set).is_some_and(|it| it == group);
+        let is_member = |set: &&RequestedPodSet| group_of(set).is_some_and(|it| it == group);
         if sets[..first].iter().any(|set| is_member(&set)) {
             return None;
         }
         Some(sets[first..].iter().filter(is_member).map(|set| self.with_pods(world, set)).collect())
     }
 
-    /// The pod set with its request of `pods`, if the queue counts those (§2.6).
-    fn with_pods(&self, world: &World, set: &AskedPodSet) -> AskedPodSet {
+    /// The pod set with a request for the resource `pods` added, if the queue has quota for it
+    /// (§2.6).
+    fn with_pods(&self, world: &World, set: &RequestedPodSet) -> RequestedPodSet {
         let mut set = set.clone();
         let pods = world.pods;
         if self.config.group_of(pods).is_some() {
@@ -151,8 +154,8 @@ impl Search<'_> {
         set
     }
 
-    /// Finds a flavor for every resource a group of pod sets asks for.
-    fn group(&mut self, world: &mut World, used: &FrAmounts, sets: &[AskedPodSet], first: usize) -> Found {
+    /// Finds a flavor for every resource that a group of pod sets requests.
+    fn group(&mut self, world: &mut World, used: &FrAmounts, sets: &[RequestedPodSet], first: usize) -> Found {
         let mut total: Vec<(ResourceId, i64)> = Vec::with_capacity(sets.iter().map(|set| set.requests.len()).sum());
         for (id, amount) in sets.iter().flat_map(|set| &*set.requests) {
             match total.iter_mut().find(|(known, _)| known == id) {
@@ -196,7 +199,7 @@ impl Search<'_> {
                 }
             }
         }
-        // All groups are needed: the most severe failure has to be fixed first (§8.13).
+        // Every resource group is needed: the most severe failure has to be fixed first (§8.13).
         failures.into_iter().min_by_key(Found::no_fit_reason).unwrap_or(found)
     }
 
@@ -205,7 +208,7 @@ impl Search<'_> {
         &mut self,
         world: &mut World,
         used: &FrAmounts,
-        sets: &[AskedPodSet],
+        sets: &[RequestedPodSet],
         first: usize,
         wanted: &[(ResourceId, i64)],
         resource: ResourceId,
@@ -250,8 +253,8 @@ impl Search<'_> {
             let mut borrowing = 0;
             for &(resource, amount) in wanted {
                 let Some(fr) = group.fr(at, resource) else { continue };
-                // One unavailable resource is enough to skip the flavor; what else is short there
-                // is reported with it.
+                // One unavailable resource is enough to skip the flavor. Other shortages of the
+                // flavor are reported with it.
                 let is_out = grade.mode == PreemptionMode::NoFit;
                 let judged = self.judge(world, used, sets, resource, fr, amount, is_out);
                 push_exactly(&mut findings, judged.finding);
@@ -275,7 +278,7 @@ impl Search<'_> {
             push_exactly(&mut found.attempts, Some(attempt));
             let best_grade = best.as_ref().map_or(Grade::WORST, |(grade, ..)| *grade);
             let (stops, improves) = if fungible {
-                let stops = !grade.goes_on(&config.fungibility);
+                let stops = !grade.continues_search(&config.fungibility);
                 (stops, stops || grade.is_preferred_to(best_grade, config.fungibility.preference))
             } else {
                 let improves = grade.mode > best_grade.mode;
@@ -295,8 +298,8 @@ impl Search<'_> {
         };
         let tried = if last + 1 >= group.flavors.len() { -1 } else { i32::try_from(last).unwrap_or(-1) };
         let flavor = group.flavors[slot].flavor;
-        // Resources of one flavor may borrow from different levels, and the best for most need not
-        // be the highest (§8.8).
+        // Resources of one flavor may borrow from different levels. The level of most resources
+        // need not be the highest (§8.8).
         found.borrowing = best_choices.iter().map(|(.., grade)| grade.level).max().unwrap_or(0);
         found.flavors = best_choices
             .into_iter()
@@ -308,14 +311,14 @@ impl Search<'_> {
         found
     }
 
-    /// Evaluates one resource on one flavor against quota (§8.5). Once the flavor is ruled out, no
-    /// search for victims is made.
-    #[expect(clippy::too_many_arguments, reason = "one question, asked in one place")]
+    /// Evaluates one resource on one flavor against quota (§8.5). Makes no search for victims if
+    /// the flavor is already ruled out.
+    #[expect(clippy::too_many_arguments, reason = "called in one place only")]
     fn judge(
         &mut self,
         world: &mut World,
         used: &FrAmounts,
-        sets: &[AskedPodSet],
+        sets: &[RequestedPodSet],
         resource: ResourceId,
         fr: FrId,
         amount: i64,
@@ -378,8 +381,8 @@ impl Search<'_> {
         Judged { grade: Grade { mode, level }, finding: Some(finding), no_fit: None }
     }
 
-    /// Adds what was found for a group to the assignment. False if the search ends here.
-    fn take(&self, world: &World, assignment: &mut Assignment, sets: Vec<AskedPodSet>, mut found: Found) -> bool {
+    /// Adds the result for a group to the assignment. False if the search ends here.
+    fn take(&self, world: &World, assignment: &mut Assignment, sets: Vec<RequestedPodSet>, mut found: Found) -> bool {
         let count = sets.len();
         for (at, set) in sets.into_iter().enumerate() {
             let mut flavors: Vec<FlavorChoice> = Vec::new();
@@ -432,7 +435,7 @@ impl Search<'_> {
     }
 }
 
-/// Adds to a list that seldom holds more than one item, without spare capacity.
+/// Appends to a list that seldom has more than one item, without spare capacity.
 fn push_exactly<T>(list: &mut Vec<T>, item: Option<T>) {
     if list.capacity() == 0 {
         list.reserve_exact(usize::from(item.is_some()));
@@ -464,12 +467,12 @@ fn bars_preemption_while_borrowing(policies: &PreemptionPolicies, fair_sharing: 
     }
 }
 
-/// Amount of a resource that the replaced elastic slice holds on this flavor, or the other flavor
-/// on which it holds the resource (§8.5).
+/// Amount of a resource that the replaced elastic slice holds on this flavor. If it holds the
+/// resource on another flavor, returns that flavor (§8.5).
 fn replaced_amount(
     world: &World,
     replaced: WorkloadId,
-    sets: &[AskedPodSet],
+    sets: &[RequestedPodSet],
     resource: &Name,
     flavor: &Name,
 ) -> Result<i64, Name> {
@@ -491,7 +494,7 @@ fn held_amount(world: &World, id: WorkloadId, pod_set: &Name, resource: &Name) -
     set.and_then(|set| set.usage.get(resource)).copied().unwrap_or(0)
 }
 
-/// Adds an attempt; a flavor that serves several resource groups is as good as its worst.
+/// Adds an attempt. A flavor that serves several resource groups has the mode of its worst group.
 fn merge_attempt(attempts: &mut Vec<FlavorAttempt>, attempt: FlavorAttempt) {
     match attempts.iter_mut().find(|it| it.flavor == attempt.flavor) {
         None => attempts.push(attempt),
@@ -507,8 +510,8 @@ fn merge_attempt(attempts: &mut Vec<FlavorAttempt>, attempt: FlavorAttempt) {
     }
 }
 
-/// Why nothing fits (§8.13): alternatives count by the least severe, co-requisites by the most
-/// severe.
+/// Reason why nothing fits (§8.13). Among alternatives the least severe reason counts, among
+/// resources that are all needed the most severe.
 pub(crate) fn no_fit_reason(assignment: &Assignment) -> Option<PendingReason> {
     if assignment.mode() != AssignmentMode::NoFit {
         return None;

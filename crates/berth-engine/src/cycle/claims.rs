@@ -1,8 +1,8 @@
-//! Claims of a cycle's entries so far: their victims, and the capacity those will release.
+//! Claims of a cycle's earlier entries: their victims, and the capacity that those will release.
 //!
-//! Victims keep their quota until the cycle ends (§5.7); only the question whether an entry fits
-//! assumes them gone. That answer is kept up to date beside the live state, so that its cost does
-//! not grow with the number of victims.
+//! Victims keep their quota until the cycle ends (§5.7). Only the check whether an entry fits
+//! assumes that they have left. That assumed usage is maintained beside the real usage, so that the
+//! cost of a check does not grow with the number of victims.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,27 +10,27 @@ use super::Entry;
 use crate::amount::Amount;
 use crate::ids::{NodeId, QueueId, WorkloadId};
 use crate::preemption::Target;
-use crate::quota::{FrAmounts, Imagined};
+use crate::quota::{AssumedUsage, FrAmounts};
 use crate::topology::Places;
 use crate::topology::count::Overlay;
 use crate::world::World;
 
-/// The claims of a cycle's entries.
+/// The claims of a cycle's earlier entries.
 #[derive(Debug, Default)]
 pub(crate) struct Claims {
     /// Workloads that earlier entries evict.
     victims: BTreeSet<WorkloadId>,
-    /// The same workloads by the root of the cohort tree whose quota they hold; and those that
-    /// hold places on nodes.
+    /// The same workloads, by the root of the cohort tree whose quota they hold, and those that use
+    /// topology domains.
     by_root: BTreeMap<NodeId, Vec<WorkloadId>>,
     placed: Vec<WorkloadId>,
     /// Quota without the victims, and the usage they release in their domains.
-    quota: Imagined,
+    quota: AssumedUsage,
     domains: Overlay,
 }
 
 impl Claims {
-    /// True if one of the targets is claimed already.
+    /// True if one of the targets is already claimed.
     pub fn overlap(&self, targets: &[Target]) -> bool {
         targets.iter().any(|target| self.victims.contains(&target.workload))
     }
@@ -57,8 +57,8 @@ impl Claims {
         }
     }
 
-    /// Hides the victims that hold anything a queue's heads could use: quota of its tree, or
-    /// places on nodes.
+    /// Hides the victims whose release could help this queue's heads: those with quota of its tree,
+    /// and those that use topology domains.
     pub fn hide_victims(&self, world: &mut World, queue: QueueId) {
         let root = world.tree.node(world.queue(queue).node).root;
         for victim in self.by_root.get(&root).into_iter().flatten().chain(&self.placed) {
@@ -67,7 +67,7 @@ impl Claims {
     }
 
     /// Adds usage of quota and domains for the rest of the cycle.
-    pub fn take_up(&mut self, world: &mut World, node: NodeId, usage: &FrAmounts, places: &Places) {
+    pub fn add_usage(&mut self, world: &mut World, node: NodeId, usage: &FrAmounts, places: &Places) {
         if !self.victims.is_empty() {
             self.quota.add(&world.tree, node, usage);
         }
@@ -75,9 +75,9 @@ impl Claims {
         world.topologies.add_usage(places);
     }
 
-    /// True if the usage fits once every victim of the cycle and of the entry has left (§5.7). An
-    /// elastic slice that is replaced stays: `usage` and `places` are what the newer slice takes
-    /// beyond it.
+    /// True if the usage fits once every victim of the cycle and of the entry has left (§5.7). A
+    /// replaced elastic slice stays: `usage` and `places` are the amounts that the newer slice
+    /// needs in addition.
     pub fn fit(&mut self, world: &mut World, entry: &Entry, usage: &FrAmounts, places: &Places) -> bool {
         let mark = self.quota.mark();
         let own: Vec<WorkloadId> =

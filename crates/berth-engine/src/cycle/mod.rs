@@ -1,13 +1,13 @@
-//! The scheduling cycle (§5): one head per queue gets one decision, in an order, against a state
-//! that includes every earlier decision.
+//! The scheduling cycle (§5). One head per queue gets one decision. The heads are decided in an
+//! order, each against a state that includes the earlier decisions.
 //!
-//! [`nominate`] computes the assignment each head would get on its own, [`order`] decides which
-//! entry goes first, [`process`] goes through the entries, and [`parts`] decides which heads can
-//! be decided apart from others. During a cycle the live state stands in for the snapshot that
-//! Kueue takes. Everything tried on it is rolled back at the end; only then are admissions counted
-//! for good.
+//! [`nominate`] computes the assignment that each head would get on its own. [`order`] decides
+//! which entry is next, [`process`] decides the entries, and [`parts`] decides which heads are
+//! independent of the others. A cycle works on the live state instead of on a snapshot, as Kueue
+//! does. Everything tried on the state is rolled back at the end; only then are admissions counted
+//! permanently.
 
-#![expect(clippy::vec_box, reason = "entries are large, and a cycle sorts them and hands them on")]
+#![expect(clippy::vec_box, reason = "entries are large, and a cycle sorts and moves them")]
 
 mod claims;
 pub(crate) mod nominate;
@@ -20,7 +20,7 @@ mod victims;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::assignment::{AskedPodSet, Assignment};
+use crate::assignment::{Assignment, RequestedPodSet};
 use crate::decision::{
     Admit, AssignmentMode, Considered, CycleOutcome, CycleResult, Decision, Eviction, Verdict, Victim, Wait, WaitCause,
 };
@@ -40,14 +40,14 @@ pub(crate) use parts::Parts;
 pub(crate) struct Entry {
     pub workload: WorkloadId,
     pub queue: QueueId,
-    /// It waits for preemptions it started (§3.4).
+    /// The entry waits for preemptions that it started (§3.4).
     pub is_preemptor: bool,
-    /// It holds quota already; only its topology is computed (§17.6).
+    /// The entry holds quota already. Only its topology is computed (§17.6).
     pub second_pass: bool,
     pub assignment: Assignment,
-    pub asked: Arc<[AskedPodSet]>,
+    pub requested: Arc<[RequestedPodSet]>,
     pub targets: Vec<Target>,
-    /// The elastic slice it replaces, if that holds quota here.
+    /// The elastic slice that it replaces, if that slice holds quota here.
     pub replaced: Option<WorkloadId>,
     /// See [`Entry::net_places`].
     net_places: Option<Arc<Places>>,
@@ -56,16 +56,17 @@ pub(crate) struct Entry {
 /// Outcome of an entry's turn in its cycle (§5.6).
 #[derive(Debug)]
 pub(crate) enum Turn {
-    /// It is admitted.
+    /// The entry is admitted.
     Admits,
-    /// It evicts these victims and waits for them to leave.
+    /// The entry evicts these victims and waits for them to leave.
     Preempts(Vec<Victim>),
-    /// It evicts these sibling variants, of `siblings` on worse flavors, and waits for all of them
-    /// to leave (§23).
+    /// The entry evicts these sibling variants and waits until all `siblings` on worse flavors have
+    /// left (§23).
     Migrates { evicts: Vec<WorkloadId>, siblings: usize },
-    /// It waits.
+    /// The entry waits.
     Waits(WaitCause),
-    /// It is evicted itself: these nodes failed, and its pods found no others (§5.6 step 2).
+    /// The entry is evicted itself: these nodes failed, and no other nodes can take its pods (§5.6
+    /// step 2).
     LosesNodes(Vec<Name>),
 }
 
@@ -77,22 +78,22 @@ impl Entry {
             is_preemptor,
             second_pass,
             assignment: Assignment::default(),
-            asked: Arc::default(),
+            requested: Arc::default(),
             targets: Vec::new(),
             replaced: None,
             net_places: None,
         }
     }
 
-    /// Replaces its assignment.
-    pub fn take(&mut self, assignment: Assignment, asked: Arc<[AskedPodSet]>, targets: Vec<Target>) {
+    /// Replaces the entry's assignment.
+    pub fn take(&mut self, assignment: Assignment, requested: Arc<[RequestedPodSet]>, targets: Vec<Target>) {
         self.assignment = assignment;
-        self.asked = asked;
+        self.requested = requested;
         self.targets = targets;
         self.net_places = None;
     }
 
-    /// The decision about it.
+    /// The decision about the entry.
     fn decision(&self, world: &World, verdict: Verdict) -> Decision {
         Decision {
             workload: world.record(self.workload).key().clone(),
@@ -101,13 +102,13 @@ impl Entry {
         }
     }
 
-    /// Quota its assignment takes beyond what it, or the elastic slice it replaces, holds (§5.8,
-    /// §13.2).
+    /// Quota that its assignment uses in addition to the quota that it, or the elastic slice it
+    /// replaces, holds (§5.8, §13.2).
     pub fn quota_usage(&self) -> FrAmounts {
         if self.second_pass { FrAmounts::new() } else { self.assignment.usage.clone() }
     }
 
-    /// Places its assignment takes beyond those it holds.
+    /// Domains that its assignment uses in addition to those it holds.
     pub fn net_places(&mut self, world: &mut World) -> Arc<Places> {
         if let Some(known) = &self.net_places {
             return known.clone();
@@ -118,7 +119,7 @@ impl Entry {
     }
 
     fn places_beyond_held(&self, world: &mut World) -> Places {
-        let places = self.assignment.places(world, &self.asked);
+        let places = self.assignment.places(world, &self.requested);
         match &world.record(self.workload).holding {
             Some(holding) if self.second_pass => places.without(&holding.places),
             _ => match self.replaced.and_then(|id| world.record(id).holding.as_ref()) {
@@ -129,8 +130,8 @@ impl Entry {
     }
 }
 
-/// Runs a part of the cycle that was begun and not finished, or of a new one. Takes whole cohort
-/// trees until they have `heads` heads; trees that must be decided together may have more.
+/// Runs the next part of the current cycle, or the first part of a new one. Takes whole cohort
+/// trees until they have `heads` heads. Trees that must be decided together may have more.
 pub(crate) fn run(
     world: &mut World,
     pending_queues: &mut PendingQueues,
@@ -147,26 +148,26 @@ pub(crate) fn run(
     let mut outcome = CycleOutcome { cycle: world.cycle, ..CycleOutcome::default() };
     let queues = parts.next(world, heads);
     if !(entries.is_empty() && queues.is_empty()) {
-        parts.progress |= answer(world, pending_queues, entries, &queues, &mut outcome, now);
+        parts.progress |= decide(world, pending_queues, entries, &queues, &mut outcome, now);
     }
-    parts.answered |= !outcome.decisions.is_empty();
+    parts.has_decided |= !outcome.decisions.is_empty();
     parts.succeeded |= outcome.is_success();
     if parts.is_done() {
         outcome.more = parts.progress && pending_queues.has_schedulable_candidates(world);
-        outcome.result = parts.answered.then_some(match parts.succeeded {
+        outcome.result = parts.has_decided.then_some(match parts.succeeded {
             true => CycleResult::Success,
             false => CycleResult::Inadmissible,
         });
     } else {
         outcome.more = true;
-        outcome.goes_on = true;
+        outcome.is_incomplete = true;
     }
     outcome
 }
 
-/// Decides second passes and the heads of these queues, those of one cohort tree together. True if
-/// the next cycle may decide something that this one could not.
-fn answer(
+/// Decides second passes and the heads of these queues; the heads of one cohort tree are decided
+/// together. True if the next cycle may decide something that this one could not.
+fn decide(
     world: &mut World,
     pending_queues: &mut PendingQueues,
     mut entries: Vec<Box<Entry>>,
@@ -205,7 +206,7 @@ fn answer(
     progress
 }
 
-/// The workloads whose second pass is due.
+/// The entries whose second pass is due.
 fn second_passes(world: &World, pending_queues: &mut PendingQueues, now: Time) -> Vec<Box<Entry>> {
     let due = pending_queues.second_pass.take_due(now).into_iter().filter_map(|id| {
         let record = world.record(id);
@@ -215,7 +216,7 @@ fn second_passes(world: &World, pending_queues: &mut PendingQueues, now: Time) -
     due.collect()
 }
 
-/// Nominates an entry. False if it takes no further part in the cycle.
+/// Nominates an entry. False if the entry takes no further part in the cycle.
 fn consider(
     world: &mut World,
     pending_queues: &mut PendingQueues,
@@ -295,8 +296,8 @@ pub(crate) fn put_back(
     record.evaluated_generation = record.facts.generation;
     let issued = !victims.is_empty();
     let scan = std::mem::take(&mut entry.assignment.scan);
-    // It has found its flavors and waits for other workloads to leave or to be ready: its next
-    // search starts with the same flavors.
+    // The workload has found its flavors and waits for other workloads to leave or to be ready. Its
+    // next search starts with the same flavors.
     let found = matches!(cause, WaitCause::Migrating { .. } | WaitCause::PodsNotReady);
     let cleared = issued || found || entry.assignment.deferred || cause.is_preemption_gated() || !keeps_scan;
     record.scan = (!cleared && scan.has_more_flavors()).then(|| Box::new(scan));
@@ -305,9 +306,9 @@ pub(crate) fn put_back(
     if entry.second_pass {
         second_pass_failed = pending_queues.second_pass.schedule(entry.workload, now);
     } else {
-        let scan_goes_on = world.record(entry.workload).scan.as_ref().is_some_and(|scan| scan.has_more_flavors());
+        let scan_continues = world.record(entry.workload).scan.as_ref().is_some_and(|scan| scan.has_more_flavors());
         let requeued = pending_queues.requeue(world, entry.queue, entry.workload, requeue, reason, now);
-        progress = !requeued.active || scan_goes_on || !requeued.bypassed.is_empty();
+        progress = !requeued.active || scan_continues || !requeued.bypassed.is_empty();
         for id in requeued.bypassed {
             outcome.bypassed.push((world.record(id).key().clone(), reason));
         }
@@ -334,10 +335,10 @@ fn admit(world: &mut World, pending_queues: &mut PendingQueues, entry: &mut Entr
     pending_queues.forget(world, entry.workload);
     let checks = crate::engine::hold::checks_for(world, entry.queue, Some(&admission));
     let replaces = entry.replaced.map(|id| world.record(id).key().clone());
-    // The computed usage is what it takes, unless it holds part of that already.
+    // The computed usage is what the workload takes, unless it already holds a part of that.
     let taken = (!entry.second_pass && entry.replaced.is_none()).then(|| {
         let places = entry.net_places(world);
-        // Only this entry refers to them: they are moved, not copied.
+        // No other entry refers to them: they are moved, not copied.
         entry.net_places = None;
         (std::mem::take(&mut entry.assignment.usage), Arc::unwrap_or_clone(places))
     });

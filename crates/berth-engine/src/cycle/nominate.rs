@@ -1,10 +1,10 @@
-//! Nomination: the assignment a head would get on its own (§5.4, §5.5, §12).
+//! Nomination: the assignment that a head would get on its own (§5.4, §5.5, §12).
 
 use std::sync::Arc;
 
 use super::{Entry, is_usable};
 use crate::assignment::search::assign_flavors;
-use crate::assignment::{Ask, AskedPodSet, Assignment, Pins, asked_pod_set, reduce};
+use crate::assignment::{Assignment, AssignmentRequest, Pins, RequestedPodSet, reduce, requested_pod_set};
 use crate::decision::{AssignmentMode, WaitCause};
 use crate::ids::WorkloadId;
 use crate::model::{CheckState, Time};
@@ -14,11 +14,11 @@ use crate::world::World;
 
 /// Whether a head takes part in the cycle.
 pub(crate) enum Nomination {
-    /// It has an assignment, good or bad.
+    /// The head has an assignment, usable or not.
     Considered,
-    /// It cannot be considered.
+    /// The head cannot be considered.
     Refused(WaitCause),
-    /// It holds quota already: it does not go back to a queue.
+    /// The head already holds quota: it does not return to a queue.
     Dropped,
 }
 
@@ -32,12 +32,12 @@ pub(crate) fn nominate(world: &mut World, entry: &mut Entry, now: Time) -> Nomin
     }
     drop_outdated_scan(world, entry);
     entry.replaced = replaced_slice(world, entry);
-    let (assignment, asked, targets) = assign(world, entry, None, now);
-    entry.take(assignment, asked, targets);
+    let (assignment, requested, targets) = assign(world, entry, None, now);
+    entry.take(assignment, requested, targets);
     Nomination::Considered
 }
 
-/// Why a head cannot be considered at all (§5.4, §2.8).
+/// Reason why a head cannot be considered at all (§5.4, §2.8).
 fn refusal(world: &mut World, entry: &Entry) -> Option<WaitCause> {
     let selected = world.is_selected(entry.queue, world.record(entry.workload).local);
     let record = world.record(entry.workload);
@@ -93,11 +93,11 @@ pub(crate) fn assign(
     entry: &Entry,
     pins: Option<Pins>,
     now: Time,
-) -> (Assignment, Arc<[AskedPodSet]>, Vec<Target>) {
+) -> (Assignment, Arc<[RequestedPodSet]>, Vec<Target>) {
     let record = world.record(entry.workload);
     let shape = record.shape.clone();
     let resume = pins.is_none();
-    let ask = |pod_sets: Arc<[AskedPodSet]>| Ask {
+    let ask = |pod_sets: Arc<[RequestedPodSet]>| AssignmentRequest {
         queue: entry.queue,
         workload: entry.workload,
         pod_sets,
@@ -106,7 +106,7 @@ pub(crate) fn assign(
         second_pass: entry.second_pass,
         resume,
     };
-    let full_ask = ask(shape.asked().clone());
+    let full_ask = ask(shape.requested().clone());
     let (mut assignment, sought, targets) = assign_once(world, &full_ask, now);
     if is_usable(assignment.mode(), &targets) {
         reserve_topology(world, &mut assignment, sought, &targets);
@@ -120,8 +120,8 @@ pub(crate) fn assign(
     if may_reduce {
         let counts: Vec<(i32, Option<i32>)> = shape.pod_sets.iter().map(|set| (set.count, set.min_count)).collect();
         let found = reduce::search(&counts, |counts| {
-            let reduced: Arc<[AskedPodSet]> =
-                shape.pod_sets.iter().zip(counts).map(|(info, count)| asked_pod_set(info, *count)).collect();
+            let reduced: Arc<[RequestedPodSet]> =
+                shape.pod_sets.iter().zip(counts).map(|(info, count)| requested_pod_set(info, *count)).collect();
             let reduced_ask = ask(reduced.clone());
             let (mut assignment, sought, targets) = assign_once(world, &reduced_ask, now);
             if !is_usable(assignment.mode(), &targets) {
@@ -139,7 +139,7 @@ pub(crate) fn assign(
 }
 
 /// Flavors, topology, and targets for exactly these counts.
-fn assign_once(world: &mut World, ask: &Ask, now: Time) -> (Assignment, Option<Sought>, Vec<Target>) {
+fn assign_once(world: &mut World, ask: &AssignmentRequest, now: Time) -> (Assignment, Option<Sought>, Vec<Target>) {
     let mut oracle = RealOracle::at(now);
     let mut assignment = if ask.second_pass {
         crate::topology::assign::held_assignment(world, ask)
@@ -160,7 +160,8 @@ fn assign_once(world: &mut World, ask: &Ask, now: Time) -> (Assignment, Option<S
             placement: sought.as_ref().map(|sought| &sought.request),
             now,
         };
-        // If only quota of one flavor-resource is short, the assignment's own search was this one.
+        // If only the quota of one flavor-resource is short, the assignment already made this
+        // search.
         let known = if sought.is_none() { oracle.take_found(&assignment.usage) } else { None };
         debug_assert!(known.as_ref().is_none_or(|(targets, _)| *targets == find_targets(world, &preemptor).0));
         let (found, searched) = known.unwrap_or_else(|| find_targets(world, &preemptor));

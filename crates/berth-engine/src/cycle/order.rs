@@ -64,7 +64,7 @@ pub(crate) fn classical(world: &World, a: &Entry, b: &Entry) -> Ordering {
     key(world, a).cmp(&key(world, b)).then_with(|| ties(world, a, b))
 }
 
-/// The facts by which fair sharing compares two entries.
+/// Properties by which fair sharing compares two entries.
 #[derive(Debug, Clone)]
 pub(crate) struct Contender {
     /// Number of the entry.

@@ -1,5 +1,5 @@
-//! Processing the entries of a cycle (§5.6): admit, preempt, reserve or skip each, against the
-//! state the earlier ones left.
+//! Decides the entries of a cycle (§5.6). Each entry is admitted, preempts, reserves quota or is
+//! skipped, against the state that the earlier entries left.
 
 use super::claims::Claims;
 use super::nominate::assign;
@@ -15,7 +15,8 @@ use crate::quota::FrAmounts;
 use crate::topology::Places;
 use crate::world::World;
 
-/// Processes every entry; returns them with their outcomes, in the order they were processed.
+/// Decides every entry. Returns the entries with their outcomes, in the order in which they were
+/// decided.
 pub(crate) fn run(
     world: &mut World,
     entries: Vec<Box<Entry>>,
@@ -28,8 +29,8 @@ pub(crate) fn run(
     let mut pods_not_ready = world.config.block_admission_on_pods_ready && has_workload_without_ready_pods(world);
     while let Some(mut entry) = order.next(world) {
         let turn = process(world, &mut entry, &mut claims, pods_not_ready, outcome, now);
-        // Pods of a workload admitted now cannot be ready yet: all later entries wait for them
-        // (§20.4).
+        // The pods of a workload that is admitted now cannot be ready yet, so all later entries
+        // wait for them (§20.4).
         let admitted = matches!(turn, Turn::Admits) && !entry.second_pass;
         pods_not_ready |= admitted && world.config.block_admission_on_pods_ready;
         done.push((entry, turn));
@@ -37,9 +38,9 @@ pub(crate) fn run(
     done
 }
 
-/// True if no flavor can take an entry, whatever the others get, and no other entry's turn depends
-/// on it: only its reason is left to report. Not so in the tournament of fair sharing, where a
-/// queue is compared by its head, whatever that head's outcome.
+/// True if no flavor can take an entry, regardless of the other entries, and no other entry's
+/// outcome depends on it. Only its reason is left to report. False under fair sharing: the
+/// tournament compares a queue by its head, regardless of the head's outcome.
 pub(crate) fn is_hopeless(world: &World, entry: &Entry) -> bool {
     entry.assignment.mode() == AssignmentMode::NoFit
         && !entry.second_pass
@@ -47,10 +48,10 @@ pub(crate) fn is_hopeless(world: &World, entry: &Entry) -> bool {
         && !world.is_fair_sharing()
 }
 
-/// True if no entry of a cohort tree can be admitted or preempt, and none reserves places that
-/// other trees could take. The quota they would reserve (§5.9) belongs to their tree, so the order
-/// of their reports does not matter. False beside second passes (among those `before`) in the
-/// tournament of fair sharing, where a queue has one turn, whichever entry takes it.
+/// True if no entry of a cohort tree can be admitted or preempt, and none reserves domains that
+/// other trees could use. The quota that they would reserve (§5.9) belongs to their tree, so the
+/// order of their reports does not matter. False under fair sharing if a second pass (among those
+/// `before`) is in the tournament, because a queue has one turn there.
 pub(crate) fn no_entry_acts(world: &World, before: &[Box<Entry>], tree: &[Box<Entry>]) -> bool {
     let in_tournament = world.is_fair_sharing() && before.iter().any(|entry| entry.second_pass);
     // Variants depend on each other.
@@ -64,7 +65,7 @@ pub(crate) fn no_entry_acts(world: &World, before: &[Box<Entry>], tree: &[Box<En
         })
 }
 
-/// Why an entry can neither be admitted nor preempt.
+/// Reason why an entry can neither be admitted nor preempt.
 pub(crate) fn no_assignment(entry: &Entry) -> WaitCause {
     match entry.assignment.mode() {
         AssignmentMode::NoFit => {
@@ -74,8 +75,8 @@ pub(crate) fn no_assignment(entry: &Entry) -> WaitCause {
     }
 }
 
-/// Processes an entry as if it were the first of its cycle. Leaves the world changed; the caller
-/// rolls back.
+/// Decides an entry as if it were the first of its cycle. Leaves the world changed; the caller must
+/// roll back.
 pub(crate) fn alone(world: &mut World, entry: &mut Entry, now: Time) -> Turn {
     let pods_not_ready = world.config.block_admission_on_pods_ready && has_workload_without_ready_pods(world);
     process(world, entry, &mut Claims::default(), pods_not_ready, &mut CycleOutcome::default(), now)
@@ -113,7 +114,7 @@ fn process(
             let reserved =
                 amounts_to_reserve(world, entry.queue, &entry.assignment.usage, entry.assignment.is_borrowing());
             let places = entry.net_places(world);
-            claims.take_up(world, node, &reserved, &places);
+            claims.add_usage(world, node, &reserved, &places);
         }
         return Turn::Waits(WaitCause::NoCandidates);
     }
@@ -125,7 +126,7 @@ fn process(
     let places = entry.net_places(world);
     let node = world.queue(entry.queue).node;
     if mode == AssignmentMode::DeferredFit {
-        claims.take_up(world, node, &usage, &places);
+        claims.add_usage(world, node, &usage, &places);
         return Turn::Waits(WaitCause::FitsAfterPreemption);
     }
     if claims.overlap(&entry.targets) {
@@ -138,10 +139,10 @@ fn process(
         }
         return Turn::Waits(WaitCause::NoLongerFits);
     }
-    // Before the claim: what the victims hold and what the queues use is as the decision found it.
+    // Computed before the claim: the record shows the usage that the decision was based on.
     let victims = (mode == AssignmentMode::Preempt).then(|| victims(world, entry, &usage));
     claims.claim(world, &entry.targets);
-    claims.take_up(world, node, &usage, &places);
+    claims.add_usage(world, node, &usage, &places);
     if let Some(victims) = victims {
         return Turn::Preempts(victims);
     }
@@ -158,9 +159,9 @@ fn refresh(world: &mut World, entry: &mut Entry, claims: &mut Claims, outcome: &
     if gates.recompute_assignment_upon_preemption_targets_overlap && overlaps {
         let mark = world.mark();
         claims.hide_victims(world, entry.queue);
-        let (assignment, asked, targets) = assign(world, entry, Some(entry.assignment.pins()), now);
+        let (assignment, requested, targets) = assign(world, entry, Some(entry.assignment.pins()), now);
         world.rollback(mark);
-        entry.take(assignment, asked, targets);
+        entry.take(assignment, requested, targets);
         let result = if entry.assignment.mode() == AssignmentMode::Fit {
             entry.assignment.deferred = true;
             "deferred_fit"
@@ -182,8 +183,8 @@ fn refresh(world: &mut World, entry: &mut Entry, claims: &mut Claims, outcome: &
         {
             return;
         }
-        let (assignment, asked, targets) = assign(world, entry, Some(entry.assignment.pins()), now);
-        entry.take(assignment, asked, targets);
+        let (assignment, requested, targets) = assign(world, entry, Some(entry.assignment.pins()), now);
+        entry.take(assignment, requested, targets);
     }
 }
 

@@ -1,10 +1,10 @@
-//! The fair-sharing tournament (§6.2). Of all heads of a cohort tree, the one whose subtree would
-//! have the smallest share goes next; every step changes the shares.
+//! The fair-sharing tournament (§6.2). Of all heads of a cohort tree, the next is the one whose
+//! subtree would have the smallest share. Every step changes the shares.
 //!
 //! A step changes usage only on the path from one queue to its root. Shares of nodes off that path
-//! are unchanged, and so are the winners below those nodes. So every cohort keeps its children in
-//! a bracket, and a step replays only the matches on the path: the depth of the tree times the
-//! logarithm of a cohort's children.
+//! are unchanged, and so are the winners below those nodes. Therefore every cohort keeps its
+//! children in a bracket, and a step replays only the matches on the path. Its cost is the depth of
+//! the tree times the logarithm of a cohort's children.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,7 +13,7 @@ use super::order::Contender;
 use crate::ids::NodeId;
 use crate::world::World;
 
-/// The entries still to be taken. See the module's documentation.
+/// The entries that were not taken yet. See the module's documentation.
 pub(crate) struct Tournament {
     /// Entries in the order of nomination; `None` once taken.
     entries: Vec<Option<Box<Entry>>>,
@@ -119,8 +119,8 @@ impl Tournament {
         }
     }
 
-    /// The facts by which an entry is compared among the children of a cohort: the share that the
-    /// child it comes from would have with the entry admitted.
+    /// The properties by which an entry is compared among the children of a cohort. Its share is
+    /// the one that the child would have with the entry admitted.
     fn contender(&self, world: &mut World, child: NodeId, at: usize) -> Option<Contender> {
         let entry = self.entries[at].as_ref()?;
         let requested = entry.quota_usage();
@@ -145,8 +145,8 @@ impl Tournament {
 struct Bracket {
     children: BTreeMap<NodeId, usize>,
     contenders: Vec<Option<Contender>>,
-    /// Winner of each match. Match 1 is the final, the matches below match `n` are `2n` and `2n +
-    /// 1`, and a leaf's number is its place plus the number of leaves.
+    /// Winner of each match. Match 1 is the final, and the matches below match `n` are `2n` and `2n
+    /// + 1`. A leaf's number is its position plus the number of leaves.
     wins: Vec<Option<usize>>,
 }
 

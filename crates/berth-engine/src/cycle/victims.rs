@@ -15,8 +15,8 @@ use crate::world::{Record, World};
 /// Maximum number of queues and cohorts whose quota use a preemption records.
 const BALANCES_MAX: usize = 32;
 
-/// The victims to evict for an entry, and what is known about the preemption. `usage` is the quota
-/// that the entry takes.
+/// The victims to evict for an entry, and the record of the preemption. `usage` is the quota that
+/// the entry takes.
 pub(crate) fn victims(world: &mut World, entry: &Entry, usage: &FrAmounts) -> Vec<Victim> {
     let balances = balances(world, entry, usage);
     let queue = world.queue(entry.queue);
@@ -55,8 +55,8 @@ fn priority(record: &Record) -> Priority {
     Priority { base: record.facts.priority, boost: record.priority - record.facts.priority }
 }
 
-/// Quota use and shares, before and after a preemption, of the queues of the preemptor and of its
-/// victims and of the cohorts above them.
+/// Quota use and shares before and after a preemption. Covers the queues of the preemptor and of
+/// its victims, and the cohorts above them.
 fn balances(world: &mut World, entry: &Entry, usage: &FrAmounts) -> Vec<Balance> {
     let own = world.queue(entry.queue).node;
     let mut nodes: Vec<NodeId> = world.tree.path_to_root(own).collect();
@@ -82,9 +82,9 @@ fn balances(world: &mut World, entry: &Entry, usage: &FrAmounts) -> Vec<Balance>
     nodes.iter().zip(sides).map(|(node, (before, after))| balance(world, *node, &frs, before, after)).collect()
 }
 
-/// What a queue or cohort uses at one moment.
+/// Usage of a queue or cohort at one moment.
 struct Use {
-    /// In the order of the flavor-resources.
+    /// Amounts in the order of the flavor-resources.
     amounts: Vec<Amount>,
     share: Option<WeightedShare>,
 }
@@ -111,7 +111,7 @@ fn balance(world: &World, node: NodeId, frs: &[FrId], before: Use, after: Use) -
         }
     });
     let mut quotas: Vec<QuotaChange> = quotas.collect();
-    // Ids follow the order in which objects came; names do not.
+    // Ids follow the order in which objects were created; names do not.
     quotas.sort_by(|a, b| (&a.flavor, &a.resource).cmp(&(&b.flavor, &b.resource)));
     Balance {
         name: world.tree.node(node).name.clone(),

@@ -10,7 +10,7 @@ use crate::model::Taint;
 pub struct Considered {
     /// Flavors tried, per pod set.
     pub pod_sets: Vec<PodSetConsidered>,
-    /// Highest level of the cohort tree the assignment borrows from; 0 when it does not borrow.
+    /// Highest level of the cohort tree from which the assignment borrows; 0 if it does not borrow.
     pub borrowing_level: u32,
     /// Searches for victims, in the order they were made.
     pub victim_searches: Vec<VictimSearch>,
@@ -23,7 +23,7 @@ pub struct PodSetConsidered {
     pub pod_set: Name,
     /// Attempts in the order they were made.
     pub attempts: Vec<FlavorAttempt>,
-    /// Findings that the message of the pod set lists, those of attempts among them.
+    /// Findings that the message of the pod set lists, including those of attempts.
     pub findings: Vec<Finding>,
     /// Set if the chosen flavors cannot serve the pods' topology request.
     pub error: Option<TopologyProblem>,
@@ -40,18 +40,18 @@ impl PodSetConsidered {
 /// How well a flavor, a pod set or a workload can be served, worst to best.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum AssignmentMode {
-    /// It does not fit.
+    /// Does not fit.
     NoFit,
-    /// It fits if other workloads are preempted.
+    /// Fits if other workloads are preempted.
     Preempt,
-    /// It fits once the victims of another entry have released their quota (§5.6 step 1).
+    /// Fits once the victims of another entry have released their quota (§5.6 step 1).
     DeferredFit,
-    /// It fits now.
+    /// Fits now.
     Fit,
 }
 
 impl AssignmentMode {
-    /// Upstream's spelling.
+    /// The name that Kueue gives the mode.
     pub fn as_str(self) -> &'static str {
         match self {
             AssignmentMode::NoFit => "NoFit",
@@ -73,9 +73,9 @@ pub struct FlavorAttempt {
     pub preemption: PreemptionMode,
     /// Level of the cohort tree it would borrow from.
     pub borrowing_level: u32,
-    /// What is short or wrong.
+    /// Shortages and problems of the flavor.
     pub findings: Vec<Finding>,
-    /// The least severe reason it does not fit, if it does not.
+    /// The least severe reason why it does not fit, if it does not fit.
     pub no_fit: Option<PendingReason>,
 }
 
@@ -94,7 +94,7 @@ pub enum PreemptionMode {
     Fit,
 }
 
-/// One thing found about a flavor or a pod set; its `Display` renders it in Kueue's words.
+/// A finding about a flavor or a pod set. Its `Display` renders it in Kueue's words.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Finding {
     /// No resource group of the queue covers the resource.
@@ -114,12 +114,12 @@ pub enum Finding {
         /// The flavor.
         flavor: Name,
     },
-    /// Node selector or affinity exclude the flavor.
+    /// The node selector or the affinity excludes the flavor.
     AffinityMismatch {
         /// The flavor.
         flavor: Name,
     },
-    /// The request exceeds what the flavor could give if nothing else ran.
+    /// The request exceeds the amount that the flavor could give if no other workload ran.
     ExceedsMaximum {
         /// The resource.
         resource: Name,
@@ -129,12 +129,12 @@ pub enum Finding {
         assumed: i64,
         /// Amount requested by this pod set.
         requested: i64,
-        /// The most that could ever be available.
+        /// The largest amount that could ever be available.
         maximum: Amount,
         /// The queue or cohort whose quota or borrowing limit sets that maximum.
         short_at: Name,
     },
-    /// The flavor has the quota, but not enough of it is unused.
+    /// The flavor's quota would suffice, but not enough of it is unused.
     InsufficientQuota {
         /// The resource.
         resource: Name,
@@ -146,9 +146,9 @@ pub enum Finding {
         requested: i64,
         /// Amount available now.
         available: Amount,
-        /// The queue or cohort that runs out, or whose borrowing limit does.
+        /// The queue or cohort whose quota or borrowing limit is exhausted.
         short_at: Name,
-        /// The policy that forbids preemption for it, if preemption was not even tried.
+        /// The policy that forbids preemption, if preemption was not tried.
         forbidden: Option<PreemptionBar>,
     },
     /// The flavor was not nominated for the resource; a recomputation considers nominated flavors
@@ -159,38 +159,38 @@ pub enum Finding {
         /// The resource.
         resource: Name,
     },
-    /// The variant may use other flavors only (§23).
+    /// The variant may only use other flavors (§23).
     NotOfVariant {
         /// The flavor.
         flavor: Name,
     },
-    /// An elastic job grows on the flavor it has (§8.5, §13.2).
+    /// An elastic job can only grow on the flavor that it holds (§8.5, §13.2).
     HeldOnOtherFlavor {
         /// The flavor.
         flavor: Name,
-        /// The flavor the workload's earlier slice holds.
+        /// The flavor that the workload's earlier slice holds.
         held: Name,
     },
     /// The flavor has enough quota, but its nodes cannot take the pods.
     Topology(TopologyShortage),
-    /// The pods' topology request cannot be served, whatever is free.
+    /// The pods' topology request cannot be served, regardless of free capacity.
     TopologyRequest(TopologyProblem),
 }
 
-/// Why a request for a topology cannot be served, or not by a flavor (§14.2).
+/// Why a topology request cannot be served, or not by a flavor (§14.2).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TopologyProblem {
-    /// The pods ask for a topology, and the flavor has none.
+    /// The pods request a topology, and the flavor has none.
     FlavorWithout {
         /// The flavor.
         flavor: Name,
     },
-    /// The pods ask for no topology, and the flavor takes only pods that do.
+    /// The pods request no topology, and the flavor only takes pods that request one.
     FlavorOnlyWith {
         /// The flavor.
         flavor: Name,
     },
-    /// The flavor's Topology object is not known.
+    /// The flavor's Topology object does not exist.
     FlavorUnknown {
         /// The flavor.
         flavor: Name,
@@ -201,7 +201,7 @@ pub enum TopologyProblem {
         flavor: Name,
         /// The requested level.
         level: Name,
-        /// The levels there are, coarse to fine.
+        /// The levels of the topology, coarse to fine.
         levels: Vec<Name>,
     },
     /// No flavor of the pod set has a topology.
@@ -211,9 +211,9 @@ pub enum TopologyProblem {
         /// Names of the flavors.
         flavors: Vec<Name>,
     },
-    /// No flavor of the queue has a topology that is known.
+    /// No flavor of the queue has an existing topology.
     NothingKnown,
-    /// Elastic jobs with such requests are not supported (§13.5).
+    /// Elastic jobs with such topology requests are not supported (§13.5).
     NotForElasticJobs {
         /// `required` or `preferred`.
         mode: &'static str,
@@ -236,8 +236,8 @@ pub enum TopologyProblem {
         /// Pods of a slice of the outer layer.
         outer_size: i64,
     },
-    /// The slice level is above the level of the request: slices must fit inside the domain that
-    /// all pods must fit in.
+    /// The slice level is above the requested level. Slices must fit inside the domain that all
+    /// pods must fit in.
     SliceAboveRequest {
         /// Level of the slices.
         slice: Name,
@@ -259,7 +259,7 @@ pub enum TopologyProblem {
     Gone,
 }
 
-/// Why preemption is not allowed for a request that exceeds the queue's own quota (§8.5).
+/// Reason why preemption is not allowed for a request that exceeds the queue's own quota (§8.5).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum PreemptionBar {
     /// The workload would borrow, and `borrowWithinCohort` is Never.
@@ -287,7 +287,7 @@ pub struct TopologyShortage {
     pub slice_size: i64,
     /// Number of pods, or of slices, to place.
     pub needed: i64,
-    /// Number of them that fit where the request requires.
+    /// Number of pods or slices that fit where the request requires.
     pub fits: i64,
     /// The layers of a multi-layer request, coarse to fine.
     pub layers: Vec<LayerShortage>,
@@ -326,9 +326,9 @@ pub struct LevelCapacity {
 /// Why a lowest domain cannot take a single pod.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Exclusion {
-    /// It is outside the domain that replacement pods must stay in.
+    /// The domain is outside the domain that replacement pods must stay in.
     OtherDomain,
-    /// Its node's taint is not tolerated.
+    /// The domain's node's taint is not tolerated.
     Taint(Taint),
     /// The pods' node selector excludes its node.
     NodeSelector,

@@ -1,8 +1,8 @@
-//! What a cycle decides, and why.
+//! Decisions of a cycle, with their reasons.
 //!
 //! A [`Decision`] is complete: carrying it out needs no further choice. Its reasons are data, made
-//! by the code that decided. No text is composed here: [`crate::text`] renders every message from
-//! that data, and `tests/it/prose.rs` holds the deciding modules to it.
+//! by the deciding code. No message is composed here: [`crate::text`] renders every message from
+//! that data, and `tests/it/prose.rs` checks this for the deciding modules.
 
 mod finding;
 mod victims;
@@ -23,15 +23,15 @@ pub use victims::{
 };
 pub use wait::{PendingReason, RequeueReason, Wait, WaitCause};
 
-/// What a scheduling cycle decided, or a part of it.
+/// Result of a scheduling cycle, or of a part of it.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct CycleOutcome {
-    /// Number of the cycle, from 1. Its parts have the same.
+    /// Number of the cycle, from 1. All its parts have the same number.
     pub cycle: u64,
-    /// True if some heads of the cycle are still to be decided: the next call continues with them.
-    pub goes_on: bool,
-    /// Result of the whole cycle, all its parts together; `None` while the cycle goes on, and if
-    /// it had no heads.
+    /// True if some heads of the cycle were not decided yet. The next call continues with them.
+    pub is_incomplete: bool,
+    /// Result of the whole cycle, all its parts together. `None` until the cycle is complete, and
+    /// if it had no heads.
     pub result: Option<CycleResult>,
     /// Decisions, in the order they were taken.
     pub decisions: Vec<Decision>,
@@ -44,16 +44,16 @@ pub struct CycleOutcome {
     /// Per cluster queue and result (`new_targets`, `deferred_fit`, `skipped`), recomputed
     /// preemption targets.
     pub target_recomputations: BTreeMap<Name, BTreeMap<&'static str, u32>>,
-    /// True when another call right now could decide something more: the rest of this cycle, or
+    /// True if another call without a new event could decide more: the rest of this cycle, or
     /// another one.
     pub more: bool,
-    /// When to call `cycle` next even if no event comes (back-offs, flush delays, second passes);
+    /// When to call `cycle` next even if no event arrives (back-offs, flush delays, second passes);
     /// see [`crate::Engine::next_wakeup`].
     pub next_wakeup: Option<Time>,
 }
 
 impl CycleOutcome {
-    /// True if something was admitted or evicted here.
+    /// True if a workload was admitted or evicted in this outcome.
     pub(crate) fn is_success(&self) -> bool {
         self.decisions.iter().any(|decision| matches!(decision.verdict, Verdict::Admit(_) | Verdict::Evict(_)))
     }
@@ -69,7 +69,7 @@ pub enum CycleResult {
 }
 
 impl CycleResult {
-    /// Upstream's spelling.
+    /// The name that Kueue gives the result.
     pub fn as_str(self) -> &'static str {
         match self {
             CycleResult::Success => "success",
@@ -83,9 +83,9 @@ impl CycleResult {
 pub struct Decision {
     /// The workload.
     pub workload: WorkloadKey,
-    /// The cluster queue it waits in.
+    /// The cluster queue that it waits in.
     pub cluster_queue: Name,
-    /// What to do.
+    /// Outcome for the workload.
     pub verdict: Verdict,
 }
 
@@ -100,26 +100,26 @@ pub enum Verdict {
     Preempt {
         /// Workloads to evict.
         victims: Vec<Victim>,
-        /// What to show for the workload itself.
+        /// Why the preemptor waits.
         wait: Wait,
     },
-    /// It waits; show why.
+    /// The workload waits; show why.
     Wait(Wait),
-    /// Evict the workload itself, for its own sake.
+    /// Evict the workload itself, not in favour of another workload.
     Evict(Eviction),
 }
 
 /// Why a workload is evicted although no other workload needs its quota.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Eviction {
-    /// Nodes it runs on failed, and its pods found no other nodes (§5.6 step 2).
+    /// Nodes of the workload failed, and its pods found no other nodes (§5.6 step 2).
     NodeFailures {
         /// The failed nodes.
         nodes: Vec<Name>,
-        /// Why its pods found no other nodes; shown if the eviction cannot be written.
+        /// Why its pods found no other nodes. Shown if the eviction cannot be written.
         considered: Considered,
     },
-    /// It is a variant that leaves for a sibling on a better flavor (§23).
+    /// A variant that makes way for a sibling on a better flavor (§23).
     FlavorMigration {
         /// UID of the sibling.
         sibling_uid: Name,
@@ -141,13 +141,13 @@ impl Eviction {
 pub struct Admit {
     /// Quota, counts and topology.
     pub admission: Admission,
-    /// Admission checks that this admission needs, in name order; with none, it is admitted at
-    /// once (§17.2).
+    /// Admission checks that this admission needs, in name order. Without checks, the workload is
+    /// admitted at once (§17.2).
     pub checks: Vec<Name>,
-    /// True when the workload held a reservation already and only its topology is new (§17.6).
+    /// True if the workload held a reservation already and only its topology is new (§17.6).
     pub second_pass: bool,
     /// The elastic slice that ends with this admission (§13.3).
     pub replaces: Option<WorkloadKey>,
-    /// Flavors and searches for victims that led to it.
+    /// Flavors and searches for victims that were tried for it.
     pub considered: Considered,
 }

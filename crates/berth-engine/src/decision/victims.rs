@@ -14,34 +14,34 @@ pub struct Victim {
     pub workload: WorkloadKey,
     /// UID of the workload.
     pub uid: Name,
-    /// The cluster queue it runs in.
+    /// The cluster queue in which it runs.
     pub cluster_queue: Name,
     /// That cluster queue and the cohorts above it, from the root down.
     pub path: Vec<Name>,
     /// Why it may be preempted.
     pub reason: PreemptionReason,
-    /// False when it is being evicted already: nothing has to be written.
+    /// False if it is already being evicted: no object has to be written.
     pub write: bool,
     /// Priority of the victim.
     pub priority: Priority,
-    /// The preemption it is a victim of.
+    /// The preemption of which it is a victim.
     pub preemption: Arc<Preemption>,
 }
 
-/// A preemption: the workload that needs quota, and what was known when its victims were chosen.
+/// A preemption: the workload that needs quota, and the state in which its victims were chosen.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Preemption {
     /// The workload that needs quota.
     pub workload: WorkloadKey,
-    /// Its UID.
+    /// The preemptor's UID.
     pub uid: Name,
     /// UID of its job.
     pub job_uid: Option<Name>,
-    /// The cluster queue it waits in.
+    /// The cluster queue in which it waits.
     pub cluster_queue: Name,
     /// That cluster queue and the cohorts above it, from the root down.
     pub path: Vec<Name>,
-    /// Its priority.
+    /// The preemptor's priority.
     pub priority: Priority,
     /// The preemption policies of its cluster queue.
     pub policies: PreemptionPolicies,
@@ -51,8 +51,8 @@ pub struct Preemption {
     pub balances: Vec<Balance>,
 }
 
-/// Quota use of a queue or cohort before a preemption, and once it is complete: the victims gone,
-/// the preemptor admitted.
+/// Quota use of a queue or cohort before a preemption and after it, when the victims have left and
+/// the preemptor is admitted.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Balance {
     /// Queue or cohort.
@@ -80,7 +80,7 @@ pub struct QuotaChange {
     pub after: Amount,
 }
 
-/// A workload's priority and what it is made of (§3.1).
+/// A workload's priority and its parts (§3.1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Priority {
     /// `spec.priority`.
@@ -90,7 +90,7 @@ pub struct Priority {
 }
 
 impl Priority {
-    /// The priority that decisions use: base and boost together.
+    /// The priority that decisions use: the sum of base and boost.
     pub fn effective(self) -> i64 {
         self.base + self.boost
     }
@@ -105,7 +105,8 @@ pub enum PreemptionReason {
     InCohortReclamation,
     /// Fair sharing.
     InCohortFairSharing,
-    /// The victim has lower priority in a queue that borrows, as the preemptor would.
+    /// The victim has lower priority in a queue that borrows, and the preemptor would borrow as
+    /// well.
     InCohortReclaimWhileBorrowing,
 }
 
@@ -121,15 +122,16 @@ impl PreemptionReason {
     }
 }
 
-/// One search for victims (§9, §10): for a single resource of a flavor while flavors were compared
-/// (§8.6), or for all that the assignment is short of.
+/// One search for victims (§9, §10). It is for a single resource of a flavor while flavors are
+/// compared (§8.6), or for everything that the assignment lacks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VictimSearch {
     /// Flavor and resource of the search, if it was for a single one.
     pub only: Option<(Name, Name)>,
     /// Outcome of the search.
     pub outcome: SearchOutcome,
-    /// Workloads that the policies allow to preempt, in the order they were tried; at most fifty.
+    /// Workloads that the policies allow to be preempted, in the order they were tried; at most
+    /// fifty.
     pub candidates: Vec<ConsideredVictim>,
     /// Candidates whose names are withheld from the reader ([`crate::Explanation::withhold`]).
     pub withheld: Vec<WithheldCandidates>,
@@ -144,52 +146,52 @@ pub enum SearchOutcome {
     Found,
     /// `withinClusterQueue` and, if the queue has a cohort, `reclaimWithinCohort` are Never.
     Forbidden,
-    /// The policies allow to preempt no workload that holds what is needed.
+    /// The policies allow no workload that holds the needed quota to be preempted.
     NoCandidates,
-    /// The workload would not fit even without every workload that may be preempted.
+    /// The workload would not fit even if every allowed candidate were preempted.
     NotEnough,
-    /// Every candidate is protected by something else: its priority while the preemptor borrows,
-    /// its queue's own quota, or shares.
+    /// Every candidate is protected otherwise: by its priority while the preemptor borrows, by its
+    /// queue's own quota, or by shares.
     Protected,
 }
 
-/// A workload that the policies allow to preempt.
+/// A workload that the policies allow to be preempted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConsideredVictim {
     /// The workload.
     pub workload: WorkloadKey,
-    /// The cluster queue it holds quota in.
+    /// The cluster queue in which it holds quota.
     pub cluster_queue: Name,
     /// Effective priority.
     pub priority: i64,
-    /// Outcome of the search for it.
+    /// Outcome of the search for this candidate.
     pub fate: VictimFate,
 }
 
 /// Outcome of a search for victims for one candidate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum VictimFate {
-    /// It is one of the victims.
+    /// The candidate is one of the victims.
     Victim(PreemptionReason),
-    /// It was chosen first and then dropped: the other victims suffice (§9.9).
+    /// The candidate was chosen and later dropped: the other victims suffice (§9.9).
     GivenBack,
     /// Earlier candidates sufficed.
     NotReached,
-    /// It was chosen, but all candidates together did not suffice.
+    /// The candidate was chosen, but all candidates together did not suffice.
     NotEnough,
-    /// Its priority protects it while the preemptor borrows (§9.4).
+    /// The candidate's priority protects it while the preemptor borrows (§9.4).
     OnlyWithoutBorrowing,
     /// When its turn came, its queue or a cohort above it used no more than its own quota (§9.7).
     WithinNominal,
-    /// Its queue's share does not exceed the preemptor's enough for fair sharing to take from it
-    /// (§10.7).
+    /// The candidate's queue's share does not exceed the preemptor's enough for fair sharing to
+    /// take from it (§10.7).
     ShareTooSmall,
 }
 
 /// Candidates of a search for victims whose names are withheld, grouped.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WithheldCandidates {
-    /// Cluster queue they hold quota in.
+    /// Cluster queue in which they hold quota.
     pub cluster_queue: Name,
     /// Outcome of the search for each of them.
     pub fate: VictimFate,

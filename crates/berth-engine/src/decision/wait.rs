@@ -11,8 +11,8 @@ use crate::model::ResourceList;
 pub struct Wait {
     /// Why it waits.
     pub cause: WaitCause,
-    /// True when it went back to the second-pass queue: only the event `SecondPassFailed` is
-    /// emitted, and neither the condition nor `status.resourceRequests` is written (§5.10).
+    /// True if it returned to the second-pass queue. Then only the event `SecondPassFailed` is
+    /// emitted; neither the condition nor `status.resourceRequests` is written (§5.10).
     pub second_pass_failed: bool,
     /// Total requests per pod set, for `status.resourceRequests`.
     pub requests: Arc<Vec<(Name, ResourceList)>>,
@@ -20,35 +20,35 @@ pub struct Wait {
     pub considered: Considered,
 }
 
-/// Why a workload waits. Its reason, its way back into the queue and its message all follow from
-/// this (§5.10).
+/// Why a workload waits. Its reason, its message and how it returns to the queue follow from this
+/// (§5.10).
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum WaitCause {
-    /// It was not evaluated yet.
+    /// The workload was not evaluated yet.
     #[default]
     NotEvaluated,
-    /// An admission check of it is Retry or Rejected.
+    /// One of the workload's admission checks is Retry or Rejected.
     FailedChecks,
-    /// Its cluster queue does not exist.
+    /// The workload's cluster queue does not exist.
     QueueNotFound {
         /// The cluster queue.
         queue: Name,
     },
-    /// Its cluster queue admits nothing at present.
+    /// The workload's cluster queue admits no workloads now.
     QueueInactive {
         /// The cluster queue.
         queue: Name,
     },
-    /// Its namespace does not exist.
+    /// The workload's namespace does not exist.
     NamespaceNotFound {
         /// The namespace.
         namespace: Name,
     },
-    /// Its cluster queue does not select its namespace.
+    /// The workload's cluster queue does not select its namespace.
     NamespaceMismatch,
-    /// Its object cannot be admitted as it is (§2.8).
+    /// The workload's object cannot be admitted (§2.8).
     Invalid {
-        /// What is wrong with the object, as its reader reported it.
+        /// Problem of the object, as reported when the object was read.
         problem: String,
     },
     /// No flavor can take it.
@@ -56,38 +56,39 @@ pub enum WaitCause {
         /// The least severe reason over the flavors.
         reason: PendingReason,
     },
-    /// It needs preemption and has no preemption candidates.
+    /// The workload needs preemption and has no preemption candidates.
     NoCandidates,
-    /// It needs preemption, and its preemption gate is closed (§5.6 step 5).
+    /// The workload needs preemption, and its preemption gate is closed (§5.6 step 5).
     PreemptionGated,
-    /// Another entry of the cycle evicts the victims it needs, and it will fit when they have left.
+    /// Another entry of the cycle evicts the victims that it needs. It will fit when they have
+    /// left.
     FitsAfterPreemption,
-    /// Another entry of the cycle evicts the victims it needs.
+    /// Another entry of the cycle already evicts the victims that it needs.
     VictimsTaken,
-    /// It no longer fits after another entry of the cycle.
+    /// The workload no longer fits after another entry of the cycle.
     NoLongerFits,
-    /// It waits for its victims to leave.
+    /// The workload waits for its victims to leave.
     Preempting {
         /// Number of its victims.
         victims: usize,
     },
     /// The pods of an admitted workload are not ready (§20.4).
     PodsNotReady,
-    /// It waits for its sibling variants on worse flavors to leave (§23).
+    /// The workload waits for its sibling variants on worse flavors to leave (§23).
     Migrating {
         /// Number of those siblings.
         siblings: usize,
     },
     /// A sibling variant on a better flavor is admitted (§23).
     BetterSiblingAdmitted,
-    /// It would migrate to a flavor below the last one that its queue accepts (§23).
+    /// The workload would migrate to a flavor below the last one that its queue accepts (§23).
     BelowLastAcceptableFlavor,
     /// A cause that a recorded case prescribes.
     #[cfg(feature = "lab")]
     Prescribed {
         /// The reason to show.
         reason: PendingReason,
-        /// How it goes back into its queue.
+        /// How it returns to its queue.
         requeue: RequeueReason,
         /// True if it waits for its preemption gate.
         gated: bool,
@@ -123,7 +124,7 @@ impl WaitCause {
         }
     }
 
-    /// How the workload goes back into its queue (§4.4).
+    /// How the workload returns to its queue (§4.4).
     pub fn requeue(&self) -> RequeueReason {
         match self {
             WaitCause::NotEvaluated
@@ -148,7 +149,8 @@ impl WaitCause {
         }
     }
 
-    /// True if another entry of the cycle, or a sibling variant, came first (§5.10).
+    /// True if it waits because another entry of the cycle, or a sibling variant, came first
+    /// (§5.10).
     pub(crate) fn is_skipped(&self) -> bool {
         matches!(
             self,
@@ -159,7 +161,7 @@ impl WaitCause {
         )
     }
 
-    /// True when BlockedOnPreemptionGates=True has to be written (§5.6 step 5).
+    /// True if BlockedOnPreemptionGates=True has to be written (§5.6 step 5).
     pub fn is_preemption_gated(&self) -> bool {
         match self {
             WaitCause::PreemptionGated => true,
@@ -177,32 +179,32 @@ impl Wait {
     }
 }
 
-/// Why a workload went back to its queue (§4.4).
+/// Why a workload returned to its queue (§4.4).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum RequeueReason {
     /// No specific reason.
     #[default]
     Generic,
-    /// Nominated, but not carried out.
+    /// Nominated, but neither admitted nor preempting.
     FailedAfterNomination,
-    /// Its namespace is not selected by the queue.
+    /// The workload's namespace is not selected by the queue.
     NamespaceMismatch,
-    /// It waits for its victims.
+    /// The workload waits for its victims.
     PendingPreemption,
-    /// It waits for its sibling variant to leave.
+    /// The workload waits for its sibling variant to leave.
     PendingMigration,
-    /// Its victims could not be evicted.
+    /// The workload's victims could not be evicted.
     PreemptionFailed,
-    /// Its preemption gate is closed.
+    /// The workload's preemption gate is closed.
     PreemptionGated,
     /// No flavor can take it.
     NoFit,
-    /// It needs preemption and has no preemption candidates.
+    /// The workload needs preemption and has no preemption candidates.
     PreemptionNoCandidates,
 }
 
 impl RequeueReason {
-    /// Upstream's spelling.
+    /// The name that Kueue gives the reason.
     pub fn as_str(self) -> &'static str {
         match self {
             RequeueReason::Generic => "",
@@ -223,27 +225,27 @@ impl RequeueReason {
 pub enum PendingReason {
     /// No flavor matches the pods.
     NoMatchingFlavor,
-    /// Requests more than the queue's maximum capacity.
+    /// The request exceeds the queue's maximum capacity.
     ExceedsMaxQuota,
-    /// Would fit if other workloads released quota.
+    /// The workload would fit if other workloads released quota.
     WaitingForQuota,
-    /// Fits by quota, but not on the nodes.
+    /// Quota suffices, but the nodes do not.
     TopologyPlacementFailed,
-    /// Its victims are being evicted.
+    /// The workload's victims are being evicted.
     WaitingForPreemptedWorkloads,
-    /// Its queue or its object is misconfigured.
+    /// The queue or the object is misconfigured.
     Misconfigured,
-    /// Its queue is stopped or inactive.
+    /// The queue is stopped or inactive.
     Suspended,
-    /// Not evaluated yet.
+    /// The workload was not evaluated yet.
     PendingEvaluation,
-    /// An admitted workload's pods are not ready.
+    /// The pods of an admitted workload are not ready.
     WaitingForPodsReady,
     /// An admission gate is closed.
     AdmissionGated,
-    /// On hold.
+    /// The workload's job requests no pods for now.
     OnHold,
-    /// Deactivated.
+    /// The workload is deactivated.
     Deactivated,
 }
 

@@ -9,8 +9,8 @@ use crate::quota::FrAmounts;
 use crate::topology::Places;
 use crate::world::{Holding, World};
 
-/// Reserves quota and places for an admission that was just decided. `taken` is what it takes,
-/// where the decision knows that already.
+/// Reserves quota and places for an admission that was just decided. `taken` is what the admission
+/// uses, if the decision computed it already.
 pub(crate) fn assume(
     world: &mut World,
     id: WorkloadId,
@@ -34,7 +34,7 @@ pub(crate) fn assume(
     world.record_mut(id).facts.reserved_at.get_or_insert(now);
 }
 
-/// Reserves the quota and places that a workload's object says it holds.
+/// Reserves the quota and places that a workload's object shows.
 pub(crate) fn hold(
     world: &mut World,
     id: WorkloadId,
@@ -67,7 +67,7 @@ fn hold_amounts(world: &mut World, id: WorkloadId, holding: Holding) {
     world.set_holding(id, holding);
 }
 
-/// Notes that the object now shows an assumed admission; its usage is counted already.
+/// Records that the object now shows an assumed admission. Its usage is already counted.
 pub(crate) fn confirm(world: &mut World, id: WorkloadId, admitted: bool) {
     if world.record(id).holding.as_ref().is_some_and(|holding| holding.admitted == admitted) {
         if let Some(holding) = &mut world.record_mut(id).holding {
@@ -79,7 +79,7 @@ pub(crate) fn confirm(world: &mut World, id: WorkloadId, admitted: bool) {
     world.set_holding(id, Holding { assumed: false, admitted, ..Arc::unwrap_or_clone(holding) });
 }
 
-/// Releases what a workload holds; returns the queue it held that in.
+/// Releases what a workload holds. Returns the queue in which it held that.
 pub(crate) fn release(world: &mut World, id: WorkloadId) -> Option<QueueId> {
     let holding = world.take_holding(id)?;
     let node = world.queue(holding.queue).node;
@@ -89,7 +89,7 @@ pub(crate) fn release(world: &mut World, id: WorkloadId) -> Option<QueueId> {
     Some(holding.queue)
 }
 
-/// Admission checks a queue requires: those for the flavors of an admission, or those for all
+/// Admission checks that a queue requires: those for the flavors of an admission, or those for all
 /// flavors (§17.2).
 pub(crate) fn checks_for(world: &World, queue: QueueId, admission: Option<&Admission>) -> Vec<Name> {
     let Some(spec) = &world.queue(queue).spec else { return Vec::new() };

@@ -26,19 +26,19 @@ use crate::world::World;
 /// under a millisecond, unless some head searches for victims among many candidates.
 pub const HEADS_PER_PART: usize = 64;
 
-/// Objects whose status figures an event or a cycle may have changed, apart from its decisions.
+/// Objects whose status figures may have changed by an event or a cycle, apart from its decisions.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Effects {
     /// Cluster queues.
     pub cluster_queues: OrderedSet<Name>,
     /// Local queues, as (namespace, name).
     pub local_queues: OrderedSet<(Name, Name)>,
-    /// True when a cycle could decide something now.
+    /// True if a cycle could decide something now.
     pub wake: bool,
 }
 
-/// State of one platform, and the decisions about it. The crate's documentation says which call
-/// comes when.
+/// State of one cluster's queues, nodes and workloads, and the decisions about them. The crate's
+/// documentation describes the order of calls.
 #[derive(Debug)]
 pub struct Engine {
     pub(crate) world: World,
@@ -47,12 +47,12 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// An engine without any objects.
+    /// An engine without objects.
     pub fn new(config: EngineConfig) -> Self {
         Engine { world: World::new(config), pending_queues: PendingQueues::default(), parts: Parts::default() }
     }
 
-    /// The configuration it was made with.
+    /// The configuration with which it was made.
     pub fn config(&self) -> &EngineConfig {
         &self.world.config
     }
@@ -150,25 +150,25 @@ impl Engine {
         }
     }
 
-    /// Runs one scheduling cycle: takes the head of every active queue, decides about each, and
-    /// counts what it decided. If a cycle was begun in parts, runs the rest of it.
+    /// Runs one scheduling cycle: takes the head of every active queue, decides each, and counts
+    /// the admissions. If a cycle was begun in parts, runs the rest of it.
     pub fn cycle(&mut self, now: Time) -> CycleOutcome {
         self.cycle_part(usize::MAX, now)
     }
 
     ///
     /// Runs a part of a cycle: whole cohort trees, until they have `heads` heads together.
-    /// Continues the cycle that was begun, or begins one if there is none or every queue in it had
-    /// its turn.
+    /// Continues the current cycle. Begins a new one if there is none, or if every queue in it was
+    /// decided.
     ///
     /// If no event comes in between, the parts of a cycle together decide what [`Engine::cycle`]
-    /// decides; later parts take events in between into account. Trees whose decisions depend on
+    /// decides. Otherwise later parts take the events into account. Trees whose decisions depend on
     /// each other (common nodes, second passes, waiting for pods to be ready, variants) are in one
-    /// part, however many heads they have.
+    /// part, regardless of their number of heads.
     pub fn cycle_part(&mut self, heads: usize, now: Time) -> CycleOutcome {
         self.world.tree.refresh();
         for root in self.pending_queues.due_flushes(now) {
-            // Queues of the flushed tree may have been decided in this cycle already.
+            // Queues of the flushed tree may already have been decided in this cycle.
             self.parts.progress |= self.pending_queues.flush(&mut self.world, root, now) > 0;
         }
         let mut outcome = cycle::run(&mut self.world, &mut self.pending_queues, &mut self.parts, heads, now);
@@ -194,8 +194,8 @@ impl Engine {
         outcome
     }
 
-    /// When [`Engine::cycle`] should be called even if no event comes; `None` when only an event
-    /// can change anything.
+    /// Time at which [`Engine::cycle`] should be called even if no event comes. `None` if only an
+    /// event can change anything.
     pub fn next_wakeup(&self) -> Option<Time> {
         let times = [self.pending_queues.next_flush(), self.pending_queues.second_pass.next_due()];
         times.into_iter().flatten().min()
@@ -206,7 +206,7 @@ impl Engine {
         self.pending_queues.has_candidates(&self.world)
     }
 
-    /// Requests another try for the inadmissible workloads of a queue's whole tree (§4.7).
+    /// Requests another try for the inadmissible workloads of the whole tree of a queue (§4.7).
     pub(crate) fn request_flush(&mut self, queue: QueueId, now: Time) {
         self.world.tree.refresh();
         let root = self.world.tree.node(self.world.queue(queue).node).root;
@@ -296,14 +296,14 @@ impl Engine {
         Some(CohortStatus { weighted_share: self.report_share(entry.node) })
     }
 
-    /// The waiting workloads of a cluster queue in the order they would be popped; inadmissible
-    /// ones come last.
+    /// The waiting workloads of a cluster queue in the order in which they would be popped.
+    /// Inadmissible ones come last.
     pub fn pending(&self, cluster_queue: &str) -> Vec<QueuePosition> {
         self.pending_part(cluster_queue, None, 0..usize::MAX)
     }
 
     /// Part of the list of [`Engine::pending`], or of its entries from one local queue (by
-    /// namespace and name). Reads every waiting workload, and sorts only those returned.
+    /// namespace and name). Reads every waiting workload, and sorts only those that it returns.
     pub fn pending_part(
         &self,
         cluster_queue: &str,
@@ -323,8 +323,8 @@ impl Engine {
     }
 
     /// Part of the workloads that hold quota of a cluster queue, longest-holding first, and their
-    /// total number; `None` if there is no such queue. Reads every holder, and sorts only those
-    /// returned.
+    /// total number. `None` if there is no such queue. Reads every holder, and sorts only those
+    /// that it returns.
     pub fn holders_part(&self, cluster_queue: &str, part: Range<usize>) -> Option<(Vec<QuotaHolder>, usize)> {
         let id = *self.world.queue_ids.get(cluster_queue)?;
         let queue = self.world.queue(id);
@@ -342,14 +342,14 @@ impl Engine {
         Some(self.world.record(self.world.workloads.id(workload)?).facts.queue.clone())
     }
 
-    /// The cluster queue in which a workload holds quota, if any (also when that is only assumed).
+    /// The cluster queue in which a workload holds quota, if any. Assumed admissions count.
     pub fn reservation(&self, workload: &WorkloadKey) -> Option<Name> {
         let id = self.world.workloads.id(workload)?;
         let holding = self.world.record(id).holding.as_ref()?;
         Some(self.world.queue(holding.queue).name.clone())
     }
 
-    /// The admission of a workload that holds quota (also when that is only assumed).
+    /// The admission of a workload that holds quota. Assumed admissions count.
     pub fn admission(&self, workload: &WorkloadKey) -> Option<&Admission> {
         let id = self.world.workloads.id(workload)?;
         Some(&self.world.record(id).holding.as_ref()?.admission)
@@ -363,8 +363,8 @@ impl Engine {
         keys
     }
 
-    /// Admission checks a workload needs: those for its assigned flavors if it holds quota, else
-    /// those that cover all flavors of the queue (§17.2). In name order.
+    /// Admission checks that a workload needs, in name order: those for its assigned flavors if it
+    /// holds quota, else those that cover all flavors of the queue (§17.2).
     pub fn required_checks(&self, workload: &WorkloadKey) -> Vec<Name> {
         let Some(id) = self.world.workloads.id(workload) else { return Vec::new() };
         let record = self.world.record(id);

@@ -26,8 +26,8 @@ impl Engine {
         let strategy_changed = before
             .as_ref()
             .is_none_or(|old| old.strategy != spec.strategy || old.admission_scope != spec.admission_scope);
-        // The order of the heap may depend on the scope: remove every workload before that
-        // changes.
+        // The order of the heap may depend on the scope, so every workload is removed before the
+        // scope changes.
         let waiting: Vec<WorkloadId> = if created || strategy_changed { self.waiting_in(id) } else { Vec::new() };
         for workload in &waiting {
             self.pending_queues.take_out(&mut self.world, *workload);
@@ -196,7 +196,7 @@ impl Engine {
         self.world.tree.refresh();
     }
 
-    /// Notes that quota changed in the trees of these nodes, which include the tree that a node
+    /// Records that quota changed in the trees of these nodes, which include the tree that a node
     /// left. Flavor searches of all their queues start over (§7.8).
     pub(super) fn bump_trees(&mut self, nodes: &[NodeId]) {
         let mut roots: Vec<NodeId> = nodes.iter().map(|node| self.world.tree.node(*node).root).collect();
@@ -222,8 +222,8 @@ impl Engine {
             .collect()
     }
 
-    /// Queues the members of a local queue that are not queued yet, or removes them from their
-    /// queue if the local queue routes to none now.
+    /// Queues the members of a local queue that are not queued yet. Removes them from their queue
+    /// if the local queue routes to none now.
     fn add_members(&mut self, local: LocalQueueId, now: Time) {
         let members: Vec<WorkloadId> = self.world.local(local).members.iter().copied().collect();
         for id in members {
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn what_leaves_a_tree_lets_the_others_search_again() {
+    fn a_queue_that_leaves_a_tree_makes_the_others_search_again() {
         let mut engine = Engine::new(EngineConfig::default());
         for name in ["stays", "moves", "goes"] {
             engine.apply(queue(name, Some("first")), Time::from_seconds(1));

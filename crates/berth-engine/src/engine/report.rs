@@ -66,8 +66,8 @@ impl Engine {
         }
     }
 
-    /// Every cohort that exists, as an object or because a queue names it, by name. Goes once over
-    /// the queues.
+    /// Every cohort, by name. A cohort exists as an object or because a queue names it. Makes one
+    /// pass over the queues.
     pub(super) fn report_cohorts(&self) -> Vec<CohortFigures> {
         let (world, tree) = (&self.world, &self.world.tree);
         let mut sums: HashMap<NodeId, (u32, HashMap<FrId, i128>)> = HashMap::new();
@@ -118,8 +118,8 @@ impl Engine {
         if let Some(queue) = local.queue {
             status.inadmissible =
                 self.pending_queues.get(queue).map_or(0, |pending_queue| pending_queue.inadmissible_of(id));
-            // Quota admitted through another cluster queue, before the local queue moved, does not
-            // count as its usage.
+            // Quota that was admitted through another cluster queue, before the local queue moved,
+            // does not count as its usage.
             let none = Tally::default();
             let tally = local.holding.get(&queue).unwrap_or(&none);
             status.reserving = tally.reserving;
@@ -135,7 +135,7 @@ impl Engine {
         status
     }
 
-    /// Amounts per flavor and resource in the order the queue declares them.
+    /// Amounts per flavor and resource, in the order in which the queue declares them.
     fn figures(&self, id: QueueId, usage: impl Fn(FrId) -> i64, in_cohort: bool) -> FlavorFigures {
         let world = &self.world;
         let queue = world.queue(id);
@@ -164,7 +164,7 @@ impl Engine {
     }
 
     /// Part of the workloads that wait in a queue, in order, or of those from one local queue.
-    /// Reads all of them, and sorts only those returned.
+    /// Reads all of them, and sorts only those that it returns.
     pub(super) fn report_pending(
         &self,
         id: QueueId,
@@ -185,8 +185,8 @@ impl Engine {
             *in_local.entry(before.local).or_default() += 1;
         }
         keep_first(&mut shown, part.len(), compare);
-        // Number of workloads, from any local queue, before each shown one: first those before the
-        // first, then those in between.
+        // Number of workloads, from any local queue, before each shown one: those before the first
+        // shown one, and those in between.
         let mut between = vec![0; shown.len() + 1];
         match of {
             None => {
@@ -210,7 +210,7 @@ impl Engine {
     }
 
     /// Part of the workloads that hold quota of a queue, longest-holding first, and their total
-    /// number. Sorts only those returned.
+    /// number. Sorts only those that it returns.
     pub(super) fn report_holders(&self, id: QueueId, part: Range<usize>) -> (Vec<QuotaHolder>, usize) {
         let world = &self.world;
         let mut shown: Vec<WorkloadId> = world.queue(id).holding.iter().copied().collect();
@@ -250,7 +250,7 @@ impl Engine {
         }
     }
 
-    /// The position of a workload that waits in a queue, and the workloads ahead of it, next
+    /// The position of a workload that waits in a queue, and the workloads ahead of it, next one
     /// first, up to a limit. `None` while it is in flight. Reads all waiting workloads, and sorts
     /// only those listed.
     pub(crate) fn place_in_line(

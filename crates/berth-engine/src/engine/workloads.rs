@@ -59,7 +59,7 @@ impl Engine {
         id
     }
 
-    /// Replaces a record's facts. True if the change can change a decision (§4.3).
+    /// Replaces a record's facts. True if the change can affect a decision (§4.3).
     fn update_record(&mut self, id: WorkloadId, mut facts: Workload) -> bool {
         let world = &mut self.world;
         let priority = effective_priority(&facts, &world.config);
@@ -105,8 +105,8 @@ impl Engine {
         let place = record.place;
         match place {
             Place::Queued(_) if reorders => self.pending_queues.take_out(&mut self.world, id),
-            // Inadmissible workloads are counted by class and local queue; after this change the
-            // workload is placed anew.
+            // Inadmissible workloads are counted by class and local queue. The workload gets its
+            // place again after this change.
             Place::Inadmissible(_) if record.class != class || record.local != local => {
                 self.pending_queues.take_out(&mut self.world, id);
             }
@@ -119,7 +119,7 @@ impl Engine {
         }
         let record = world.record_mut(id);
         if is_assumed(record) && facts.reserved_at.is_none() {
-            // An older version of the object: the reservation was decided since.
+            // An older version of the object. The reservation was decided after it.
             facts.reserved_at = record.facts.reserved_at;
         }
         if facts.evicted.is_some() || facts.admission.is_none() {
@@ -134,7 +134,7 @@ impl Engine {
         relevant || reorders
     }
 
-    /// Updates the quota a workload holds and the place where it waits to match its facts.
+    /// Updates the quota that a workload holds, and the place where it waits, to match its facts.
     fn settle(&mut self, id: WorkloadId, relevant: bool, effects: &mut Effects, now: Time) {
         self.note_queues(id, effects);
         let record = self.world.record(id);
@@ -169,7 +169,7 @@ impl Engine {
                 self.pending_queues.forget(&mut self.world, id);
             }
             if confirmed {
-                // The assumed admission is confirmed: it is counted already.
+                // This confirms the assumed admission, which is already counted.
                 hold::confirm(&mut self.world, id, admitted);
                 if admitted {
                     self.settle_penalty(id, now);
@@ -194,7 +194,7 @@ impl Engine {
                     let queue = before.map_or(queue, |holding| holding.queue);
                     self.request_flush(queue, now);
                 } else {
-                    // Confirming or refining a counted admission frees no quota.
+                    // Confirming or refining an admission that is already counted frees no quota.
                     self.world.queue_mut(queue).generation = generation;
                 }
                 if admitted && self.world.record(id).facts.active {
@@ -215,7 +215,7 @@ impl Engine {
             return;
         }
         if let Some(queue) = hold::release(&mut self.world, id) {
-            // Its penalty stays: it is about to be admitted again, with the same penalty.
+            // Its penalty stays, because it is about to be admitted again with the same penalty.
             self.request_flush(queue, now);
         }
         self.queue_up(id, relevant, now);
@@ -238,7 +238,7 @@ impl Engine {
         }
     }
 
-    /// The cluster queue a workload waits for, if its local queue routes to one and is not
+    /// The cluster queue for which a workload waits, if its local queue routes to one and is not
     /// stopped.
     pub(crate) fn waiting_queue(&self, id: WorkloadId) -> Option<QueueId> {
         let local = self.world.local(self.world.record(id).local);
@@ -276,7 +276,7 @@ impl Engine {
         let released = hold::release(&mut self.world, id);
         self.drop_penalty(id);
         if let Some(admission) = admission {
-            // The write of a second pass failed: the workload keeps what it held before.
+            // The write of a second pass failed. The workload keeps the quota that it held before.
             let queue = self.world.queue_id(&admission.cluster_queue);
             let admitted = self.world.record(id).facts.admitted;
             hold::hold(&mut self.world, id, queue, admission, admitted, false);
@@ -291,7 +291,7 @@ impl Engine {
             }
             None => self.pending_queues.forget(&mut self.world, id),
         }
-        // Other workloads may have become inadmissible because of the quota it was assigned.
+        // Other workloads may have become inadmissible because of the quota that it was assigned.
         if let Some(queue) = released {
             self.request_flush(queue, now);
         }
@@ -302,7 +302,7 @@ fn is_assumed(record: &Record) -> bool {
     record.holding.as_ref().is_some_and(|holding| holding.assumed)
 }
 
-/// The flavors a concurrent-admission variant may use.
+/// The flavors that a concurrent-admission variant may use.
 fn allowed_flavors(facts: &Workload) -> &[Name] {
     facts.variant.as_ref().map(|variant| variant.allowed_flavors.as_slice()).unwrap_or_default()
 }
@@ -332,7 +332,7 @@ fn effective_count(set: &PodSet, gates: &FeatureGates) -> i32 {
     if gates.reclaimable_pods { (set.count - set.reclaimable).max(0) } else { set.count }
 }
 
-/// Turns pod sets into ids.
+/// Turns pod sets into a shape, with ids in place of names.
 pub(crate) fn compile_shape(world: &mut World, pod_sets: &[PodSet]) -> Shape {
     let sets = pod_sets.iter().map(|set| {
         let count = effective_count(set, &world.config.gates);

@@ -1,11 +1,11 @@
-//! Single questions to an engine: what it would assign, which workloads it would preempt, how much
-//! quota is left.
+//! Single functions of an engine, for tests: the assignment it would make, the workloads it would
+//! preempt, the quota that is left.
 //!
-//! A cycle answers all of them together. Here recorded cases of single functions, tests and
-//! benches ask them separately, of the same code, and nothing is decided. Nothing here changes an
-//! engine, except where the name says so ([`Lab::add_usage`], [`Lab::hide`]).
+//! A cycle uses all of them together. Here tests, benches and recorded cases of single functions
+//! call them one at a time, and no decision is made. The code is the same. No call changes the
+//! engine, except where its documentation says so ([`Lab::add_usage`], [`Lab::hide`]).
 
-mod questions;
+mod functions;
 mod topology;
 mod waiting;
 mod workloads;
@@ -13,7 +13,7 @@ mod workloads;
 use std::collections::BTreeMap;
 
 use crate::assignment::search::assign_flavors;
-use crate::assignment::{Ask, Assignment, Oracle, Simulated};
+use crate::assignment::{Assignment, AssignmentRequest, Oracle, Simulated};
 use crate::cycle::process::amounts_to_reserve;
 use crate::decision::{AssignmentMode, FlavorAttempt, PendingReason, PreemptionMode, PreemptionReason};
 use crate::ids::{FrId, Name, NodeId, QueueId};
@@ -28,33 +28,33 @@ use crate::{Amount, Engine, text};
 /// Amounts per flavor and resource.
 pub type FlavorAmounts = BTreeMap<(Name, Name), i64>;
 
-pub use questions::*;
+pub use functions::*;
 pub use topology::{GivenPodSet, PodsInDomain, ToPlace};
 pub use waiting::NotQueued;
 pub use workloads::PodSetTotal;
 
-/// Questions to an engine; see the module's documentation.
+/// Access to single functions of an engine; see the module's documentation.
 #[derive(Debug)]
 pub struct Lab<'a> {
     engine: &'a mut Engine,
 }
 
 impl Engine {
-    /// Asks single questions.
+    /// Gives access to single functions.
     pub fn lab(&mut self) -> Lab<'_> {
         self.world.tree.refresh();
         Lab { engine: self }
     }
 }
 
-/// A stub for the simulation of preemption: what to answer per flavor and resource; `(Preempt, 0)`
-/// for others.
+/// A stub for the simulation of preemption: its result per flavor and resource. Others have the
+/// result `(Preempt, 0)`.
 pub type SimulationTable = BTreeMap<(Name, Name), (PreemptionMode, u32)>;
 
-/// How to work out an assignment.
+/// Options of an assignment.
 #[derive(Debug, Clone, Default)]
 pub struct AssignOptions {
-    /// Answers of the preemption simulation; the real one when absent.
+    /// Results of the preemption simulation. `None`: preemption is really simulated.
     pub simulation: Option<SimulationTable>,
     /// Flavors to restrict the search to, per pod set and resource.
     pub pinned: Option<BTreeMap<Name, BTreeMap<Name, Name>>>,
@@ -62,24 +62,24 @@ pub struct AssignOptions {
     pub replaced: Option<WorkloadKey>,
 }
 
-/// An assignment with names.
+/// An assignment, with names in place of ids.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AssignmentReport {
     /// How well the workload is served.
     pub mode: AssignmentMode,
-    /// Highest level borrowed from.
+    /// Highest level borrowed from; 0 if nothing is borrowed.
     pub borrowing: u32,
     /// Why it does not fit.
     pub no_fit: Option<PendingReason>,
-    /// Quota it takes.
+    /// Quota that it uses.
     pub usage: FlavorAmounts,
-    /// Per flavor, the domains it takes: values, what one pod uses, pods.
+    /// Per flavor, the domains that it uses: values, amounts that one pod uses, number of pods.
     pub places: Vec<(Name, Vec<Name>, ResourceList, i64)>,
-    /// Per pod set.
+    /// Result per pod set.
     pub pod_sets: Vec<PodSetReport>,
 }
 
-/// What was found for one pod set.
+/// Result of an assignment for one pod set.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PodSetReport {
     /// Name.
@@ -90,9 +90,9 @@ pub struct PodSetReport {
     pub requests: ResourceList,
     /// Flavor, mode and index of the last flavor tried, per resource.
     pub flavors: BTreeMap<Name, (Name, AssignmentMode, i32)>,
-    /// What was found, in words.
+    /// Findings, as in messages.
     pub reasons: Vec<String>,
-    /// What made it impossible to say.
+    /// Why its topology request cannot be served, if it cannot.
     pub error: Option<String>,
     /// Flavors tried.
     pub attempts: Vec<FlavorAttempt>,
@@ -107,13 +107,13 @@ pub struct PodSetReport {
 pub struct NodeReport {
     /// Nominal quota, borrowing and lending limit where configured.
     pub quotas: BTreeMap<(Name, Name), (Amount, Option<Amount>, Option<Amount>)>,
-    /// Quota of the node and what its children lend it.
+    /// Quota of the node, including the amounts that its children lend it.
     pub subtree: BTreeMap<(Name, Name), Amount>,
     /// Usage.
     pub usage: BTreeMap<(Name, Name), Amount>,
     /// Parent cohort in effect.
     pub parent: Option<Name>,
-    /// Workloads holding quota here.
+    /// Workloads that hold quota here.
     pub workloads: Vec<WorkloadKey>,
 }
 
@@ -122,7 +122,7 @@ struct TableOracle {
 }
 
 impl Oracle for TableOracle {
-    fn simulate(&mut self, _: &mut World, _: &Ask, fr: FrId, _: i64) -> Simulated {
+    fn simulate(&mut self, _: &mut World, _: &AssignmentRequest, fr: FrId, _: i64) -> Simulated {
         let (mode, level) = self.table.get(&fr).copied().unwrap_or((PreemptionMode::Preempt, 0));
         Simulated { mode, level }
     }
@@ -182,7 +182,7 @@ impl Lab<'_> {
         topologies.add_usage(&places);
     }
 
-    /// Assumes a workload gone until [`Lab::unhide`].
+    /// Assumes that a workload has left, until [`Lab::unhide`] is called.
     pub fn hide(&mut self, workload: &WorkloadKey) {
         if let Some(id) = self.engine.world.workloads.id(workload) {
             self.engine.world.hide(id);
@@ -302,10 +302,10 @@ impl Lab<'_> {
             };
             pins.iter().map(|(set, flavors)| (set.clone(), pin(flavors, world))).collect()
         });
-        let ask = Ask {
+        let ask = AssignmentRequest {
             queue,
             workload: id,
-            pod_sets: shape.asked().clone(),
+            pod_sets: shape.requested().clone(),
             pinned,
             replaced,
             second_pass: false,
@@ -323,7 +323,7 @@ impl Lab<'_> {
         Some(self.report(&assignment, &ask))
     }
 
-    fn report(&mut self, assignment: &Assignment, ask: &Ask) -> AssignmentReport {
+    fn report(&mut self, assignment: &Assignment, ask: &AssignmentRequest) -> AssignmentReport {
         let places = assignment.places(&mut self.engine.world, &ask.pod_sets);
         let world = &self.engine.world;
         AssignmentReport {
@@ -365,7 +365,7 @@ impl Lab<'_> {
         }
     }
 
-    /// Workloads that a workload would preempt in a queue, given its request and which part of
+    /// Workloads that a workload would preempt in a queue, given its request and the part of it
     /// that is short.
     pub fn targets(
         &mut self,
@@ -419,8 +419,8 @@ impl Lab<'_> {
         ))
     }
 
-    /// The order in which fair sharing asks queues for victims; `drops[i]` leaves the i-th out
-    /// afterwards (§10.6).
+    /// The order in which fair sharing takes victims from queues. If `drops[i]` is true, the queue
+    /// at position `i` is dropped instead of providing a victim (§10.6).
     pub fn victim_queue_order(
         &mut self,
         preemptor: &WorkloadKey,
@@ -458,8 +458,8 @@ impl Lab<'_> {
         order
     }
 
-    /// Candidates in the order they would be preempted (§9.5), each with the queue it is taken to
-    /// run in.
+    /// Candidates in the order in which they would be preempted (§9.5), each with the queue in
+    /// which it is assumed to run.
     pub fn candidate_order(&mut self, own: &str, candidates: &[(WorkloadKey, Name)], now: Time) -> Vec<WorkloadKey> {
         let own_name = Name::from(own);
         let own = self.engine.world.queue_id(&own_name);
@@ -497,7 +497,8 @@ impl Lab<'_> {
         reserved.into_iter().map(|(fr, amount)| (self.names(fr), amount)).collect()
     }
 
-    /// True if an admission is charged to its local queue until the usage shows (§16.3).
+    /// True if an admission is charged to its local queue because its usage does not show yet
+    /// (§16.3).
     pub fn has_penalty(&self, workload: &WorkloadKey) -> bool {
         let world = &self.engine.world;
         world
@@ -506,9 +507,10 @@ impl Lab<'_> {
             .is_some_and(|id| world.local(world.record(id).local).ledger.penalties.contains_key(&id))
     }
 
-    /// Where the pods of a workload would go in one flavor's topology, whatever quota says; per
-    /// pod set, or why nowhere. A workload with failed nodes keeps the rest of its placement, and
-    /// an elastic one what it is given of an `earlier` slice's, per pod set.
+    /// Domains of the pods of a workload in one flavor's topology, regardless of quota. Per pod
+    /// set, or the reason why it has none. A workload with failed nodes keeps the rest of its
+    /// placement. An elastic workload keeps the `earlier` slice's placement that is given, per pod
+    /// set.
     pub fn place(
         &mut self,
         workload: &WorkloadKey,
@@ -521,10 +523,10 @@ impl Lab<'_> {
         };
         let flavor = self.engine.world.flavor_id(flavor);
         let record = self.engine.world.record(id);
-        let ask = Ask {
+        let ask = AssignmentRequest {
             queue,
             workload: id,
-            pod_sets: record.shape.asked().clone(),
+            pod_sets: record.shape.requested().clone(),
             pinned: None,
             replaced: None,
             second_pass: record.holding.is_some(),
@@ -534,13 +536,12 @@ impl Lab<'_> {
         places.into_iter().map(|(name, result)| (name, result.map_err(|finding| finding.to_string()))).collect()
     }
 
-    /// Drops what is kept from one question about topology to the next only to save work: no
-    /// answer may change.
+    /// Drops cached topology counts. They only save work: no result may change.
     pub fn forget_counts(&mut self) {
         self.engine.world.topologies.forget_counts();
     }
 
-    /// Says what is used of a node through all flavors together, in place of what is known.
+    /// Replaces the usage of a node through all flavors together.
     pub fn set_node_usage(&mut self, host: &Name, usage: ResourceList) {
         self.engine.world.topologies.set_host_usage(host.clone(), &usage);
     }

@@ -1,11 +1,11 @@
-//! Questions about topology for a given assignment: what has to be placed, and which amounts of
-//! which domain it takes.
+//! Functions on topology for a given assignment: the pod sets that need domains, and the amounts
+//! that they use in each domain.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::Lab;
-use crate::assignment::{Ask, Assignment, FlavorChoice, PodSetOutcome};
+use crate::assignment::{Assignment, AssignmentRequest, FlavorChoice, PodSetOutcome};
 use crate::decision::AssignmentMode;
 use crate::ids::Name;
 use crate::model::{ResourceList, TopologyAssignment, WorkloadKey};
@@ -25,14 +25,14 @@ pub struct GivenPodSet {
     pub topology: Option<TopologyAssignment>,
 }
 
-/// What has to be placed for an assignment.
+/// The pods of an assignment that need domains.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ToPlace {
-    /// Pod sets that need places.
+    /// Pod sets that need domains.
     pub pod_sets: Vec<Name>,
-    /// What is wrong with the request, for the first pod set that has a problem.
+    /// Problem of the topology request, for the first pod set that has one.
     pub error: Option<String>,
-    /// How well the workload is served, seen that.
+    /// How well the workload is served, with that problem.
     pub mode: AssignmentMode,
 }
 
@@ -47,7 +47,7 @@ impl Lab<'_> {
         self.engine.world.topologies.used_domains(flavor)
     }
 
-    /// What would have to be placed for an assignment (§14.2).
+    /// Computes which pods of an assignment need domains (§14.2).
     pub fn to_place(&mut self, workload: &WorkloadKey, queue: &str, sets: &[GivenPodSet]) -> Option<ToPlace> {
         let (ask, mut assignment) = self.given(workload, queue, sets)?;
         let request = build(&mut self.engine.world, &ask, &mut assignment, None);
@@ -61,8 +61,8 @@ impl Lab<'_> {
         })
     }
 
-    /// What an assignment takes of the nodes beyond what an earlier one of the same workload holds
-    /// (§5.8).
+    /// Usage of nodes by an assignment, without the usage that an earlier assignment of the same
+    /// workload already holds (§5.8).
     pub fn net_places(
         &mut self,
         workload: &WorkloadKey,
@@ -84,13 +84,25 @@ impl Lab<'_> {
         Some(list.collect())
     }
 
-    fn given(&mut self, workload: &WorkloadKey, queue: &str, sets: &[GivenPodSet]) -> Option<(Ask, Assignment)> {
+    fn given(
+        &mut self,
+        workload: &WorkloadKey,
+        queue: &str,
+        sets: &[GivenPodSet],
+    ) -> Option<(AssignmentRequest, Assignment)> {
         let queue = self.queue(queue)?;
         let world = &mut self.engine.world;
         let id = world.workloads.id(workload)?;
-        let pod_sets = world.record(id).shape.asked().clone();
-        let ask =
-            Ask { queue, workload: id, pod_sets, pinned: None, replaced: None, second_pass: false, resume: false };
+        let pod_sets = world.record(id).shape.requested().clone();
+        let ask = AssignmentRequest {
+            queue,
+            workload: id,
+            pod_sets,
+            pinned: None,
+            replaced: None,
+            second_pass: false,
+            resume: false,
+        };
         let mut assignment = Assignment::default();
         for set in sets {
             let mut flavors = Vec::new();

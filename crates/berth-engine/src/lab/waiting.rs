@@ -1,4 +1,4 @@
-//! Questions about waiting workloads: popping, putting back, flushing.
+//! Functions on waiting workloads: popping, requeueing, flushing.
 
 use std::collections::BTreeMap;
 
@@ -13,11 +13,11 @@ use crate::waiting::is_queueable;
 /// Why a workload waits in no queue (§4.1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NotQueued {
-    /// It is finished, inactive, on hold, gated, or holds quota.
+    /// The workload is finished, inactive, on hold, gated, or holds quota.
     NotQueueable,
-    /// Its local queue does not exist or is stopped.
+    /// The workload's local queue does not exist or is stopped.
     NoLocalQueue,
-    /// Its local queue's cluster queue does not exist.
+    /// The workload's local queue's cluster queue does not exist.
     NoClusterQueue,
 }
 
@@ -29,14 +29,14 @@ impl Lab<'_> {
         Some(self.engine.world.record(id).key().clone())
     }
 
-    /// Takes a workload out of its queue's places, as if it had been popped some time ago.
+    /// Removes a workload from its queue, as if it had been popped some time ago.
     pub fn take_out(&mut self, workload: &WorkloadKey) {
         if let Some(id) = self.engine.world.workloads.id(workload) {
             self.engine.pending_queues.take_out(&mut self.engine.world, id);
         }
     }
 
-    /// Puts a popped workload back. Whether it was queued by that, and whether it is in the heap.
+    /// Requeues a popped workload. Returns whether this queued it, and whether it is in the heap.
     pub fn requeue(
         &mut self,
         workload: &WorkloadKey,
@@ -50,7 +50,7 @@ impl Lab<'_> {
         (requeued.added, requeued.active)
     }
 
-    /// Ends a popped workload's cycle: it goes back into its queue for a cause (§5.10).
+    /// Ends a popped workload's cycle: it returns to its queue for a cause (§5.10).
     pub fn put_back(&mut self, workload: &WorkloadKey, cause: WaitCause, now: Time) -> Option<Decision> {
         let id = self.engine.world.workloads.id(workload)?;
         let queue = self.engine.waiting_queue(id)?;
@@ -61,7 +61,7 @@ impl Lab<'_> {
         outcome.decisions.pop()
     }
 
-    /// Records how far the search through a workload's flavors got: per pod set, index per
+    /// Records the progress of the search through a workload's flavors: per pod set, an index per
     /// resource.
     pub fn set_scan(&mut self, workload: &WorkloadKey, tried: &[BTreeMap<Name, i32>]) {
         let Some(id) = self.engine.world.workloads.id(workload) else { return };
@@ -75,7 +75,7 @@ impl Lab<'_> {
         world.record_mut(id).scan = Some(Box::new(scan));
     }
 
-    /// The workload that waits in a queue for preemptions it started and goes first for that.
+    /// The sticky workload of a queue: it waits for preemptions that it started, and goes first.
     pub fn sticky(&self, queue: &str) -> Option<WorkloadKey> {
         let id = self.queue(queue)?;
         let spec = self.engine.world.queue(id).spec.as_ref()?;
@@ -84,8 +84,7 @@ impl Lab<'_> {
             .then(|| self.engine.world.record(preemptor).key().clone())
     }
 
-    /// Makes a queue remember a workload as the one that waits for preemptions it started, or
-    /// none.
+    /// Sets or clears the workload of a queue that waits for preemptions that it started.
     pub fn set_preemptor(&mut self, queue: &str, workload: Option<&WorkloadKey>) {
         let Some(queue) = self.queue(queue) else { return };
         let id = workload.and_then(|key| self.engine.world.workloads.id(key));
@@ -109,7 +108,7 @@ impl Lab<'_> {
     }
 
     /// Carries out every requested flush, due or not, one pass per tree. Returns the number of
-    /// workloads moved, for each tree without a cycle.
+    /// workloads moved for each tree whose cohorts form no cycle.
     pub fn flush_requested(&mut self, now: Time) -> Vec<usize> {
         let mut moved = Vec::new();
         for root in self.engine.pending_queues.due_flushes(Time(i64::MAX)) {
@@ -132,7 +131,7 @@ impl Lab<'_> {
         self.engine.world.workloads.id(workload).is_some_and(|id| self.engine.pending_queues.second_pass.awaits(id))
     }
 
-    /// Why a workload is in no queue's places; `None` if it is in some, or unknown.
+    /// Why a workload is in no place of any queue. `None` if it is in one, or does not exist.
     pub fn why_not_queued(&self, workload: &WorkloadKey) -> Option<NotQueued> {
         let world = &self.engine.world;
         let id = world.workloads.id(workload)?;

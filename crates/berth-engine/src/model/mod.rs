@@ -1,4 +1,4 @@
-//! The engine's input: its own vocabulary, free of any Kubernetes type.
+//! The engine's input: its own types, without any Kubernetes type.
 //!
 //! The translator in `berth-controllers` makes these values from API objects; tests make them with
 //! builders. Names follow Kueue's documents. Amounts are integers in base units; times are
@@ -42,7 +42,7 @@ pub type Labels = BTreeMap<Name, Name>;
 pub struct Time(pub i64);
 
 impl Time {
-    /// No time given: older than every other.
+    /// No time set: older than every other time.
     pub const UNSET: Time = Time(i64::MIN);
 
     /// The instant at a whole number of seconds since the Unix epoch.
@@ -50,7 +50,7 @@ impl Time {
         Time(seconds.saturating_mul(1_000_000_000))
     }
 
-    /// This instant in whole seconds, rounded down; API objects carry no finer time.
+    /// This instant in whole seconds, rounded down. API objects have no finer time.
     pub fn seconds(self) -> i64 {
         self.0.div_euclid(1_000_000_000)
     }

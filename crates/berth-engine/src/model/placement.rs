@@ -5,8 +5,8 @@ use crate::ids::Name;
 
 /// A label selector; a workload's namespace must match its cluster queue's.
 ///
-/// An empty selector matches everything. "No selector" (matches nothing) is expressed by the
-/// `Option` around it.
+/// An empty selector matches everything. A missing selector, which matches nothing, is the `None`
+/// of the `Option` around it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub struct LabelSelector {
     /// All of these must hold. `matchLabels` entries are `In` requirements with one value.
@@ -95,8 +95,8 @@ pub struct PreferredTerm {
 /// A pod's node affinity.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct NodeAffinity {
-    /// At least one of these must match; `None` when the pod requires nothing, `Some` of no terms
-    /// matches no node.
+    /// At least one of these must match. `None`: the pod requires nothing. An empty list matches no
+    /// node.
     pub required: Option<Vec<SelectorTerm>>,
     /// Preferences, used by topology placement when `TASRespectNodeAffinityPreferred` is on.
     pub preferred: Vec<PreferredTerm>,
@@ -109,12 +109,12 @@ pub enum TaintEffect {
     NoSchedule,
     /// New pods are scheduled elsewhere if possible; decisions ignore this effect.
     PreferNoSchedule,
-    /// Pods are also evicted.
+    /// New pods are not scheduled there, and running pods are evicted.
     NoExecute,
 }
 
 impl TaintEffect {
-    /// The spelling of the API.
+    /// The name of the effect in the API.
     pub fn as_str(self) -> &'static str {
         match self {
             TaintEffect::NoSchedule => "NoSchedule",
@@ -144,7 +144,7 @@ pub struct Toleration {
     pub exists: bool,
     /// Value for `Equal`.
     pub value: Name,
-    /// Effect it applies to, every effect if absent.
+    /// Effect that it applies to; `None`: every effect.
     pub effect: Option<TaintEffect>,
 }
 

@@ -11,12 +11,12 @@ use crate::ids::Name;
 pub struct ClusterQueue {
     /// Name.
     pub name: Name,
-    /// Cohort it belongs to.
+    /// Cohort that it belongs to.
     pub cohort: Option<Name>,
-    /// Namespaces whose workloads may use it; `None` selects nothing, an empty selector
-    /// everything.
+    /// Namespaces whose workloads may use it. `None` selects no namespace, an empty selector every
+    /// namespace.
     pub namespace_selector: Option<LabelSelector>,
-    /// Strategy.
+    /// Queueing strategy.
     pub strategy: QueueingStrategy,
     /// Quotas, in order of declaration.
     pub resource_groups: Vec<ResourceGroup>,
@@ -26,14 +26,14 @@ pub struct ClusterQueue {
     pub preemption: PreemptionPolicies,
     /// Whether it is stopped.
     pub stop_policy: StopPolicy,
-    /// Fair sharing weight in thousandths of 1 (default 1000). With zero, any borrowing makes the
+    /// Fair sharing weight in thousandths (default 1000). With weight zero, any borrowing makes the
     /// share infinite.
     pub fair_weight_milli: i64,
     /// Admission checks that its workloads need, for all flavors or for some.
     pub checks: Vec<AdmissionCheckRule>,
     /// Usage-based fairness between its local queues (§16).
     pub admission_scope: Option<AdmissionScope>,
-    /// Concurrent admission of variants, if asked for (§23).
+    /// Concurrent admission of variants, if configured (§23).
     pub concurrent_admission: Option<ConcurrentAdmissionPolicy>,
     /// True once it is being deleted.
     pub terminating: bool,
@@ -93,9 +93,9 @@ pub struct FlavorQuotas {
 pub struct Quota {
     /// Guaranteed amount.
     pub nominal: Amount,
-    /// Maximum amount that may be borrowed from the cohort; unlimited if absent.
+    /// Maximum amount that may be borrowed from the cohort; `None`: no limit.
     pub borrowing_limit: Option<Amount>,
-    /// Maximum part of the nominal amount that may be lent; all of it if absent.
+    /// Maximum part of the nominal amount that may be lent; `None`: all of it.
     pub lending_limit: Option<Amount>,
 }
 
@@ -164,7 +164,7 @@ pub enum PreemptionPolicy {
     Any,
 }
 
-/// Preemption by a workload that would be borrowing.
+/// Whether a workload that would borrow may preempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum BorrowWithinCohort {
     /// Not allowed.
@@ -180,7 +180,7 @@ pub enum BorrowWithinCohort {
 /// `spec.stopPolicy`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum StopPolicy {
-    /// Running.
+    /// It is not stopped.
     #[default]
     None,
     /// No new reservations.
@@ -194,14 +194,14 @@ pub enum StopPolicy {
 pub struct AdmissionCheckRule {
     /// Name of the AdmissionCheck.
     pub check: Name,
-    /// Flavors it applies to; empty: all.
+    /// Flavors that need the check; empty: all flavors.
     pub on_flavors: BTreeSet<Name>,
 }
 
 /// How local queues of one cluster queue share it over time (§16).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum AdmissionScope {
-    /// The local queue that used least goes first.
+    /// The local queue with the least usage goes first.
     UsageBased,
     /// Usage does not affect the order.
     NoFairSharing,
@@ -223,9 +223,9 @@ pub struct Cohort {
     pub name: Name,
     /// Parent cohort.
     pub parent: Option<Name>,
-    /// Quotas of the cohort itself; the covered resources have no meaning here.
+    /// Quotas of the cohort itself. The covered resources of the groups are not used.
     pub resource_groups: Vec<ResourceGroup>,
-    /// Fair sharing weight in thousandths of 1 (default 1000).
+    /// Fair sharing weight in thousandths (default 1000).
     pub fair_weight_milli: i64,
 }
 
@@ -243,11 +243,11 @@ pub struct LocalQueue {
     pub namespace: Name,
     /// Name.
     pub name: Name,
-    /// Cluster queue it routes to.
+    /// Cluster queue to which it routes.
     pub cluster_queue: Name,
     /// Whether it is stopped.
     pub stop_policy: StopPolicy,
-    /// Admission fair sharing weight in thousandths of 1 (default 1000).
+    /// Admission fair sharing weight in thousandths (default 1000).
     pub fair_weight_milli: i64,
 }
 
@@ -256,17 +256,17 @@ pub struct LocalQueue {
 pub struct ResourceFlavor {
     /// Name.
     pub name: Name,
-    /// Labels its nodes carry.
+    /// Labels of its nodes.
     pub node_labels: Labels,
-    /// Taints its nodes carry.
+    /// Taints of its nodes.
     pub node_taints: Vec<Taint>,
     /// Tolerations added to its workloads' pods.
     pub tolerations: Vec<Toleration>,
-    /// Topology of its nodes; set for topology-aware scheduling.
+    /// Topology of its nodes; `None` without topology-aware scheduling.
     pub topology: Option<Name>,
 }
 
-/// An AdmissionCheck as far as decisions depend on it.
+/// The fields of an AdmissionCheck that decisions depend on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AdmissionCheck {
     /// Name.

@@ -12,7 +12,7 @@ pub struct Topology {
     pub levels: Vec<Name>,
 }
 
-/// A Node as placement sees it.
+/// The fields of a Node that placement depends on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Node {
     /// Name.
@@ -21,7 +21,7 @@ pub struct Node {
     pub labels: Labels,
     /// Taints.
     pub taints: Vec<Taint>,
-    /// Allocatable amounts, `pods` included.
+    /// Allocatable amounts, including `pods`.
     pub allocatable: ResourceList,
     /// Condition Ready is True.
     pub ready: bool,
@@ -36,16 +36,16 @@ pub struct NodePod {
     pub namespace: Name,
     /// Name.
     pub name: Name,
-    /// Node it is bound to.
+    /// Node to which it is bound.
     pub node: Name,
-    /// Its requests, without the implied one of `pods`.
+    /// Its requests, without the implied request for one of `pods`.
     pub requests: ResourceList,
 }
 
 /// The topology request of a pod set.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct TopologyRequest {
-    /// Required, preferred or unconstrained; `None` when only slices or a group are given.
+    /// Required, preferred or unconstrained; `None` if only slices or a group are given.
     pub mode: Option<TopologyMode>,
     /// Slice constraints from coarse to fine; more than one is a multi-layer request.
     pub slices: Vec<SliceConstraint>,
@@ -69,20 +69,20 @@ pub enum TopologyMode {
 pub struct SliceConstraint {
     /// Level.
     pub level: Name,
-    /// Pods per slice; zero when the object does not say, which is an error of the request.
+    /// Pods per slice. Zero if the object does not set it, which is an error of the request.
     pub size: i32,
 }
 
-/// Which domains the pods of a pod set go to.
+/// Topology domains of the pods of a pod set.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct TopologyAssignment {
-    /// Levels the domain values are for.
+    /// Levels of the domain values.
     pub levels: Vec<Name>,
     /// Domains in order of their values.
     pub domains: Vec<TopologyDomain>,
 }
 
-/// One domain and how many pods go there.
+/// One domain, and the number of pods in it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct TopologyDomain {
     /// One value per level.

@@ -22,10 +22,10 @@ impl WorkloadKey {
     }
 }
 
-/// The newest known state of a Workload object, as far as decisions depend on it.
+/// The newest known state of a Workload object, restricted to what decisions depend on.
 ///
-/// The engine derives every transition (queued, reserved, admitted, evicted, released, finished)
-/// by comparing the newest state with the one it holds. Callers need not classify changes.
+/// The engine derives every transition (queued, reserved, admitted, evicted, released, finished) by
+/// comparing the newest state with the previous one. Callers need not classify changes.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Workload {
     /// Namespace and name.
@@ -36,21 +36,21 @@ pub struct Workload {
     pub generation: i64,
     /// `metadata.creationTimestamp`.
     pub created: Time,
-    /// `spec.queueName`, a local queue of the same namespace; empty when there is none.
+    /// `spec.queueName`, a local queue of the same namespace; empty if it names none.
     pub queue: Name,
     /// `spec.priority`.
     pub priority: i64,
-    /// Annotation `kueue.x-k8s.io/priority-boost`; counts only with gate PriorityBoost.
+    /// Annotation `kueue.x-k8s.io/priority-boost`. Used only with gate PriorityBoost.
     pub priority_boost: i32,
     /// `spec.active`.
     pub active: bool,
-    /// `metadata.deletionTimestamp` is set. The workload gets no new quota; quota it holds stays
-    /// in use until the object is gone.
+    /// `metadata.deletionTimestamp` is set. The workload gets no new quota. Quota that it holds
+    /// stays in use until the object is deleted.
     pub deleting: bool,
-    /// Its pods, with effective requests (§2).
+    /// The workload's pods, with effective requests (§2).
     pub pod_sets: Vec<PodSet>,
-    /// Message that says why no queue may admit it although its requests are known: requests above
-    /// limits, or LimitRange violations (§2.8).
+    /// Why no queue may admit the workload although its requests are known: requests above limits,
+    /// or LimitRange violations (§2.8).
     pub inadmissible: Option<String>,
     /// Annotation `kueue.x-k8s.io/admission-gated-by` names at least one gate.
     pub admission_gated: bool,
@@ -84,13 +84,13 @@ pub struct Workload {
     pub unhealthy_nodes: Vec<Name>,
     /// Annotation `kueue.x-k8s.io/elastic-job`: the job may change its size while it runs (§13).
     pub elastic: bool,
-    /// The elastic slice this workload replaces (§13).
+    /// The elastic slice that this workload replaces (§13).
     pub replaces: Option<WorkloadKey>,
-    /// The concurrent-admission variant this workload is (§23).
+    /// Set if this workload is a concurrent-admission variant (§23).
     pub variant: Option<Variant>,
     /// Label `kueue.x-k8s.io/concurrent-admission-parent`: its variants wait in its place (§23).
     pub has_variants: bool,
-    /// True when a single Pod owns it. With gate SkipReassignmentForPodOwnedWorkloads it keeps its
+    /// True if a single Pod owns it. With gate SkipReassignmentForPodOwnedWorkloads it keeps its
     /// nodes (§15.5).
     pub owned_by_pod: bool,
     /// Label `kueue.x-k8s.io/job-uid`, for messages.
@@ -137,26 +137,26 @@ impl Workload {
     }
 }
 
-/// Pods that are alike and start together.
+/// Equal pods that start together.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PodSet {
     /// Name.
     pub name: Name,
     /// `spec.podSets[].count`.
     pub count: i32,
-    /// Minimum number of pods it can start with; `None` when it cannot be reduced.
+    /// Minimum number of pods with which it can start; `None` if it cannot be reduced.
     pub min_count: Option<i32>,
     /// Pods that no longer need their quota (`status.reclaimablePods`).
     pub reclaimable: i32,
-    /// Quota one pod needs: its requests after exclusion and transformation (§2.3).
+    /// Quota that one pod needs: its requests after exclusion and transformation (§2.3).
     pub requests: ResourceList,
-    /// Placement facts of the pods, shared between equal workloads.
+    /// Fields of the pods that placement depends on, shared between equal workloads.
     pub template: Arc<PodTemplate>,
     /// Topology request.
     pub topology: Option<TopologyRequest>,
 }
 
-/// Placement facts of a pod template.
+/// Fields of a pod template that placement depends on.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub struct PodTemplate {
     /// The pod's own requests, before exclusion and transformation; topology placement uses these
@@ -179,7 +179,7 @@ pub struct PodTemplate {
 pub struct Admission {
     /// Cluster queue of the quota.
     pub cluster_queue: Name,
-    /// One per pod set.
+    /// One assignment per pod set.
     pub pod_sets: Vec<PodSetAssignment>,
 }
 
@@ -192,7 +192,7 @@ pub struct PodSetAssignment {
     pub flavors: BTreeMap<Name, Name>,
     /// Total amounts for all its pods.
     pub usage: ResourceList,
-    /// Number of admitted pods; `None` when the object does not say, which means the pod set's
+    /// Number of admitted pods. `None` if the object does not set it: then it is the pod set's
     /// count.
     pub count: Option<i32>,
     /// Topology domains.
@@ -218,9 +218,9 @@ pub struct CheckStatus {
     pub name: Name,
     /// State.
     pub state: CheckState,
-    /// Node selector entries its podSetUpdates add, per pod set.
+    /// Node selector entries that its podSetUpdates add, per pod set.
     pub node_selectors: BTreeMap<Name, Labels>,
-    /// Tolerations its podSetUpdates add, per pod set.
+    /// Tolerations that its podSetUpdates add, per pod set.
     pub tolerations: BTreeMap<Name, Vec<Toleration>>,
 }
 
@@ -240,8 +240,8 @@ pub enum CheckState {
 /// A concurrent-admission variant (§23).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Variant {
-    /// The workload it is a variant of.
+    /// The parent workload.
     pub parent: Option<Name>,
-    /// The flavors it may use.
+    /// The flavors that it may use.
     pub allowed_flavors: Vec<Name>,
 }

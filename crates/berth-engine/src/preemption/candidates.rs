@@ -10,14 +10,14 @@ use crate::model::{BorrowWithinCohort, PreemptionPolicy, Time};
 use crate::waiting::order::is_usage_based;
 use crate::world::World;
 
-/// A workload that a policy allows to preempt.
+/// A workload that a policy allows to be preempted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Candidate {
     pub workload: WorkloadId,
     pub queue: QueueId,
     pub node: NodeId,
     pub class: CandidateClass,
-    /// Lowest cohort it shares with the preemptor; `None` in the preemptor's own queue.
+    /// Lowest cohort that it shares with the preemptor; `None` in the preemptor's own queue.
     pub common: Option<NodeId>,
     /// True if it may not be preempted in an attempt in which the preemptor borrows.
     pub only_without_borrowing: bool,
@@ -31,7 +31,7 @@ pub(crate) enum CandidateClass {
     Hierarchical,
     /// The cohort allows it.
     Priority,
-    /// It is in the preemptor's own queue.
+    /// The candidate is in the preemptor's own queue.
     SameQueue,
 }
 
@@ -135,7 +135,8 @@ fn borrowing_rule(world: &World, preemptor: &Preemptor<'_>, candidate: WorkloadI
     }
 }
 
-/// Workloads of a queue that the policy allows to preempt and that use what is needed (§9.3).
+/// Workloads of a queue that the policy allows to be preempted and that use a needed
+/// flavor-resource (§9.3).
 pub(crate) fn of_queue(
     world: &World,
     preemptor: &Preemptor<'_>,
@@ -159,15 +160,15 @@ fn uses_any(world: &World, id: WorkloadId, frs: &[FrId]) -> bool {
     holding.usage.iter().any(|(fr, _)| frs.contains(fr))
 }
 
-/// True if a workload is being evicted already.
+/// True if a workload is already being evicted.
 pub(crate) fn is_evicted(world: &World, id: WorkloadId) -> bool {
     let record = world.record(id);
     record.eviction().is_some() || record.eviction_expected
 }
 
 /// True if the quota of another queue may be reclaimed (§9.4, §10.4): the queue uses more than its
-/// own quota of what is needed. In the classical search, so must every cohort between it and the
-/// path from the preemptor to the root.
+/// own quota of a needed flavor-resource. In the classical search, this must also hold for every
+/// cohort between the queue and the path from the preemptor to the root.
 pub(crate) fn is_exposed(world: &World, preemptor: &Preemptor<'_>, node: NodeId) -> bool {
     if world.is_fair_sharing() {
         return preemptor.need.iter().any(|&fr| {
@@ -192,7 +193,7 @@ pub(crate) fn sort_by_order<T: Copy>(
         candidates.sort_by(|a, b| compare(world, of(a), of(b), Some(own), now, true));
         return;
     }
-    // Each head may have thousands of candidates: the facts that [`compare`] reads are looked up
+    // Each head may have thousands of candidates. The values that [`compare`] reads are looked up
     // once per candidate.
     let mut keyed: Vec<_> = candidates
         .iter()

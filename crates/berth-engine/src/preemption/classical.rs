@@ -1,5 +1,5 @@
-//! The classical search for victims (§9.6–§9.9): add candidates in order until the workload fits,
-//! then drop those that were not needed.
+//! The classical search for victims (§9.6–§9.9). It adds candidates in order until the workload
+//! fits, and then drops those that were not needed.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use crate::ids::WorkloadId;
 use crate::model::BorrowWithinCohort;
 use crate::world::World;
 
-/// Finds targets. Leaves the world changed; the caller rolls back. The reported candidate fates
+/// Finds targets. Leaves the world changed; the caller must roll back. The reported candidate fates
 /// come from the attempt that found targets, or from the last one.
 pub(crate) fn find(world: &mut World, preemptor: &Preemptor<'_>) -> (Vec<Target>, Searched) {
     let candidates = classical(world, preemptor);
@@ -41,7 +41,7 @@ struct Attempt {
     passed_over: BTreeMap<WorkloadId, VictimFate>,
 }
 
-/// Whether to try with and without borrowing, and in which order (§9.6).
+/// Attempts with and without borrowing, in the order in which they are made (§9.6).
 fn attempts(world: &World, preemptor: &Preemptor<'_>, candidates: &[Candidate]) -> Vec<bool> {
     let forbidden = world.queue(preemptor.queue).config.preemption.borrow_within_cohort == BorrowWithinCohort::Never;
     let from_others = candidates.iter().any(|candidate| candidate.class != CandidateClass::SameQueue);
@@ -85,7 +85,7 @@ fn attempt(world: &mut World, preemptor: &Preemptor<'_>, candidates: &[Candidate
 }
 
 /// True if the candidate's queue, or a cohort between it and the common one, no longer uses more
-/// than its own quota: nothing is left there to reclaim.
+/// than its own quota. Then no quota is left there to reclaim.
 fn is_covered(world: &World, preemptor: &Preemptor<'_>, candidate: &Candidate) -> bool {
     world
         .tree

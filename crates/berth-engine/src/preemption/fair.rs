@@ -1,5 +1,5 @@
-//! The fair-sharing search for victims (§10.4–§10.9): preempt in the queue with the largest share,
-//! as long as that leaves the preemptor's share no larger than the victim's.
+//! The fair-sharing search for victims (§10.4–§10.9). It preempts in the queue with the largest
+//! share, as long as the preemptor's share stays no larger than the victim's.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -13,7 +13,7 @@ use crate::model::PreemptionPolicy;
 use crate::quota::Share;
 use crate::world::World;
 
-/// Finds targets. Leaves the world changed; the caller rolls back.
+/// Finds targets. Leaves the world changed; the caller must roll back.
 pub(crate) fn find(world: &mut World, preemptor: &Preemptor<'_>) -> (Vec<Target>, Searched) {
     let candidates = collect(world, preemptor);
     let mut taken = Vec::new();
@@ -164,7 +164,7 @@ fn take(
     fits
 }
 
-/// The ancestors (or selves) of two queues just below their lowest common cohort.
+/// The ancestors of two queues (or the queues themselves) just below their lowest common cohort.
 pub(crate) fn below_common(world: &World, a: NodeId, b: NodeId) -> (NodeId, NodeId) {
     let a_path: Vec<NodeId> = world.tree.path_to_root(a).collect();
     let mut theirs = b;
@@ -225,7 +225,7 @@ impl VictimQueues {
         None
     }
 
-    /// One walk down from a cohort. `None` if a node was pruned instead; the caller starts the
+    /// One walk down from a cohort. `None` if a node was pruned instead; then the caller starts the
     /// walk again.
     fn descend(&mut self, world: &World, preemptor: &Preemptor<'_>, cohort: NodeId) -> Option<NodeId> {
         let mut best_queue: Option<(Share, NodeId)> = None;

@@ -1,5 +1,5 @@
-//! Preemption: the search for workloads to preempt so that another fits. The classical search is
-//! §9, the fair-sharing one §10.
+//! Preemption: the search for workloads to preempt so that another one fits. The classical search
+//! is in §9, the fair-sharing search in §10.
 //!
 //! Both searches try evictions on the live world between a mark and a rollback. The result is a
 //! list of targets, and the fate of every candidate.
@@ -10,7 +10,7 @@ pub(crate) mod fair;
 mod searched;
 
 use crate::amount::Amount;
-use crate::assignment::{Ask, Oracle, Simulated};
+use crate::assignment::{AssignmentRequest, Oracle, Simulated};
 use crate::decision::{PreemptionMode, PreemptionReason, SearchOutcome};
 use crate::ids::{FrId, NodeId, QueueId, WorkloadId};
 use crate::model::{PreemptionPolicy, Time};
@@ -20,7 +20,7 @@ use crate::world::World;
 
 pub(crate) use searched::Searched;
 
-/// A workload to preempt, and why that is allowed.
+/// A workload to preempt, and the rule that allows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Target {
     pub workload: WorkloadId,
@@ -33,20 +33,20 @@ pub(crate) struct Preemptor<'a> {
     pub workload: WorkloadId,
     pub queue: QueueId,
     pub node: NodeId,
-    /// The elastic slice it replaces. Its quota is counted for the workload already, so it is not
-    /// a preemption candidate.
+    /// The elastic slice that it replaces. The quota of the slice already counts as the workload's,
+    /// so the slice is not a preemption candidate.
     pub replaced: Option<WorkloadId>,
     /// Flavor-resources that are short.
     pub need: &'a [FrId],
-    /// All quota the workload would use.
+    /// All quota that the workload would use.
     pub request: &'a FrAmounts,
-    /// The placement the workload would need; `None` where only quota counts.
+    /// The placement that the workload would need; `None` if only quota counts.
     pub placement: Option<&'a PlacementRequest>,
     pub now: Time,
 }
 
-/// The targets that make the workload fit, or none if no set of allowed targets does; and a record
-/// of the search.
+/// Returns the targets that make the workload fit, or none if no set of allowed targets does. Also
+/// returns a record of the search.
 pub(crate) fn find_targets(world: &mut World, preemptor: &Preemptor<'_>) -> (Vec<Target>, Searched) {
     let policies = world.queue(preemptor.queue).config.preemption;
     let has_cohort = world.tree.node(preemptor.node).parent.is_some();
@@ -62,7 +62,7 @@ pub(crate) fn find_targets(world: &mut World, preemptor: &Preemptor<'_>) -> (Vec
 }
 
 impl Preemptor<'_> {
-    /// True if the workload fits as things stand (§9.8).
+    /// True if the workload fits into the current state (§9.8).
     pub fn fits(&self, world: &mut World, borrow: bool) -> bool {
         let quota_fits = self.request.iter().all(|&(fr, amount)| {
             let amount = Amount::Bounded(amount);
@@ -73,7 +73,7 @@ impl Preemptor<'_> {
     }
 
     /// Drops targets that are not needed, from the second-to-last backwards (§9.9). The targets
-    /// are hidden when this is called.
+    /// must be hidden.
     pub fn fill_back(&self, world: &mut World, mut targets: Vec<Target>, borrow: bool) -> Vec<Target> {
         let mut at = targets.len().saturating_sub(1);
         while at > 0 {
@@ -106,7 +106,7 @@ pub(crate) fn satisfies(world: &World, policy: PreemptionPolicy, preemptor: Work
 /// Simulates preemption for single flavor-resources by a real search for victims (§8.6).
 pub(crate) struct RealOracle {
     now: Time,
-    /// The searches made.
+    /// The searches that were made.
     pub searches: Vec<Searched>,
     /// The last search: its flavor-resource, its amount and its targets.
     last: Option<(FrId, i64, Vec<Target>)>,
@@ -117,8 +117,8 @@ impl RealOracle {
         RealOracle { now, searches: Vec::new(), last: None }
     }
 
-    /// Takes the result of the last search if it was for exactly this amount of an assignment
-    /// without places, and so would find the same again.
+    /// Takes the result of the last search if it is reusable: it was for exactly this amount, and
+    /// the assignment has no placement.
     pub fn take_found(&mut self, request: &FrAmounts) -> Option<(Vec<Target>, Searched)> {
         let (.., targets) = self.last.take_if(|(fr, amount, _)| **request == [(*fr, *amount)])?;
         let searched = Searched { only: None, ..self.searches.last()?.clone() };
@@ -127,7 +127,7 @@ impl RealOracle {
 }
 
 impl Oracle for RealOracle {
-    fn simulate(&mut self, world: &mut World, ask: &Ask, fr: FrId, amount: i64) -> Simulated {
+    fn simulate(&mut self, world: &mut World, ask: &AssignmentRequest, fr: FrId, amount: i64) -> Simulated {
         let node = world.queue(ask.queue).node;
         let preemptor = Preemptor {
             workload: ask.workload,

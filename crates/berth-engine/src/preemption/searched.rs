@@ -14,7 +14,7 @@ const LISTED_MAX: usize = 50;
 /// A search for victims, with ids in place of names.
 #[derive(Debug, Clone)]
 pub(crate) struct Searched {
-    /// The flavor-resource it was for, if it was for only one of several.
+    /// The flavor-resource of the search, if it was for a single one.
     pub only: Option<FrId>,
     pub outcome: SearchOutcome,
     pub candidates: Vec<(WorkloadId, VictimFate)>,
@@ -26,8 +26,9 @@ impl Searched {
         Searched { only: None, outcome, candidates: Vec::new() }
     }
 
-    /// A search through candidates. `taken` were hidden, `targets` among them are the victims, and
-    /// `passed_over` gives the reason for candidates not taken. Without targets the search failed.
+    /// A search through candidates. `taken` are the candidates that were hidden, and `targets` the
+    /// victims among them. `passed_over` gives the reason for candidates that were not taken. A
+    /// search without targets has failed.
     pub fn new(
         candidates: impl Iterator<Item = WorkloadId>,
         taken: &[WorkloadId],
@@ -38,7 +39,7 @@ impl Searched {
         let fate = if targets.is_empty() { VictimFate::NotEnough } else { VictimFate::GivenBack };
         fates.extend(taken.iter().map(|id| (*id, fate)));
         fates.extend(targets.iter().map(|target| (target.workload, VictimFate::Victim(target.reason))));
-        // A failed search has tried every candidate: the queue of each remaining one used no more
+        // A failed search has tried every candidate. The queue of each remaining one used no more
         // than its own quota.
         let rest = if targets.is_empty() { VictimFate::WithinNominal } else { VictimFate::NotReached };
         let candidates: Vec<(WorkloadId, VictimFate)> =

@@ -1,5 +1,4 @@
-//! Properties of the quota tree on random trees and usage, checked against a slow, obvious
-//! reference.
+//! Properties of the quota tree on random trees and usage, checked against a slow, obvious model.
 
 use std::collections::BTreeMap;
 
@@ -19,13 +18,13 @@ struct Plan {
     lending: Option<i64>,
 }
 
-/// A random platform: cohorts first (each under an earlier one), then queues, then usage that
-/// comes and goes.
+/// Random queues and cohorts: cohorts first (each under an earlier one), then queues, then usage
+/// that is added and removed.
 #[derive(Debug, Clone)]
-struct Platform {
+struct RandomTree {
     cohorts: Vec<Plan>,
     queues: Vec<Plan>,
-    /// Queue, amount, and whether it goes again.
+    /// Queue, amount, and whether the usage is removed again.
     usage: Vec<(usize, i64, bool)>,
 }
 
@@ -39,14 +38,14 @@ fn plan(parents: usize) -> impl Strategy<Value = Plan> {
         .prop_map(|(parent, nominal, borrowing, lending)| Plan { parent, nominal, borrowing, lending })
 }
 
-fn platform() -> impl Strategy<Value = Platform> {
+fn random_tree() -> impl Strategy<Value = RandomTree> {
     (1_usize..5, 1_usize..6).prop_flat_map(|(cohorts, queues)| {
         let cohorts: Vec<_> = (0..cohorts).map(plan).collect();
         let count = cohorts.len();
         let queues: Vec<_> = (0..queues).map(|_| plan(count)).collect();
         let queue_count = queues.len();
         let usage = proptest::collection::vec((0..queue_count, 0_i64..12, any::<bool>()), 0..20);
-        (cohorts, queues, usage).prop_map(|(cohorts, queues, usage)| Platform { cohorts, queues, usage })
+        (cohorts, queues, usage).prop_map(|(cohorts, queues, usage)| RandomTree { cohorts, queues, usage })
     })
 }
 
@@ -54,7 +53,7 @@ fn quota(plan: &Plan) -> NodeQuota {
     let amount = |value: i64| if value == i64::MAX { Amount::Unlimited } else { Amount::Bounded(value) };
     NodeQuota {
         nominal: amount(plan.nominal),
-        // Limits mean something only to a parent.
+        // Limits only have a meaning if there is a parent.
         borrowing_limit: plan.borrowing.filter(|_| plan.parent.is_some()).map(Amount::Bounded),
         lending_limit: plan.lending.filter(|_| plan.parent.is_some()).map(Amount::Bounded),
     }
@@ -63,7 +62,7 @@ fn quota(plan: &Plan) -> NodeQuota {
 const COHORTS: usize = 5;
 const QUEUES: usize = 4;
 
-/// A change of a tree: one node is configured anew, some quota is taken up.
+/// A change of a tree: one node gets a new configuration, and some quota is used.
 #[derive(Debug, Clone)]
 struct Step {
     node: usize,
@@ -77,7 +76,7 @@ struct Step {
 
 fn step() -> impl Strategy<Value = Step> {
     let usage = proptest::option::of((0..QUEUES, 0_i64..12));
-    // Any cohort may be the parent of any other: cycles come and go.
+    // Any cohort may be the parent of any other, so cycles appear and disappear.
     let place = (0..COHORTS + QUEUES, proptest::option::of(0..COHORTS), prop_oneof![5 => Just(true), 1 => Just(false)]);
     (place, plan(1), usage, any::<bool>()).prop_map(|((node, parent, alive), quota, usage, refresh)| Step {
         node,
@@ -111,22 +110,22 @@ fn fr() -> FrId {
     FrId::from_index(0)
 }
 
-fn build(platform: &Platform) -> (QuotaTree, Vec<NodeId>, Vec<NodeId>) {
+fn build(random: &RandomTree) -> (QuotaTree, Vec<NodeId>, Vec<NodeId>) {
     let mut tree = QuotaTree::default();
     let name = |kind: &str, at: usize| Name::from(format!("{kind}-{at}"));
-    let cohorts: Vec<NodeId> = (0..platform.cohorts.len()).map(|at| tree.add_node(name("cohort", at), None)).collect();
+    let cohorts: Vec<NodeId> = (0..random.cohorts.len()).map(|at| tree.add_node(name("cohort", at), None)).collect();
     let queues: Vec<NodeId> =
-        (0..platform.queues.len()).map(|at| tree.add_node(name("queue", at), Some(QueueId::from_index(at)))).collect();
-    for (plan, id) in platform.cohorts.iter().zip(&cohorts).chain(platform.queues.iter().zip(&queues)) {
+        (0..random.queues.len()).map(|at| tree.add_node(name("queue", at), Some(QueueId::from_index(at)))).collect();
+    for (plan, id) in random.cohorts.iter().zip(&cohorts).chain(random.queues.iter().zip(&queues)) {
         tree.configure(*id, plan.parent.map(|at| cohorts[at]), 1000, &[(fr(), quota(plan))]);
     }
     tree.refresh();
     (tree, cohorts, queues)
 }
 
-/// The definitions of §7, computed anew at every step.
+/// The definitions of §7, recomputed at every step.
 struct Reference<'a> {
-    platform: &'a Platform,
+    random: &'a RandomTree,
     used: BTreeMap<usize, i64>,
 }
 
@@ -139,15 +138,15 @@ enum Node {
 impl Reference<'_> {
     fn plan(&self, node: Node) -> &Plan {
         match node {
-            Node::Cohort(at) => &self.platform.cohorts[at],
-            Node::Queue(at) => &self.platform.queues[at],
+            Node::Cohort(at) => &self.random.cohorts[at],
+            Node::Queue(at) => &self.random.queues[at],
         }
     }
 
     fn children(&self, node: Node) -> Vec<Node> {
         let Node::Cohort(id) = node else { return Vec::new() };
-        let cohorts = self.platform.cohorts.iter().enumerate().filter(|(_, it)| it.parent == Some(id));
-        let queues = self.platform.queues.iter().enumerate().filter(|(_, it)| it.parent == Some(id));
+        let cohorts = self.random.cohorts.iter().enumerate().filter(|(_, it)| it.parent == Some(id));
+        let queues = self.random.queues.iter().enumerate().filter(|(_, it)| it.parent == Some(id));
         cohorts.map(|(at, _)| Node::Cohort(at)).chain(queues.map(|(at, _)| Node::Queue(at))).collect()
     }
 
@@ -194,14 +193,14 @@ impl Reference<'_> {
     }
 }
 
-/// Runs `cases` cases, the same every time, so that a change is tested and not the random draw.
-/// `BERTH_PROPERTY_CASES` sets another number.
+/// Runs `cases` cases, the same cases in every run, so that a failure is due to a change of the
+/// code. `BERTH_PROPERTY_CASES` sets another number.
 fn config(cases: u32) -> ProptestConfig {
-    let asked = std::env::var("BERTH_PROPERTY_CASES").ok().and_then(|text| text.parse().ok());
+    let given = std::env::var("BERTH_PROPERTY_CASES").ok().and_then(|text| text.parse().ok());
     ProptestConfig {
-        cases: asked.unwrap_or(cases),
+        cases: given.unwrap_or(cases),
         failure_persistence: None,
-        rng_seed: if asked.is_some() { RngSeed::Random } else { RngSeed::Fixed(1) },
+        rng_seed: if given.is_some() { RngSeed::Random } else { RngSeed::Fixed(1) },
         ..ProptestConfig::default()
     }
 }
@@ -210,10 +209,10 @@ proptest! {
     #![proptest_config(config(2000))]
 
     #[test]
-    fn the_tree_agrees_with_its_definitions_whatever_comes_and_goes(platform in platform()) {
-        let (mut tree, cohorts, queues) = build(&platform);
-        let mut reference = Reference { platform: &platform, used: BTreeMap::new() };
-        for (queue, amount, leaves) in &platform.usage {
+    fn the_tree_agrees_with_its_definitions(random in random_tree()) {
+        let (mut tree, cohorts, queues) = build(&random);
+        let mut reference = Reference { random: &random, used: BTreeMap::new() };
+        for (queue, amount, leaves) in &random.usage {
             tree.add_usage(queues[*queue], fr(), *amount);
             *reference.used.entry(*queue).or_default() += amount;
             if *leaves {
@@ -234,7 +233,7 @@ proptest! {
     }
 
     #[test]
-    fn a_tree_that_was_changed_is_the_tree_made_so_at_once(
+    fn a_changed_tree_equals_a_new_tree_with_the_same_configuration(
         steps in proptest::collection::vec(step(), 1..40),
     ) {
         let (mut tree, nodes) = bare();
@@ -264,7 +263,8 @@ proptest! {
             let look = |tree: &QuotaTree| {
                 let node = tree.node(id);
                 let place = (node.parent, node.children.clone(), node.cyclic, node.root, node.height);
-                // That a child once had quota a cohort goes on to list, as none.
+                // A cohort still lists a flavor-resource of which a child once had quota, with
+                // amount zero.
                 let cell = Cell { declared: true, ..tree.cell(id, fr()) };
                 (place, cell, tree.queues_of_root(id).to_vec())
             };
@@ -273,9 +273,9 @@ proptest! {
     }
 
     #[test]
-    fn what_is_tried_is_undone_exactly(platform in platform(), tried in proptest::collection::vec((0_usize..6, -50_i64..50), 0..20)) {
-        let (mut tree, cohorts, queues) = build(&platform);
-        for (queue, amount, _) in &platform.usage {
+    fn a_rollback_restores_the_exact_usage(random in random_tree(), tried in proptest::collection::vec((0_usize..6, -50_i64..50), 0..20)) {
+        let (mut tree, cohorts, queues) = build(&random);
+        for (queue, amount, _) in &random.usage {
             tree.add_usage(queues[*queue], fr(), *amount);
         }
         let cells = |tree: &QuotaTree| -> Vec<_> { cohorts.iter().chain(&queues).map(|id| tree.cell(*id, fr())).collect() };
@@ -298,9 +298,9 @@ proptest! {
     }
 
     #[test]
-    fn no_request_fits_beyond_the_capacity_of_an_empty_platform(platform in platform()) {
-        let (mut tree, _, queues) = build(&platform);
-        for (queue, amount, _) in &platform.usage {
+    fn no_request_fits_beyond_the_capacity_of_an_unused_tree(random in random_tree()) {
+        let (mut tree, _, queues) = build(&random);
+        for (queue, amount, _) in &random.usage {
             let id = queues[*queue];
             // Only usage that fits is added, as a scheduler does.
             if Amount::Bounded(*amount) <= tree.available(id, fr()) {

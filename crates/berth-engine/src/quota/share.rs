@@ -1,8 +1,8 @@
-//! Dominant resource share: the usage of a node of the cohort tree above its own quota, relative
-//! to what could be lent (§10.1), and the comparison of two shares (§10.2).
+//! Dominant resource share: the usage of a node of the cohort tree above its own quota, relative to
+//! what could be lent (§10.1), and the comparison of two shares (§10.2).
 //!
 //! A share is stored as integers and compared by cross-multiplying, so that equal ratios are equal
-//! whatever the amounts. Kueue divides in floating point; orders differ only where two ratios
+//! regardless of the amounts. Kueue divides in floating point. The orders differ only if two ratios
 //! agree to 53 bits.
 
 use std::cmp::Ordering;
@@ -15,20 +15,19 @@ use crate::ids::{FrId, NodeId, ResourceId};
 /// The dominant resource share of a node.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Share {
-    /// Borrowed and lendable amount of the dominant resource; (0, 1) when no resource gives a
-    /// ratio.
+    /// Borrowed and lendable amount of the dominant resource; (0, 1) if no resource gives a ratio.
     borrowed: i64,
     lendable: i64,
-    /// The resource the ratio stems from.
+    /// The resource that gives the ratio.
     pub dominant: Option<ResourceId>,
-    /// Fair sharing weight in thousandths of 1.
+    /// Fair sharing weight in thousandths.
     weight_milli: i64,
     /// Flavor-resources used above the node's own quota, in id order.
     pub borrowed_frs: Vec<FrId>,
 }
 
 impl Share {
-    /// A share made of its parts; for comparisons without a tree.
+    /// A share made from its parts, for comparisons without a tree.
     #[cfg(feature = "lab")]
     pub fn of(borrowed: i64, lendable: i64, weight_milli: i64, borrowed_frs: Vec<FrId>) -> Share {
         Share { borrowed, lendable, dominant: None, weight_milli, borrowed_frs }
@@ -109,7 +108,7 @@ impl Share {
         self.borrowed_frs.iter().any(|fr| requested.iter().any(|(id, _)| id == fr) || amount_of(requested, *fr) > 0)
     }
 
-    /// True when the share is beyond every finite one: weight zero and something borrowed.
+    /// True if the share is above every finite one: the weight is zero and something is borrowed.
     pub fn is_infinite(&self) -> bool {
         self.weight_milli <= 0 && self.borrowed > 0
     }
@@ -140,7 +139,7 @@ impl Share {
         ratio / (self.weight_milli as f64 / 1000.0)
     }
 
-    /// The figure statuses show: rounded up, `i64::MAX` when infinite (§10.3).
+    /// The value that statuses show: rounded up, `i64::MAX` if infinite (§10.3).
     pub fn rounded(&self) -> i64 {
         if self.borrowed == 0 {
             return 0;
@@ -182,14 +181,14 @@ mod tests {
     }
 
     #[test]
-    fn equal_ratios_are_equal_whatever_the_amounts() {
+    fn equal_ratios_are_equal_regardless_of_the_amounts() {
         assert_eq!(share(1, 3, 1000).compare(&share(10, 30, 1000)), Ordering::Equal);
         assert_eq!(share(1, 3, 1000).compare(&share(2, 3, 2000)), Ordering::Equal);
         assert_eq!(share(1, 3, 2000).compare(&share(1, 3, 1000)), Ordering::Less);
     }
 
     #[test]
-    fn a_borrower_without_weight_is_above_every_other() {
+    fn a_borrower_of_weight_zero_has_the_largest_share() {
         assert_eq!(share(1, 1000, 0).compare(&share(999, 1, 1)), Ordering::Greater);
         assert_eq!(share(1, 1000, 0).compare(&share(2, 1000, 0)), Ordering::Less);
         assert_eq!(share(0, 1, 0).compare(&share(1, 1000, 1000)), Ordering::Less);

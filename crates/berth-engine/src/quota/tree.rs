@@ -1,13 +1,13 @@
 //! The tree of cluster queues and cohorts with quota and usage per flavor and resource (§7).
 //!
 //!
-//! Leaves are cluster queues, inner nodes cohorts. Usage enters at a leaf and climbs only as far
-//! as it exceeds what each node keeps for itself, so adding or removing a workload costs its
-//! number of flavor-resources times the depth.
+//! Leaves are cluster queues, inner nodes are cohorts. Usage enters at a leaf and climbs only as
+//! far as it exceeds what each node keeps for itself. Therefore adding or removing a workload costs
+//! its number of flavor-resources times the depth.
 //!
-//! Changes of configuration are only noted. [`QuotaTree::refresh`] then moves nodes to their new
-//! parents, and recomputes the nodes that changed, or lost or gained a child, with everything
-//! above them, once per batch of changes.
+//! Changes of configuration are only recorded. [`QuotaTree::refresh`] then moves nodes to their new
+//! parents, once per batch of changes. It recomputes the nodes that changed or that lost or gained
+//! a child, and all nodes above them.
 //!
 //! Decisions try changes on the live tree: after [`QuotaTree::mark`] every change of usage is
 //! logged, and [`QuotaTree::rollback`] restores the exact values, even if saturated arithmetic
@@ -27,19 +27,17 @@ pub(crate) struct NodeQuota {
     pub lending_limit: Option<Amount>,
 }
 
-/// Everything about one node and flavor-resource.
+/// Quota and usage of one node for one flavor-resource.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Cell {
     pub quota: NodeQuota,
-    /// False where only usage exists (a workload runs on a flavor that was taken out of the
-    /// quota).
+    /// False if there is only usage: a workload runs on a flavor that was removed from the quota.
     pub declared: bool,
-    /// Quota of the node and what its children lend it.
+    /// Quota of the node, including the amounts that its children lend it.
     pub subtree: Amount,
-    /// Part of `subtree` that others cannot take.
+    /// Part of `subtree` that other nodes cannot use.
     pub guaranteed: Amount,
-    /// Usage of a queue; for a cohort, usage its children could not cover by what they keep for
-    /// themselves.
+    /// Usage. For a cohort, the usage of its children that exceeds what they keep for themselves.
     pub usage: Amount,
 }
 
@@ -67,22 +65,22 @@ impl Cell {
 pub(crate) struct TreeNode {
     pub name: Name,
     pub is_queue: bool,
-    /// The cluster queue, of a leaf.
+    /// The cluster queue, if the node is a leaf.
     pub queue: Option<QueueId>,
-    /// Exists: as an object, or because another node names it.
+    /// True if the node exists: as an object, or because another node names it.
     pub alive: bool,
-    /// Parent by configuration, and the nodes that name this one as theirs.
+    /// Parent by configuration, and the nodes that name this node as their parent.
     pub declared_parent: Option<NodeId>,
     declared_children: Vec<NodeId>,
-    /// Parent in effect: none at the root and none anywhere on or below a cycle.
+    /// Parent in effect. `None` at the root, and on or below a cycle.
     pub parent: Option<NodeId>,
-    /// Children in effect, in name order (queues and cohorts mixed).
+    /// Children in effect, in name order; queues and cohorts are mixed.
     pub children: Vec<NodeId>,
-    /// On or below a cycle of cohorts.
+    /// True if the node is on or below a cycle of cohorts.
     pub cyclic: bool,
     pub root: NodeId,
-    /// 0 for queues and childless cohorts, 1 for cohorts of queues only, else one more than the
-    /// highest child cohort.
+    /// Zero for queues and cohorts without children. For other cohorts, one more than the height of
+    /// the highest child.
     pub height: u32,
     pub fair_weight_milli: i64,
     cells: Vec<(FrId, Cell)>,
@@ -117,7 +115,7 @@ pub(crate) struct QuotaTree {
     changed: Vec<NodeId>,
     /// Queues of each tree, by root, in order.
     queues: Vec<Vec<QueueId>>,
-    /// Counts changes of nodes' roots.
+    /// Number of changes of nodes' roots.
     roots_version: u64,
 }
 
@@ -149,14 +147,14 @@ impl QuotaTree {
         &self.nodes[id.index()]
     }
 
-    /// Marks a node as existing or gone.
+    /// Sets whether a node exists.
     pub fn set_alive(&mut self, id: NodeId, alive: bool) {
         if std::mem::replace(&mut self.nodes[id.index()].alive, alive) != alive {
             self.changed.push(id);
         }
     }
 
-    /// Changes configuration. Usage stays. True if anything changed.
+    /// Changes the configuration and keeps the usage. True if anything changed.
     pub fn configure(
         &mut self,
         id: NodeId,
@@ -223,7 +221,7 @@ impl QuotaTree {
         (cyclic, self.node(id).declared_parent.filter(|_| !cyclic && self.node(id).alive))
     }
 
-    /// Nodes and everything below them by configuration.
+    /// Nodes and all nodes below them, by configuration.
     fn declared_below(&self, mut stack: Vec<NodeId>) -> BTreeSet<NodeId> {
         let mut below = BTreeSet::new();
         while let Some(id) = stack.pop() {
@@ -234,7 +232,7 @@ impl QuotaTree {
         below
     }
 
-    /// Moves a node to its parent; returns the parents that lost and gained it.
+    /// Moves a node to its parent. Returns the parent that lost it and the one that gained it.
     fn hang(&mut self, id: NodeId) -> impl Iterator<Item = NodeId> + use<> {
         let (cyclic, parent) = self.place(id);
         let node = &mut self.nodes[id.index()];
@@ -255,13 +253,13 @@ impl QuotaTree {
         [before, parent].into_iter().flatten()
     }
 
-    /// Index of a child among the children of a parent, or the index where it would be inserted.
+    /// Index of a child among the children of a parent, or the index at which it would be inserted.
     fn child_at(&self, parent: NodeId, child: NodeId) -> Result<usize, usize> {
         let key = |id: NodeId| (&self.node(id).name, self.node(id).is_queue, id);
         self.node(parent).children.binary_search_by(|id| key(*id).cmp(&key(child)))
     }
 
-    /// Updates the root of a node that was moved, or that is below one that was.
+    /// Updates the root of a node that was moved, or that is below a moved node.
     fn note_root(&mut self, id: NodeId) {
         let root = self.path_to_root(id).last().unwrap_or(id);
         let node = &mut self.nodes[id.index()];
@@ -292,7 +290,7 @@ impl QuotaTree {
         true
     }
 
-    /// Nodes and everything above them, each after what is below it.
+    /// Nodes and all nodes above them. Each node comes after those below it.
     fn bottom_up(&self, nodes: &BTreeSet<NodeId>) -> Vec<NodeId> {
         let mut above: BTreeSet<NodeId> = BTreeSet::new();
         for &id in nodes {
@@ -328,8 +326,8 @@ impl QuotaTree {
         node.children = children;
         node.height = height;
         if !node.is_queue {
-            // A cohort's usage and inherited flavor-resources are entirely derived; only its own
-            // quotas persist.
+            // A cohort's usage and inherited flavor-resources are derived. Only its own quotas
+            // persist.
             node.cells.retain(|(_, cell)| cell.quota != NodeQuota::default() || cell.declared);
             for (_, cell) in &mut node.cells {
                 cell.subtree = cell.quota.nominal;
@@ -351,7 +349,7 @@ impl QuotaTree {
         }
     }
 
-    /// The cell of a node and flavor-resource; all zero where there is none.
+    /// The cell of a node and flavor-resource; all zero if there is none.
     pub fn cell(&self, id: NodeId, fr: FrId) -> Cell {
         let cells = &self.node(id).cells;
         cells.binary_search_by_key(&fr, |(id, _)| *id).map_or_else(|_| Cell::default(), |at| cells[at].1)
@@ -377,7 +375,7 @@ impl QuotaTree {
         cell.local_available() + from_parent
     }
 
-    /// Amount available to a node if nothing were in use (§7.4).
+    /// Amount that would be available to a node if no quota were in use (§7.4).
     pub fn potential(&self, id: NodeId, fr: FrId) -> Amount {
         let cell = self.cell(id, fr);
         let Some(parent) = self.node(id).parent else {
@@ -390,8 +388,8 @@ impl QuotaTree {
         }
     }
 
-    /// The node at or above this one whose quota or borrowing limit sets what is
-    /// [available](Self::available) here.
+    /// The node at or above this one whose quota or borrowing limit determines the
+    /// [available](Self::available) amount.
     pub fn limits_available(&self, id: NodeId, fr: FrId) -> NodeId {
         let Some(parent) = self.node(id).parent else { return id };
         let cell = self.cell(id, fr);
@@ -402,8 +400,8 @@ impl QuotaTree {
         if by_limit { id } else { self.limits_available(parent, fr) }
     }
 
-    /// The node at or above this one whose quota or borrowing limit sets what is [potentially
-    /// there](Self::potential).
+    /// The node at or above this one whose quota or borrowing limit determines the
+    /// [potential](Self::potential) amount.
     pub fn limits_potential(&self, id: NodeId, fr: FrId) -> NodeId {
         let Some(parent) = self.node(id).parent else { return id };
         let cell = self.cell(id, fr);
@@ -414,7 +412,7 @@ impl QuotaTree {
         if by_limit { id } else { self.limits_potential(parent, fr) }
     }
 
-    /// Adds usage at a queue; what exceeds its own quota climbs (§7.5).
+    /// Adds usage at a queue. The part that exceeds the queue's own quota climbs (§7.5).
     pub fn add_usage(&mut self, id: NodeId, fr: FrId, amount: i64) {
         let mut at = Some(id);
         let mut amount = Amount::Bounded(amount);
@@ -461,7 +459,7 @@ impl QuotaTree {
         Mark(self.log.len())
     }
 
-    /// Restores the usage of the mark. Marks nest.
+    /// Restores the usage at the mark. Marks nest.
     pub fn rollback(&mut self, mark: Mark) {
         while self.log.len() > mark.0 {
             let undo = self.log.pop().expect("the log is longer than the mark");
@@ -470,8 +468,8 @@ impl QuotaTree {
         self.open_marks -= 1;
     }
 
-    /// True if the amount does not fit into what the node owns: above nominal for a queue, above
-    /// the subtree's quota for a cohort (§7.6).
+    /// True if the amount exceeds what the node owns: the nominal quota of a queue, or the
+    /// subtree's quota of a cohort (§7.6).
     pub fn is_borrowing_with(&self, id: NodeId, fr: FrId, amount: Amount) -> bool {
         let cell = self.cell(id, fr);
         let own = if self.node(id).is_queue { cell.quota.nominal } else { cell.subtree };
@@ -491,7 +489,8 @@ impl QuotaTree {
         self.cell(id, fr).local_available()
     }
 
-    /// Level of the tree a request has to borrow from, and whether reclaiming may help it (§7.7).
+    /// Level of the tree from which a request has to borrow, and whether reclaiming may help it
+    /// (§7.7).
     pub fn borrowing_level(&self, queue: NodeId, fr: FrId, amount: i64) -> (u32, bool) {
         let amount = Amount::Bounded(amount);
         let has_cohort = self.node(queue).parent.is_some();

@@ -1,5 +1,5 @@
-//! An [`Explanation`] as a page of text: first the state of the workload, then the reasons, then
-//! the figures behind them. The same explanation gives the same bytes.
+//! Renders an [`Explanation`] for people: first the state of the workload, then the reasons, then
+//! the figures behind them. The same explanation always gives the same bytes.
 
 use super::quantity;
 use crate::amount::Amount;
@@ -19,9 +19,9 @@ const IN_LINE_MAX: usize = 5;
 /// Maximum number of holders of a quota, and of candidates of a search, that are listed.
 const LISTED_MAX: usize = 10;
 
-/// An explanation for people: the state of the workload and, if it waits, what was tried, what is
-/// short, which workloads hold that, and which were considered for preemption. Lines end with a
-/// newline; details are indented under what they belong to.
+/// An explanation for people: the state of the workload and, if it waits, what was tried, the quota
+/// that is short, the workloads that hold it, and the candidates for preemption. Lines end with a
+/// newline. Details are indented under the line that they belong to.
 pub fn explanation(explanation: &Explanation) -> String {
     let mut page = Page::default();
     let queue = explanation.cluster_queue.as_deref().unwrap_or("");
@@ -87,8 +87,7 @@ pub fn explanation(explanation: &Explanation) -> String {
     page.text
 }
 
-/// What was tried for a workload, for people: the attempts per pod set and flavor, and the
-/// searches for victims.
+/// The attempts per pod set and flavor and the searches for victims, for people.
 pub fn considered(considered: &Considered) -> String {
     let mut page = Page::default();
     attempts(&mut page, considered);
@@ -222,7 +221,7 @@ fn verdict(page: &mut Page, own_queue: &str, outlook: &Outlook) {
     searches(page, &outlook.considered.victim_searches);
 }
 
-/// A share as statuses show it, with the resource it stems from.
+/// A share as statuses show it, with the resource that determines it.
 fn share(share: &WeightedShare) -> String {
     let value =
         if share.value == i64::MAX { "infinite, because its weight is 0".to_owned() } else { share.value.to_string() };
@@ -322,7 +321,7 @@ fn topology(page: &mut Page, shortage: &TopologyShortage) {
     }
 }
 
-/// Why a node takes no pod, for people.
+/// Why a node cannot take any pod, for people.
 pub fn exclusion(reason: &Exclusion) -> String {
     match reason {
         Exclusion::OtherDomain => "outside the domain that replacement pods must stay in".to_owned(),
@@ -410,7 +409,7 @@ fn unnamed(workloads: usize) -> String {
     format!("{} not named here", count(workloads, "workload"))
 }
 
-/// Whether a holder in `cluster_queue` could be preempted for a workload of `own_queue` and what
+/// Whether a holder in `cluster_queue` could be preempted for a workload of `own_queue`, and what
 /// protects it if not, for people.
 pub fn protection(cluster_queue: &str, preemptible: Preemptible, own_queue: &str) -> String {
     let policy = if cluster_queue == own_queue { "withinClusterQueue" } else { "reclaimWithinCohort" };
@@ -425,8 +424,8 @@ pub fn protection(cluster_queue: &str, preemptible: Preemptible, own_queue: &str
     }
 }
 
-/// The policy of the preemptor's cluster queue that allows to preempt a victim, for people (§9.2,
-/// §10.7).
+/// The policy of the preemptor's cluster queue that allows a victim to be preempted, for people
+/// (§9.2, §10.7).
 pub fn rule(reason: PreemptionReason, policies: &PreemptionPolicies, queue: &str) -> String {
     let reclaim =
         || format!("reclaimWithinCohort of ClusterQueue {queue} is {}", policy_name(policies.reclaim_within_cohort));
@@ -526,7 +525,7 @@ fn count(number: usize, what: &str) -> String {
     if number == 1 { format!("1 {what}") } else { format!("{number} {what}s") }
 }
 
-/// A place counted from 0, as people count it.
+/// A position counted from 0, as an ordinal number counted from 1.
 fn ordinal(place: u32) -> String {
     let place = u64::from(place) + 1;
     let suffix = match (place % 10, place % 100) {

@@ -1,6 +1,6 @@
 //! Messages of conditions and events, in Kueue's words.
 //!
-//! The same record gives the same bytes. Recorded cases of Kueue compare these texts.
+//! The same record always gives the same bytes. Recorded cases of Kueue compare these messages.
 
 use crate::decision::{Considered, Eviction, Finding, PodSetConsidered, PreemptionReason, Victim, Wait, WaitCause};
 use crate::explain::Outlook;
@@ -8,7 +8,7 @@ use crate::ids::Name;
 use crate::model::Taint;
 use crate::status::{QueueProblem, QueueReadiness};
 
-/// Usual length of a pod set's message, so that its text is allocated once.
+/// Usual length of a pod set's message, so that its string is allocated once.
 const MESSAGE_USUAL: usize = 160;
 
 impl PreemptionReason {
@@ -31,13 +31,13 @@ impl Wait {
 }
 
 impl Outlook {
-    /// The message its condition would show; empty when it would be admitted.
+    /// The message that its condition would show; empty if it would be admitted.
     pub fn message(&self) -> String {
         self.cause.as_ref().map(|it| cause(it, &self.considered)).unwrap_or_default()
     }
 }
 
-/// Why a workload waits (§5.10).
+/// Message for the cause of a wait (§5.10).
 fn cause(cause: &WaitCause, considered: &Considered) -> String {
     let text = match cause {
         WaitCause::NotEvaluated | WaitCause::NoFit { .. } | WaitCause::NoCandidates => return unassigned(considered),
@@ -71,7 +71,7 @@ fn cause(cause: &WaitCause, considered: &Considered) -> String {
     text.to_owned()
 }
 
-/// Why pod sets have no flavors (§8.11); empty if nothing was found to be short or wrong.
+/// Why pod sets have no flavors (§8.11); empty if there is no finding.
 pub(crate) fn unassigned(considered: &Considered) -> String {
     let mut text = String::new();
     for set in &considered.pod_sets {
@@ -90,7 +90,7 @@ pub(crate) fn unassigned(considered: &Considered) -> String {
     text
 }
 
-/// Adds the findings of a pod set, sorted.
+/// Appends the findings of a pod set, sorted.
 fn push_reasons(set: &PodSetConsidered, text: &mut String) {
     match (&set.error, set.findings.as_slice()) {
         (Some(error), _) => text.push_str(&error.to_string()),
@@ -104,7 +104,7 @@ fn push_reasons(set: &PodSetConsidered, text: &mut String) {
 }
 
 impl Victim {
-    /// Message of its conditions Evicted and Preempted (§11.1).
+    /// Message of the conditions Evicted and Preempted of the victim (§11.1).
     pub fn message(&self) -> String {
         let Victim { reason, path: own, preemption, .. } = self;
         preemption_text(
@@ -156,7 +156,7 @@ impl Eviction {
         }
     }
 
-    /// Why its pods found no other nodes, if that is the cause of the eviction.
+    /// Why the pods found no other nodes, if that is the cause of the eviction.
     pub fn unplaced(&self) -> Option<String> {
         match self {
             Eviction::NodeFailures { considered, .. } => Some(unassigned(considered)),
@@ -215,7 +215,7 @@ fn sorted(names: &[Name]) -> String {
     names.join(",")
 }
 
-/// A taint of a flavor: Go's formatting of the struct, whose last field is the time it was added.
+/// A taint of a flavor, as Go formats the struct. Its last field is the time at which it was added.
 pub(crate) fn taint_struct(taint: &Taint) -> String {
     format!("{{{} {} {} <nil>}}", taint.key, taint.value, taint.effect.as_str())
 }

@@ -1,5 +1,5 @@
-//! Texts: amounts and findings as Kueue writes them in messages, and whole explanations for
-//! people.
+//! Strings for people: amounts and findings as Kueue writes them in messages, and whole
+//! explanations.
 
 mod explanation;
 mod message;
@@ -13,8 +13,9 @@ pub(crate) use message::{path, preemption_text as preemption};
 
 pub use explanation::{considered, exclusion, explanation, fate, not_queued, outcome, protection, rule};
 
-/// An amount of a resource as a canonical Kubernetes quantity: `cpu` from thousandths, memory and
-/// the like in binary units where they divide evenly, everything else in decimal units.
+/// An amount of a resource as a canonical Kubernetes quantity. The amount of `cpu` is in
+/// thousandths. Memory and similar resources get binary units if they divide evenly, all others
+/// decimal units.
 pub fn quantity(resource: &str, amount: i64) -> String {
     let (amount, suffix) = canonical(resource, amount);
     format!("{amount}{suffix}")
@@ -59,8 +60,8 @@ fn binary(amount: i64) -> (i64, &'static str) {
     (amount, SUFFIXES[at])
 }
 
-/// Digits of a number; what the formatting machinery does, for texts that are written a thousand
-/// times a cycle.
+/// Appends the digits of a number without the formatting machinery, for messages that are written a
+/// thousand times per cycle.
 fn push_number(text: &mut String, number: i64) {
     let mut digits = [0_u8; 20];
     let mut at = digits.len();
@@ -80,7 +81,7 @@ fn push_number(text: &mut String, number: i64) {
 }
 
 impl Finding {
-    /// Adds its text to another, as `Display` has it.
+    /// Appends its `Display` form to a string.
     pub(crate) fn write_to(&self, text: &mut String) {
         use std::fmt::Write as _;
         match self {
@@ -93,7 +94,7 @@ impl Finding {
                 text.push_str(suffix);
                 text.push_str(" more needed");
             }
-            // A string takes whatever is written to it.
+            // Writing to a string cannot fail.
             other => drop(write!(text, "{other}")),
         }
     }

@@ -1,4 +1,5 @@
-//! Amounts per resource as dense rows: resource names become columns once, at the border.
+//! Amounts per resource as dense rows. Resource names become column numbers when they enter the
+//! engine.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -18,7 +19,7 @@ pub(crate) struct Columns {
 const STEP: usize = 8;
 
 impl Columns {
-    /// The column of a resource, made now if the name is new.
+    /// The column of a resource. A new name gets a new column.
     pub fn intern(&mut self, name: &Name) -> usize {
         if let Some(&column) = self.ids.get(name) {
             return column;
@@ -34,7 +35,7 @@ impl Columns {
         &self.names[column]
     }
 
-    /// Columns every row has to have.
+    /// Number of columns that every row must have.
     pub fn width(&self) -> usize {
         self.names.len().div_ceil(STEP) * STEP
     }
@@ -44,7 +45,7 @@ impl Columns {
         list.iter().map(|(name, amount)| (self.intern(name), *amount)).collect()
     }
 
-    /// What one pod takes: its requests and one of `pods`.
+    /// The demand of one pod: its requests, and one of `pods`.
     pub fn demand(&mut self, per_pod: &ResourceList) -> Demand {
         let mut list = per_pod.clone();
         let pods = list.entry(Name::from(PODS)).or_default();
@@ -53,20 +54,20 @@ impl Columns {
     }
 }
 
-/// What one pod takes of a node, in name order of the resources, the one of `pods` included.
+/// Amounts that one pod uses of a node, in name order of the resources, including one of `pods`.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Demand {
     pub cells: Arc<[(usize, i64)]>,
 }
 
 impl Demand {
-    /// How many such pods fit into what is left (§1.4).
+    /// Number of such pods that fit into the free amounts (§1.4).
     pub fn count_in(&self, left: impl Fn(usize) -> i64) -> i64 {
         self.limit_in(left).0
     }
 
-    /// How many such pods fit into what is left, and the column that limits them: the first by
-    /// name on ties.
+    /// Number of such pods that fit into the free amounts, and the column that limits it. On ties,
+    /// the column of the first resource by name.
     pub fn limit_in(&self, left: impl Fn(usize) -> i64) -> (i64, Option<usize>) {
         const MOST: i64 = i32::MAX as i64;
         let mut least = (i64::MAX, None);
@@ -84,7 +85,7 @@ impl Demand {
         self.cells.iter().find(|cell| cell.0 == column).map_or(0, |cell| cell.1)
     }
 
-    /// The requests as a list, without the implied one of `pods`.
+    /// The requests as a list, without the implied request for one of `pods`.
     #[cfg(feature = "lab")]
     pub fn requests(&self, columns: &Columns) -> ResourceList {
         let cells = self.cells.iter().map(|&(column, amount)| (columns.name(column).clone(), amount));
@@ -110,20 +111,20 @@ impl Grid {
         Grid { width, cells: vec![0; width * rows] }
     }
 
-    /// Adds a row of zeros; its number.
+    /// Adds a row of zeros. Returns its number.
     pub fn push(&mut self) -> usize {
         let row = self.cells.len().checked_div(self.width).unwrap_or(0);
         self.cells.resize(self.cells.len() + self.width, 0);
         row
     }
 
-    /// Puts a row of zeros before another.
+    /// Inserts a row of zeros before another row.
     pub fn insert(&mut self, row: usize) {
         let at = row * self.width;
         self.cells.splice(at..at, std::iter::repeat_n(0, self.width));
     }
 
-    /// Takes a row out.
+    /// Removes a row.
     pub fn remove(&mut self, row: usize) {
         self.cells.drain(row * self.width..(row + 1) * self.width);
     }

@@ -1,15 +1,15 @@
-//! Places the pods of an assignment (§8.14): on nodes as they are, on empty nodes, and after
-//! victims have left.
+//! Places the pods of an assignment (§8.14): on the nodes in their current state, on empty nodes,
+//! and after victims have left.
 
 use std::collections::BTreeSet;
 
 use super::Topologies;
 use super::count::{Count, Overlay};
-use super::placement::{Placement, find, is_there};
+use super::placement::{Placement, exists, find};
 use super::replace::merge;
 use super::request::{GroupRequest, PlacementRequest, build};
 use super::tree::FlavorTree;
-use crate::assignment::{Ask, Assignment, FlavorChoice, PodSetOutcome};
+use crate::assignment::{Assignment, AssignmentRequest, FlavorChoice, PodSetOutcome};
 use crate::decision::{AssignmentMode, Finding, FlavorAttempt, PendingReason, TopologyProblem};
 use crate::ids::{FlavorId, Name};
 use crate::model::TopologyAssignment;
@@ -17,17 +17,17 @@ use crate::preemption::Target;
 use crate::quota::FrAmounts;
 use crate::world::World;
 
-/// The request for which places were searched, and where the pods would go if no workload were
-/// there, if that was computed.
+/// The request for which domains were searched, and the placement on empty nodes if it was
+/// computed.
 #[derive(Debug)]
 pub(crate) struct Sought {
     pub request: PlacementRequest,
     when_empty: Option<Found>,
 }
 
-/// Finds places for the pods of an assignment that fits by quota (§8.14). Returns the request, if
-/// there was anything to place.
-pub(crate) fn place(world: &mut World, ask: &Ask, assignment: &mut Assignment) -> Option<Sought> {
+/// Finds domains for the pods of an assignment that fits by quota (§8.14). Returns the request, if
+/// any pods had to be placed.
+pub(crate) fn place(world: &mut World, ask: &AssignmentRequest, assignment: &mut Assignment) -> Option<Sought> {
     if !world.config.gates.topology_aware_scheduling || assignment.mode() == AssignmentMode::NoFit {
         return None;
     }
@@ -90,7 +90,7 @@ fn note(world: &World, set: &mut PodSetOutcome, finding: Finding) {
     set.findings.push(finding);
 }
 
-/// The attempts at the flavors a pod set was given.
+/// The attempts at the flavors that a pod set was given.
 fn chosen_attempts<'a>(world: &World, set: &'a mut PodSetOutcome) -> impl Iterator<Item = &'a mut FlavorAttempt> {
     let flavors: Vec<Name> = set.flavors.iter().map(|choice| world.flavor_name(choice.flavor).clone()).collect();
     set.attempts.iter_mut().filter(move |attempt| flavors.contains(&attempt.flavor))
@@ -114,8 +114,8 @@ fn take(assignment: &mut Assignment, found: Found) {
     }
 }
 
-/// Finds places for a workload that preempts, once its targets have left, or on empty nodes if
-/// there are no targets (§5.5 step 3). They serve only to be reserved.
+/// Finds domains for a workload that preempts: once its targets have left, or on empty nodes if
+/// there are no targets (§5.5 step 3). The domains are only reserved.
 pub(crate) fn place_after(world: &mut World, assignment: &mut Assignment, sought: Sought, targets: &[Target]) {
     if sought.request.replaces_nodes() {
         return;
@@ -142,9 +142,9 @@ pub(crate) fn place_after(world: &mut World, assignment: &mut Assignment, sought
 /// Per pod set, its domains, or the reason why it has none.
 type Found = Vec<(usize, Result<TopologyAssignment, Finding>)>;
 
-/// Places every group in order; each sees the capacity that earlier ones took. After a group that
-/// found no place in a flavor, no later group is placed there: the capacity it would see is not
-/// the capacity there will be.
+/// Places every group in order. Each group sees the capacity that earlier groups left. If a group
+/// found no domains in a flavor, no later group is placed in that flavor, because the capacity that
+/// it would see would be wrong.
 fn place_all(world: &mut World, request: &PlacementRequest, empty: bool) -> Found {
     let mut found = Found::new();
     let mut failed: BTreeSet<FlavorId> = BTreeSet::new();
@@ -168,7 +168,7 @@ fn place_all(world: &mut World, request: &PlacementRequest, empty: bool) -> Foun
     found
 }
 
-/// Capacity that the replaced elastic slice gives back.
+/// Capacity that the replaced elastic slice returns.
 fn released(world: &World, request: &PlacementRequest, empty: bool) -> Overlay {
     let mut overlay = Overlay::default();
     let replaced = request.replaced.filter(|id| !empty && !world.hidden.contains(id));
@@ -191,7 +191,7 @@ fn place_group(
     let group = &request.groups[at];
     let wanted = group.wanted.as_ref().map_err(|problem| Finding::TopologyRequest(problem.clone()))?;
     topologies.tree(group.flavor);
-    let Some(tree) = topologies.standing_tree(group.flavor) else {
+    let Some(tree) = topologies.current_tree(group.flavor) else {
         return Err(Finding::TopologyRequest(TopologyProblem::Gone));
     };
     for (kept, demand) in group.assumed() {
@@ -210,7 +210,7 @@ fn place_group(
         });
         found.ok_or(Finding::TopologyRequest(TopologyProblem::Gone))??
     };
-    let Some(tree) = topologies.standing_tree(group.flavor) else {
+    let Some(tree) = topologies.current_tree(group.flavor) else {
         return Err(Finding::TopologyRequest(TopologyProblem::Gone));
     };
     for &(leaf, pods) in &placement.workers {
@@ -219,12 +219,12 @@ fn place_group(
     if let (Some(leaf), Some(leader)) = (placement.leader, &wanted.leader) {
         overlay.add(tree.row(leaf), &leader.demand, 1);
     }
-    Ok(group.with_kept(topologies, tree, &placement))
+    Ok(group.with_retained(topologies, tree, &placement))
 }
 
 impl GroupRequest {
-    /// The group's complete placement: retained pods and newly placed ones.
-    fn with_kept(
+    /// The complete placement of a group: retained pods and newly placed pods.
+    fn with_retained(
         &self,
         topologies: &Topologies,
         tree: &FlavorTree,
@@ -245,18 +245,18 @@ pub(crate) fn is_placeable(world: &mut World, request: &PlacementRequest) -> boo
         && let (Ok(wanted), None, None) = (&group.wanted, &group.retained, request.replaced)
         && !wanted.balanced
     {
-        let is_there = |_: &Topologies, tree: &FlavorTree, count: &Count| is_there(tree, wanted, &count.capacities);
-        return world.topologies.with_count(wanted, &Overlay::default(), false, is_there) == Some(true);
+        let exists = |_: &Topologies, tree: &FlavorTree, count: &Count| exists(tree, wanted, &count.capacities);
+        return world.topologies.with_count(wanted, &Overlay::default(), false, exists) == Some(true);
     }
     place_all(world, request, false).iter().all(|(_, result)| result.is_ok())
 }
 
-/// The domains of a workload's pods in one flavor, whatever its quota; per pod set, or why it has
-/// none.
+/// The domains of a workload's pods in one flavor, regardless of quota. Per pod set, or the reason
+/// why it has none.
 #[cfg(feature = "lab")]
 pub(crate) fn places_in(
     world: &mut World,
-    ask: &Ask,
+    ask: &AssignmentRequest,
     flavor: FlavorId,
     earlier: &super::request::Earlier,
 ) -> Vec<(Name, Result<TopologyAssignment, Finding>)> {
@@ -292,13 +292,13 @@ pub(crate) fn places_in(
     found.into_iter().map(|(at, result)| (assignment.pod_sets[at].name.clone(), result)).collect()
 }
 
-/// The assignment of a workload that holds quota already (§8.2).
-pub(crate) fn held_assignment(world: &mut World, ask: &Ask) -> Assignment {
+/// The assignment of a workload that already holds quota (§8.2).
+pub(crate) fn held_assignment(world: &mut World, ask: &AssignmentRequest) -> Assignment {
     let record = world.record(ask.workload);
     let Some(holding) = record.holding.clone() else { return Assignment::default() };
     let mut assignment = Assignment { usage: FrAmounts::new(), ..Assignment::default() };
     for set in &holding.admission.pod_sets {
-        let asked = ask.pod_sets.iter().find(|asked| asked.info.name == set.name);
+        let requested = ask.pod_sets.iter().find(|requested| requested.info.name == set.name);
         let mut flavors = Vec::new();
         for (resource, flavor) in &set.flavors {
             let resource = world.resources.intern(resource);
@@ -309,7 +309,7 @@ pub(crate) fn held_assignment(world: &mut World, ask: &Ask) -> Assignment {
         let requests = set.usage.iter().map(|(resource, amount)| (world.resources.intern(resource), *amount)).collect();
         assignment.pod_sets.push(PodSetOutcome {
             name: set.name.clone(),
-            count: set.count.or(asked.map(|asked| asked.count)).unwrap_or(1),
+            count: set.count.or(requested.map(|requested| requested.count)).unwrap_or(1),
             requests,
             flavors,
             findings: Vec::new(),

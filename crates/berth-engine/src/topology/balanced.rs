@@ -1,10 +1,10 @@
-//! Balanced placement (§14.8): the same number of pods, give or take, on as few domains as
+//! Balanced placement (§14.8): nearly the same number of pods on each domain, on as few domains as
 //! possible.
 //!
 //! Two levels are considered: the preferred one, and the one below it if slices go deeper. The
 //! search picks the domain above the preferred level in which the emptiest used domain would still
-//! get the most slices (the threshold). Domains that cannot take that many are dropped, and of the
-//! rest the smallest set with the least spare capacity is used.
+//! get the most slices (the threshold). Domains that cannot take that many are dropped. Of the
+//! others, the smallest set with the least spare capacity is used.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -22,7 +22,7 @@ pub(crate) struct Balanced {
 /// Result of taking the largest domains first.
 struct Greedy {
     used: usize,
-    /// Domain that got the leader.
+    /// Domain of the leader.
     leader: Option<usize>,
     /// Last domain used without the leader.
     last: Option<usize>,
@@ -42,7 +42,7 @@ struct Candidate {
     used: usize,
 }
 
-/// Finds a balanced choice of domains; `None` where the ordinary search has to be used.
+/// Finds a balanced choice of domains. `None` if the ordinary search must be used.
 pub(crate) fn choose(tree: &FlavorTree, wanted: &Wanted, capacities: &[Capacity]) -> Option<Balanced> {
     let groups: Vec<Vec<usize>> = match wanted.level {
         0 => vec![tree.level_domains(0).collect()],
@@ -88,13 +88,13 @@ impl Balance<'_> {
         domains.iter().flat_map(|id| self.tree.domains[*id].children.clone()).collect()
     }
 
-    /// The domains pods are balanced over: those of the preferred level, or of the next one if
-    /// slices go deeper.
+    /// The domains over which pods are balanced: those of the preferred level, or of the next level
+    /// if slices go deeper.
     fn balanced_over(&self, domains: &[usize]) -> Vec<usize> {
         if self.wanted.level < self.wanted.slice_level { self.below(domains) } else { domains.to_vec() }
     }
 
-    /// Evaluates a group of siblings of the preferred level; `None` if it cannot reach the wanted
+    /// Evaluates a group of siblings of the preferred level. `None` if it cannot reach the wanted
     /// threshold.
     fn evaluate(&mut self, domains: Vec<usize>, least: i64) -> Option<Candidate> {
         let greedy = self.greedy(&self.balanced_over(&domains))?;
@@ -102,8 +102,8 @@ impl Balance<'_> {
         if threshold < least {
             return None;
         }
-        // The leader may go to another domain above than below. Then a lower threshold, with fewer
-        // slices per domain, leaves capacity for it.
+        // The leader may go to different domains at the two levels. Then a lower threshold, with
+        // fewer slices per domain, leaves capacity for it.
         let beside_leader = greedy.leader.and(greedy.last).map(|last| self.capacities[last].slices_with_leader);
         let beside_leader = beside_leader.filter(|lower| (least..threshold).contains(lower));
         let untried = beside_leader.map(|lower| (lower, self.capacities.clone()));
@@ -118,7 +118,7 @@ impl Balance<'_> {
         Some(Candidate { domains, threshold, used })
     }
 
-    /// Takes the largest domains until everything is placed; `None` if that is impossible.
+    /// Takes the largest domains until everything is placed. `None` if that is impossible.
     fn greedy(&self, domains: &[usize]) -> Option<Greedy> {
         let mut remaining = self.wanted.slices();
         let mut greedy = Greedy { used: 0, leader: None, last: None };
@@ -153,8 +153,8 @@ impl Balance<'_> {
         threshold
     }
 
-    /// Drops domains that cannot take the threshold: first those below the given domains, then the
-    /// domains themselves.
+    /// Drops domains that cannot take as many slices as the threshold: first those below the given
+    /// domains, then the domains themselves.
     fn prune(&mut self, domains: &[usize], threshold: i64) {
         for &id in domains {
             if self.wanted.level < self.wanted.slice_level {
@@ -177,8 +177,8 @@ impl Balance<'_> {
         }
     }
 
-    /// The smallest set of domains that can take everything; among equal sizes, the one with the
-    /// least spare capacity.
+    /// The smallest set of domains that can take all pods. Among sets of equal size, the one with
+    /// the least spare capacity.
     fn smallest_set(&self, domains: &[usize], by_entropy: bool) -> Option<Vec<usize>> {
         let size = self.greedy(domains)?.used;
         let needed = self.wanted.slices();
@@ -186,8 +186,8 @@ impl Balance<'_> {
         if by_entropy {
             order.sort_by(|a, b| self.entropy(*b).total_cmp(&self.entropy(*a)).then(a.cmp(b)));
         }
-        // Per number of domains: for each (leader placed, slices they hold), the domains that were
-        // found first.
+        // Per number of domains: for each (leader placed, slices they hold), the first domains that
+        // were found.
         type Found = BTreeMap<(bool, i64), Rc<Chain>>;
         let mut found: Vec<Found> = vec![Found::new(); size + 1];
         found[0].insert((false, 0), Rc::new(Chain { domain: usize::MAX, before: None }));
@@ -251,7 +251,7 @@ impl Balance<'_> {
     }
 }
 
-/// Domains taken one after the other.
+/// Domains that were taken one after the other.
 struct Chain {
     domain: usize,
     before: Option<Rc<Chain>>,

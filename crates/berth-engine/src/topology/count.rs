@@ -1,10 +1,11 @@
-//! How many pods each domain could hold: phase one of a placement (§14.5), and the reasons that
-//! exclude nodes.
+//! Counts how many pods each domain could hold: phase one of a placement (§14.5). Also gives the
+//! reasons that exclude nodes.
 //!
-//! Which nodes the pods may use at all is computed once. After that only the leaves whose usage
-//! changed are counted again, and only the domains above them are summed up. A search for victims
-//! repeats the same question after every candidate, and pays for the candidate's nodes, not for
-//! the cluster's. So does the next question for pods of the same kind: [`super::count_cache`].
+//! The nodes that the pods may use at all are computed once. After that, only the leaves whose
+//! usage changed are counted again, and only the domains above them are summed up. A search for
+//! victims counts the same pods after every candidate. Each count costs the candidate's nodes, not
+//! the nodes of the cluster. The same holds for the next placement of pods of the same kind:
+//! [`super::count_cache`].
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -19,12 +20,12 @@ use crate::decision::Exclusion;
 use crate::ids::Name;
 use crate::model::{Labels, Node, NodeAffinity, SelectorTerm, Taint};
 
-/// The pods and slices a domain could hold.
+/// Number of pods and slices that a domain could hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Capacity {
     pub pods: i64,
     pub slices: i64,
-    /// Pods and slices that fit beside the leader.
+    /// Number of pods and slices that fit together with the leader.
     pub pods_with_leader: i64,
     pub slices_with_leader: i64,
     /// 1 if the leader fits.
@@ -34,22 +35,22 @@ pub(crate) struct Capacity {
 }
 
 impl Capacity {
-    /// Sort key without a leader: better affinity, then larger (or, to fill gaps, smaller) in
+    /// Sort key without a leader: better affinity first, then larger (or, to fill gaps, smaller) in
     /// slices, then smaller in pods.
     pub fn rank(&self, least_free: bool) -> (Reverse<i64>, Reverse<i64>, i64, i64) {
         let slices = if least_free { self.slices } else { -self.slices };
         (Reverse(0), Reverse(self.score), slices, self.pods)
     }
 
-    /// Sort key while the leader has still to be placed: domains that can take it come first.
+    /// Sort key while the leader was not placed yet: domains that can take it come first.
     pub fn rank_with_leader(&self, least_free: bool) -> (Reverse<i64>, Reverse<i64>, i64, i64) {
         let slices = if least_free { self.slices_with_leader } else { -self.slices_with_leader };
         (Reverse(self.leader), Reverse(self.score), slices, self.pods_with_leader)
     }
 }
 
-/// Usage to count in addition to the ledger's: that of earlier pod sets of the same workload in
-/// this placement.
+/// Usage to count in addition to the ledger's: the usage of earlier pod sets of the same workload
+/// in this placement.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Overlay {
     rows: BTreeMap<RowId, Vec<(usize, i64)>>,
@@ -73,36 +74,36 @@ impl Overlay {
     }
 }
 
-/// Why the pods cannot use a leaf, whatever its free capacity.
+/// Reason why the pods cannot use a leaf, regardless of its free capacity.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Bar {
-    /// It lies outside the domain they must stay in.
+    /// The leaf is outside the domain that they must stay in.
     Outside,
-    /// Its host failed.
+    /// The host of the leaf failed.
     Failed,
-    /// Its node has a taint that the pods do not tolerate. Boxed, because most leaves have none and a
-    /// count has an entry per leaf.
+    /// The leaf's node has a taint that the pods do not tolerate. Boxed, because most leaves have
+    /// none and a count has an entry per leaf.
     Taint(Box<Taint>),
     NodeSelector,
     Affinity,
 }
 
-/// How many pods of a kind each domain could hold.
+/// Number of pods of one kind that each domain could hold.
 #[derive(Debug, Clone)]
 pub(crate) struct Count {
     pub capacities: Vec<Capacity>,
-    /// The pods, and how they are counted: all of a request that [`Wanted::counts_alike`] looks
-    /// at.
+    /// The pods and how they are counted: the part of a request that [`Wanted::counts_alike`]
+    /// compares.
     pub of: Wanted,
-    /// True if it is counted as if no workload were placed.
+    /// True if the count assumes that no workload is placed.
     pub empty: bool,
-    /// Leaves the pods may use, in order.
+    /// Leaves that the pods may use, in order.
     open: Vec<Open>,
     barred: Vec<Bar>,
-    /// Numbers of the last changes of usage, and of node capacity, that were counted; `None`
-    /// before the first count.
+    /// Numbers of the last changes of usage and of node capacity that were counted; `None` before
+    /// the first count.
     seen: Option<(u64, u64)>,
-    /// Open leaves that were counted with an overlay: they are counted again next time.
+    /// Open leaves that were counted with an overlay. They are counted again next time.
     overlaid: Vec<usize>,
     /// Domains above the leaves that must be summed up again.
     stale: Vec<bool>,
@@ -113,12 +114,12 @@ struct Open {
     leaf: usize,
     row: RowId,
     score: i64,
-    /// Why its node does not accept the leader, whatever its free capacity.
+    /// Reason why its node does not accept the leader, regardless of its free capacity.
     leader: Option<Bar>,
 }
 
 impl Count {
-    /// Finds the leaves the pods may use. They are counted by [`Count::refresh`].
+    /// Finds the leaves that the pods may use. [`Count::refresh`] counts them.
     pub fn new(topologies: &Topologies, tree: &FlavorTree, wanted: &Wanted, empty: bool) -> Count {
         let mut count = Count {
             capacities: vec![Capacity::default(); tree.domains.len()],
@@ -147,13 +148,13 @@ impl Count {
         self.capacities == other.capacities && self.open == other.open && self.barred == other.barred
     }
 
-    /// Counts again what changed since the last time, with the overlay's usage.
+    /// Recounts what changed since the last time, with the overlay's usage.
     pub fn refresh(&mut self, topologies: &Topologies, tree: &FlavorTree, overlay: &Overlay) {
         let now = (topologies.ledger.changes(), topologies.offers);
         let before = self.seen.replace(now);
         let overlaid = std::mem::take(&mut self.overlaid);
         let changed = match before {
-            // For an empty cluster only the capacity of nodes counts.
+            // On empty nodes, only the capacity of nodes counts.
             Some((_, offers)) if self.empty && offers == now.1 => Some(Vec::new()),
             Some((usage, _)) => topologies.ledger.changed_since(usage),
             None => None,
@@ -199,7 +200,7 @@ impl Count {
         self.set_capacity(tree, leaf, capacity);
     }
 
-    /// Sets a domain's capacity; if it changed, the domain above must be summed up again.
+    /// Sets a domain's capacity. If it changed, the domain above must be summed up again.
     fn set_capacity(&mut self, tree: &FlavorTree, id: usize, capacity: Capacity) {
         if self.capacities[id] != capacity {
             self.capacities[id] = capacity;
@@ -209,8 +210,9 @@ impl Count {
         }
     }
 
-    /// How many leaves cannot take a single pod, or the leader where none can, by reason, in the
-    /// order of the reasons' texts.
+    /// Number of leaves that cannot take a single pod, by reason, in the order of the reasons'
+    /// messages. If no leaf can take the leader, the leaves that cannot take the leader are counted
+    /// as well.
     pub fn exclusions(
         &self,
         topologies: &Topologies,
@@ -232,7 +234,7 @@ impl Count {
                 Bar::Affinity => note(Exclusion::Affinity),
             }
         }
-        // A name per node would cost more than the search: resources are counted by column first.
+        // A name per node would cost more than the search. Resources are counted by column first.
         let mut short: BTreeMap<usize, usize> = BTreeMap::new();
         for open in self.open.iter().filter(|open| self.capacities[open.leaf].pods == 0) {
             let left = Left::of(topologies, tree, open, overlay.of(open.row), self.empty);
@@ -279,8 +281,8 @@ impl<'a> Left<'a> {
     }
 }
 
-/// Why the workers cannot use a leaf; otherwise the preference for its node, and the reason why it
-/// does not accept the leader.
+/// The reason why the workers cannot use a leaf. Otherwise the preference for its node, and the
+/// reason why it does not accept the leader.
 fn bar(topologies: &Topologies, tree: &FlavorTree, wanted: &Wanted, leaf: usize) -> Result<(i64, Option<Bar>), Bar> {
     if let Some(required) = wanted.within
         && tree.ancestor(leaf, tree.domains[required].level) != required
@@ -296,14 +298,14 @@ fn bar(topologies: &Topologies, tree: &FlavorTree, wanted: &Wanted, leaf: usize)
     let Some(node) = tree.nodes(leaf).first().and_then(|node| topologies.nodes.get(*node)) else {
         return Ok((0, None));
     };
-    turned_away(&wanted.workers, node).map_or(Ok(()), Err)?;
+    bar_of_node(&wanted.workers, node).map_or(Ok(()), Err)?;
     let preferred = &wanted.workers.affinity;
     let score = if wanted.respect_preferred { preferred_score(preferred, node) } else { 0 };
-    Ok((score, wanted.leader.as_ref().and_then(|leader| turned_away(leader, node))))
+    Ok((score, wanted.leader.as_ref().and_then(|leader| bar_of_node(leader, node))))
 }
 
-/// Why pods cannot run on a node, whatever its free capacity (§14.5).
-fn turned_away(pods: &Pods, node: &Node) -> Option<Bar> {
+/// Reason why pods cannot run on a node, regardless of its free capacity (§14.5).
+fn bar_of_node(pods: &Pods, node: &Node) -> Option<Bar> {
     if let Some(taint) = untolerated(&node.taints, &[&pods.tolerations]) {
         return Some(Bar::Taint(Box::new(taint.clone())));
     }
@@ -368,12 +370,12 @@ pub(crate) fn sum_children(tree: &FlavorTree, wanted: &Wanted, capacities: &[Cap
     sum
 }
 
-/// Required node affinity against a node.
+/// True if required node affinity matches a node.
 fn matches(affinity: &NodeAffinity, node: &Node) -> bool {
     affinity.required.as_ref().is_none_or(|terms| terms.iter().any(|term| holds(term, node)))
 }
 
-/// How much a node is preferred: the weights of the terms that hold for it.
+/// Preference for a node: the sum of the weights of the terms that match it.
 fn preferred_score(affinity: &NodeAffinity, node: &Node) -> i64 {
     affinity.preferred.iter().filter(|it| holds(&it.term, node)).map(|it| i64::from(it.weight)).sum()
 }

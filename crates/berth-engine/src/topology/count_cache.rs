@@ -1,12 +1,13 @@
-//! A cache of [`Count`]s between questions.
+//! A cache of [`Count`]s between placements.
 //!
-//! Heads that were not admitted ask again in every cycle, and most of them for pods of a kind that
-//! other heads asked for too. The count for such pods is cached; the next question refreshes it.
+//! Heads that were not admitted are placed again in every cycle, and most of them have pods of a
+//! kind that other heads have as well. The count for such pods is cached, and the next placement
+//! refreshes it.
 //!
 //! **Invariant:** a cached count, once refreshed, equals a new count; builds with debug assertions
-//! compare the two each time. A change of usage, or of what a node offers, touches the node's row
-//! in the ledger, and refreshing reads the touched rows. A change of which nodes a flavor has, of
-//! their place in the topology, or of which pods they accept drops the counts of that flavor.
+//! compare the two each time. A change of usage, or of a node's capacity, marks the node's row in
+//! the ledger, and refreshing reads the marked rows. A change of a flavor's nodes, of their
+//! position in the topology, or of the pods that they accept drops the counts of that flavor.
 
 use super::count::Count;
 use super::placement::Wanted;
@@ -21,17 +22,17 @@ const DOMAINS_MAX: usize = 1 << 18;
 /// Cached counts, in no particular order.
 #[derive(Debug, Default)]
 pub(super) struct CountCache {
-    /// Each count with the number of the question that used it last.
+    /// Each count with the number of the request that used it last.
     list: Vec<(u64, Count)>,
     /// Domains in all counts together.
     domains: usize,
-    /// Number of questions so far.
-    questions: u64,
+    /// Number of requests so far.
+    requests: u64,
 }
 
 impl CountCache {
-    /// Takes the count for the wanted pods out of the cache, if there is one. The caller refreshes
-    /// it and [puts](Self::put) it back.
+    /// Takes the count for the wanted pods out of the cache, if there is one. The caller must
+    /// refresh it and [put](Self::put) it back.
     pub fn take(&mut self, wanted: &Wanted, empty: bool) -> Option<Count> {
         let is_asked = |(_, count): &(u64, Count)| count.empty == empty && count.of.counts_alike(wanted);
         let at = self.list.iter().position(is_asked)?;
@@ -40,9 +41,9 @@ impl CountCache {
 
     /// Caches a count, and drops the least recently used ones past the limits.
     pub fn put(&mut self, count: Count) {
-        self.questions += 1;
+        self.requests += 1;
         self.domains += count.capacities.len();
-        self.list.push((self.questions, count));
+        self.list.push((self.requests, count));
         while self.list.len() > COUNTS_MAX || (self.domains > DOMAINS_MAX && self.list.len() > 1) {
             let oldest = (0..self.list.len()).min_by_key(|at| self.list[*at].0);
             self.remove(oldest.unwrap_or_default());

@@ -1,8 +1,8 @@
-//! The usage of each domain by workloads: one row per domain, whichever flavors it serves, with an
-//! undo log.
+//! The usage of each domain by workloads, with an undo log. Each domain has one row, regardless of
+//! the flavors that it serves.
 //!
-//! Rows outlive their domains. A node that is removed and returns finds the usage of the workloads
-//! that still claim it, and a flavor's tree can be rebuilt without recomputing usage.
+//! Rows outlive their domains. If a node is removed and returns, the usage of the workloads that
+//! still hold it is intact, and a flavor's tree can be rebuilt without recomputing usage.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -14,7 +14,7 @@ use crate::ids::{FlavorId, Name};
 pub(crate) enum Claim {
     /// A domain of one flavor, by the values of all its levels.
     Domain(FlavorId, Vec<Name>),
-    /// A node, whichever flavor its usage is held through.
+    /// A node, regardless of the flavor through which it is used.
     Host(Name),
 }
 
@@ -32,7 +32,7 @@ pub(crate) struct Ledger {
     rows: HashMap<Claim, RowId>,
     claims: Vec<Claim>,
     used: Grid,
-    /// Number of changes: a reader that remembers it can ask for the rows changed since.
+    /// Number of changes. A reader that remembers it can read only the rows that changed since.
     changes: u64,
     /// The rows that changed most recently, the latest at the end.
     recent: VecDeque<RowId>,
@@ -50,7 +50,7 @@ impl Ledger {
         self.used.widen(width);
     }
 
-    /// The row of a domain, created now if it is new.
+    /// The row of a domain. A new domain gets a new row.
     pub fn row(&mut self, claim: Claim) -> RowId {
         if let Some(&row) = self.rows.get(&claim) {
             return row;
@@ -61,7 +61,7 @@ impl Ledger {
         row
     }
 
-    /// The row of a domain, if anything was ever counted for it.
+    /// The row of a domain, if any usage was ever counted for it.
     pub fn find(&self, claim: &Claim) -> Option<RowId> {
         self.rows.get(claim).copied()
     }
@@ -82,8 +82,8 @@ impl Ledger {
         self.changes
     }
 
-    /// The rows that changed after this change, some perhaps several times; `None` if that is too
-    /// long ago to know.
+    /// The rows that changed after this change, possibly with repetitions. `None` if the change is
+    /// too long ago.
     pub fn changed_since(&self, change: u64) -> Option<Vec<RowId>> {
         let missed = usize::try_from(self.changes - change).ok()?;
         let first = self.recent.len().checked_sub(missed)?;
@@ -113,7 +113,7 @@ impl Ledger {
         }
     }
 
-    /// Notes a change that concerns a row.
+    /// Records a change that concerns a row.
     pub fn touch(&mut self, row: RowId) {
         self.changes += 1;
         if self.recent.len() == RECENT_MAX {

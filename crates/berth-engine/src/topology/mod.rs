@@ -1,4 +1,4 @@
-//! Topology-aware scheduling: nodes, the domains they form, and which pods sit where (§14).
+//! Topology-aware scheduling: nodes, the domains that they form, and the domains of pods (§14).
 //!
 //! [`nodes`] holds the capacity of nodes, [`ledger`] the usage of each domain by workloads, and
 //! [`tree`] groups a flavor's nodes into domains. All three hold amounts as dense rows over the
@@ -35,7 +35,7 @@ use nodes::{NodeIx, Nodes};
 use placement::Wanted;
 use tree::{FlavorTree, claim, domain_of, is_node_level};
 
-/// The resource every pod takes one of.
+/// The resource of which every pod uses one.
 pub(crate) const PODS: &str = "pods";
 
 /// Pods in topology domains.
@@ -48,7 +48,7 @@ pub(crate) struct Places {
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct PlacedPods {
     pub flavor: FlavorId,
-    /// Where their usage is counted.
+    /// Row in which their usage is counted.
     pub row: RowId,
     pub demand: Demand,
     pub count: i64,
@@ -59,7 +59,7 @@ impl Places {
         self.list.is_empty()
     }
 
-    /// The places in `self` beyond those in the other list (§5.8).
+    /// The places of `self` without those in the other list (§5.8).
     #[must_use]
     pub fn without(&self, held: &Places) -> Places {
         let mut left = self.clone();
@@ -82,7 +82,7 @@ impl Places {
     }
 }
 
-/// Number of domains per moved node from which moving nodes one by one is cheaper than rebuilding
+/// Number of domains per moved node above which moving nodes one by one is cheaper than rebuilding
 /// the tree.
 const MOVES_PER_BUILD: usize = 50;
 
@@ -93,12 +93,12 @@ pub(crate) struct Topologies {
     topologies: BTreeMap<Name, Topology>,
     nodes: Nodes,
     flavors: HashMap<FlavorId, Arc<ResourceFlavor>>,
-    /// Trees of flavors that were asked for.
+    /// Trees of flavors that were read.
     trees: HashMap<FlavorId, FlavorTree>,
     /// Nodes that joined, left or moved since a tree was last read.
     moved: HashMap<FlavorId, BTreeSet<NodeIx>>,
     ledger: Ledger,
-    /// Cached counts of what domains could hold.
+    /// Cached counts.
     counts: CountCache,
     /// Number of changes in the capacity of nodes that stayed in their domain.
     offers: u64,
@@ -155,7 +155,7 @@ impl Topologies {
         };
     }
 
-    /// Notes a node. True if that can change where pods fit.
+    /// Stores a node's newest state. True if the change can affect where pods fit.
     pub fn upsert_node(&mut self, node: Node) -> bool {
         if self.nodes.by_name(&node.name) == Some(&node) {
             return false;
@@ -172,8 +172,8 @@ impl Topologies {
         true
     }
 
-    /// Updates the trees for a node's new state: if it stays in its domain, the domain's capacity
-    /// is counted again; else it is moved when the tree is next read.
+    /// Updates the trees for a node's new state. If the node stays in its domain, the domain's
+    /// capacity is counted again. Otherwise the node is moved when the tree is next read.
     fn node_changed(&mut self, at: NodeIx, before: Option<&Node>, after: Option<&Node>) {
         let only_amounts = matches!((before, after), (Some(before), Some(after))
             if *before == Node { allocatable: before.allocatable.clone(), ..after.clone() });
@@ -208,7 +208,7 @@ impl Topologies {
         }
     }
 
-    /// Notes a pod outside topology-aware scheduling.
+    /// Stores the newest state of a pod outside topology-aware scheduling.
     pub fn upsert_pod(&mut self, pod: NodePod) {
         if self.nodes.has_pod(&pod, &mut self.columns) {
             return;
@@ -237,8 +237,8 @@ impl Topologies {
         let topology = self.topologies.get(spec.topology.as_ref()?)?;
         let moved = moved.unwrap_or_default();
         match self.trees.get_mut(&flavor) {
-            // One walk over all domains per node costs as much as a new sort for about this many
-            // nodes.
+            // One walk over all domains per node costs as much as sorting about this many nodes
+            // again.
             Some(tree) if moved.len() * MOVES_PER_BUILD <= tree.domains.len() => {
                 for node in moved {
                     let values = self.nodes.get(node).and_then(|node| domain_of(node, spec, topology));
@@ -254,8 +254,8 @@ impl Topologies {
         self.trees.get(&flavor)
     }
 
-    /// The tree of a flavor as it was when last [asked for](Self::tree).
-    pub fn standing_tree(&self, flavor: FlavorId) -> Option<&FlavorTree> {
+    /// The tree of a flavor in the state of the last [`tree`](Self::tree) call.
+    pub fn current_tree(&self, flavor: FlavorId) -> Option<&FlavorTree> {
         self.trees.get(&flavor)
     }
 
@@ -268,33 +268,33 @@ impl Topologies {
     /// True if an assignment's domain exists.
     pub fn has_leaf(&mut self, flavor: FlavorId, values: &[Name]) -> bool {
         self.tree(flavor);
-        self.standing_tree(flavor).is_some_and(|tree| self.leaf(tree, flavor, values).is_some())
+        self.current_tree(flavor).is_some_and(|tree| self.leaf(tree, flavor, values).is_some())
     }
 
-    /// Calls `answer` with the number of wanted pods that each domain could hold, with the
-    /// overlay's usage; with `empty`, as if no workload were placed. `None` if the flavor has no
+    /// Calls `then` with the number of wanted pods that each domain could hold, given the
+    /// overlay's usage. With `empty`, no workload counts as placed. `None` if the flavor has no
     /// domains.
     pub fn with_count<T>(
         &mut self,
         wanted: &Wanted,
         overlay: &Overlay,
         empty: bool,
-        answer: impl FnOnce(&Topologies, &FlavorTree, &Count) -> T,
+        then: impl FnOnce(&Topologies, &FlavorTree, &Count) -> T,
     ) -> Option<T> {
         self.tree(wanted.flavor)?;
         let cached = self.counts.take(wanted, empty);
-        let tree = self.standing_tree(wanted.flavor)?;
+        let tree = self.current_tree(wanted.flavor)?;
         let mut count = cached.unwrap_or_else(|| Count::new(self, tree, wanted, empty));
         count.refresh(self, tree, overlay);
         #[cfg(debug_assertions)]
         {
-            let mut anew = Count::new(self, tree, wanted, empty);
-            anew.refresh(self, tree, overlay);
-            assert!(count.agrees_with(&anew), "a cached count, refreshed, equals a new count");
+            let mut recounted = Count::new(self, tree, wanted, empty);
+            recounted.refresh(self, tree, overlay);
+            assert!(count.agrees_with(&recounted), "a cached count, refreshed, equals a new count");
         }
-        let answer = answer(self, tree, &count);
+        let result = then(self, tree, &count);
         self.counts.put(count);
-        Some(answer)
+        Some(result)
     }
 
     /// Drops cached counts.
@@ -348,19 +348,19 @@ impl Topologies {
         }
     }
 
-    /// Requests of each pod of a place, without the implied one of `pods`.
+    /// Requests of each pod of a place, without the implied request for one of `pods`.
     #[cfg(feature = "lab")]
     pub fn requests(&self, demand: &Demand) -> ResourceList {
         demand.requests(&self.columns)
     }
 
-    /// Usage of each domain of a flavor by workloads, under the name that assignments use; unused
-    /// domains are left out. With overlapping flavors a node's usage is the same in every flavor
-    /// it serves (§14.1).
+    /// Usage of each domain of a flavor by workloads, by the name that assignments use. Unused
+    /// domains are omitted. With overlapping flavors, a node's usage is the same in every flavor
+    /// that it serves (§14.1).
     #[cfg(feature = "lab")]
     pub fn used_domains(&mut self, flavor: FlavorId) -> BTreeMap<Vec<Name>, ResourceList> {
         self.tree(flavor);
-        let Some(tree) = self.standing_tree(flavor) else { return BTreeMap::new() };
+        let Some(tree) = self.current_tree(flavor) else { return BTreeMap::new() };
         let used = tree.leaves().map(|leaf| {
             let values = tree.leaf_values(&tree.domains[leaf].values).to_vec();
             let amounts = self.ledger.used(tree.row(leaf)).iter().enumerate().filter(|(_, amount)| **amount != 0);

@@ -6,7 +6,7 @@ use super::amounts::{Columns, Grid, add};
 use crate::ids::Name;
 use crate::model::{Node, NodePod};
 
-/// Number of a node, or of the name of one that is gone or not known yet.
+/// Number of a node name. The node may be deleted, or not known yet.
 pub(crate) type NodeIx = usize;
 
 /// All nodes.
@@ -26,7 +26,7 @@ impl Nodes {
         self.used.widen(width);
     }
 
-    /// The number of a node name, made now if the name is new.
+    /// The number of a node name. A new name gets a new number.
     fn intern(&mut self, name: &Name) -> NodeIx {
         if let Some(&at) = self.ids.get(name) {
             return at;
@@ -68,7 +68,7 @@ impl Nodes {
         Some((at, self.slots[at].take()?))
     }
 
-    /// True if a pod is already known in this state: most updates of a pod do not change a node's
+    /// True if a pod is already stored in this state. Most updates of a pod do not change a node's
     /// free capacity.
     pub fn has_pod(&self, pod: &NodePod, columns: &mut Columns) -> bool {
         let known = self.pods.get(&(pod.namespace.clone(), pod.name.clone()));
@@ -94,7 +94,7 @@ impl Nodes {
         Some(at)
     }
 
-    /// Adds the capacity a node has for workloads under topology-aware scheduling.
+    /// Adds the capacity that a node has for workloads under topology-aware scheduling.
     pub fn add_free(&self, at: NodeIx, free: &mut [i64]) {
         let (allocatable, used) = (self.allocatable.row(at), self.used.row(at));
         for ((free, allocatable), used) in free.iter_mut().zip(allocatable).zip(used) {

@@ -1,4 +1,5 @@
-//! Finding domains for pods: which level and domains (§14.6), then down to the leaves (§14.7).
+//! Finds domains for pods: first the level and its domains (§14.6), then the leaves below them
+//! (§14.7).
 
 use super::Topologies;
 use super::amounts::Demand;
@@ -18,7 +19,7 @@ pub(crate) struct Pods {
     pub tolerations: Vec<Toleration>,
 }
 
-/// What is wanted of one flavor's topology: workers, perhaps with a leader.
+/// A request to one flavor's topology: workers, perhaps with a leader.
 #[derive(Debug, Clone)]
 pub(crate) struct Wanted {
     pub flavor: FlavorId,
@@ -47,8 +48,8 @@ pub(crate) struct Wanted {
 }
 
 impl Wanted {
-    /// True if domains hold as many pods of this request as of the other: the same pods on the
-    /// same nodes, in slices of the same sizes.
+    /// True if domains hold as many pods of this request as of the other: both have the same pods,
+    /// the same nodes and the same slice sizes.
     pub fn counts_alike(&self, other: &Wanted) -> bool {
         self.flavor == other.flavor
             && self.workers == other.workers
@@ -60,7 +61,7 @@ impl Wanted {
             && self.respect_preferred == other.respect_preferred
     }
 
-    /// The size pods come in at a level below the slice level.
+    /// Number of pods per inner slice at a level below the slice level.
     pub fn layer_size(&self, level: usize) -> Option<i64> {
         self.layers.iter().find(|(at, _)| *at == level).map(|(_, size)| *size)
     }
@@ -71,7 +72,7 @@ impl Wanted {
         self.layers.iter().filter(|(at, _)| *at >= level).map(|(_, size)| *size).max().unwrap_or(1)
     }
 
-    /// Whole slices asked for.
+    /// Number of whole slices requested.
     pub fn slices(&self) -> i64 {
         self.count / self.slice_size
     }
@@ -81,14 +82,14 @@ impl Wanted {
     }
 }
 
-/// Where the pods go: leaves in the order of their values, with the pods each gets.
+/// Placement of the pods: leaves in the order of their values, with the number of pods in each.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Placement {
     pub workers: Vec<(usize, i64)>,
     pub leader: Option<usize>,
 }
 
-/// A domain, the pods it gets, and whether the leader is among what it gets.
+/// A domain, the pods that it gets, and whether the leader is among them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Share {
     pub domain: usize,
@@ -96,7 +97,7 @@ pub(crate) struct Share {
     pub leader: bool,
 }
 
-/// Finds a placement in counted domains; without one, returns how many slices would fit.
+/// Finds a placement in counted domains. If there is none, returns how many slices would fit.
 pub(crate) fn find(tree: &FlavorTree, wanted: &Wanted, capacities: &[Capacity]) -> Result<Placement, Misfit> {
     if wanted.balanced
         && !wanted.required
@@ -110,8 +111,8 @@ pub(crate) fn find(tree: &FlavorTree, wanted: &Wanted, capacities: &[Capacity]) 
     Ok(search.go_down(search.choose(wanted.level)?, false))
 }
 
-/// True if there is a placement; [`find`] without naming it.
-pub(crate) fn is_there(tree: &FlavorTree, wanted: &Wanted, capacities: &[Capacity]) -> bool {
+/// True if there is a placement; like [`find`], without computing it.
+pub(crate) fn exists(tree: &FlavorTree, wanted: &Wanted, capacities: &[Capacity]) -> bool {
     Search { tree, capacities, wanted }.choose(wanted.level).is_ok()
 }
 
@@ -120,12 +121,12 @@ pub(crate) fn is_there(tree: &FlavorTree, wanted: &Wanted, capacities: &[Capacit
 pub(crate) enum Misfit {
     /// No domain of the level exists.
     NoDomains(Name),
-    /// Only so many slices fit.
+    /// Only this number of slices fits.
     Fits(i64),
 }
 
 impl Misfit {
-    /// What is short, level by level (§14.6).
+    /// The shortage, level by level (§14.6).
     pub fn finding(
         &self,
         topologies: &Topologies,
@@ -168,8 +169,8 @@ impl Misfit {
     }
 }
 
-/// How many slices of each layer the best domain could hold: of those the search ended at, the one
-/// that takes most slices, the first on ties.
+/// Number of slices of each layer that the best domain could hold. That is the domain, of those at
+/// which the search ended, that takes the most slices; the first one on ties.
 fn layer_shortages(tree: &FlavorTree, wanted: &Wanted, capacities: &[Capacity]) -> Vec<LayerShortage> {
     let ended_at = if wanted.required || wanted.unconstrained { wanted.level } else { 0 };
     let Some(best) = tree.level_domains(ended_at).min_by_key(|id| -capacities[*id].slices) else { return Vec::new() };
@@ -194,11 +195,11 @@ pub(crate) struct Search<'a> {
     pub wanted: &'a Wanted,
 }
 
-/// What a domain's capacity is counted in.
+/// Unit in which a domain's capacity is counted.
 #[derive(Clone, Copy)]
 enum Unit {
     Slices,
-    /// Pods, in multiples of this.
+    /// Pods, in multiples of this number.
     Pods(i64),
 }
 
@@ -207,14 +208,14 @@ impl Search<'_> {
         self.wanted.leader.is_some()
     }
 
-    /// Domains in the order they are considered when the leader has still to be placed.
+    /// Domains in the order in which they are considered while the leader was not placed yet.
     pub fn sorted_with_leader(&self, mut domains: Vec<usize>) -> Vec<usize> {
         let least_free = self.wanted.least_free_capacity();
         domains.sort_unstable_by_key(|id| (self.capacities[*id].rank_with_leader(least_free), *id));
         domains
     }
 
-    /// Domains in the order they are considered.
+    /// Domains in the order in which they are considered.
     pub fn sorted(&self, mut domains: Vec<usize>) -> Vec<usize> {
         let least_free = self.wanted.least_free_capacity();
         domains.sort_unstable_by_key(|id| (self.capacities[*id].rank(least_free), *id));
@@ -246,8 +247,8 @@ impl Search<'_> {
         let one = if self.wanted.least_free_capacity() {
             sorted.iter().copied().find(holds_all)
         } else {
-            // The tightest domain of the best affinity tier; only a required level considers lower
-            // tiers instead of going up.
+            // The tightest domain of the best affinity tier. Only a required level considers lower
+            // tiers instead of a coarser level.
             let tiers = if self.wanted.required { sorted.len() } else { 1 };
             sorted.iter().take(tiers).find(|id| holds_all(id)).and_then(|id| {
                 self.tightest(&sorted, needed, Unit::Slices, self.has_leader(), self.capacities[*id].score)
@@ -265,7 +266,7 @@ impl Search<'_> {
         self.choose_several(sorted, needed)
     }
 
-    /// Takes several domains of the top level, or of the lowest when unconstrained.
+    /// Takes several domains of the top level, or of the lowest level if unconstrained.
     fn choose_several(&self, mut rest: Vec<usize>, needed: i64) -> Result<Vec<Share>, Misfit> {
         let size = self.wanted.slice_size;
         let mut shares = Vec::new();
@@ -300,8 +301,9 @@ impl Search<'_> {
         Ok(shares)
     }
 
-    /// The domain for the leader when no single one holds everything: the first that can take it
-    /// without costing more workers than there is slack for, else the first that can take it.
+    /// The domain for the leader if no single domain holds everything. It is the first one that can
+    /// take the leader without costing more workers than the slack, else the first one that can
+    /// take it.
     fn leader_domain(&self, sorted: &[usize], needed: i64, unit: Unit) -> Option<usize> {
         let total: i64 = sorted.iter().map(|id| self.capacity(*id, unit, false)).sum();
         let capable = |id: &&usize| self.capacities[**id].leader > 0;
@@ -309,8 +311,8 @@ impl Search<'_> {
         sorted.iter().filter(capable).find(cheap).or_else(|| sorted.iter().find(capable)).copied()
     }
 
-    /// The domain with the smallest sufficient capacity, the first on ties, among those of one
-    /// affinity score.
+    /// Among domains of one affinity score, the domain with the smallest sufficient capacity; the
+    /// first one on ties.
     fn tightest(&self, domains: &[usize], needed: i64, unit: Unit, with_leader: bool, score: i64) -> Option<usize> {
         let mut best: Option<(i64, usize)> = None;
         for &id in domains {
@@ -326,8 +328,8 @@ impl Search<'_> {
         best.map(|(_, id)| id)
     }
 
-    /// The [`tightest`](Self::tightest) domain for everything, if the first in order could take
-    /// that.
+    /// The [`tightest`](Self::tightest) domain for everything, if the first domain in order could
+    /// take it.
     fn takes_all(&self, domains: &[usize], amount: i64, unit: Unit) -> Option<usize> {
         let order = |id: &usize| (self.capacities[*id].rank(false), *id);
         let first = domains.iter().copied().min_by_key(order)?;
@@ -341,7 +343,7 @@ impl Search<'_> {
         capable.min_by_key(|id| (self.capacity(*id, unit, false), order(id)))
     }
 
-    /// From the chosen domains down to the leaves (§14.7).
+    /// Goes down from the chosen domains to the leaves (§14.7).
     fn go_down(&self, mut shares: Vec<Share>, balanced: bool) -> Placement {
         let first = shares.first().map_or(0, |share| self.tree.domains[share.domain].level);
         for level in first..self.tree.levels.len().saturating_sub(1) {
@@ -353,8 +355,8 @@ impl Search<'_> {
         Placement { workers, leader: shares.iter().find(|share| share.leader).map(|share| share.domain) }
     }
 
-    /// Goes one level down. A balanced placement keeps each domain's share; otherwise domains
-    /// above the slice level are chosen anew among all children.
+    /// Goes one level down. A balanced placement keeps each domain's share. Otherwise domains above
+    /// the slice level are chosen again among all children.
     fn descend(&self, level: usize, shares: &[Share], balanced: bool) -> Vec<Share> {
         let children = |share: &Share| self.tree.domains[share.domain].children.clone();
         if level < self.wanted.slice_level && !balanced {
@@ -375,10 +377,10 @@ impl Search<'_> {
         below.collect()
     }
 
-    /// Spreads an amount over as few domains as possible.
+    /// Distributes an amount over as few domains as possible.
     fn take(&self, domains: Vec<usize>, amount: i64, leader: bool, unit: Unit, size: i64) -> Vec<Share> {
         let least_free = self.wanted.least_free_capacity();
-        // Usually one domain takes everything, and the others need not be sorted.
+        // Usually one domain takes everything. Then the others need not be sorted.
         if !leader
             && !least_free
             && amount > 0
@@ -388,8 +390,8 @@ impl Search<'_> {
         }
         let mut shares = Vec::new();
         let mut remaining = amount;
-        // Also if units are slices of an inner layer: their number per domain does not affect the
-        // order.
+        // This also holds if units are slices of an inner layer: their number per domain does not
+        // affect the order.
         let mut sorted = self.sorted(domains);
         if leader {
             let Some(&first) = sorted.first() else { return shares };

@@ -1,9 +1,9 @@
-//! Replacing a failed node in a placement that otherwise stays (§15.3).
+//! Replaces a failed node in a placement whose other pods stay (§15.3).
 
 use crate::ids::Name;
 use crate::model::{TopologyAssignment, TopologyDomain};
 
-/// What is left of a placement without its failed hosts, and how many pods are missing.
+/// A placement without its failed hosts, and the number of missing pods.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Broken {
     pub kept: TopologyAssignment,
@@ -12,7 +12,7 @@ pub(crate) struct Broken {
     pub failed: TopologyDomain,
 }
 
-/// True if pods of the placement sit on one of the hosts.
+/// True if pods of the placement run on one of the hosts.
 pub(crate) fn is_broken(assignment: &TopologyAssignment, unhealthy: &[Name]) -> bool {
     assignment.domains.iter().any(|domain| is_on(domain, unhealthy))
 }
@@ -21,7 +21,7 @@ fn is_on(domain: &TopologyDomain, unhealthy: &[Name]) -> bool {
     domain.values.last().is_some_and(|host| unhealthy.contains(host))
 }
 
-/// Takes the failed hosts out of a placement.
+/// Removes the failed hosts from a placement.
 pub(crate) fn without(assignment: &TopologyAssignment, unhealthy: &[Name]) -> Option<Broken> {
     let (failed, kept): (Vec<TopologyDomain>, Vec<TopologyDomain>) =
         assignment.domains.iter().cloned().partition(|domain| is_on(domain, unhealthy));
@@ -32,7 +32,7 @@ pub(crate) fn without(assignment: &TopologyAssignment, unhealthy: &[Name]) -> Op
     })
 }
 
-/// Both placements together: domains in order, counts of the same domain added.
+/// Merges two placements. Domains stay in order, and counts of the same domain are added.
 pub(crate) fn merge(a: &TopologyAssignment, b: &TopologyAssignment) -> TopologyAssignment {
     let mut domains = a.domains.clone();
     for domain in &b.domains {

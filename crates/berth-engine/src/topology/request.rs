@@ -8,7 +8,7 @@ use super::placement::{Pods, Wanted};
 use super::replace::{Broken, is_broken, truncate, without};
 use super::tree::FlavorTree;
 use crate::assignment::filter::merged;
-use crate::assignment::{Ask, AskedPodSet, Assignment};
+use crate::assignment::{Assignment, AssignmentRequest, RequestedPodSet};
 use crate::decision::TopologyProblem;
 use crate::ids::{FlavorId, Name, QueueId, WorkloadId};
 use crate::model::{CheckState, ResourceFlavor, TopologyAssignment, TopologyMode, TopologyRequest};
@@ -19,14 +19,14 @@ use crate::world::queue::{FlavorSlot, Group};
 #[derive(Debug, Default)]
 pub(crate) struct PlacementRequest {
     pub groups: Vec<GroupRequest>,
-    /// The elastic slice whose capacity is free for this one (§13.2).
+    /// The elastic slice whose capacity counts as free for this request (§13.2).
     pub replaced: Option<WorkloadId>,
 }
 
 impl PlacementRequest {
-    /// True if failed nodes are replaced: no workload is preempted for that.
+    /// True if failed nodes are replaced. No workload is preempted for that.
     pub fn replaces_nodes(&self) -> bool {
-        self.groups.iter().any(|group| group.mends)
+        self.groups.iter().any(|group| group.replaces_nodes)
     }
 }
 
@@ -36,12 +36,12 @@ pub(crate) struct GroupRequest {
     pub flavor: FlavorId,
     pub workers: usize,
     pub leader: Option<usize>,
-    /// What to look for; `Err` where the request itself is wrong.
+    /// The search to make; `Err` if the request itself is invalid.
     pub wanted: Result<Wanted, TopologyProblem>,
     /// Pods of an earlier placement that stay.
     pub retained: Option<RetainedPlacement>,
-    /// Failed nodes are replaced.
-    pub mends: bool,
+    /// True if failed nodes are replaced.
+    pub replaces_nodes: bool,
 }
 
 /// Pods of an earlier placement that stay.
@@ -60,12 +60,13 @@ impl GroupRequest {
     }
 }
 
-/// True if a pod set asks for a topology (a group alone asks for none).
+/// True if a pod set requests a topology. A group name alone is no such request.
 pub(crate) fn is_explicit(request: Option<&TopologyRequest>) -> bool {
     request.is_some_and(|request| request.mode.is_some() || !request.slices.is_empty())
 }
 
-/// True if every flavor of the queue has a topology: pods without a request are placed as well.
+/// True if every flavor of the queue has a topology. Then pods without a request are placed as
+/// well.
 fn is_topology_only(world: &World, queue: QueueId) -> bool {
     let mut slots = world.queue(queue).config.slots().peekable();
     slots.peek().is_some() && slots.all(|slot| has_topology(world, slot))
@@ -79,12 +80,12 @@ fn has_topology(world: &World, slot: &FlavorSlot) -> bool {
     world.flavor(slot.flavor).is_some_and(|flavor| flavor.topology.is_some())
 }
 
-/// Why a flavor cannot serve a pod set's topology, if it cannot (§14.2).
+/// Reason why a flavor cannot serve a pod set's topology request, if any (§14.2).
 pub(crate) fn flavor_mismatch(
     world: &World,
     queue: QueueId,
     group: &Group,
-    set: &AskedPodSet,
+    set: &RequestedPodSet,
     flavor: &ResourceFlavor,
 ) -> Option<TopologyProblem> {
     let flavor_name = || flavor.name.clone();
@@ -109,7 +110,7 @@ pub(crate) fn flavor_mismatch(
     })
 }
 
-/// The levels a request names.
+/// The levels that a request names.
 pub(crate) fn requested_levels(request: &TopologyRequest) -> impl Iterator<Item = &Name> {
     let mode = match &request.mode {
         Some(TopologyMode::Required(level) | TopologyMode::Preferred(level)) => Some(level),
@@ -118,23 +119,23 @@ pub(crate) fn requested_levels(request: &TopologyRequest) -> impl Iterator<Item 
     mode.into_iter().chain(request.slices.iter().map(|slice| &slice.level))
 }
 
-fn is_grouped(set: &AskedPodSet) -> bool {
+fn is_grouped(set: &RequestedPodSet) -> bool {
     set.info.topology.as_ref().is_some_and(|request| request.group.is_some())
 }
 
 /// Computes the placement request of an assignment. `None` if there is nothing to place, or if a
 /// pod set does not have exactly one topology flavor.
 ///
-/// `earlier` are placements to retain where possible; by default, those of the elastic slice that
-/// is replaced.
+/// `earlier` has the placements to retain if possible. By default, these are the placements of the
+/// elastic slice that is replaced.
 pub(crate) fn build(
     world: &mut World,
-    ask: &Ask,
+    ask: &AssignmentRequest,
     assignment: &mut Assignment,
     earlier: Option<&Earlier>,
 ) -> Option<PlacementRequest> {
     let implied = is_topology_only(world, ask.queue);
-    if !implied && !ask.pod_sets.iter().any(|asked| is_explicit(asked.info.topology.as_ref())) {
+    if !implied && !ask.pod_sets.iter().any(|requested| is_explicit(requested.info.topology.as_ref())) {
         return None;
     }
     let facts = &world.record(ask.workload).facts;
@@ -143,11 +144,11 @@ pub(crate) fn build(
     let mut by_flavor: BTreeMap<Name, (FlavorId, Vec<usize>)> = BTreeMap::new();
     for at in 0..assignment.pod_sets.len() {
         let set = &assignment.pod_sets[at];
-        let asked = ask.pod_sets.iter().find(|asked| asked.info.name == set.name)?;
-        if set.count == 0 || !(implied || is_explicit(asked.info.topology.as_ref())) {
+        let requested = ask.pod_sets.iter().find(|requested| requested.info.name == set.name)?;
+        if set.count == 0 || !(implied || is_explicit(requested.info.topology.as_ref())) {
             continue;
         }
-        if let Some(error) = elastic_error(world, ask, asked.info.topology.as_ref()) {
+        if let Some(error) = elastic_error(world, ask, requested.info.topology.as_ref()) {
             assignment.pod_sets[at].error = Some(error);
             return None;
         }
@@ -198,7 +199,7 @@ pub(crate) fn build(
             ask.second_pass && assignment.pod_sets[*at].topology.as_ref().is_some_and(|it| is_broken(it, &unhealthy))
         });
         for at in broken {
-            request.groups.push(mend(world, ask, assignment, flavor, at, &unhealthy));
+            request.groups.push(replace_nodes(world, ask, assignment, flavor, at, &unhealthy));
         }
         for (workers, leader) in pair_up(ask, assignment, &whole) {
             request.groups.push(group_request(world, ask, assignment, flavor, (workers, leader), &known));
@@ -210,7 +211,7 @@ pub(crate) fn build(
 /// Placements of an earlier slice of an elastic workload, per pod set (§13.5).
 pub(crate) type Earlier = BTreeMap<Name, TopologyAssignment>;
 
-fn earlier_of_replaced(world: &World, ask: &Ask) -> Earlier {
+fn earlier_of_replaced(world: &World, ask: &AssignmentRequest) -> Earlier {
     let gates = &world.config.gates;
     let keeps = gates.elastic_jobs_via_workload_slices && gates.elastic_jobs_via_workload_slices_with_tas;
     let holding = ask.replaced.filter(|_| keeps).and_then(|id| world.record(id).holding.as_ref());
@@ -218,9 +219,9 @@ fn earlier_of_replaced(world: &World, ask: &Ask) -> Earlier {
     sets.filter_map(|set| Some((set.name.clone(), set.topology.clone()?))).collect()
 }
 
-/// Why an elastic workload's request is not supported: its pods come and go one by one, so no
-/// level can be promised for all of them (§13.5).
-fn elastic_error(world: &World, ask: &Ask, request: Option<&TopologyRequest>) -> Option<TopologyProblem> {
+/// Reason why an elastic workload's request is not supported. Its pods come and go one by one, so
+/// no level can be guaranteed for all of them (§13.5).
+fn elastic_error(world: &World, ask: &AssignmentRequest, request: Option<&TopologyRequest>) -> Option<TopologyProblem> {
     if !world.config.gates.elastic_jobs_via_workload_slices_with_tas || !world.record(ask.workload).facts.elastic {
         return None;
     }
@@ -232,13 +233,13 @@ fn elastic_error(world: &World, ask: &Ask, request: Option<&TopologyRequest>) ->
     Some(TopologyProblem::NotForElasticJobs { mode })
 }
 
-/// Pod sets of one group name belong together: the smaller one leads, the second one on equality
-/// (§14.4).
-fn pair_up(ask: &Ask, assignment: &Assignment, members: &[usize]) -> Vec<(usize, Option<usize>)> {
+/// Pairs pod sets with the same group name: the smaller one is the leader, or the second one if
+/// both are equal (§14.4).
+fn pair_up(ask: &AssignmentRequest, assignment: &Assignment, members: &[usize]) -> Vec<(usize, Option<usize>)> {
     let group = |at: usize| {
         let name = &assignment.pod_sets[at].name;
-        let asked = ask.pod_sets.iter().find(|asked| asked.info.name == *name)?;
-        asked.info.topology.as_ref()?.group.clone()
+        let requested = ask.pod_sets.iter().find(|requested| requested.info.name == *name)?;
+        requested.info.topology.as_ref()?.group.clone()
     };
     let mut pairs: Vec<(usize, Option<usize>)> = Vec::new();
     for &at in members {
@@ -260,10 +261,10 @@ fn pair_up(ask: &Ask, assignment: &Assignment, members: &[usize]) -> Vec<(usize,
     pairs
 }
 
-/// A group that is placed for the first time, or that grows from an earlier placement.
+/// Request for a group that is placed for the first time, or that grows from an earlier placement.
 fn group_request(
     world: &mut World,
-    ask: &Ask,
+    ask: &AssignmentRequest,
     assignment: &Assignment,
     flavor: FlavorId,
     (workers, leader): (usize, Option<usize>),
@@ -281,11 +282,10 @@ fn group_request(
             retained = Some(grow(wanted, of_workers, of_leader));
         }
     }
-    GroupRequest { flavor, workers, leader, wanted, retained, mends: false }
+    GroupRequest { flavor, workers, leader, wanted, retained, replaces_nodes: false }
 }
 
-/// Retains the pods of an earlier placement and requests only the others; surplus pods are
-/// dropped.
+/// Retains the pods of an earlier placement and requests only the others. Surplus pods are dropped.
 fn grow(wanted: &mut Wanted, workers: &TopologyAssignment, leader: Option<&TopologyAssignment>) -> RetainedPlacement {
     let kept = truncate(workers, i32::try_from(wanted.count).unwrap_or(i32::MAX));
     wanted.count -= kept.domains.iter().map(|domain| i64::from(domain.count)).sum::<i64>();
@@ -297,9 +297,9 @@ fn grow(wanted: &mut Wanted, workers: &TopologyAssignment, leader: Option<&Topol
 }
 
 /// Request for a pod set that lost nodes: its other pods stay (§15.3).
-fn mend(
+fn replace_nodes(
     world: &mut World,
-    ask: &Ask,
+    ask: &AssignmentRequest,
     assignment: &Assignment,
     flavor: FlavorId,
     at: usize,
@@ -317,21 +317,21 @@ fn mend(
         Ok(wanted)
     });
     let retained = broken.map(|broken| RetainedPlacement { workers: broken.kept, ..RetainedPlacement::default() });
-    GroupRequest { flavor, workers: at, leader: None, wanted, retained, mends: true }
+    GroupRequest { flavor, workers: at, leader: None, wanted, retained, replaces_nodes: true }
 }
 
-/// A healthy domain of another pod set of the same group, which a leader or its workers must stay
-/// beside.
+/// A healthy domain of another pod set of the same group. A leader or its workers must stay beside
+/// it.
 fn companion<'a>(
-    ask: &Ask,
+    ask: &AssignmentRequest,
     assignment: &'a Assignment,
     at: usize,
     unhealthy: &[Name],
 ) -> Option<&'a crate::model::TopologyDomain> {
     let group = |at: usize| {
         let name = &assignment.pod_sets[at].name;
-        let asked = ask.pod_sets.iter().find(|asked| asked.info.name == *name)?;
-        asked.info.topology.as_ref()?.group.as_ref()
+        let requested = ask.pod_sets.iter().find(|requested| requested.info.name == *name)?;
+        requested.info.topology.as_ref()?.group.as_ref()
     };
     let own = group(at)?;
     let others = (0..assignment.pod_sets.len()).filter(|other| *other != at && group(*other) == Some(own));
@@ -339,16 +339,16 @@ fn companion<'a>(
     domains.into_iter().find(|domain| !domain.values.last().is_some_and(|host| unhealthy.contains(host)))
 }
 
-/// Narrows a request to the pods that are missing, and to where they may go (§15.3).
+/// Restricts a request to the missing pods and to the domains where they may go (§15.3).
 fn restrict(world: &World, wanted: &mut Wanted, broken: &Broken, anchor: Option<&[Name]>) {
     let topologies = &world.topologies;
-    let Some(tree) = topologies.standing_tree(wanted.flavor) else { return };
+    let Some(tree) = topologies.current_tree(wanted.flavor) else { return };
     let leaf = |values: &[Name]| topologies.leaf(tree, wanted.flavor, values);
     wanted.count = i64::from(broken.missing);
     let layers: Vec<(usize, i64)> =
         [(wanted.slice_level, wanted.slice_size)].into_iter().chain(wanted.layers.clone()).collect();
-    // A broken slice is completed in its own domain, the innermost one that is broken; whole
-    // slices inside it stay whole.
+    // A broken slice is completed in its own domain: the domain of the innermost broken slice.
+    // Intact slices inside it stay intact.
     let torn = layers.iter().rposition(|(_, size)| *size > 1 && wanted.count % size != 0);
     if let Some(torn) = torn {
         let (level, size) = layers[torn];
@@ -368,7 +368,7 @@ fn restrict(world: &World, wanted: &mut Wanted, broken: &Broken, anchor: Option<
     }
 }
 
-/// The levels and sizes that a request means in one flavor's topology (§14.2).
+/// The levels and sizes of a request, resolved in one flavor's topology (§14.2).
 struct Levels {
     level: usize,
     required: bool,
@@ -410,7 +410,7 @@ impl Levels {
         let (level, required, unconstrained) = match &request.mode {
             Some(TopologyMode::Required(label)) => (level_of(label)?, true, false),
             Some(TopologyMode::Preferred(label)) => (level_of(label)?, false, false),
-            // Slices may go to any domains but stay whole: the search starts at the top.
+            // Slices may go to any domains but stay whole, so the search starts at the top.
             _ if asks_slices => (0, false, true),
             _ => (lowest, false, true),
         };
@@ -427,24 +427,24 @@ impl Levels {
 /// The request of a group, checked against the flavor's levels (§14.2).
 fn wanted(
     world: &mut World,
-    ask: &Ask,
+    ask: &AssignmentRequest,
     assignment: &Assignment,
     flavor: FlavorId,
     workers: usize,
     leader: Option<usize>,
 ) -> Result<Wanted, TopologyProblem> {
     let missing = || TopologyProblem::NothingKnown;
-    let asked = |at: usize| {
+    let requested = |at: usize| {
         let name = &assignment.pod_sets[at].name;
-        ask.pod_sets.iter().find(|asked| asked.info.name == *name)
+        ask.pod_sets.iter().find(|requested| requested.info.name == *name)
     };
-    let worker = asked(workers).ok_or_else(missing)?;
+    let worker = requested(workers).ok_or_else(missing)?;
     let request = worker.info.topology.clone().unwrap_or_default();
     let multi_layer = world.config.gates.tas_multi_layer_topology;
     let tree = world.topologies.tree(flavor).ok_or_else(missing)?;
     let Levels { level, required, unconstrained, slices } = Levels::of(&request, tree, multi_layer)?;
     let workers_pods = pods(world, ask, worker, flavor);
-    let leader_pods = leader.and_then(asked).map(|set| pods(world, ask, set, flavor));
+    let leader_pods = leader.and_then(requested).map(|set| pods(world, ask, set, flavor));
     let gates = &world.config.gates;
     Ok(Wanted {
         flavor,
@@ -465,8 +465,8 @@ fn wanted(
     })
 }
 
-/// The pods of a pod set on a flavor, with what admission checks add to them.
-fn pods(world: &mut World, ask: &Ask, set: &AskedPodSet, flavor: FlavorId) -> Pods {
+/// The pods of a pod set on a flavor, with the additions of admission checks.
+fn pods(world: &mut World, ask: &AssignmentRequest, set: &RequestedPodSet, flavor: FlavorId) -> Pods {
     let template = &set.info.template;
     let mut pods = Pods {
         demand: set.info.demand(&mut world.topologies).clone(),

@@ -1,8 +1,8 @@
 //! The domains of one flavor: its nodes grouped by the levels of its topology (§14.1).
 //!
 //! Domains are numbered level by level, coarse to fine, and within a level in the order of their
-//! values. So a level is a range of numbers, a domain's children are a range of the next level,
-//! and of two domains of one level the one with the smaller number comes first by values.
+//! values. So a level is a range of numbers, and a domain's children are a range of the next level.
+//! Of two domains of one level, the one with the smaller number comes first by values.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -22,12 +22,12 @@ pub(crate) struct FlavorTree {
     pub topology: Name,
     pub levels: Vec<Name>,
     pub domains: Vec<Domain>,
-    /// The lowest level is the node itself.
+    /// True if the lowest level is the node itself.
     pub node_level: bool,
-    /// First domain of each level, and one past the last.
+    /// First domain of each level, and the number of domains.
     starts: Vec<usize>,
     leaves: Vec<Leaf>,
-    /// Capacity of the nodes of each leaf, less the usage of pods outside topology-aware
+    /// Capacity of the nodes of each leaf, minus the usage of pods outside topology-aware
     /// scheduling.
     base: Grid,
     by_row: HashMap<RowId, usize>,
@@ -38,21 +38,21 @@ pub(crate) struct FlavorTree {
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Domain {
     pub level: usize,
-    /// One value per level down to this one.
+    /// One value per level, down to the level of the domain.
     pub values: Vec<Name>,
     pub parent: Option<usize>,
     pub children: Range<usize>,
 }
 
-/// Facts that only lowest domains have.
+/// Fields that only the lowest domains have.
 #[derive(Debug, Clone, PartialEq)]
 struct Leaf {
     nodes: Vec<NodeIx>,
     row: RowId,
 }
 
-/// The values of a node's domain, if it serves a flavor: ready, schedulable, with the flavor's
-/// labels and a value for every level.
+/// The values of a node's domain, if the node serves the flavor. It must be ready and schedulable,
+/// and have the flavor's labels and a value for every level.
 pub(crate) fn domain_of(node: &Node, flavor: &ResourceFlavor, topology: &Topology) -> Option<Vec<Name>> {
     let serves = node.ready
         && !node.unschedulable
@@ -92,7 +92,7 @@ impl FlavorTree {
                     continue;
                 }
                 let at = domains.len();
-                // Both levels are in the order of their values: the parent is the current one or
+                // Both levels are in the order of their values. The parent is the current one or
                 // one of the next.
                 while let Some(candidate) = parent
                     && domains[candidate].values != values[..level]
@@ -146,7 +146,7 @@ impl FlavorTree {
         }
     }
 
-    /// Makes a node join, leave or change its domain; `values` are those of its current domain.
+    /// Makes a node join, leave or change its domain. `values` are those of its current domain.
     /// Costs a walk over the domains' numbers for each domain that is added or removed.
     pub fn move_node(
         &mut self,
@@ -194,7 +194,7 @@ impl FlavorTree {
         self.count_base(leaf, nodes);
     }
 
-    /// Adds a domain where its number will be.
+    /// Inserts a domain at its number.
     fn insert_domain(&mut self, at: usize, domain: Domain) {
         self.renumber(|number| if number >= at { number + 1 } else { number });
         for start in &mut self.starts[domain.level + 1..] {
@@ -204,7 +204,7 @@ impl FlavorTree {
         self.link_children();
     }
 
-    /// Removes a leaf, and the domains above it that have no other.
+    /// Removes a leaf, and the domains above it that have no other leaf.
     fn remove_leaf(&mut self, leaf: usize) {
         let place = leaf - self.leaf_start();
         let removed = self.leaves.remove(place);
@@ -231,7 +231,7 @@ impl FlavorTree {
         }
     }
 
-    /// Derives every domain's children from the parents.
+    /// Computes every domain's children from the parents.
     fn link_children(&mut self) {
         for domain in &mut self.domains {
             domain.children = 0..0;
@@ -278,7 +278,7 @@ impl FlavorTree {
         &self.leaves[leaf - self.leaf_start()].nodes
     }
 
-    /// The row of the ledger that counts what workloads use of a leaf.
+    /// The row of the ledger that counts the usage of a leaf by workloads.
     pub fn row(&self, leaf: usize) -> RowId {
         self.leaves[leaf - self.leaf_start()].row
     }
@@ -293,12 +293,13 @@ impl FlavorTree {
         self.by_row.get(&row).copied()
     }
 
-    /// How assignments name a leaf: by its host alone where leaves are nodes, else by all levels.
+    /// The name of a leaf in assignments: its host alone if leaves are nodes, otherwise the values
+    /// of all levels.
     pub fn leaf_values<'a>(&self, values: &'a [Name]) -> &'a [Name] {
         if self.node_level { &values[values.len().saturating_sub(1)..] } else { values }
     }
 
-    /// The levels assignments carry.
+    /// The levels that assignments name.
     pub fn assigned_levels(&self) -> Vec<Name> {
         self.leaf_values(&self.levels).to_vec()
     }
@@ -308,7 +309,7 @@ impl FlavorTree {
         self.levels.iter().position(|level| &**level == label)
     }
 
-    /// The domain of a level that a domain lies in.
+    /// The domain of a level that contains a domain.
     pub fn ancestor(&self, mut domain: usize, level: usize) -> usize {
         while self.domains[domain].level > level {
             match self.domains[domain].parent {
@@ -325,8 +326,8 @@ pub(crate) fn is_node_level(levels: &[Name]) -> bool {
     levels.last().is_some_and(|level| &**level == HOSTNAME)
 }
 
-/// The key under which a domain's usage is counted. `shared` where domains are nodes that several
-/// flavors may serve.
+/// The key under which a domain's usage is counted. `shared` is set if domains are nodes that
+/// several flavors may serve.
 pub(crate) fn claim(flavor: FlavorId, shared: bool, values: &[Name]) -> Claim {
     match values.last() {
         Some(host) if shared => Claim::Host(host.clone()),
@@ -359,9 +360,9 @@ mod tests {
     }
 
     proptest! {
-        /// Moving nodes one by one yields the same tree as grouping all of them anew.
+        /// Moving nodes one by one gives the same tree as grouping all of them again.
         #[test]
-        fn moving_nodes_is_grouping_them_anew(
+        fn moving_nodes_equals_grouping_them_again(
             by_host: bool,
             moves in prop::collection::vec((0..12_usize, prop::option::of(0..12_u8)), 1..60),
         ) {
@@ -383,8 +384,8 @@ mod tests {
                 let Some(ix) = ix else { continue };
                 let values = nodes.get(ix).and_then(|node| domain_of(node, &flavor, &topology));
                 tree.move_node(id, ix, values.as_deref(), &nodes, &mut ledger, true);
-                let anew = FlavorTree::build(id, &flavor, &topology, &nodes, &mut ledger, columns.width(), true);
-                prop_assert_eq!(&tree, &anew);
+                let rebuilt = FlavorTree::build(id, &flavor, &topology, &nodes, &mut ledger, columns.width(), true);
+                prop_assert_eq!(&tree, &rebuilt);
             }
         }
     }

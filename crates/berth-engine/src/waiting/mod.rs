@@ -1,9 +1,9 @@
-//! Waiting workloads: one [`PendingQueue`] per cluster queue, and the moves between its places
-//! (§3, §4).
+//! Waiting workloads: one [`PendingQueue`] per cluster queue, and the moves between its places (§3,
+//! §4).
 //!
 //! A pending queue has three disjoint places: the active heap, the inadmissible workloads, and the
-//! workload that was popped. Nothing is polled: an event that can change a decision moves exactly
-//! the workloads it concerns.
+//! popped workload. Nothing is polled: an event that can change a decision moves exactly the
+//! workloads that it concerns.
 
 pub(crate) mod order;
 pub(crate) mod pending_queue;
@@ -21,8 +21,7 @@ use crate::world::record::Place;
 use pending_queue::PendingQueue;
 use second_pass::SecondPass;
 
-/// The pending queues of all cluster queues, with the flushes and second passes that are due
-/// later.
+/// The pending queues of all cluster queues, with the flushes and second passes that are scheduled.
 #[derive(Debug, Default)]
 pub(crate) struct PendingQueues {
     queues: Vec<PendingQueue>,
@@ -30,16 +29,16 @@ pub(crate) struct PendingQueues {
     candidates: IdSet<QueueId>,
     /// Trees whose inadmissible workloads are to be tried again, and when (§4.7).
     flushes: BTreeMap<NodeId, Time>,
-    /// The same trees ordered by time.
+    /// The trees of `flushes`, ordered by time.
     flush_times: BTreeSet<(Time, NodeId)>,
     pub second_pass: SecondPass,
-    /// Workloads whose condition shows why they were evicted, and that joined an inadmissible
-    /// class. The reason why they wait now is still to be reported.
+    /// Workloads that joined an inadmissible class and whose condition still shows why they were
+    /// evicted. The reason why they wait now was not reported yet.
     pub to_report: Vec<WorkloadKey>,
 }
 
-/// True if a workload may wait in a queue at all (§4.1), apart from workloads whose variants wait
-/// in their place ([`World::has_variants`]).
+/// True if a workload may wait in a queue at all (§4.1). Does not consider variants that wait in
+/// its place ([`World::has_variants`]).
 pub(crate) fn is_queueable(facts: &Workload, gates: &FeatureGates) -> bool {
     let gated = gates.admission_gated_by && facts.admission_gated;
     let held_back = facts.on_hold || facts.waiting_for_replacement_pods;
@@ -51,12 +50,12 @@ pub(crate) fn is_backoff_over(facts: &Workload, now: Time) -> bool {
     facts.requeued != Some(false) && facts.requeue_at.is_none_or(|at| at.seconds() <= now.seconds())
 }
 
-/// Result of putting a workload back.
+/// Result of requeueing a workload.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Requeued {
-    /// It is queued now and was not before.
+    /// True if it is queued now and was not before.
     pub added: bool,
-    /// It went to the heap.
+    /// True if it went to the heap.
     pub active: bool,
     /// Equivalent workloads that became inadmissible with it (§4.8).
     pub bypassed: Vec<WorkloadId>,
@@ -74,8 +73,8 @@ impl PendingQueues {
         &mut self.queues[queue.index()]
     }
 
-    /// Puts a new or changed workload in its place (§4.3). `relevant` says whether the change can
-    /// change a decision.
+    /// Puts a new or changed workload in its place (§4.3). `relevant` is true if the change can
+    /// affect a decision.
     pub fn push_or_update(&mut self, world: &mut World, queue: QueueId, id: WorkloadId, relevant: bool, now: Time) {
         let strategy = strategy(world, queue);
         let record = world.record(id);
@@ -84,7 +83,7 @@ impl PendingQueues {
         match record.place {
             Place::InFlight(at) if at == queue => return,
             Place::Inadmissible(at) if at == queue && !relevant => return,
-            // Its sort key has not changed: a workload whose key changes is removed before.
+            // Its sort key has not changed. A workload whose key changes is removed first.
             Place::Queued(at) if at == queue && (!class_is_inadmissible || (backoff_over && !relevant)) => return,
             _ => {}
         }
@@ -102,8 +101,8 @@ impl PendingQueues {
         }
     }
 
-    /// The reason why a workload's class is inadmissible, if that was not reported for the
-    /// workload yet; it counts as reported from then on.
+    /// The reason why a workload's class is inadmissible, if it was not reported for the workload
+    /// yet. From then on it counts as reported.
     pub fn take_unreported_reason(&mut self, world: &World, id: WorkloadId) -> Option<PendingReason> {
         let record = world.record(id);
         let Place::Queued(queue) = record.place else { return None };
@@ -111,7 +110,7 @@ impl PendingQueues {
         self.get_or_insert(queue).take_unreported_reason(class, lane, id)
     }
 
-    /// Puts a popped workload back (§4.4, §4.5), or in no place if it may not wait any more.
+    /// Requeues a popped workload (§4.4, §4.5). It gets no place if it may not wait any more.
     pub fn requeue(
         &mut self,
         world: &mut World,
@@ -193,7 +192,7 @@ impl PendingQueues {
         self.second_pass.forget(id);
     }
 
-    /// Removes a workload from its place, whichever that is.
+    /// Removes a workload from its place.
     pub fn take_out(&mut self, world: &mut World, id: WorkloadId) {
         let place = world.set_place(id, Place::None);
         let (class, local) = (world.record(id).class, world.record(id).local);
@@ -209,7 +208,7 @@ impl PendingQueues {
         }
     }
 
-    /// Puts a workload in line with its class; see [`PendingQueue::insert`] for `reported`.
+    /// Puts a workload in the line of its class; see [`PendingQueue::insert`] for `reported`.
     fn put_in_line(&mut self, world: &mut World, queue: QueueId, id: WorkloadId, reported: bool) {
         world.set_place(id, Place::Queued(queue));
         let key = order::key(world, queue, id);
@@ -225,7 +224,7 @@ impl PendingQueues {
         self.note_candidates(queue);
     }
 
-    /// Puts a workload back in line that was popped from there, or that has no place any more.
+    /// Returns a popped workload to its line, or inserts it there if it has no place any more.
     fn put_back_in_line(&mut self, world: &mut World, queue: QueueId, id: WorkloadId, reported: bool) {
         if world.record(id).place == Place::InFlight(queue) && self.get_or_insert(queue).put_back(reported) {
             world.set_place(id, Place::Queued(queue));
@@ -255,8 +254,8 @@ impl PendingQueues {
         }
     }
 
-    /// Pops the first workload of a queue's heap, flagged if it is the preemptor the queue
-    /// remembers (§3.4).
+    /// Pops the first workload of a queue's heap. The flag is set if it is the queue's sticky
+    /// workload (§3.4).
     pub fn pop(&mut self, world: &mut World, queue: QueueId) -> Option<(WorkloadId, bool)> {
         let pending_queue = self.get_or_insert(queue);
         pending_queue.pop_cycle += 1;
@@ -314,8 +313,8 @@ impl PendingQueues {
         due
     }
 
-    /// Moves the inadmissible workloads of a tree back to the heap, where a change may have helped
-    /// them. Returns the number of workloads moved.
+    /// Moves the inadmissible workloads of a tree that a change may have helped back to the heap.
+    /// Returns the number of workloads moved.
     pub fn flush(&mut self, world: &mut World, root: NodeId, now: Time) -> usize {
         if world.tree.node(root).cyclic {
             return 0;
@@ -324,7 +323,8 @@ impl PendingQueues {
         queues.into_iter().map(|queue| self.flush_queue(world, queue, now)).sum()
     }
 
-    /// Moves the inadmissible workloads of one queue back to the heap. Returns the number moved.
+    /// Moves the inadmissible workloads of one queue back to the heap. Returns the number of
+    /// workloads moved.
     pub fn flush_queue(&mut self, world: &mut World, queue: QueueId, now: Time) -> usize {
         if self.queues.len() <= queue.index() {
             return 0;
@@ -346,8 +346,8 @@ impl PendingQueues {
         moved
     }
 
-    /// Makes the workloads of inadmissible lines whose namespace the queue does not select
-    /// inadmissible one by one: a flush does not help them.
+    /// Makes workloads of inadmissible lines inadmissible one by one if the queue does not select
+    /// their namespace: a flush does not help them.
     fn mark_unselected_inadmissible(&mut self, world: &mut World, queue: QueueId) {
         let mut all_selected = true;
         for id in self.get_or_insert(queue).inadmissible_in_lines() {
@@ -374,7 +374,7 @@ impl PendingQueues {
     }
 }
 
-/// True if failing for this reason makes all equivalent workloads inadmissible (§4.8).
+/// True if a failure for this reason makes all equivalent workloads inadmissible (§4.8).
 pub(crate) fn makes_class_inadmissible(reason: RequeueReason) -> bool {
     matches!(reason, RequeueReason::NoFit | RequeueReason::PreemptionNoCandidates)
 }

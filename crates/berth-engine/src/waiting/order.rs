@@ -10,16 +10,16 @@ use crate::model::{AdmissionScope, QueueingStrategy, Time, Workload, WorkloadKey
 use crate::world::World;
 use crate::world::record::Place;
 
-/// Place of a workload in its queue's heap; smaller pops first.
+/// Sort key of a workload in its queue's heap; the smallest is popped first.
 ///
-/// The lane is the local queue where usage decides between local queues (§16) and the same for all
-/// elsewhere.
+/// In usage-based queues (§16) the lane is the local queue. In other queues all workloads have the
+/// same lane.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct HeapKey {
     pub lane: LocalQueueId,
     priority: Reverse<i64>,
     time: Time,
-    /// The UID, or the name where there is none; those without come first.
+    /// The UID, or the name if there is no UID. Workloads without a UID come first.
     tie: (bool, Name),
     pub id: WorkloadId,
 }
@@ -37,7 +37,7 @@ impl HeapKey {
     }
 }
 
-/// The heap key of a workload by its current record.
+/// The heap key of a workload, from its current record.
 pub(crate) fn key(world: &World, queue: QueueId, id: WorkloadId) -> HeapKey {
     let (record, lane) = (world.record(id), lane(world, queue, id));
     let facts = &record.facts;
@@ -88,14 +88,14 @@ pub(crate) fn first(
     best.map(|(_, key)| key.id)
 }
 
-/// The preemptor a queue remembers, if it goes first: strict queues order by priority and age
-/// alone (§3.4).
+/// The sticky workload of a queue, if it goes first. Strict queues order by priority and age alone
+/// (§3.4).
 pub(crate) fn sticky(world: &World, queue: QueueId, pending_queue: &PendingQueue) -> Option<WorkloadId> {
     let (id, _) = pending_queue.preemptor?;
     (super::strategy(world, queue) == QueueingStrategy::BestEffortFifo).then_some(id)
 }
 
-/// Of variants with equal priority and time, the one on the most preferred flavor: otherwise
+/// Among variants with equal priority and time, the one on the most preferred flavor. Otherwise
 /// chance would start a job on a flavor that it soon leaves (§23).
 fn preferred_variant(
     world: &World,
@@ -112,8 +112,8 @@ fn preferred_variant(
     std::iter::once(first).chain(equals).min_by_key(rank).unwrap_or(first)
 }
 
-/// A waiting workload's rank: those that may be popped, in that order, then the inadmissible ones
-/// by priority and age.
+/// A waiting workload's rank. First those that may be popped, in the order of popping, then the
+/// inadmissible ones by priority and age.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Turn {
     pub id: WorkloadId,
@@ -139,7 +139,7 @@ impl Turn {
         Some(Turn::at(world, sticky(world, queue, pending_queue), id, is_inadmissible, usage))
     }
 
-    /// The ranks of all workloads that wait in a queue, in no order.
+    /// The ranks of all workloads that wait in a queue, in no particular order.
     pub fn all<'a>(
         world: &'a World,
         queue: QueueId,
@@ -189,8 +189,8 @@ impl Turn {
     }
 }
 
-/// Keeps the first items of an order, in that order, without sorting the others; returns the
-/// number of items dropped.
+/// Keeps the first `count` items of an order, in that order, without sorting the others. Returns
+/// the number of items dropped.
 pub(crate) fn keep_first<T>(items: &mut Vec<T>, count: usize, compare: impl Fn(&T, &T) -> Ordering) -> usize {
     let left_out = items.len().saturating_sub(count);
     if left_out > 0 {
@@ -201,7 +201,7 @@ pub(crate) fn keep_first<T>(items: &mut Vec<T>, count: usize, compare: impl Fn(&
     left_out
 }
 
-/// True if local queues of this queue are ordered by their usage (§16.1).
+/// True if the local queues of this queue are ordered by their usage (§16.1).
 pub(crate) fn is_usage_based(world: &World, queue: QueueId) -> bool {
     world.config.gates.admission_fair_sharing
         && world.config.admission_fair_sharing.is_some()

@@ -1,9 +1,9 @@
 //! The waiting workloads of one cluster queue.
 //!
 //! Equivalent workloads (§4.8) wait together in one ordered line per class. A class that does not
-//! fit becomes inadmissible as a whole and is tried again as a whole, so both cost the same for
-//! one workload and for a hundred thousand. Workloads that are inadmissible for a reason of their
-//! own (a back-off, their namespace) are listed one by one.
+//! fit becomes inadmissible as a whole and is tried again as a whole. Both cost the same for one
+//! workload and for a hundred thousand. Workloads that are inadmissible for a reason of their own
+//! (a back-off, their namespace) are listed one by one.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
@@ -13,11 +13,11 @@ use crate::decision::PendingReason;
 use crate::ids::{ClassId, Id, LocalQueueId, WorkloadId};
 use crate::ordered_set::OrderedSet;
 
-/// The places of one queue, and the state it keeps between cycles. See [`super`].
+/// The places of one queue, and its state between cycles. See [`super`].
 #[derive(Debug, Default)]
 pub(crate) struct PendingQueue {
     lines: BTreeMap<LineId, Line>,
-    /// The first of every line that may be popped.
+    /// The first workload of every line that may be popped.
     heads: OrderedSet<(HeapKey, ClassId)>,
     /// Number of workloads in lines that may be popped, and in all lines.
     active: usize,
@@ -26,28 +26,29 @@ pub(crate) struct PendingQueue {
     inadmissible_alone: BTreeSet<WorkloadId>,
     /// Number of them per class.
     inadmissible_alone_classes: BTreeMap<ClassId, u32>,
-    /// Number of inadmissible workloads, one by one or with their line, per local queue: for the
-    /// figures of local queues.
+    /// Number of inadmissible workloads per local queue, one by one or with their line. The figures
+    /// of local queues show it.
     inadmissible_locals: BTreeMap<LocalQueueId, u32>,
     in_flight: Option<WorkloadId>,
-    /// The line at whose front the popped workload still stands, with its local queue: most popped
-    /// workloads return to where they were. It counts as popped everywhere else.
+    /// The line whose first workload is the popped one, and its local queue. Most popped workloads
+    /// return to this position, so the workload stays in the line. Everywhere else it counts as
+    /// popped.
     attached: Option<(LineId, LocalQueueId)>,
-    /// The workload that waits for preemptions it started, and the generation that started them
-    /// (§3.4).
+    /// The workload that waits for preemptions that it started, and the generation that started
+    /// them (§3.4).
     pub preemptor: Option<(WorkloadId, i64)>,
     /// Classes that are inadmissible until something changes (§4.8), in order, each with the
     /// reason.
     no_fit: Vec<(ClassId, PendingReason)>,
-    /// Number of the last pop, and of the last pop before the last flush; pops count from 1.
+    /// Number of the last pop, and of the last pop before the last flush. Pops count from 1.
     pub pop_cycle: u64,
     flush_cycle: Option<u64>,
-    /// The count of changes to namespaces and selectors for which every workload in line is known
-    /// to be selected.
+    /// The value of [`World::selection`](crate::world::World::selection) for which the namespace of
+    /// every workload in line is known to be selected.
     pub selection: Option<u64>,
 }
 
-/// A class, and the local queue where local queues are ordered among themselves.
+/// A class and, in usage-based queues, the local queue.
 type LineId = (ClassId, LocalQueueId);
 
 /// All lines of a class: one, or one per local queue.
@@ -60,18 +61,18 @@ fn lines_of(class: ClassId) -> RangeInclusive<LineId> {
 struct Line {
     first: HeapKey,
     rest: BTreeSet<HeapKey>,
-    /// How many of its members came through each local queue.
+    /// Number of its members per local queue.
     locals: Locals,
-    /// The reason last reported for the members when the class became inadmissible, and the
-    /// members that joined since.
+    /// The reason that was last reported for the members, when the class became inadmissible, and
+    /// the members that joined since.
     reported: Option<PendingReason>,
     unreported: BTreeSet<WorkloadId>,
 }
 
-/// Counts by local queue, in order of the queues; none is zero.
+/// Counts per local queue, in the order of the queues. No count is zero.
 type Locals = Vec<(LocalQueueId, u32)>;
 
-/// Adds one to the count of a key, or subtracts one.
+/// Adds one to the count of a key, or subtracts one from it.
 fn count_one<K: Ord>(counts: &mut BTreeMap<K, u32>, key: K, more: bool) {
     if more {
         *counts.entry(key).or_default() += 1;
@@ -128,7 +129,7 @@ impl PendingQueue {
         self.in_inadmissible_lines().chain(self.inadmissible_alone.iter().copied())
     }
 
-    /// Number of workloads in any place.
+    /// Number of workloads in all places.
     pub fn len(&self) -> usize {
         self.waiting + self.inadmissible_alone.len() + usize::from(self.in_flight.is_some())
     }
@@ -162,12 +163,12 @@ impl PendingQueue {
         (active, inadmissible + self.inadmissible_alone_classes.keys().filter(alone).count())
     }
 
-    /// True if nothing may be popped.
+    /// True if no workload may be popped.
     pub fn has_no_candidate(&self) -> bool {
         self.active == 0
     }
 
-    /// Adds a workload to its line. `reported` says that the reason why its class is inadmissible
+    /// Adds a workload to its line. `reported` is true if the reason why its class is inadmissible
     /// was reported for it.
     pub fn insert(&mut self, key: HeapKey, class: ClassId, local: LocalQueueId, reported: bool) {
         self.detach();
@@ -278,13 +279,13 @@ impl PendingQueue {
         lines.flat_map(|(_, line)| line.keys()).map(|key| key.id)
     }
 
-    /// The popped workload, while the cycle decides about it.
+    /// The popped workload, while the cycle decides it.
     pub fn in_flight(&self) -> Option<WorkloadId> {
         self.in_flight
     }
 
-    /// Notes that a workload in line, of this class, lane and local queue, is popped. `key` is
-    /// called only if the workload is not the first in its line.
+    /// Marks a workload in line, of this class, lane and local queue, as popped. `key` is called
+    /// only if the workload is not the first in its line.
     pub fn pop(
         &mut self,
         workload: WorkloadId,
@@ -310,8 +311,8 @@ impl PendingQueue {
         self.in_flight = None;
     }
 
-    /// Puts the popped workload back into its line, if it still stands there; the line must not be
-    /// inadmissible. Returns whether it did. `reported` is as for [`PendingQueue::insert`].
+    /// Returns the popped workload to its line, if it is still in it. The line must not be
+    /// inadmissible. True if it was returned. `reported` is as for [`PendingQueue::insert`].
     pub fn put_back(&mut self, reported: bool) -> bool {
         let (Some(id), Some(line)) = (self.in_flight, self.attached.and_then(|(line, _)| self.lines.get_mut(&line)))
         else {
@@ -329,8 +330,8 @@ impl PendingQueue {
         true
     }
 
-    /// Removes the popped workload from the line it stands in. Called before the front of a line
-    /// is read, and before a sort key changes.
+    /// Removes the popped workload from its line. Called before the first workload of a line is
+    /// read, and before a sort key changes.
     pub fn detach(&mut self) {
         let Some((id, local)) = self.attached.take() else { return };
         self.waiting += 1;
@@ -374,8 +375,8 @@ impl PendingQueue {
         unreported
     }
 
-    /// The reason why a workload's class is inadmissible, if that was not reported for the
-    /// workload; it counts as reported from then on.
+    /// The reason why a workload's class is inadmissible, if it was not reported for the workload
+    /// yet. From then on it counts as reported.
     pub fn take_unreported_reason(
         &mut self,
         class: ClassId,
@@ -384,13 +385,13 @@ impl PendingQueue {
     ) -> Option<PendingReason> {
         let reason = self.no_fit_reason(class)?;
         let line = self.lines.get_mut(&(class, lane))?;
-        // If nothing was reported for its line, the workload is included when the class becomes
+        // If no reason was reported for its line, the workload is included when the class becomes
         // inadmissible again.
         (line.unreported.remove(&workload) || line.reported != Some(reason)).then_some(reason)
     }
 
-    /// Makes one class active again: one of its workloads returns to the heap, whatever was found
-    /// before.
+    /// Makes one class active again, because one of its workloads returns to the heap. Earlier
+    /// results for the class are dropped.
     pub fn reactivate_class(&mut self, class: ClassId) {
         let Ok(at) = self.no_fit.binary_search_by_key(&class, |(class, _)| *class) else { return };
         self.no_fit.remove(at);
@@ -418,13 +419,13 @@ impl PendingQueue {
         self.no_fit.binary_search_by_key(&class, |(class, _)| *class).ok().map(|at| self.no_fit[at].1)
     }
 
-    /// Forgets which classes are inadmissible; for a queue without workloads in line.
+    /// Forgets which classes are inadmissible. Only for a queue without workloads in line.
     pub fn forget_no_fit(&mut self) {
         debug_assert!(self.in_inadmissible_lines().next().is_none(), "a line that is set aside would be lost");
         self.no_fit.clear();
     }
 
-    /// Makes all inadmissible classes active again; the workload in flight may then return to the
+    /// Makes all inadmissible classes active again. The workload in flight may then return to the
     /// heap (§4.5). Returns the number of workloads that may be popped again.
     pub fn reactivate(&mut self) -> usize {
         self.flush_cycle = Some(self.pop_cycle);

@@ -42,8 +42,8 @@ pub(crate) fn needs_second_pass(facts: &Workload) -> bool {
 }
 
 impl SecondPass {
-    /// Schedules a workload's next second pass: after a second, then twice as long each time. True
-    /// if it was not scheduled already.
+    /// Schedules a workload's next second pass: after one second, then after twice the last delay.
+    /// True if it was not scheduled already.
     pub fn schedule(&mut self, id: WorkloadId, now: Time) -> bool {
         let entry = self.due.entry(id).or_insert(Entry { at: None, attempt: 0 });
         if entry.at.is_some() {
@@ -65,7 +65,7 @@ impl SecondPass {
         self.due.get(&id).is_some_and(|entry| entry.at.is_some())
     }
 
-    /// Takes the workloads that are due.
+    /// Removes and returns the workloads whose second pass is due.
     pub fn take_due(&mut self, now: Time) -> Vec<WorkloadId> {
         let mut due = Vec::new();
         for (id, entry) in &mut self.due {

@@ -13,7 +13,7 @@ pub(crate) struct Ledger {
     /// Penalties of decided admissions that are not yet part of the usage.
     pub penalties: BTreeMap<WorkloadId, BTreeMap<ResourceId, f64>>,
     pub updated: Option<Time>,
-    /// True once the record of an earlier run of the process was added, or there was none. It is
-    /// added at most once.
+    /// True once the record of an earlier run of the process was added, or there was none. The
+    /// record is added at most once.
     pub accounted: bool,
 }

@@ -1,8 +1,8 @@
-//! The world: the engine's state in dense form, on which decisions are made.
+//! The world: the engine's state in dense form. All decisions are made on it.
 //!
-//! Events change the world ([`crate::engine`]). While a decision is being computed, changes are
-//! tried on it: quota and topology usage is taken and given back through marks, and workloads that
-//! are assumed gone are listed in [`World::hidden`]. Nothing here decides anything.
+//! Events change the world ([`crate::engine`]). While a decision is computed, changes are tried on
+//! it. Quota and topology usage is added and removed between marks, and workloads that are assumed
+//! to have left are listed in [`World::hidden`]. No function here decides anything.
 
 pub(crate) mod ledger;
 pub(crate) mod queue;
@@ -51,7 +51,7 @@ pub(crate) struct World {
     pub workloads: Workloads,
     pub tree: QuotaTree,
     pub topologies: Topologies,
-    /// Workloads that hold quota but are assumed gone, and the log of how that came about, newest
+    /// Workloads that hold quota but are assumed to have left, and the log of these changes, newest
     /// last.
     pub hidden: BTreeSet<WorkloadId>,
     hidden_log: Vec<WorkloadId>,
@@ -59,21 +59,21 @@ pub(crate) struct World {
     pub cycle: u64,
 }
 
-/// A cohort: its node, and its object if there is one.
+/// A cohort: its node, and its object if it exists.
 #[derive(Debug, Clone)]
 pub(crate) struct CohortEntry {
     pub node: NodeId,
     pub spec: Option<Cohort>,
 }
 
-/// A local queue, or the name of one that workloads request.
+/// A local queue, or the name of a local queue that workloads request.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Local {
     /// Namespace and name; `None` only in the default value.
     pub namespace: Option<Name>,
     pub name: Option<Name>,
     pub spec: Option<LocalQueue>,
-    /// The cluster queue it routes to, even if that does not exist.
+    /// The cluster queue to which it routes, even if that does not exist.
     pub queue: Option<QueueId>,
     /// Workloads of this local queue, waiting or not, finished ones excepted.
     pub members: BTreeSet<WorkloadId>,
@@ -81,7 +81,7 @@ pub(crate) struct Local {
     pub waiting: u32,
     /// Quota that its members hold, by cluster queue.
     pub holding: BTreeMap<QueueId, Tally>,
-    /// Cached answer whether a queue selects its namespace, for a value of [`World::selection`].
+    /// Cached result of whether a queue selects its namespace, for a value of [`World::selection`].
     pub selected: Option<((u64, QueueId), bool)>,
     /// Usage-based fairness (§16).
     pub ledger: ledger::Ledger,
@@ -124,8 +124,8 @@ impl Local {
 }
 
 impl World {
-    /// True if variants wait in place of the workload (§23): its object says so, or its queue
-    /// requires variants that are not created yet.
+    /// True if variants wait in place of the workload (§23). Either its object says so, or its
+    /// queue requires variants that were not created yet.
     pub fn has_variants(&self, id: WorkloadId, queue: QueueId) -> bool {
         let facts = &self.record(id).facts;
         let is_variant = || facts.variant.as_ref().is_some_and(|variant| variant.parent.is_some());
@@ -203,12 +203,12 @@ impl World {
         &mut self.queues[id.index()]
     }
 
-    /// The queue behind a leaf of the tree.
+    /// The queue of a leaf of the tree.
     pub fn queue_of_node(&self, node: NodeId) -> Option<QueueId> {
         self.tree.node(node).queue
     }
 
-    /// Tree node of a cohort name, created now if the name is new.
+    /// Tree node of a cohort name. A new name gets a new node.
     pub fn cohort_node(&mut self, name: &Name) -> NodeId {
         if let Some(entry) = self.cohorts.get(name) {
             return entry.node;
@@ -253,7 +253,7 @@ impl World {
         self.workloads.get_mut(id)
     }
 
-    /// Sets where a workload waits; returns where it waited before.
+    /// Sets where a workload waits. Returns where it waited before.
     pub fn set_place(&mut self, id: WorkloadId, place: Place) -> Place {
         let record = self.record_mut(id);
         let before = std::mem::replace(&mut record.place, place);
@@ -301,7 +301,7 @@ impl World {
         local.waiting += waits;
     }
 
-    /// Sets what a workload holds and adds it to the counts of its queues.
+    /// Sets the quota and places that a workload holds, and adds them to the counts of its queues.
     pub fn set_holding(&mut self, id: WorkloadId, holding: Holding) {
         self.queue_mut(holding.queue).holding.insert(id);
         self.queue_mut(holding.queue).tally.add(&holding);
@@ -310,7 +310,7 @@ impl World {
         self.record_mut(id).holding = Some(Arc::new(holding));
     }
 
-    /// Removes what a workload holds, also from the counts of its queues.
+    /// Removes the quota and places that a workload holds, also from the counts of its queues.
     pub fn take_holding(&mut self, id: WorkloadId) -> Option<Arc<Holding>> {
         let holding = self.record_mut(id).holding.take()?;
         self.queue_mut(holding.queue).holding.remove(&id);
@@ -358,7 +358,7 @@ impl World {
         }
     }
 
-    /// Assumes a workload gone: its quota and its places on nodes are free. Undone by
+    /// Assumes that a workload has left: its quota and its places on nodes are free. Undone by
     /// [`World::unhide`], or by rolling back to an earlier [`World::mark`].
     pub fn hide(&mut self, id: WorkloadId) {
         let Some(holding) = self.record(id).holding.clone() else { return };
@@ -418,7 +418,7 @@ impl World {
         )
     }
 
-    /// True if resources that a queue does not declare are ignored; otherwise they keep a workload
+    /// True if resources that a queue does not declare are ignored. Otherwise they keep a workload
     /// from being admitted (§2.7).
     pub fn ignores_undeclared(&self) -> bool {
         self.config.gates.quota_check_strategy
@@ -431,7 +431,7 @@ impl World {
     }
 }
 
-/// A state to roll back to, made by [`World::mark`].
+/// A state to which the world can be rolled back, made by [`World::mark`].
 #[must_use]
 #[derive(Debug)]
 pub(crate) struct WorldMark {

@@ -1,4 +1,4 @@
-//! A cluster queue in the form decisions use: its configuration with names turned into ids.
+//! A cluster queue as decisions use it: its configuration, with names turned into ids.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::status::QueueReadiness;
 pub(crate) struct Queue {
     pub name: Name,
     pub node: NodeId,
-    /// The object; `None` when the queue is only named.
+    /// The object; `None` if the queue is only named by others.
     pub spec: Option<Arc<ClusterQueue>>,
     pub config: Arc<QueueConfig>,
     pub readiness: QueueReadiness,
@@ -22,7 +22,7 @@ pub(crate) struct Queue {
     pub generation: u64,
     /// Workloads that hold quota here.
     pub holding: BTreeSet<WorkloadId>,
-    /// Sum of what they hold.
+    /// Sum of the quota that they hold.
     pub tally: Tally,
     /// Total requests of the workloads that wait here.
     pub waiting: Requests,
@@ -49,7 +49,7 @@ pub(crate) struct Group {
 pub(crate) struct FlavorSlot {
     pub flavor: FlavorId,
     pub name: Name,
-    /// One per resource of the group, in its order.
+    /// One flavor-resource per resource of the group, in its order.
     pub frs: Vec<FrId>,
 }
 
@@ -64,7 +64,7 @@ impl QueueConfig {
         self.groups.iter().flat_map(|group| &group.flavors)
     }
 
-    /// Every flavor of every group, each once, in order of appearance.
+    /// Every flavor of every group, without repetitions, in order of appearance.
     pub fn flavors(&self) -> Vec<FlavorId> {
         let mut flavors = Vec::new();
         for slot in self.slots() {
@@ -99,7 +99,7 @@ impl Queue {
         }
     }
 
-    /// True when cycles consider it.
+    /// True if cycles consider it.
     pub fn is_active(&self) -> bool {
         self.readiness.is_active()
     }
@@ -107,8 +107,8 @@ impl Queue {
 
 impl World {
     /// The shared copy of a configuration. Most queues of a cluster differ only in their quotas,
-    /// which the tree holds, so a cycle over thousands of queues finds the rest in the CPU's
-    /// cache.
+    /// which the tree holds. With shared copies, a cycle over thousands of queues finds the rest in
+    /// the CPU's cache.
     pub fn share_config(&mut self, config: QueueConfig) -> Arc<QueueConfig> {
         if let Some(shared) = self.configs.get(&config) {
             return shared.clone();

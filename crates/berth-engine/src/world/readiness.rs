@@ -1,4 +1,4 @@
-//! Whether a cluster queue may admit workloads, and everything that keeps it from doing so (§5.3).
+//! Whether a cluster queue may admit workloads, and all problems that keep it from doing so (§5.3).
 
 use crate::ids::{Name, QueueId};
 use crate::model::{AdmissionCheck, StopPolicy};
@@ -86,7 +86,7 @@ impl World {
         self.has_check_of(id, MULTIKUEUE, None)
     }
 
-    /// True if the nodes of this flavor are known only once a ProvisioningRequest was answered.
+    /// True if the nodes of this flavor are known only after a ProvisioningRequest was provisioned.
     pub fn provisions(&self, id: QueueId, flavor: &Name) -> bool {
         self.has_check_of(id, PROVISIONING_REQUEST, Some(flavor))
     }

@@ -1,10 +1,10 @@
-//! Workload records: the newest facts, the shared shape, and the quota held.
+//! Workload records: the newest state, the shared requests, and the quota held.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::hash::{Hash, Hasher};
 use std::sync::{Arc, OnceLock};
 
-use crate::assignment::{AskedPodSet, ScanState, asked_pod_set};
+use crate::assignment::{RequestedPodSet, ScanState, requested_pod_set};
 use crate::ids::{ClassId, Id, LocalQueueId, Name, QueueId, ResourceId, WorkloadId};
 use crate::model::{
     Admission, Eviction, PodSet, PodTemplate, ResourceList, Time, TopologyRequest, Workload, WorkloadKey,
@@ -17,9 +17,9 @@ use crate::world::World;
 /// One workload.
 #[derive(Debug, Clone)]
 pub(crate) struct Record {
-    /// The newest facts; `pod_sets` is empty, see `shape`.
+    /// The newest state. `pod_sets` is empty; see `shape`.
     pub facts: Box<Workload>,
-    /// Its requests, shared with every workload that has the same.
+    /// The workload's requests, shared with every workload that has the same requests.
     pub shape: Arc<Shape>,
     pub class: ClassId,
     pub local: LocalQueueId,
@@ -32,7 +32,7 @@ pub(crate) struct Record {
     pub scan: Option<Box<ScanState>>,
     /// Generation that was evaluated last.
     pub evaluated_generation: i64,
-    /// An eviction was decided and has not been seen yet (§11.1).
+    /// True if an eviction was decided and the object does not show it yet (§11.1).
     pub eviction_expected: bool,
     pub place: Place,
 }
@@ -43,16 +43,16 @@ pub(crate) enum Place {
     /// In no queue: it holds quota, has finished, or its queue does not exist.
     #[default]
     None,
-    /// In line with its class: may be popped, unless its class is inadmissible.
+    /// In line with its class. It may be popped, unless its class is inadmissible.
     Queued(QueueId),
     /// Inadmissible for a reason of its own, until something changes.
     Inadmissible(QueueId),
-    /// Popped and being decided about.
+    /// Popped; the cycle decides it.
     InFlight(QueueId),
 }
 
 impl Place {
-    /// The queue it waits in.
+    /// The queue in which it waits.
     pub fn queue(self) -> Option<QueueId> {
         match self {
             Place::None => None,
@@ -66,14 +66,14 @@ impl Place {
 pub(crate) struct Holding {
     pub queue: QueueId,
     pub admission: Admission,
-    /// Its requests at the time its usage was counted.
+    /// The workload's requests at the time its usage was counted.
     pub shape: Arc<Shape>,
     /// Quota per flavor-resource.
     pub usage: FrAmounts,
     /// Pods per topology domain.
     pub places: Places,
     pub admitted: bool,
-    /// True while the admission is decided but not yet seen on the object.
+    /// True while the admission was decided but the object does not show it yet.
     pub assumed: bool,
 }
 
@@ -81,20 +81,20 @@ pub(crate) struct Holding {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Shape {
     pub pod_sets: Vec<Arc<PodSetInfo>>,
-    /// See [`Shape::totals`] and [`Shape::asked`]; computed once for all workloads with these
+    /// See [`Shape::totals`] and [`Shape::requested`]; computed once for all workloads with these
     /// requests.
     totals: OnceLock<Arc<Vec<(Name, ResourceList)>>>,
-    asked: OnceLock<Arc<[AskedPodSet]>>,
+    requested: OnceLock<Arc<[RequestedPodSet]>>,
 }
 
 impl Shape {
     pub fn new(pod_sets: Vec<Arc<PodSetInfo>>) -> Shape {
-        Shape { pod_sets, totals: OnceLock::new(), asked: OnceLock::new() }
+        Shape { pod_sets, totals: OnceLock::new(), requested: OnceLock::new() }
     }
 
     /// Every pod set with its full count, as decisions evaluate it.
-    pub fn asked(&self) -> &Arc<[AskedPodSet]> {
-        self.asked.get_or_init(|| self.pod_sets.iter().map(|info| asked_pod_set(info, info.count)).collect())
+    pub fn requested(&self) -> &Arc<[RequestedPodSet]> {
+        self.requested.get_or_init(|| self.pod_sets.iter().map(|info| requested_pod_set(info, info.count)).collect())
     }
 
     /// Total requests per pod set, for `status.resourceRequests` (§5.10).
@@ -129,20 +129,20 @@ impl Hash for Shape {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct PodSetInfo {
     pub name: Name,
-    /// Pods that need quota: the count without reclaimable ones.
+    /// Pods that need quota: the count without reclaimable pods.
     pub count: i32,
-    /// Count by the spec.
+    /// Count in the spec.
     pub spec_count: i32,
     pub min_count: Option<i32>,
     /// Effective request of one pod, in name order.
     pub requests: Vec<(ResourceId, i64)>,
     pub template: Arc<PodTemplate>,
     pub topology: Option<TopologyRequest>,
-    demand: WorkedOut<Demand>,
+    demand: Cached<Demand>,
 }
 
 impl PodSetInfo {
-    /// A pod set as a workload's object has it, with its effective requests as ids.
+    /// A pod set of a workload's object, with its effective requests as ids.
     pub fn new(set: &PodSet, count: i32, min_count: Option<i32>, requests: Vec<(ResourceId, i64)>) -> PodSetInfo {
         PodSetInfo {
             name: set.name.clone(),
@@ -152,30 +152,30 @@ impl PodSetInfo {
             requests,
             template: set.template.clone(),
             topology: set.topology.clone(),
-            demand: WorkedOut::default(),
+            demand: Cached::default(),
         }
     }
 
-    /// Amounts that one of its pods takes of a node.
+    /// Amounts that one of its pods uses of a node.
     pub fn demand(&self, topologies: &mut Topologies) -> &Demand {
         self.demand.0.get_or_init(|| topologies.demand(&self.template.requests))
     }
 }
 
-/// Values computed from the other fields on first use. They do not take part in comparisons: equal
+/// Values that are computed from the other fields on first use. Comparisons ignore them: equal
 /// shapes have equal values, computed or not.
 #[derive(Debug, Clone, Default)]
-struct WorkedOut<T>(OnceLock<T>);
+struct Cached<T>(OnceLock<T>);
 
-impl<T> PartialEq for WorkedOut<T> {
+impl<T> PartialEq for Cached<T> {
     fn eq(&self, _: &Self) -> bool {
         true
     }
 }
 
-impl<T> Eq for WorkedOut<T> {}
+impl<T> Eq for Cached<T> {}
 
-impl<T> Hash for WorkedOut<T> {
+impl<T> Hash for Cached<T> {
     fn hash<H: Hasher>(&self, _: &mut H) {}
 }
 
@@ -184,14 +184,14 @@ impl Record {
         &self.facts.key
     }
 
-    /// The workload it is a variant of, and its namespace.
+    /// The parent of the variant, and its namespace.
     fn family(&self) -> Option<(Name, Name)> {
         let parent = self.facts.variant.as_ref()?.parent.clone()?;
         Some((self.facts.key.namespace.clone(), parent))
     }
 
-    /// The eviction that its object reports, if any. Quota assigned since then ends the eviction
-    /// (§5.6), before the object shows that.
+    /// The eviction that its object reports, if any. Quota that was assigned since then ends the
+    /// eviction (§5.6), even before the object shows the quota.
     pub fn eviction(&self) -> Option<&Eviction> {
         let again = self.holding.as_ref().is_some_and(|holding| holding.assumed);
         self.facts.evicted.as_ref().filter(|_| !again)
@@ -218,11 +218,11 @@ pub(crate) struct Workloads {
     classes_made: usize,
 }
 
-/// The facts that scheduling equivalence depends on (§4.8).
+/// Properties that scheduling equivalence depends on (§4.8).
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct ClassKey {
     priority: i64,
-    /// Address of the shared shape: equal shapes are shared, so equal addresses mean equal shapes.
+    /// Address of the shared shape. Equal shapes are shared, so equal addresses mean equal shapes.
     shape: usize,
     allowed_flavors: Vec<Name>,
 }

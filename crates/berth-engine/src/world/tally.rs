@@ -1,11 +1,11 @@
-//! Running sums of the quota held in a queue, updated as workloads come and go. Statuses read
-//! them.
+//! Running sums of the quota held in a queue. They are updated when workloads are admitted or
+//! leave, and statuses read them.
 
 use crate::ids::{FrId, ResourceId};
 use crate::world::record::{Holding, Shape};
 
-/// Numbers of workloads and sums of amounts. Sums are wide enough never to saturate, so that what
-/// was added can be subtracted again.
+/// Numbers of workloads and sums of amounts. The sums are wide enough never to saturate, so an
+/// added amount can be subtracted again.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Tally {
     /// Number of workloads that hold quota.
@@ -20,7 +20,7 @@ pub(crate) struct Tally {
 type Sums = Vec<(FrId, i128)>;
 
 impl Tally {
-    /// Adds what a workload holds.
+    /// Adds the amounts that a workload holds.
     pub fn add(&mut self, holding: &Holding) {
         self.reserving += 1;
         add(&mut self.reserved, holding, 1);
@@ -30,7 +30,7 @@ impl Tally {
         }
     }
 
-    /// Subtracts what a workload holds.
+    /// Subtracts the amounts that a workload holds.
     pub fn remove(&mut self, holding: &Holding) {
         self.reserving -= 1;
         add(&mut self.reserved, holding, -1);
@@ -45,7 +45,7 @@ impl Tally {
         self.reserving == 0
     }
 
-    /// Flavor-resources of which anything was ever reserved, with the reserved amount.
+    /// Flavor-resources of which any amount was ever reserved, with the reserved amount.
     pub fn reserved_amounts(&self) -> impl Iterator<Item = (FrId, i128)> {
         self.reserved.iter().copied()
     }
@@ -66,7 +66,8 @@ impl Tally {
     }
 }
 
-/// Running sums of the requests of the workloads that wait in a queue, by resource in order.
+/// Running sums of the requests of the workloads that wait in a queue, in the order of the
+/// resources.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Requests(Vec<(ResourceId, i128)>);
 

@@ -1,5 +1,6 @@
-//! What the engine decides, as small platforms and the plans they lead to.
+//! Tests of the engine: small sets of queues and workloads, and the decisions about them.
 
+mod cluster;
 mod cycle;
 mod explain;
 mod fairness;
@@ -9,7 +10,6 @@ mod map;
 mod node_failures;
 mod parts;
 mod placement;
-mod platform;
 mod preemption;
 mod prose;
 mod queues;

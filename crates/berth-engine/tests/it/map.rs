@@ -1,13 +1,13 @@
-//! The page that says where each rule is written down says the truth.
+//! Every place that `docs/queueing-map.md` names for a rule exists.
 
 use std::path::Path;
 
 const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/queueing-map.md");
-/// Where the paths of the two columns start.
+/// Folders to which the paths of the two columns are relative.
 const FOLDERS: [&str; 2] =
     [concat!(env!("CARGO_MANIFEST_DIR"), "/src"), concat!(env!("CARGO_MANIFEST_DIR"), "/../berth-controllers/src")];
 
-/// Rows of the page's table: the section, and the places each of the two columns names.
+/// Rows of the page's table: the section, and the places that each of the two columns names.
 fn rows(page: &str) -> Vec<(u32, [Vec<&str>; 2])> {
     let rows = page.lines().filter_map(|line| {
         let cells: Vec<&str> = line.strip_prefix("| ")?.split('|').collect();
@@ -22,7 +22,7 @@ fn quoted(cell: &str) -> Vec<&str> {
     cell.split('`').skip(1).step_by(2).collect()
 }
 
-/// Why a place is not there, if it is not.
+/// Why a place does not exist; `None` if it does.
 fn missing(folder: &str, place: &str) -> Option<String> {
     let (file, name) = place.split_once("::").map_or((place, None), |(file, name)| (file, Some(name)));
     let Ok(source) = std::fs::read_to_string(Path::new(folder).join(file)) else {
@@ -39,7 +39,7 @@ fn missing(folder: &str, place: &str) -> Option<String> {
 }
 
 #[test]
-fn every_section_is_where_the_map_says() {
+fn every_place_that_the_map_names_exists() {
     let page = std::fs::read_to_string(PAGE).expect("the page is in the repository");
     let rows = rows(&page);
     let sections: Vec<u32> = rows.iter().map(|(section, _)| *section).collect();

@@ -1,15 +1,14 @@
-//! Messages are renderings: only `text` composes them, from the records that the deciding modules
-//! make.
+//! Messages are renderings: only `text` composes them, from the records of the deciding modules.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// What composes or copies a text.
+/// Code that composes or copies a string.
 const COMPOSES: [&str; 5] = ["format!(", "write!(", ".to_string()", "push_str(", "\".to_owned()"];
 
-/// Files outside `text` that may, with the reason.
+/// Files outside `text` that may compose strings, with the reason.
 const EXEMPT: [(&str, &str); 3] = [
-    ("lab/", "names of test worlds, and questions about texts"),
+    ("lab/", "names for tests, and tests of messages"),
     ("model/mod.rs", "`Display` of a workload's key"),
     ("quota/properties.rs", "names in generated trees, for tests only"),
 ];
@@ -33,12 +32,12 @@ fn no_module_but_text_composes_messages() {
     files.sort();
     let mut found = Vec::new();
     for path in &files {
-        let name = path.strip_prefix(&root).expect("it is below").to_string_lossy().into_owned();
+        let name = path.strip_prefix(&root).expect("the file is below the root").to_string_lossy().into_owned();
         if name.starts_with("text/") || EXEMPT.iter().any(|(exempt, _)| name.starts_with(exempt)) {
             continue;
         }
         let text = fs::read_to_string(path).expect("a source");
-        // Unit tests stand at the end of a file.
+        // Unit tests are at the end of a file.
         let product = text.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default();
         for (number, line) in product.lines().enumerate() {
             let code = line.split("//").next().unwrap_or_default();
@@ -48,5 +47,5 @@ fn no_module_but_text_composes_messages() {
         }
     }
     assert!(files.len() > 30, "the sources were not found");
-    assert!(found.is_empty(), "texts are composed outside `text`:\n{}", found.join("\n"));
+    assert!(found.is_empty(), "messages are composed outside `text`:\n{}", found.join("\n"));
 }

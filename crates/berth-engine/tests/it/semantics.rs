@@ -5,31 +5,31 @@ use std::path::{Path, PathBuf};
 
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 const PAGES: &str = "docs/semantics";
-/// Files and folders that cite sections.
+/// Files and folders that may cite sections.
 const CITING: [&str; 7] = ["crates", "xtask", "fuzz", "docs", "README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"];
 const CITING_EXTENSIONS: [&str; 3] = ["rs", "md", "yaml"];
 
-/// A section number, from the outermost: §8.12 is `[8, 12]`.
+/// A section number with its parts in order: §8.12 is `[8, 12]`.
 type Section = Vec<u32>;
 
 /// A heading of the pages.
 #[derive(Debug)]
 struct Heading {
     page: String,
-    /// The fragment by which a rendered page links to it.
+    /// The fragment with which a rendered page links to it.
     anchor: String,
-    /// Numbers of the steps its text lists.
+    /// Numbers of the steps that its text lists.
     steps: BTreeSet<u32>,
 }
 
-/// One place that cites a section, and a step of it if it names one.
+/// A citation of a section, and of a step if it names one.
 #[derive(Debug, PartialEq)]
 struct Citation {
     section: Section,
     step: Option<u32>,
 }
 
-/// All files below a path that may cite sections; build outputs and hidden folders are left out.
+/// All files below a path that may cite sections. Build outputs and hidden folders are omitted.
 fn files(path: &Path, found: &mut Vec<PathBuf>) {
     if path.is_file() {
         let extension = path.extension().and_then(|it| it.to_str());
@@ -52,13 +52,14 @@ fn read(path: &Path) -> String {
     std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// The number at the start of a text and what follows it.
+/// The number at the start of a string, and the rest.
 fn number(text: &str) -> Option<(u32, &str)> {
     let end = text.find(|it: char| !it.is_ascii_digit()).unwrap_or(text.len());
     Some((text[..end].parse().ok()?, &text[end..]))
 }
 
-/// The section number at the start of a text (`8.12`) and what follows it; a full stop that ends the sentence follows.
+/// The section number at the start of a string (`8.12`), and the rest. A full stop that ends the
+/// sentence belongs to the rest.
 fn section(text: &str) -> Option<(Section, &str)> {
     let (first, mut rest) = number(text)?;
     let mut section = vec![first];
@@ -69,7 +70,7 @@ fn section(text: &str) -> Option<(Section, &str)> {
     Some((section, rest))
 }
 
-/// Sections from one to another, both included, that differ in their last number only.
+/// Sections from one to another, both included. They differ in their last number only.
 fn range(from: &Section, to: &Section) -> Vec<Section> {
     let (Some((first, parent)), Some((last, other))) = (from.split_last(), to.split_last()) else { return Vec::new() };
     if parent != other {
@@ -78,7 +79,8 @@ fn range(from: &Section, to: &Section) -> Vec<Section> {
     (*first..=*last).map(|it| parent.iter().copied().chain([it]).collect()).collect()
 }
 
-/// Every section a text cites: `§8.12`, `§5.6 step 1`, `§5.6 steps 7 and 8`, `§9–§11`, `§14.5 to §14.9`.
+/// Every section that a string cites: `§8.12`, `§5.6 step 1`, `§5.6 steps 7 and 8`, `§9–§11`,
+/// `§14.5 to §14.9`.
 fn citations(text: &str) -> Vec<Citation> {
     let mut found = Vec::new();
     let mut rest = text;
@@ -106,19 +108,19 @@ fn citations(text: &str) -> Vec<Citation> {
     found
 }
 
-/// The section a line is the heading of, and its text.
+/// The section and the title of a heading line.
 fn heading(line: &str) -> Option<(Section, &str)> {
     let text = line.strip_prefix("## ").or_else(|| line.strip_prefix("### "))?;
     section(text.strip_prefix('§')?).map(|(section, _)| (section, text))
 }
 
-/// The fragment GitHub makes of a heading: lower case, spaces as hyphens, without punctuation.
+/// The fragment that GitHub makes of a heading: lower case, hyphens for spaces, no punctuation.
 fn anchor(heading: &str) -> String {
     let kept = heading.to_lowercase().replace(' ', "-");
     kept.chars().filter(|it| it.is_alphanumeric() || matches!(it, '-' | '_')).collect()
 }
 
-/// The headings of all pages by section; fails on a number that has two.
+/// The headings of all pages by section. Fails if two headings have the same number.
 fn headings() -> BTreeMap<Section, Heading> {
     let mut pages = Vec::new();
     files(&Path::new(ROOT).join(PAGES), &mut pages);
@@ -153,7 +155,7 @@ fn every_section_that_is_cited_is_a_heading() {
     let mut missing = BTreeSet::new();
     let mut cited = 0;
     for path in &citing {
-        // The examples of this file's own tests are no citations.
+        // The examples in this file's own tests are not citations.
         if path.ends_with("tests/it/semantics.rs") {
             continue;
         }
@@ -170,7 +172,7 @@ fn every_section_that_is_cited_is_a_heading() {
     }
     assert!(cited > 400, "only {cited} citations were found: where are the sources?");
     let missing: Vec<String> = missing.into_iter().collect();
-    assert!(missing.is_empty(), "cited and not in {PAGES}:\n{}", missing.join("\n"));
+    assert!(missing.is_empty(), "cited but not in {PAGES}:\n{}", missing.join("\n"));
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Properties of topology placement on random racks, against a reference that is slow and obvious.
+//! Properties of topology placement on random racks, checked against a slow, obvious model.
 //!
 //! `PROPTEST_CASES` runs more of them.
 
@@ -85,17 +85,17 @@ fn sliced() -> impl Strategy<Value = Gang> {
     })
 }
 
-/// What may happen between two questions about topology.
+/// A change between two placements.
 #[derive(Debug, Clone)]
 enum Change {
     Submit(Gang),
-    /// A gang that stands goes.
+    /// A placed gang leaves.
     Leave,
-    /// A node joins, or is from now on as this.
+    /// A node joins, or gets this state.
     Node(Machine),
     Taint,
     NodeGone,
-    /// A pod outside topology-aware scheduling comes, or moves.
+    /// A pod outside topology-aware scheduling is created, or moves.
     OtherPod(i64),
     OtherPodGone,
 }
@@ -224,21 +224,20 @@ fn workload(title: &str, gang: &Gang) -> Workload {
     workload
 }
 
-/// Where a gang would go as things stand.
+/// Placement of a gang in the current state.
 fn place(engine: &mut Engine, gang: &Gang) -> Result<BTreeMap<String, i64>, String> {
     let probe = workload("probe", gang);
     let key = probe.key.clone();
     engine.apply(Event::WorkloadUpserted(Box::new(probe)), now());
     let found = engine.lab().place(&key, "queue", &name("racks"), &BTreeMap::new());
     let again = engine.lab().place(&key, "queue", &name("racks"), &BTreeMap::new());
-    assert_eq!(found, again, "asking changes nothing");
+    assert_eq!(found, again, "a placement without a decision changes nothing");
     engine.apply(Event::WorkloadRemoved(key), now());
     let (_, result) = found.into_iter().next().expect("the gang has one pod set");
     result.map(|topology| pods_of(&topology))
 }
 
-/// Where the pods of a workload with one or two pod sets would go; the second is placed besides
-/// the first.
+/// Placement of a workload with one or two pod sets. The second pod set is placed after the first.
 fn place_both(engine: &mut Engine, (first, second): &(Gang, Option<Gang>)) -> String {
     let mut probe = workload("probe", first);
     if let Some(second) = second {
@@ -256,7 +255,7 @@ fn pods_of(topology: &TopologyAssignment) -> BTreeMap<String, i64> {
     topology.domains.iter().map(|domain| (domain.values[0].to_string(), i64::from(domain.count))).collect()
 }
 
-/// The machines as the reference sees them, with what stands on them.
+/// The machines in the model's types, with the usage of the placed gangs.
 fn leaves(machines: &[Machine], standing: &Standing) -> Vec<placement::Leaf> {
     let ready = machines.iter().enumerate().filter(|(_, machine)| machine.ready);
     let leaves = ready.map(|(at, machine)| {
@@ -283,11 +282,11 @@ fn asked(gang: &Gang, layers: &[(usize, i32)], leader: Option<i64>) -> placement
     }
 }
 
-/// What stands in the cluster: workloads by name with what they were given.
+/// The placed workloads by name, each with its placement.
 type Standing = BTreeMap<String, (Gang, BTreeMap<String, i64>)>;
 
-/// Submits a gang and lets the engine decide; what it was given, if anything. What waits is
-/// withdrawn.
+/// Submits a gang and lets the engine decide. Returns its placement, if it was admitted. A waiting
+/// gang is deleted.
 fn submit(engine: &mut Engine, title: &str, gang: &Gang) -> Option<BTreeMap<String, i64>> {
     engine.apply(Event::WorkloadUpserted(Box::new(workload(title, gang))), now());
     while engine.cycle(now()).more {}
@@ -311,7 +310,7 @@ fn check_capacity(machines: &[Machine], standing: &Standing) -> Result<(), TestC
         }
         prop_assert!(machine.ready, "{} is not ready", host(at));
         prop_assert!(pods + i64::from(machine.other.is_some()) <= machine.pods, "pods of {}", host(at));
-        // What others use already may be more than there is; nothing is added to that.
+        // Other pods may already use more than the capacity. Nothing is added to that.
         prop_assert!(cores == 0 || cores + machine.other.unwrap_or(0) <= machine.cores, "cores of {}", host(at));
         prop_assert!(gpus <= machine.gpus.unwrap_or(0), "GPUs of {}", host(at));
     }
@@ -324,7 +323,7 @@ fn check_levels(machines: &[Machine], gang: &Gang, places: &BTreeMap<String, i64
     prop_assert_eq!(places.values().sum::<i64>(), i64::from(gang.count));
     if let Some((true, level)) = gang.mode {
         let domains: BTreeSet<&[String]> = places.keys().map(|host| &hosts[host][..=level]).collect();
-        prop_assert_eq!(domains.len(), 1, "a required level has one domain");
+        prop_assert_eq!(domains.len(), 1, "pods of a required level are in one domain");
     }
     if let Some((level, size)) = gang.slice {
         let mut counts: BTreeMap<&[String], i64> = BTreeMap::new();
@@ -337,10 +336,10 @@ fn check_levels(machines: &[Machine], gang: &Gang, places: &BTreeMap<String, i64
 }
 
 proptest! {
-    /// Gangs come and go: no node is ever above its capacity, levels are respected, and once every
-    /// gang has gone the cluster is as if there had been none.
+    /// Gangs arrive and leave. No node is ever above its capacity, levels are respected, and after
+    /// the last gang has left the usage is zero.
     #[test]
-    fn nodes_are_never_overfilled_and_usage_goes_with_its_workload(
+    fn nodes_are_never_overfilled_and_usage_is_released_with_its_workload(
         machines in machines(),
         steps in proptest::collection::vec((prop_oneof![gang(), sliced()], any::<prop::sample::Index>(), any::<bool>()), 1..14),
         probe in prop_oneof![gang(), sliced()],
@@ -356,7 +355,7 @@ proptest! {
             }
             check_capacity(&machines, &standing)?;
             if leaves && !standing.is_empty() {
-                let title = standing.keys().nth(which.index(standing.len())).expect("one of them").clone();
+                let title = standing.keys().nth(which.index(standing.len())).expect("the index is within the list").clone();
                 engine.apply(Event::WorkloadRemoved(WorkloadKey::new("default", title.as_str())), now());
                 standing.remove(&title);
             }
@@ -367,8 +366,8 @@ proptest! {
         prop_assert_eq!(place(&mut engine, &probe), untouched);
     }
 
-    /// The order in which nodes become known changes nothing, nor does a node that comes, changes
-    /// and goes in between.
+    /// The order in which nodes become known changes nothing, nor does a node that joins, changes
+    /// and leaves in between.
     #[test]
     fn placements_do_not_depend_on_the_order_of_events(
         (machines, order) in machines().prop_flat_map(|machines| {
@@ -384,8 +383,8 @@ proptest! {
             let title = format!("gang-{at}");
             prop_assert_eq!(place(&mut straight, gang), place(&mut shuffled, gang));
             prop_assert_eq!(submit(&mut straight, &title, gang), submit(&mut shuffled, &title, gang));
-            // The tree of domains is built anew when a node joins or leaves, and counted anew when
-            // one changes.
+            // The tree of domains is rebuilt when a node joins or leaves, and recounted when a node
+            // changes.
             let visitor = machines.len();
             shuffled.apply(Event::NodeUpserted(node(visitor, &passing)), now());
             let _ = place(&mut shuffled, gang);
@@ -395,10 +394,10 @@ proptest! {
         }
     }
 
-    /// What was counted for one question and kept for the next changes no answer, whatever happens
-    /// in between.
+    /// Counts that are cached between placements change no result, regardless of the changes in
+    /// between.
     #[test]
-    fn what_is_kept_between_questions_changes_no_answer(
+    fn cached_counts_change_no_placement(
         machines in machines(),
         probes in proptest::collection::vec(
             (prop_oneof![gang(), sliced()], proptest::option::weighted(0.4, prop_oneof![gang(), sliced()])),
@@ -453,15 +452,15 @@ proptest! {
                 engine.lab().forget_counts();
                 prop_assert_eq!(kept, place_both(&mut engine, probe));
             }
-            // The next step finds what all probes asked for.
+            // The next step uses the counts of all probes.
             for probe in &probes {
                 let _ = place_both(&mut engine, probe);
             }
         }
     }
 
-    /// The engine agrees with the slow model: at every level, with slices, on machines that others
-    /// use already.
+    /// The engine agrees with the slow model: at every level, with slices, on machines with other
+    /// usage.
     #[test]
     fn placements_agree_with_the_reference(
         machines in machines(),
@@ -481,7 +480,7 @@ proptest! {
         prop_assert_eq!(place(&mut engine, &gang).ok(), wanted.map(|placed| placed.pods));
     }
 
-    /// The same with slices within slices and a leader beside the workers.
+    /// The engine agrees with the slow model for nested slices and a leader beside the workers.
     #[test]
     fn placements_in_layers_and_with_a_leader_agree_with_the_reference(
         machines in machines(),
@@ -490,7 +489,7 @@ proptest! {
         layered in 0_usize..3,
         leader in proptest::option::of(0_i64..4),
     ) {
-        // Layers of racks and hosts within blocks, two of them, one, or none.
+        // Layers of racks and hosts within blocks: two of them, one, or none.
         let sizes = [inner * times * 2, inner * times, inner];
         let levels = if layered == 2 { vec![0, 1, 2] } else { vec![1, 2] };
         let mut layers: Vec<(usize, i32)> = levels.into_iter().map(|level| (level, sizes[level])).collect();
@@ -504,9 +503,10 @@ proptest! {
         prop_assert_eq!(place_group(&mut engine, &gang, &layers, leader), wanted);
     }
 
-    /// Balance changes where pods go, not whether they fit, and every domain can hold its pods.
+    /// Balancing changes where pods are placed, not whether they fit, and every domain can hold its
+    /// pods.
     #[test]
-    fn balanced_placements_fit_where_others_do(
+    fn balanced_placements_fit_if_others_do(
         machines in machines(),
         gang in gang(),
         level in 0_usize..3,
@@ -538,10 +538,11 @@ proptest! {
     }
 }
 
-/// The racks' figures send the leader to the second rack, where it would cost two workers their
-/// place or one, as fewer pods per host allow; the hosts' figures send it to the first.
+/// The racks' figures send the leader to the second rack, where it would cost one or two workers
+/// their place, depending on the threshold of pods per host. The hosts' figures send it to the
+/// first rack.
 #[test]
-fn balance_gives_way_where_the_leader_would_have_no_place() {
+fn placement_is_not_balanced_if_the_leader_would_have_no_domain() {
     let machine =
         |rack, cores, gpus| Machine { block: 0, rack, cores, pods: 20, gpus: Some(gpus), ready: true, other: None };
     let machines = [machine(0, 6, 4), machine(1, 5, 5), machine(1, 4, 3)];
@@ -549,13 +550,13 @@ fn balance_gives_way_where_the_leader_would_have_no_place() {
     let mut config = EngineConfig::default();
     config.gates.tas_balanced_placement = true;
     let mut engine = engine_with(config, &machines, &in_order(&machines));
-    let placed = place_group(&mut engine, &gang, &[(2, 1)], Some(2)).expect("there is room for all");
+    let placed = place_group(&mut engine, &gang, &[(2, 1)], Some(2)).expect("the capacity suffices for all");
     let pods: Vec<(&str, i64)> = placed.pods.iter().map(|(host, pods)| (host.as_str(), *pods)).collect();
     assert_eq!(pods, [("host-00", 4), ("host-01", 5), ("host-02", 2)]);
     assert_eq!(placed.leader.as_deref(), Some("host-00"));
 }
 
-/// Where the workers of a gang and their leader would go.
+/// Placement of the workers of a gang and of their leader.
 fn place_group(
     engine: &mut Engine,
     gang: &Gang,
@@ -563,7 +564,7 @@ fn place_group(
     leader: Option<i64>,
 ) -> Option<placement::Placed> {
     let mut probe = workload("probe", gang);
-    let mut request = probe.pod_sets[0].topology.clone().expect("a gang asks for a topology");
+    let mut request = probe.pod_sets[0].topology.clone().expect("a gang requests a topology");
     if gang.mode.is_none() && !layers.is_empty() {
         request.mode = None;
     }

@@ -1,16 +1,16 @@
-//! Concurrent admission (§23): one workload waits as several variants, one per flavor, and moves
-//! to a better flavor when that has free quota.
+//! Concurrent admission (§23): one workload waits as several variants, one per flavor, and moves to
+//! a better flavor when that has free quota.
 
 use berth_engine::model::{ConcurrentAdmissionPolicy, Variant, WorkloadKey};
 use berth_engine::{Name, NotQueued, Standing};
 
-use crate::platform::{Job, Platform, Queue, job, queue};
+use crate::cluster::{Cluster, Job, Queue, job, queue};
 
-/// A platform with concurrent admission and two flavors, the better one first.
-fn platform(last_acceptable: Option<&str>, better: i64) -> Platform {
-    let mut platform = Platform::with(|config| config.gates.concurrent_admission = true);
-    platform.flavor("owned").flavor("spot").queue(flavors(last_acceptable, better));
-    platform
+/// An engine with concurrent admission and two flavors, the better one first.
+fn cluster(last_acceptable: Option<&str>, better: i64) -> Cluster {
+    let mut cluster = Cluster::with(|config| config.gates.concurrent_admission = true);
+    cluster.flavor("owned").flavor("spot").queue(flavors(last_acceptable, better));
+    cluster
 }
 
 fn flavors(last_acceptable: Option<&str>, better: i64) -> Queue {
@@ -29,33 +29,33 @@ fn variant(name: &str, flavor: &str) -> Job {
 }
 
 #[test]
-fn the_parent_waits_nowhere_and_a_variant_gets_only_its_flavor() {
-    let mut platform = platform(None, 0);
-    platform.submit(job("train", "a", 2).with(|workload| workload.has_variants = true));
-    platform.submit(variant("on-owned", "owned")).submit(variant("on-spot", "spot"));
-    platform.settle();
-    assert_eq!(platform.running(), ["on-spot"]);
-    let now = platform.now;
-    let parent = platform.engine.explain(&WorkloadKey::new("default", "train"), now).expect("it exists");
+fn the_parent_is_not_queued_and_a_variant_gets_only_its_flavor() {
+    let mut cluster = cluster(None, 0);
+    cluster.submit(job("train", "a", 2).with(|workload| workload.has_variants = true));
+    cluster.submit(variant("on-owned", "owned")).submit(variant("on-spot", "spot"));
+    cluster.settle();
+    assert_eq!(cluster.running(), ["on-spot"]);
+    let now = cluster.now;
+    let parent = cluster.engine.explain(&WorkloadKey::new("default", "train"), now).expect("the object exists");
     assert_eq!(parent.standing, Standing::NotQueued(NotQueued::VariantsWait));
 }
 
 #[test]
-fn a_better_variant_lets_the_worse_one_leave_first() {
-    let mut platform = platform(None, 0);
-    platform.submit(variant("on-owned", "owned")).submit(variant("on-spot", "spot")).settle();
-    platform.queue(flavors(None, 2));
-    let lines = platform.cycle();
+fn a_better_variant_waits_until_the_worse_one_has_left() {
+    let mut cluster = cluster(None, 0);
+    cluster.submit(variant("on-owned", "owned")).submit(variant("on-spot", "spot")).settle();
+    cluster.queue(flavors(None, 2));
+    let lines = cluster.cycle();
     assert!(lines.contains(&"evict on-spot: FlavorMigration".to_owned()), "{lines:?}");
-    assert!(!platform.running().contains(&"on-owned".to_owned()));
-    platform.finish("on-spot");
-    let lines = platform.settle();
-    assert_eq!(platform.running(), ["on-owned"], "{lines:?}");
+    assert!(!cluster.running().contains(&"on-owned".to_owned()));
+    cluster.finish("on-spot");
+    let lines = cluster.settle();
+    assert_eq!(cluster.running(), ["on-owned"], "{lines:?}");
 }
 
 #[test]
 fn no_variant_moves_to_a_flavor_beyond_the_last_acceptable_one() {
-    let mut platform = Platform::with(|config| config.gates.concurrent_admission = true);
+    let mut cluster = Cluster::with(|config| config.gates.concurrent_admission = true);
     let three = |middle: i64| {
         queue("a").flavor("owned", 0).flavor("middle", middle).flavor("spot", 4).with(|queue| {
             let last_acceptable_flavor = Some(Name::from("owned"));
@@ -63,47 +63,47 @@ fn no_variant_moves_to_a_flavor_beyond_the_last_acceptable_one() {
                 Some(ConcurrentAdmissionPolicy { retain_first_admission: false, last_acceptable_flavor });
         })
     };
-    platform.flavor("owned").flavor("middle").flavor("spot").queue(three(0));
-    platform.submit(variant("on-middle", "middle")).submit(variant("on-spot", "spot")).settle();
-    platform.queue(three(2));
-    let lines = platform.cycle();
+    cluster.flavor("owned").flavor("middle").flavor("spot").queue(three(0));
+    cluster.submit(variant("on-middle", "middle")).submit(variant("on-spot", "spot")).settle();
+    cluster.queue(three(2));
+    let lines = cluster.cycle();
     assert!(lines[0].contains("Target flavor is below LastAcceptableFlavorName"), "{lines:?}");
-    assert_eq!(platform.running(), ["on-spot"]);
+    assert_eq!(cluster.running(), ["on-spot"]);
 }
 
 #[test]
-fn a_variant_stays_out_while_a_better_one_runs() {
-    let mut platform = platform(None, 2);
-    platform.submit(variant("on-owned", "owned")).settle();
-    platform.submit(variant("on-spot", "spot"));
-    let lines = platform.cycle();
+fn a_variant_is_not_admitted_while_a_better_one_runs() {
+    let mut cluster = cluster(None, 2);
+    cluster.submit(variant("on-owned", "owned")).settle();
+    cluster.submit(variant("on-spot", "spot"));
+    let lines = cluster.cycle();
     assert_eq!(lines, ["on-spot waits: PendingEvaluation: A more favorable variant is already admitted"]);
 }
 
 #[test]
-fn what_a_queue_wants_variants_of_never_waits_itself_and_counts_nothing_while_a_variant_holds_the_quota() {
-    let mut platform = platform(None, 0);
+fn a_parent_is_not_queued_and_holds_no_quota_while_a_variant_does() {
+    let mut cluster = cluster(None, 0);
     // Its variants are not created yet.
-    platform.submit(job("train", "a", 2)).settle();
-    assert_eq!(platform.running(), Vec::<String>::new());
-    platform.submit(variant("on-spot", "spot")).settle();
-    let held = platform.engine.admission(&WorkloadKey::new("default", "on-spot")).cloned();
-    platform.submit(job("train", "a", 2).with(|workload| {
+    cluster.submit(job("train", "a", 2)).settle();
+    assert_eq!(cluster.running(), Vec::<String>::new());
+    cluster.submit(variant("on-spot", "spot")).settle();
+    let held = cluster.engine.admission(&WorkloadKey::new("default", "on-spot")).cloned();
+    cluster.submit(job("train", "a", 2).with(|workload| {
         (workload.admission, workload.admitted, workload.has_variants) = (held, true, true);
     }));
-    // Four cores, two of them taken: by the variant alone.
-    platform.submit(job("other", "a", 2).with(|workload| {
+    // Four cores, of which only the variant uses two.
+    cluster.submit(job("other", "a", 2).with(|workload| {
         let allowed_flavors = vec![Name::from("spot")];
         workload.variant = Some(Variant { parent: Some(Name::from("more")), allowed_flavors });
     }));
-    platform.settle();
-    assert_eq!(platform.running(), ["on-spot", "other"]);
+    cluster.settle();
+    assert_eq!(cluster.running(), ["on-spot", "other"]);
 }
 
 #[test]
-fn of_variants_made_in_one_second_the_most_preferred_goes_first() {
-    let mut platform = platform(None, 2);
-    platform.submit(variant("a-on-spot", "spot")).submit(variant("b-on-owned", "owned"));
-    platform.cycle();
-    assert_eq!(platform.running(), ["b-on-owned"]);
+fn among_variants_of_equal_age_the_most_preferred_goes_first() {
+    let mut cluster = cluster(None, 2);
+    cluster.submit(variant("a-on-spot", "spot")).submit(variant("b-on-owned", "owned"));
+    cluster.cycle();
+    assert_eq!(cluster.running(), ["b-on-owned"]);
 }

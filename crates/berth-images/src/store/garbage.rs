@@ -10,8 +10,8 @@ use super::{Removed, Store, lock_file};
 use crate::{Error, Result};
 
 impl Store {
-    /// Removes layers that no name refers to and no pod uses, and the rest of unfinished imports and
-    /// pulls. Does nothing while an image is added.
+    /// Removes layers that no name refers to and no pod uses, and remains of unfinished imports and
+    /// pulls. Does nothing while an image is being added.
     ///
     /// # Errors
     /// The store cannot be read, or a folder cannot be removed.
@@ -34,13 +34,13 @@ impl Store {
                 removed.layers_in_use += 1;
                 continue;
             }
-            // A folder in `tmp` is never taken for a layer, however much of it is removed.
+            // A folder in `tmp` is never used as a layer, even if it is removed only partly.
             let place = layers.join(&id);
             let bytes = fs::read_to_string(place.join("bytes")).ok().and_then(|text| text.trim().parse().ok());
             let doomed = self.folder.join("tmp").join(format!("removed-{id}"));
             match fs::rename(&place, &doomed) {
                 Ok(()) => removed.bytes += bytes.unwrap_or(0),
-                // The rest of an earlier removal is in the way.
+                // The remains of an earlier removal have this path.
                 Err(_) => remove(&place)?,
             }
         }
@@ -58,7 +58,7 @@ fn names(folder: &Path) -> Result<Vec<String>> {
     fs::read_dir(folder).and_then(|entries| entries.map(name).collect()).map_err(Error::io(folder))
 }
 
-/// Removes a file or a folder with its content, and succeeds if there is none.
+/// Removes a file or a folder with its content. Succeeds if it does not exist.
 fn remove(path: &Path) -> Result<()> {
     let removed = match fs::symlink_metadata(path) {
         Ok(meta) if meta.is_dir() => fs::remove_dir_all(path).or_else(|_| {
@@ -87,7 +87,7 @@ fn open_folders(folder: &Path) -> std::io::Result<()> {
     Ok(())
 }
 
-/// The mounts of all processes: pods have mount namespaces of their own, and outlive `berth up`.
+/// The mounts of all processes: pods have their own mount namespaces, and outlive `berth up`.
 struct Mounts(Vec<String>);
 
 impl Mounts {
@@ -96,7 +96,8 @@ impl Mounts {
         let mut tables = Vec::new();
         let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
         for process in processes.filter(|entry| entry.file_name().as_encoded_bytes()[0].is_ascii_digit()) {
-            // Processes that end meanwhile have no mounts; those of other users cannot use the store.
+            // Processes that end in the meantime have no mounts; processes of other users cannot
+            // use the store.
             let Ok(namespace) = fs::metadata(process.path().join("ns/mnt")) else { continue };
             if namespaces.insert((namespace.dev(), namespace.ino()))
                 && let Ok(table) = fs::read_to_string(process.path().join("mountinfo"))
@@ -107,7 +108,7 @@ impl Mounts {
         Self(tables)
     }
 
-    /// Whether a layer is mounted: overlayfs lists its layers in the mount's options.
+    /// True if a layer is mounted: overlayfs lists its layers in the mount's options.
     fn have(&self, layer: &str) -> bool {
         self.0.iter().any(|table| table.contains(layer))
     }

@@ -31,7 +31,7 @@ use crate::oci::{self, RunConfig};
 use crate::unpack::Form;
 use crate::{Error, Name, Result};
 
-/// Layout of `images.json`. A later version is refused.
+/// Version of the layout of `images.json`. A later version is rejected.
 const VERSION: u32 = 1;
 
 /// The images of one node, in a folder.
@@ -41,11 +41,11 @@ pub struct Store {
     form: Form,
 }
 
-/// How an image came into the store.
+/// Origin of an image in the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Origin {
-    /// From a file. The registry is never asked for a newer one.
+    /// From a file. The registry is never checked for a newer version.
     Imported,
     /// From its registry.
     Pulled,
@@ -60,7 +60,7 @@ pub struct Record {
     /// Digest of the index that lists it among other platforms.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub index_digest: Option<String>,
-    /// How it came here.
+    /// Origin of the image.
     pub origin: Origin,
     /// Bytes of its unpacked files.
     pub size_bytes: u64,
@@ -70,14 +70,16 @@ pub struct Record {
     run: RunConfig,
 }
 
-/// What a removal did.
+/// Result of a removal.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Removed {
     /// Bytes of the layers that were removed.
     pub bytes: u64,
-    /// Layers that no image needs and that are still mounted by a running pod. They are removed later.
+    /// Number of layers that no image needs and that a running pod still has mounted. They are
+    /// removed later.
     pub layers_in_use: usize,
-    /// Another process adds an image at present, so that no layer was removed. They are removed later.
+    /// True if no layer was removed, because another process is adding an image. They are removed
+    /// later.
     pub is_postponed: bool,
 }
 
@@ -88,12 +90,12 @@ struct State {
 }
 
 impl Store {
-    /// Opens the store in `folder`, and creates it if there is none.
+    /// Opens the store in `folder`, and creates it if it does not exist.
     ///
     /// # Errors
     /// The folder cannot be created or written to.
     pub fn open(folder: &Path) -> Result<Self> {
-        // Layers have set-user-ID programs of other systems: no other user may reach them.
+        // Layers contain set-user-ID programs of other systems, so no other user may reach them.
         private_folder(folder)?;
         for name in ["layers", "blobs", "tmp"] {
             private_folder(&folder.join(name))?;
@@ -102,7 +104,7 @@ impl Store {
         Ok(Self { folder: folder.to_owned(), form })
     }
 
-    /// Opens a store that keeps layers in the form given, instead of the best that is possible.
+    /// Opens a store that keeps layers in the given form, instead of the best possible form.
     ///
     /// # Errors
     /// The folder cannot be created or written to.
@@ -131,7 +133,7 @@ impl Store {
                 |record: &Record| record.digest == digest || record.index_digest.as_deref() == Some(digest);
             of_repository.map(|(_, record)| record).find(|record| has_digest(record))
         });
-        // The folder may have been emptied by hand.
+        // A user may have emptied the folder by hand.
         Ok(found.filter(|record| record.layers.iter().all(|layer| self.layer(layer).is_dir())).cloned())
     }
 
@@ -143,7 +145,7 @@ impl Store {
         Ok(self.state()?.images)
     }
 
-    /// What a runtime needs to know of an image.
+    /// Properties of an image for a runtime.
     pub fn image(&self, name: &Name, record: &Record) -> Image {
         let run = &record.run;
         let own = oci::architecture();
@@ -172,8 +174,8 @@ impl Store {
         }
     }
 
-    /// Removes the names, and all layers that no other name needs and no pod uses. Unknown names are
-    /// returned.
+    /// Removes the names, and all layers that no other name needs and no pod uses. Returns unknown
+    /// names.
     ///
     /// # Errors
     /// The store cannot be read or written.

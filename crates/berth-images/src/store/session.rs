@@ -31,13 +31,13 @@ pub(crate) struct NewImage<'a> {
     pub(crate) digest: &'a str,
     pub(crate) index_digest: Option<&'a str>,
     pub(crate) config: &'a ImageConfig,
-    /// Files of the layers, the lowest first. Files of layers that [`Session::missing`] does not list
+    /// Files of the layers, the lowest first. Files of layers that are not in [`Session::missing`]
     /// need not exist.
     pub(crate) layers: Vec<LayerFile>,
     pub(crate) origin: Origin,
 }
 
-/// A layer that is unpacked and not in its place yet.
+/// A layer that is unpacked and not moved to its final folder yet.
 struct Unpacked {
     id: String,
     folder: TempDir,
@@ -147,7 +147,7 @@ impl Session {
         fs::write(&path, bytes.to_string()).map_err(Error::io(&path))
     }
 
-    /// Moves unpacked layers to their places, once they are on the disk.
+    /// Moves unpacked layers to their final folders, after they are on the disk.
     fn publish(&self, unpacked: Vec<Unpacked>) -> Result<()> {
         if unpacked.is_empty() {
             return Ok(());
@@ -156,12 +156,12 @@ impl Session {
         for new in unpacked {
             let place = self.store.folder.join("layers").join(&new.id);
             if let Err(error) = fs::rename(new.folder.path(), &place) {
-                // Another process was faster: the content is the same.
+                // Another process was faster. The content is the same.
                 if !place.join("fs").is_dir() {
                     return Err(Error::io(&place)(error));
                 }
             } else {
-                // It has another name now.
+                // The folder was renamed, so it must not be deleted.
                 let _ = new.folder.keep();
             }
         }

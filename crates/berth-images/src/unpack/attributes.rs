@@ -15,7 +15,7 @@ const XATTR: &[u8] = b"SCHILY.xattr.";
 /// Mode of folders that no layer describes.
 const FOLDER_MODE: u32 = 0o755;
 
-/// What an entry has beside its content.
+/// Properties of an entry besides its content.
 #[derive(Clone, Debug)]
 pub(super) struct Attributes {
     user: u32,
@@ -76,7 +76,7 @@ impl Attributes {
         }
     }
 
-    /// Sets the attributes of a file or folder, which is no symbolic link.
+    /// Sets the attributes of a file or folder, but not of a symbolic link.
     pub(super) fn apply(&self, path: &Path, owns: bool) -> Result<()> {
         let mut mode = self.mode;
         if owns {
@@ -90,7 +90,8 @@ impl Attributes {
         // After the owner: a change of the owner clears the set-user-ID bit and capabilities.
         fs::set_permissions(path, Permissions::from_mode(mode)).map_err(Error::io(path))?;
         for (name, value) in &self.extended {
-            // File systems and users without this right are common; the file works without.
+            // Some file systems lack extended attributes, and some users lack this right; the file
+            // works without them.
             if let Err(error) = rustix::fs::lsetxattr(path, name.as_str(), value, XattrFlags::empty()) {
                 tracing::debug!(path = %path.display(), name, %error, "cannot set an extended attribute");
             }

@@ -1,12 +1,13 @@
 //! Unpacking of layers: untrusted tar archives become folders.
 //!
-//! An entry is created below the folder of its layer only. Its parent folders are resolved component by
-//! component as in a `chroot` ([`tree`]): a symbolic link leads to its target within the image, and a
-//! missing folder is created with the attributes that it has in the layers below. The last component
-//! is never followed.
+//! An entry is only created below the folder of its layer. Its parent folders are resolved
+//! component by component as in a `chroot` ([`tree`]): a symbolic link leads to its target within
+//! the image, and a missing folder is created with the attributes that it has in the layers below.
+//! The last component is never followed.
 //!
-//! Device nodes are not created: containers get `/dev` from their runtime. Of extended attributes only
-//! file capabilities and `user.*` are set, because `trusted.overlay.*` could refer to other layers.
+//! Device nodes are not created, because containers get `/dev` from their runtime. The only
+//! extended attributes that are set are file capabilities and `user.*`, because `trusted.overlay.*`
+//! could refer to other layers.
 
 mod attributes;
 mod tree;
@@ -24,22 +25,22 @@ use self::attributes::Attributes;
 use self::tree::{Path as EntryPath, entry_path};
 use crate::{Error, Result};
 
-/// Bytes of the disk that images leave free.
+/// Bytes of the disk that images must leave free.
 const FREE_BYTES_MIN: u64 = 256 << 20;
-/// Inodes of the disk that images leave free.
+/// Inodes of the disk that images must leave free.
 const FREE_FILES_MIN: u64 = 10_000;
 /// The disk's free space is read each time this many bytes were written.
 const SPACE_BYTES: u64 = 64 << 20;
 /// The disk's free space is read each time this many entries were created.
 const SPACE_ENTRIES: u64 = 4096;
-/// Limit on the headers of one entry: long names and extended attributes. The tar reader keeps them in
-/// memory.
+/// Limit on the headers of one entry: long names and extended attributes. The tar reader keeps them
+/// in memory.
 const HEADER_BYTES_MAX: u64 = 1 << 20;
 /// Prefix of the names that delete an entry of a lower layer.
 const WHITEOUT: &[u8] = b".wh.";
 /// Name that deletes all entries of lower layers in its folder.
 const OPAQUE: &[u8] = b".wh..wh..opq";
-/// Prefix of names that old storage drivers left behind. They have no meaning.
+/// Prefix of names that remain from old storage drivers. They have no meaning.
 const RESERVED: &[u8] = b".wh..wh.";
 /// Attribute by which overlayfs hides the content of the same folder in lower layers.
 const OVERLAY_OPAQUE: &str = "trusted.overlay.opaque";
@@ -49,12 +50,14 @@ const OVERLAY_OPAQUE: &str = "trusted.overlay.opaque";
 pub enum Form {
     /// One folder for each layer, with overlayfs' own whiteouts. Needs root.
     Overlay,
-    /// One folder for each image, with all layers applied. Files belong to the user who runs Berth.
+    /// One folder for each image, with all layers applied. Files belong to the user that runs
+    /// Berth.
     Flat,
 }
 
 impl Form {
-    /// Tries in `folder` what overlay folders need: device nodes, trusted attributes and other owners.
+    /// Tries in `folder` whether overlay folders are possible: they need device nodes, trusted
+    /// attributes and other owners.
     pub(crate) fn probe(folder: &Path) -> Result<Self> {
         let probe = tempfile::tempdir_in(folder).map_err(Error::io(folder))?;
         let path = probe.path().join("probe");
@@ -75,17 +78,18 @@ fn is_whiteout(meta: &fs::Metadata) -> bool {
 
 /// Applies layers to a folder.
 pub(crate) struct Unpacker<'a> {
-    /// Shown in errors.
+    /// Name of the image in errors.
     image: &'a str,
     root: PathBuf,
     /// Folders of the layers below, the lowest first; none for [`Form::Flat`].
     lowers: &'a [PathBuf],
     form: Form,
-    /// Whether owners are set.
+    /// True if owners are set.
     owns: bool,
-    /// Attributes of folders, set at the end: read-only folders must be written to before.
+    /// Attributes of folders, set at the end, because files must be written to read-only folders
+    /// first.
     folders: BTreeMap<PathBuf, Attributes>,
-    /// Entries of the present layer. Its whiteouts do not apply to them.
+    /// Entries of the current layer. Its whiteouts do not apply to them.
     created: BTreeSet<PathBuf>,
     /// Folders of this layer that hide the same folder of the layers below.
     opaque: BTreeSet<PathBuf>,
@@ -101,7 +105,7 @@ impl<'a> Unpacker<'a> {
     pub(crate) fn new(image: &'a str, root: &Path, lowers: &'a [PathBuf], form: Form) -> Result<Self> {
         let space = Space { folder: root.to_owned(), bytes: 0, entries: 0 };
         space.check()?;
-        // The topmost layer decides about the root folder, unless an entry does.
+        // The topmost layer determines the attributes of the root folder, unless an entry does.
         let lower = lowers.last().and_then(|lower| fs::symlink_metadata(lower).ok());
         let root_attributes = lower.map_or_else(Attributes::folder, |meta| Attributes::of_existing(&meta));
         let folders = BTreeMap::from([(PathBuf::new(), root_attributes)]);
@@ -222,7 +226,7 @@ impl<'a> Unpacker<'a> {
                 mknodat(CWD, &full, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).map_err(Error::os(&full))?;
                 attributes.apply(&full, self.owns)?;
             }
-            // Unknown types are regular files, says POSIX.
+            // POSIX: entries of unknown types are regular files.
             _ => {
                 self.make_room(&place, false)?;
                 self.file(entry, &full)?;
@@ -239,7 +243,7 @@ impl<'a> Unpacker<'a> {
         loop {
             let count = io::copy(&mut Read::take(&mut *entry, SPACE_BYTES), &mut file);
             let count = count.map_err(|error| match error.kind() {
-                // A disk that fills up is no fault of the image.
+                // A full disk is no fault of the image.
                 io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Error::io(full)(error),
                 _ => self.damaged(error),
             })?;
@@ -262,7 +266,7 @@ impl<'a> Unpacker<'a> {
         Ok(())
     }
 
-    /// Removes what is at `place`, except a folder that becomes a folder again.
+    /// Removes the entry at `place`, unless a folder replaces a folder.
     fn make_room(&mut self, place: &Path, for_folder: bool) -> Result<()> {
         let full = self.root.join(place);
         let meta = match fs::symlink_metadata(&full) {
@@ -275,7 +279,7 @@ impl<'a> Unpacker<'a> {
         }
         self.remove(place, &meta)?;
         if is_whiteout(&meta) && for_folder && self.form == Form::Overlay {
-            // The lower folder stays deleted, although there is a new one of its name.
+            // The lower folder stays deleted, although a new folder has its name.
             fs::create_dir(&full).map_err(Error::io(&full))?;
             self.set_opaque(place)?;
         }
@@ -328,7 +332,7 @@ impl<'a> Unpacker<'a> {
         Ok(())
     }
 
-    /// Removes what earlier layers have at `place`.
+    /// Removes the entries of earlier layers at `place`.
     fn remove_older(&mut self, place: &Path) -> Result<()> {
         let full = self.root.join(place);
         let Ok(meta) = fs::symlink_metadata(&full) else { return Ok(()) };
@@ -347,7 +351,7 @@ impl<'a> Unpacker<'a> {
 
     fn hostile(&self, entry: &Entry<'_, impl Read>, problem: &str) -> Error {
         let path = String::from_utf8_lossy(&entry.path_bytes()).into_owned();
-        Error::invalid(self.image, format!("the entry {path:?} of a layer is refused: {problem}"))
+        Error::invalid(self.image, format!("the entry {path:?} of a layer is rejected: {problem}"))
     }
 }
 
@@ -394,7 +398,7 @@ impl Space {
     }
 }
 
-/// How many bytes may be read; unlimited between headers.
+/// Number of bytes that may be read; unlimited between headers.
 #[derive(Default)]
 struct HeaderBudget(std::cell::Cell<Option<u64>>);
 
@@ -426,7 +430,7 @@ impl<R: Read> Read for BudgetReader<'_, R> {
     }
 }
 
-/// Writes what was unpacked to the disk.
+/// Writes the unpacked files to the disk.
 pub(crate) fn sync(folder: &Path) -> Result<()> {
     let file = File::open(folder).map_err(Error::io(folder))?;
     rustix::fs::syncfs(&file).map_err(Error::os(folder))

@@ -14,7 +14,7 @@ use crate::{Error, Result};
 /// Components of a path below the root of an image.
 pub(super) type Path = Vec<OsString>;
 
-/// Symbolic links that the resolution of one path follows, as in the kernel.
+/// Maximum number of symbolic links in the resolution of one path, as in the kernel.
 const LINKS_MAX: usize = 40;
 
 /// A file name of any bytes.
@@ -22,7 +22,7 @@ pub(super) fn os(bytes: &[u8]) -> &OsStr {
     OsStr::from_bytes(bytes)
 }
 
-/// Components of an entry's path. A leading `/` and `.` mean nothing; `..` is refused.
+/// Components of an entry's path. A leading `/` and `.` are ignored; `..` is rejected.
 pub(super) fn entry_path(bytes: &[u8]) -> std::result::Result<Path, &'static str> {
     let mut path = Vec::new();
     for part in bytes.split(|byte| *byte == b'/') {
@@ -43,7 +43,7 @@ pub(super) fn names(folder: &std::path::Path) -> Result<Vec<OsString>> {
     entries.map_err(Error::io(folder))
 }
 
-/// What the layers below have at a path.
+/// The entry of the layers below at a path.
 enum Below {
     Absent,
     Folder(Metadata),
@@ -52,8 +52,8 @@ enum Below {
 }
 
 impl Unpacker<'_> {
-    /// Resolves a folder of the image as in a `chroot`, and creates it in this layer where it is
-    /// missing. Returns its path below the root, free of symbolic links.
+    /// Resolves a folder of the image as in a `chroot`, and creates it in this layer if it is
+    /// missing. Returns its path below the root, without symbolic links.
     pub(super) fn parent(&mut self, path: &[OsString]) -> Result<PathBuf> {
         if let Some((known, found)) = &self.parent
             && known == path
@@ -74,7 +74,7 @@ impl Unpacker<'_> {
             let link = match fs::symlink_metadata(&full) {
                 Ok(meta) if meta.is_dir() => None,
                 Ok(meta) if meta.is_symlink() => Some(fs::read_link(&full).map_err(Error::io(&full))?),
-                // A whiteout of this layer, and then an entry below it.
+                // A whiteout of this layer, followed by an entry below it.
                 Ok(meta) if is_whiteout(&meta) && self.form == Form::Overlay => {
                     self.make_room(&here, true)?;
                     self.folder(&here, Attributes::folder())?;
@@ -112,8 +112,8 @@ impl Unpacker<'_> {
         Error::invalid(self.image, problem)
     }
 
-    /// Creates a folder with the attributes that it has below. Returns the target if it is a symbolic
-    /// link there.
+    /// Creates a folder with its attributes in the layers below. If it is a symbolic link there,
+    /// returns the target.
     fn copy_folder(&mut self, place: &std::path::Path) -> Result<Option<PathBuf>> {
         let attributes = match self.below(place)? {
             Below::Link(target) => return Ok(Some(target)),
@@ -125,7 +125,7 @@ impl Unpacker<'_> {
         Ok(None)
     }
 
-    /// What the layers below have at a path whose parents exist in this layer.
+    /// The entry of the layers below at a path whose parents exist in this layer.
     fn below(&self, place: &std::path::Path) -> Result<Below> {
         if place.ancestors().any(|above| self.opaque.contains(above)) {
             return Ok(Below::Absent);
@@ -163,8 +163,8 @@ impl Unpacker<'_> {
         Ok(Below::Absent)
     }
 
-    /// The file that a hard link refers to, as a path in this layer. A file of a lower layer is copied.
-    /// `None` if there is none.
+    /// The file that a hard link refers to, as a path in this layer. A file of a lower layer is
+    /// copied. `None` if it does not exist.
     pub(super) fn link_target(&mut self, target: &[OsString]) -> Result<Option<PathBuf>> {
         let Some((name, parent)) = target.split_last() else { return Ok(None) };
         let place = self.parent(parent)?.join(name);

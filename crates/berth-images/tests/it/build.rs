@@ -22,7 +22,7 @@ impl Layer {
         Self(tar::Builder::new(Vec::new()))
     }
 
-    /// Adds an entry whose path and link target are written as they are, however hostile.
+    /// Adds an entry. Path and link target are written unchanged, even if they are hostile.
     pub fn entry(self, kind: EntryType, path: &str, link: &str, mode: u32, content: &[u8]) -> Self {
         self.owned(kind, path, link, mode, content, 0)
     }
@@ -196,7 +196,8 @@ pub fn pack(folder: &Path, into: &Path, compressed: Compressed) -> PathBuf {
     into.to_owned()
 }
 
-/// Writes what `docker save` wrote before it had OCI layouts: repeated layers are symbolic links.
+/// Writes the format of `docker save` before it had OCI layouts: repeated layers are symbolic
+/// links.
 pub fn write_saved(into: &Path, name: &str, image: &Built) {
     let config = format!("{}.json", &digest(&image.config)[7..]);
     let mut layer = Layer::new().file(&config, std::str::from_utf8(&image.config).expect("text"));

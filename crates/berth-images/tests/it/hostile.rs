@@ -11,7 +11,7 @@ use tar::EntryType;
 use crate::build::{Compressed, Layer, LayerBytes, image, write_layout, write_named};
 use crate::view::{Place, forms};
 
-/// Imports a hostile image in each form, and requires that nothing beside the store changes.
+/// Imports a hostile image in each form, and requires that nothing outside the store changes.
 #[track_caller]
 fn check_refused(layers: &[LayerBytes], expected: &str) {
     for form in forms() {
@@ -37,7 +37,7 @@ fn check_untouched(place: &Place) {
     assert_eq!(names, ["images", "outside"]);
 }
 
-/// Imports an image that is odd but harmless, and requires that nothing beside the store changes.
+/// Imports an unusual but harmless image, and requires that nothing outside the store changes.
 fn check_contained(layers: &[LayerBytes]) -> Vec<Place> {
     let contained = forms().into_iter().map(|form| {
         let place = Place::new(form);
@@ -50,7 +50,7 @@ fn check_contained(layers: &[LayerBytes]) -> Vec<Place> {
 }
 
 #[test]
-fn paths_that_lead_up_are_refused() {
+fn paths_that_lead_up_are_rejected() {
     let expected = "its path has the component \"..\"";
     check_refused(&[Layer::new().file("../../../outside", "evil").done()], expected);
     check_refused(&[Layer::new().file("a/../../../../outside", "evil").done()], expected);
@@ -66,7 +66,7 @@ fn symbolic_links_do_not_lead_writes_out_of_the_image() {
     // An absolute link is resolved within the image, where its target is created.
     let layer = Layer::new().link("esc", &target).file("esc/victim", "evil").done();
     check_contained(&[layer]);
-    // The same in two layers, by whiteout, by hard link, and by a link in place of the file.
+    // The same in two layers: by whiteout, by hard link, and by a link in place of the file.
     let link = Layer::new().link("esc", &target).done();
     check_contained(&[link.clone(), Layer::new().file("esc/victim", "evil").done()]);
     check_contained(&[link.clone(), Layer::new().file("esc/.wh.victim", "").done()]);
@@ -80,7 +80,7 @@ fn symbolic_links_do_not_lead_writes_out_of_the_image() {
 }
 
 #[test]
-fn circles_of_symbolic_links_are_refused() {
+fn cycles_of_symbolic_links_are_rejected() {
     check_refused(&[Layer::new().link("a", "b").link("b", "a").file("a/x", "evil").done()], "which is not a folder");
 }
 
@@ -103,18 +103,18 @@ fn device_nodes_and_attributes_of_overlayfs_are_not_created() {
         assert_eq!(found.len(), 2, "{found:?}");
         let has = |name: &str| rustix::fs::lgetxattr(folders[0].join("d"), name, &mut [0u8; 64][..]).is_ok();
         assert!(!has("trusted.overlay.redirect") && !has("user.overlay.opaque"));
-        // The attribute of users shows that attributes are read at all.
+        // The attribute `user.note` shows that attributes are read at all.
         assert!(has("user.note") || !can_have_attributes(&place), "user.note is lost");
     }
 }
 
-/// Whether the file system has attributes of users.
+/// True if the file system supports user attributes.
 fn can_have_attributes(place: &Place) -> bool {
     rustix::fs::lsetxattr(place.path("outside"), "user.probe", b"y", rustix::fs::XattrFlags::empty()).is_ok()
 }
 
 #[test]
-fn huge_headers_are_refused_before_they_fill_the_memory() {
+fn huge_headers_are_rejected_before_they_fill_the_memory() {
     let mut header = tar::Header::new_ustar();
     header.set_entry_type(EntryType::XHeader);
     header.set_size(1 << 40);
@@ -125,7 +125,7 @@ fn huge_headers_are_refused_before_they_fill_the_memory() {
 }
 
 #[test]
-fn damaged_blobs_are_refused() {
+fn damaged_blobs_are_rejected() {
     let place = Place::new(Form::Flat);
     let built = image(&[Layer::new().file("a", "1").done()], &json!({}), Compressed::Gzip);
     for (position, part) in [(0, "blobs/sha256/"), (1, "layer 1")] {
@@ -167,7 +167,7 @@ fn an_archive_reads_no_file_outside_of_it() {
 }
 
 #[test]
-fn digests_that_are_paths_are_refused() {
+fn digests_that_are_paths_are_rejected() {
     let place = Place::new(Form::Flat);
     let mut built = image(&[Layer::new().file("a", "1").done()], &json!({}), Compressed::No);
     built.manifest["layers"][0]["digest"] = json!("sha512:..");

@@ -117,7 +117,7 @@ fn an_image_without_a_name_needs_one() {
 }
 
 #[test]
-fn images_share_layers_and_removal_keeps_what_others_need() {
+fn images_share_layers_and_removal_keeps_layers_of_other_images() {
     for form in crate::view::forms() {
         let place = Place::new(form);
         let base = Layer::new().file("base", "b").done();
@@ -185,7 +185,7 @@ fn a_new_import_replaces_the_image_of_its_name() {
 }
 
 #[test]
-fn what_an_interrupted_import_left_behind_is_removed() {
+fn remains_of_an_interrupted_import_are_removed() {
     let place = Place::new(Form::Flat);
     let leftover = place.path("images/tmp/layer-x/fs");
     fs::create_dir_all(&leftover).expect("created");
@@ -194,11 +194,11 @@ fn what_an_interrupted_import_left_behind_is_removed() {
     place.import(&app()).expect("imported");
     let count = |name: &str| fs::read_dir(place.path("images").join(name)).expect("readable").count();
     assert_eq!((count("tmp"), count("blobs"), count("layers")), (0, 0, 1));
-    // A name whose layers are gone is no image.
+    // A name whose layers are missing is not an image.
     fs::remove_dir_all(place.path("images/layers")).expect("removed");
     let name = Name::parse("example.com/app:1").expect("a name");
     assert_eq!(place.store.get(&name).expect("readable"), None);
-    place.import(&app()).expect_err("the folder of layers is gone");
+    place.import(&app()).expect_err("the folder of layers does not exist");
     Store::open(&place.path("images")).expect("made again");
     place.import(&app()).expect("imported again");
 }

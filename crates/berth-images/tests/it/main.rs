@@ -1,4 +1,4 @@
-//! Tests of whole images: built here, imported or pulled, and looked at as a container sees them.
+//! Tests of whole images: built here, imported or pulled, and examined as a container sees them.
 
 mod build;
 mod hostile;

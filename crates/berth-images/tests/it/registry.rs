@@ -83,7 +83,7 @@ impl Registry {
             )
         });
         let address = address.expect("the registry says where it listens");
-        // A full pipe would stop it.
+        // A full pipe would block the registry.
         std::thread::spawn(move || lines.for_each(drop));
         Some(Self { child, address, _folder: folder })
     }
@@ -170,7 +170,7 @@ async fn the_image_of_this_platform_is_pulled_from_an_index() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_pull_policy_decides_when_the_registry_is_asked() {
+async fn the_pull_policy_decides_when_the_registry_is_accessed() {
     let Some(registry) = Registry::start(false) else { return };
     let place = Place::new(Form::Flat);
     let images = NodeImages::new(place.store.clone(), Config { otherwise: Target::Pull, ..Config::default() });

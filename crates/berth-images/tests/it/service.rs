@@ -1,4 +1,4 @@
-//! Which files a container gets: mappings, the store, and what is neither.
+//! The files of a container: from mappings, from the store, and without either.
 
 use std::sync::Arc;
 
@@ -42,7 +42,7 @@ async fn an_image_that_is_not_imported_runs_on_the_host_with_a_notice() {
 }
 
 #[tokio::test]
-async fn an_imported_image_is_used_whatever_the_pull_policy() {
+async fn an_imported_image_is_used_with_any_pull_policy() {
     let place = Place::new(Form::Flat);
     let run = json!({ "Cmd": ["/a"] });
     place.import(&image(&[Layer::new().file("a", "1").done()], &run, Compressed::No)).expect("imported");
@@ -91,7 +91,7 @@ async fn the_first_mapping_that_matches_decides() {
 }
 
 #[tokio::test]
-async fn strict_images_are_refused_with_the_remedy() {
+async fn strict_images_are_rejected_with_the_remedy() {
     let place = Place::new(Form::Flat);
     let images = NodeImages::new(place.store.clone(), Config { otherwise: Target::Refuse, ..Config::default() });
     let (reason, message) = refusal(ensure(&images, "python", ImagePullPolicy::IfNotPresent).await);
@@ -103,7 +103,7 @@ async fn strict_images_are_refused_with_the_remedy() {
 }
 
 #[tokio::test]
-async fn a_name_that_is_no_reference_is_refused() {
+async fn a_name_that_is_no_reference_is_rejected() {
     let place = Place::new(Form::Flat);
     let images = NodeImages::new(place.store.clone(), Config::default());
     for reference in ["", "UPPER/Case", "a b", "x@sha256:1"] {

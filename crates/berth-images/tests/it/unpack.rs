@@ -1,4 +1,4 @@
-//! What layers mean: whiteouts, links, folders of lower layers, attributes.
+//! The semantics of layers: whiteouts, links, folders of lower layers, attributes.
 
 use std::os::unix::fs::MetadataExt;
 
@@ -37,14 +37,14 @@ fn an_opaque_folder_has_entries_of_its_own_layer_only() {
 }
 
 #[test]
-fn a_deleted_folder_that_comes_again_hides_the_lower_one() {
+fn a_folder_that_is_deleted_and_created_again_hides_the_lower_one() {
     let lower = Layer::new().file("d/old", "1").done();
     let expected = [("d", "dir 700"), ("d/new", "file 644 2")];
     let before = Layer::new().file(".wh.d", "").folder("d", 0o700).file("d/new", "2").done();
     check(&[lower.clone(), before], &expected);
     let after = Layer::new().folder("d", 0o700).file("d/new", "2").file(".wh.d", "").done();
     check(&[lower.clone(), after], &expected);
-    // In a layer of its own.
+    // The whiteout is in a separate layer.
     let gone = Layer::new().file(".wh.d", "").done();
     let again = Layer::new().folder("d", 0o700).file("d/new", "2").done();
     check(&[lower, gone, again], &expected);

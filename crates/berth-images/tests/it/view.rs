@@ -39,12 +39,12 @@ impl Place {
 
     pub fn get(&self, name: &str) -> Image {
         let name = Name::parse(name).expect("a name");
-        let record = self.store.get(&name).expect("readable").expect("the image is there");
+        let record = self.store.get(&name).expect("readable").expect("the image is in the store");
         self.store.image(&name, &record)
     }
 }
 
-/// The forms that this machine can keep layers in.
+/// The forms in which this machine can keep layers.
 pub fn forms() -> Vec<Form> {
     let folder = tempfile::tempdir().expect("a folder");
     let store = Store::open(&folder.path().join("images")).expect("a store");
@@ -55,7 +55,7 @@ pub fn forms() -> Vec<Form> {
     vec![Form::Overlay, Form::Flat]
 }
 
-/// Imports an image of these layers in each form and compares what a container would see.
+/// Imports an image of these layers in each form and compares it with a container's view.
 #[track_caller]
 pub fn check(layers: &[LayerBytes], expected: &[(&str, &str)]) {
     let expected: View = expected.iter().map(|(path, entry)| ((*path).to_owned(), (*entry).to_owned())).collect();
@@ -68,7 +68,8 @@ pub fn check(layers: &[LayerBytes], expected: &[(&str, &str)]) {
     }
 }
 
-/// Lists an image's files, through overlayfs if it has several layers. `None` if it cannot be mounted.
+/// Lists an image's files, through overlayfs if it has several layers. `None` if it cannot be
+/// mounted.
 pub fn view(image: &Image) -> Option<View> {
     let Some(ImageRoot::Layers { folders }) = &image.root else { panic!("no layers: {image:?}") };
     if let [folder] = folders.as_slice() {

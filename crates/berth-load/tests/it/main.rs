@@ -1,4 +1,4 @@
-//! Tests plans from generator files, their bounds, and their drives.
+//! Tests of plans from generator files, of their bounds, and of their schedules.
 
 use std::time::Duration;
 
@@ -41,7 +41,7 @@ fn millis(ms: u64) -> Duration {
 }
 
 #[test]
-fn a_plan_is_in_order_of_time() {
+fn arrivals_are_ordered_by_time() {
     let plan = plan(SMALL);
     assert_eq!(plan.queues.len(), 4);
     assert_eq!(&*plan.queues[1].name, "cq-0-1-cohort-0");
@@ -69,8 +69,8 @@ fn no_schedule_beats_the_lower_bound_and_preemption_admits_large_workloads_at_on
     let plan = plan(SMALL);
     // Per cohort, 8 small workloads of 1 CPU x 0.1 s and 2 large ones of 2 CPUs x 0.2 s share 4
     // CPUs; the large ones are created at 50 ms.
-    // All work, 1.6 CPU seconds, arrives from 10 ms on; from 50 ms on only that of the large
-    // workloads, 0.8 CPU seconds.
+    // All work, 1.6 CPU seconds, arrives after 10 ms. The work that arrives after 50 ms is that of
+    // the large workloads, 0.8 CPU seconds.
     assert_eq!(lower_bound(&plan), millis(410));
     let outcome = drive(&plan, prompt(), &mut Untimed);
     assert_eq!(outcome.unfinished, 0);
@@ -92,8 +92,8 @@ fn the_published_bounds_are_reproduced() {
     }
 }
 
-/// The record of `SMALL` after its first workload was created and reserved quota.
-fn books(plan: &Plan) -> Ledger<'_> {
+/// A ledger of `SMALL` after its first workload was created and reserved quota.
+fn started_ledger(plan: &Plan) -> Ledger<'_> {
     let mut ledger = Ledger::new(plan, millis(50));
     ledger.created(0, millis(10));
     ledger.reserved(0, millis(20));
@@ -107,9 +107,9 @@ fn violations(ledger: Ledger<'_>) -> String {
 }
 
 #[test]
-fn the_ledger_of_a_clean_run_has_its_figures_and_no_violations() {
+fn the_ledger_of_a_correct_run_has_its_figures_and_no_violations() {
     let plan = plan(SMALL);
-    let mut ledger = books(&plan);
+    let mut ledger = started_ledger(&plan);
     ledger.evicted(0, millis(60));
     ledger.released(0, millis(70));
     ledger.reserved(0, millis(100));
@@ -141,19 +141,19 @@ fn the_ledger_of_a_clean_run_has_its_figures_and_no_violations() {
 #[test]
 fn the_ledger_reports_lost_and_repeated_events_and_quota_assigned_twice() {
     let plan = plan(SMALL);
-    let mut ledger = books(&plan);
+    let mut ledger = started_ledger(&plan);
     ledger.reserved(0, millis(30));
-    assert!(violations(ledger).contains("was given quota twice"));
-    let mut ledger = books(&plan);
+    assert!(violations(ledger).contains("got quota twice"));
+    let mut ledger = started_ledger(&plan);
     ledger.finished(0, millis(500));
     ledger.finished(0, millis(501));
     assert!(violations(ledger).contains("finished twice"));
-    let mut ledger = books(&plan);
+    let mut ledger = started_ledger(&plan);
     ledger.finished(0, millis(30));
     assert!(violations(ledger).contains("finished before it had run"));
-    let text = violations(books(&plan));
+    let text = violations(started_ledger(&plan));
     assert!(text.contains("never finished"), "{text}");
-    let mut ledger = books(&plan);
+    let mut ledger = started_ledger(&plan);
     ledger.finished(0, millis(500));
     ledger.reserved(0, millis(600));
     assert!(violations(ledger).contains("after it had finished"));

@@ -22,13 +22,13 @@ use super::FoundDevice;
 /// Limit on the devices of one entry.
 const COUNT_MAX: usize = 1024;
 
-/// The file cannot be used.
+/// Error in a file of devices.
 #[derive(Debug, thiserror::Error)]
 #[error("{}: {problem}", path.display())]
 pub struct DeviceFileError {
     /// The file.
     pub path: PathBuf,
-    /// What is wrong, with the path of the field.
+    /// The problem, with the path of the field.
     pub problem: String,
 }
 
@@ -57,8 +57,8 @@ struct Entry {
     paths: Vec<PathBuf>,
 }
 
-/// Reads a file of devices, YAML or JSON. Detected devices of a resource that the file has are replaced:
-/// the result is the detected devices of other resources and the declared ones.
+/// Reads a file of devices, YAML or JSON. Declared devices replace the detected devices of the same
+/// resource. Returns the declared devices and the detected devices of other resources.
 ///
 /// # Errors
 /// The file cannot be read, or an entry is invalid.

@@ -1,4 +1,4 @@
-//! Devices of the machine: GPUs that are found, and devices that a file declares.
+//! Devices of the machine: detected GPUs, and devices that a file declares.
 
 mod amd;
 mod file;
@@ -16,7 +16,7 @@ pub(crate) const NVIDIA: &str = "nvidia.com/gpu";
 /// Resource of AMD GPUs.
 pub(crate) const AMD: &str = "amd.com/gpu";
 
-/// A device, and what is known of it.
+/// A device and its known properties.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FoundDevice {
     /// Resource, identifier and device files.
@@ -36,7 +36,7 @@ impl FoundDevice {
         Self { device, product: String::new(), memory_mib: None, compute: None, driver: None }
     }
 
-    /// True if all device files exist: a driver removes those of a device that it has lost.
+    /// True if all device files exist: a driver removes the files of a device that it has lost.
     pub(crate) fn is_healthy(&self) -> bool {
         self.device.paths.iter().all(|path| path.exists())
     }
@@ -49,11 +49,11 @@ pub fn detect(root: &Path) -> Vec<FoundDevice> {
     found
 }
 
-/// The environment by which a container sees exactly its devices. `resources` are those that the
-/// machine has: of these, a container without a device must see none.
+/// The environment by which a container sees exactly its devices. `resources` are those of the
+/// machine: a container without a device of one must see none.
 ///
-/// Devices are named by UUID where they have one, because their numbers differ between a container that
-/// has only its own device files and one that sees the files of all.
+/// Devices are named by UUID if they have one. Their numbers differ between a container that has
+/// only its own device files and a container with the files of all devices.
 pub fn device_env(devices: &[Device], resources: &BTreeSet<String>) -> Vec<(String, String)> {
     let ids = |resource: &str| -> Vec<&str> {
         devices.iter().filter(|device| device.resource == resource).map(|device| device.id.as_str()).collect()
@@ -63,12 +63,12 @@ pub fn device_env(devices: &[Device], resources: &BTreeSet<String>) -> Vec<(Stri
     if resources.contains(NVIDIA) {
         let ids = ids(NVIDIA);
         set("CUDA_VISIBLE_DEVICES", ids.join(","));
-        // The container toolkit's word for none.
+        // `void` means no device for the container toolkit.
         set("NVIDIA_VISIBLE_DEVICES", if ids.is_empty() { "void".into() } else { ids.join(",") });
     }
     if resources.contains(AMD) {
         let ids = ids(AMD);
-        // HIP counts the devices that ROCr shows, and takes an empty list for no restriction.
+        // HIP counts the devices that ROCr shows, and treats an empty list as no restriction.
         let numbers: Vec<String> = (0..ids.len()).map(|number| number.to_string()).collect();
         set("ROCR_VISIBLE_DEVICES", if ids.is_empty() { "-1".into() } else { ids.join(",") });
         set("HIP_VISIBLE_DEVICES", if ids.is_empty() { "-1".into() } else { numbers.join(",") });

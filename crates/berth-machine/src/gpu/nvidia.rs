@@ -10,20 +10,20 @@ use berth_pod_runtime::Device;
 
 use super::{FoundDevice, NVIDIA};
 
-/// Fields that `nvidia-smi` is asked for, in the order of [`parse`].
+/// Fields to request from `nvidia-smi`, in the order of [`parse`].
 const FIELDS: &str = "index,uuid,name,memory.total,driver_version,pci.bus_id,compute_cap";
-/// The same for old drivers, which know no `compute_cap`.
+/// Fields for old drivers, which do not have `compute_cap`.
 const OLD_FIELDS: &str = "index,uuid,name,memory.total,driver_version,pci.bus_id";
-/// Time that `nvidia-smi` may take. It waits for the driver to start, and for ever on broken hardware.
+/// Time limit of `nvidia-smi`. It waits for the driver to start, and on broken hardware forever.
 const TIMEOUT: Duration = Duration::from_secs(60);
 /// Device files that every CUDA program needs, where they exist.
 const SHARED: [&str; 4] = ["nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset"];
 /// Folder of the driver's list of GPUs, below the root.
 const GPUS: &str = "proc/driver/nvidia/gpus";
 
-/// The GPUs of a system. None if there is no driver.
+/// The GPUs of a system. Empty if there is no driver.
 pub(super) fn detect(root: &Path) -> Vec<FoundDevice> {
-    // Without a driver, nvidia-smi would only report that there is none.
+    // Without a driver, nvidia-smi would only report that.
     let Some(listed) = listed(root) else { return Vec::new() };
     let answer = ask(root, FIELDS).or_else(|| ask(root, OLD_FIELDS));
     let found = answer.map(|text| parse(&text)).unwrap_or_default();
@@ -64,7 +64,7 @@ fn listed(root: &Path) -> Option<Vec<Listed>> {
     Some(folders.iter().filter_map(read).collect())
 }
 
-/// A GPU in the answer of `nvidia-smi`.
+/// A GPU in the output of `nvidia-smi`.
 struct Reported {
     bus: String,
     uuid: String,
@@ -84,7 +84,7 @@ fn ask(root: &Path, fields: &str) -> Option<String> {
     let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().ok()?;
     let (sender, receiver) = mpsc::channel();
     std::thread::spawn(move || {
-        // The receiver is gone after the timeout.
+        // The receiver is dropped after the timeout.
         let _ = sender.send(child.wait_with_output());
     });
     match receiver.recv_timeout(TIMEOUT) {
@@ -93,13 +93,13 @@ fn ask(root: &Path, fields: &str) -> Option<String> {
             String::from_utf8(output.stdout).ok()
         }
         Err(_) => {
-            tracing::warn!("nvidia-smi did not answer within {} s", TIMEOUT.as_secs());
+            tracing::warn!("nvidia-smi did not end within {} s", TIMEOUT.as_secs());
             None
         }
     }
 }
 
-/// Reads the answer of `nvidia-smi`. Fields that it does not know are `[N/A]` or similar.
+/// Parses the output of `nvidia-smi`. Unknown fields are `[N/A]` or similar.
 fn parse(text: &str) -> Vec<Reported> {
     let gpu = |line: &str| {
         let fields: Vec<&str> = line.split(',').map(str::trim).collect();
@@ -133,7 +133,7 @@ fn combine(root: &Path, listed: Vec<Listed>, reported: Vec<Reported>) -> Vec<Fou
         let uuid = report.map_or(gpu.uuid.clone(), |report| report.uuid.clone());
         let mut paths = vec![PathBuf::from(format!("/dev/nvidia{}", gpu.minor))];
         paths.extend(shared.iter().cloned());
-        // Without a UUID, as before the driver has started, the number must do.
+        // Without a UUID, as before the driver has started, the number is used.
         let id = if uuid.starts_with("GPU-") && !uuid.contains('?') { uuid } else { gpu.minor };
         FoundDevice {
             product: report.map_or(gpu.model, |report| report.name.clone()),

@@ -49,7 +49,7 @@ fn devices_are_assigned_once_and_survive_a_restart() {
 }
 
 #[test]
-fn a_device_whose_file_is_gone_is_neither_counted_nor_assigned() {
+fn a_device_without_its_file_is_neither_counted_nor_assigned() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("device");
     fs::write(&file, "").expect("written");
@@ -67,7 +67,7 @@ fn a_device_whose_file_is_gone_is_neither_counted_nor_assigned() {
 }
 
 #[test]
-fn an_assignment_that_cannot_be_recorded_is_none() {
+fn an_assignment_that_cannot_be_recorded_fails() {
     let folder = tempfile::tempdir().expect("a folder");
     let node = folder.path().join("node");
     fs::create_dir(&node).expect("created");

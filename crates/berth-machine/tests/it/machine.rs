@@ -124,7 +124,7 @@ fn nvidia_gpus_are_found_with_their_files_and_labels() {
         ]
     );
 
-    // A program that fails leaves what the driver lists.
+    // If the program fails, the devices of the driver's list remain.
     system.file("usr/bin/nvidia-smi", "#!/bin/sh\necho 'no such field'; exit 2\n");
     let found = detect(system.root());
     let shown: Vec<_> =

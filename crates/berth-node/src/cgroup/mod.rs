@@ -138,6 +138,41 @@ impl Group {
         Ok(())
     }
 
+    /// Replaces the limits of a group, removing those that `limits` does not have.
+    pub fn change_limits(&self, limits: &Limits) -> io::Result<()> {
+        if let (Some(folder), None) = (self.v1.get("cpu"), limits.cpu_milli) {
+            write(folder, "cpu.cfs_quota_us", "-1")?;
+        }
+        if let (Some(folder), None) = (&self.v2, limits.cpu_milli) {
+            write(folder, "cpu.max", &format!("max {CPU_PERIOD_MICROS}"))?;
+        }
+        if let Some(folder) = self.v1.get("memory") {
+            let bytes = limits.memory_bytes.map_or_else(|| "-1".to_owned(), |bytes| bytes.to_string());
+            // The limit with swap may never be below the other: whichever can be set first.
+            let with_swap = |bytes: &str| write(folder, "memory.memsw.limit_in_bytes", bytes);
+            let is_growing = with_swap(&bytes).is_ok();
+            write(folder, "memory.limit_in_bytes", &bytes)?;
+            if !is_growing {
+                // Without swap accounting the file is missing.
+                let _ = with_swap(&bytes);
+            }
+        }
+        if let (Some(folder), None) = (&self.v2, limits.memory_bytes) {
+            write(folder, "memory.max", "max")?;
+        }
+        self.limit(limits, None)
+    }
+
+    /// The present limit of CPU time in thousandths of a CPU, `None` if there is none.
+    pub fn cpu_milli(&self) -> Option<u64> {
+        let v1 = self.v1.get("cpu").and_then(|folder| number(&folder.join("cpu.cfs_quota_us")));
+        let v2 = || {
+            let text = std::fs::read_to_string(self.v2.as_ref()?.join("cpu.max")).ok()?;
+            text.split(' ').next()?.parse::<u64>().ok()
+        };
+        v1.or_else(v2).map(|quota| quota * 1000 / CPU_PERIOD_MICROS)
+    }
+
     /// Restricts the group to the devices that every container has, and `devices`. Version 2 has no
     /// file for this; there containers lack the right to create device files.
     pub fn restrict_devices(&self, devices: &[DeviceNumber]) -> io::Result<()> {

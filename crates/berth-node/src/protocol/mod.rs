@@ -8,7 +8,9 @@ pub(crate) mod wire;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use berth_pod_runtime::{ContainerConfig, ContainerId, ContainerStatus, RuntimeError, SandboxConfig, Security};
+use berth_pod_runtime::{
+    ContainerConfig, ContainerId, ContainerStatus, PodLimits, RuntimeError, SandboxConfig, Security,
+};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
@@ -59,6 +61,8 @@ pub(crate) enum Request {
     Start(Box<ContainerConfig>),
     /// Send the stop signal now and SIGKILL after the grace period.
     Stop { id: ContainerId, grace_ms: u64 },
+    /// Change the limits of the pod and of running containers.
+    Limit(Box<PodLimits>),
     /// Kill everything and end.
     Shutdown,
     /// Run a command in a container. Its standard streams come with the message, unless it runs on

@@ -17,7 +17,8 @@ use std::time::Duration;
 
 use berth_pod_runtime::{
     ContainerConfig, ContainerId, ContainerStatus, Duplex, ExecOutput, ExitStatus, Image, ImageRequest, LogQuery,
-    LogStream, PodRuntime, PodState, PodStats, PodUid, Result, RuntimeError, SandboxConfig, StreamIo, Volume,
+    LogStream, PodDisk, PodLimits, PodRuntime, PodState, PodStats, PodUid, Result, RuntimeError, SandboxConfig,
+    StreamIo, Volume,
 };
 use futures::future::BoxFuture;
 use futures::stream::BoxStream;
@@ -120,13 +121,24 @@ impl Node {
             let Some(launch) = launch else {
                 // The former process ended before it had written the file: nothing was started.
                 tracing::warn!(pod = %uid, "removing the folder of a pod that was never started");
+                if let Some(hierarchies) = &self.found.hierarchies
+                    && let Err(error) = hierarchies.pod(&uid.0).remove()
+                {
+                    tracing::error!(pod = %uid, %error, "cannot remove the control group of a pod");
+                }
                 sandbox::discard(&self.folder, &folder, &uid);
                 continue;
             };
             let pod = Pod::new(folder, launch, self.changes.clone());
             self.pods.lock().insert(uid, pod.clone());
-            adopted
-                .push(async move { if is_alive(&pod.folder) { pod.follow(None).await } else { pod.clean_up().await } });
+            let node = self.clone();
+            adopted.push(async move {
+                if is_alive(&pod.folder) {
+                    node.resume(&pod).await;
+                } else {
+                    pod.clean_up().await;
+                }
+            });
         }
         futures::future::join_all(adopted).await;
         let _ = tokio::task::spawn_blocking(move || sandbox::empty_trash(&trash)).await;
@@ -165,6 +177,15 @@ impl Node {
         }
     }
 
+    async fn update_limits(&self, uid: &PodUid, limits: &PodLimits) -> Result<()> {
+        let pod = self.find(uid)?;
+        match Connection::ask(&pod.folder, &Request::Limit(Box::new(limits.clone()))).await? {
+            Reply::Done => Ok(()),
+            Reply::Error(error) => Err(error.into()),
+            _ => Err(unexpected()),
+        }
+    }
+
     async fn update_files(&self, uid: &PodUid, name: &str, volume: &Volume) -> Result<()> {
         let pod = self.find(uid)?;
         let Volume::Files { files } = volume.clone() else {
@@ -195,6 +216,10 @@ impl PodRuntime for ProcessRuntime {
 
     fn ensure_image<'a>(&'a self, request: &'a ImageRequest) -> BoxFuture<'a, Result<Image>> {
         self.0.options.images.ensure(request)
+    }
+
+    fn needs_pull<'a>(&'a self, request: &'a ImageRequest) -> BoxFuture<'a, bool> {
+        self.0.options.images.needs_pull(request)
     }
 
     fn run_sandbox<'a>(&'a self, config: &'a SandboxConfig) -> BoxFuture<'a, Result<PodState>> {
@@ -274,6 +299,10 @@ impl PodRuntime for ProcessRuntime {
         Box::pin(async move { logs::open(pod?, container, query).await })
     }
 
+    fn update_limits<'a>(&'a self, pod: &'a PodUid, limits: &'a PodLimits) -> BoxFuture<'a, Result<()>> {
+        Box::pin(self.0.update_limits(pod, limits))
+    }
+
     fn stats<'a>(&'a self, pod: &'a PodUid) -> BoxFuture<'a, Option<PodStats>> {
         Box::pin(async move {
             let pod = self.0.find(pod).ok()?;
@@ -282,6 +311,17 @@ impl PodRuntime for ProcessRuntime {
                 return None;
             }
             blocking(move || Ok(stats::read(&pod.folder, &pod.launch, &state))).await.ok()
+        })
+    }
+
+    fn disk<'a>(&'a self, pod: &'a PodUid) -> BoxFuture<'a, Option<PodDisk>> {
+        Box::pin(async move {
+            let pod = self.0.find(pod).ok()?;
+            let state = pod.state();
+            if !state.is_ready {
+                return None;
+            }
+            blocking(move || Ok(stats::disk(&pod.folder, &pod.launch, &state))).await.ok()
         })
     }
 }

@@ -114,6 +114,11 @@ impl Pod {
         let _ = is_known.await;
     }
 
+    /// The sandbox is not complete: nothing can be started in it.
+    pub fn set_unready(&self) {
+        self.update(|state| state.is_ready = false);
+    }
+
     /// Waits for the end of the supervisor's process, if this process started it, so that no zombie
     /// is left.
     pub async fn reap(&self) {

@@ -9,7 +9,7 @@ use std::time::Duration;
 use berth_pod_runtime::{PodUid, Result, RuntimeError, SandboxConfig};
 
 use super::pod::Pod;
-use super::supervisor::{Connection, is_alive, spawn};
+use super::supervisor::{self, Connection, is_alive, spawn};
 use super::{Node, blocking, etc, leftovers, tree};
 use crate::folder::{NodeFolder, PodFolder};
 use crate::isolation;
@@ -62,8 +62,12 @@ impl Node {
             Err(error) => return Err(error),
         };
         pod.follow(child).await;
-        self.connect(&pod).await?;
-        Ok(pod)
+        let connected = self.connect(&pod).await;
+        if connected.is_err() {
+            // No container may start without the network. The next attempt begins afresh.
+            pod.set_unready();
+        }
+        connected.map(|()| pod)
     }
 
     /// One operation on the sandbox of a pod at a time.
@@ -101,6 +105,18 @@ impl Node {
             host_root: self.found.host_root,
             pids_max: self.options.pids_max,
             machine_memory_bytes: isolation::machine_memory_bytes(),
+        }
+    }
+
+    /// Follows the supervisor of a pod that a former process started. That process may have ended
+    /// before it had connected the pod to the network.
+    pub(super) async fn resume(&self, pod: &Arc<Pod>) {
+        pod.follow(None).await;
+        if pod.state().containers.is_empty()
+            && let Err(error) = self.connect(pod).await
+        {
+            tracing::warn!(pod = %pod.uid(), %error, "cannot connect a pod to the network: it is started again");
+            pod.set_unready();
         }
     }
 
@@ -157,6 +173,8 @@ impl Node {
         self.pods.lock().remove(uid);
         let (node, removed) = (self.folder.clone(), uid.clone());
         blocking(move || {
+            // A supervisor that a former process started late must not serve a removed folder.
+            let _lock = supervisor::lock(&folder)?;
             discard(&node, &folder, &removed);
             Ok(())
         })
@@ -210,22 +228,25 @@ pub(super) fn discard(node: &NodeFolder, folder: &PodFolder, uid: &PodUid) {
             continue;
         }
         match std::fs::rename(folder.path(), &target) {
-            Ok(()) => break,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => break,
+            Ok(()) => return empty(&target),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return,
             Err(error) => {
                 tracing::error!(folder = %folder.path().display(), %error, "cannot remove the folder of a pod");
                 return;
             }
         }
     }
-    empty_trash(&trash);
 }
 
-/// Removes what is in the trash.
+/// Removes what a former process left in the trash.
 pub(super) fn empty_trash(trash: &Path) {
     for entry in std::fs::read_dir(trash).into_iter().flatten().flatten() {
-        if let Err(error) = tree::remove(&entry.path()) {
-            tracing::warn!(folder = %entry.path().display(), %error, "cannot remove the folder of a former pod yet");
-        }
+        empty(&entry.path());
+    }
+}
+
+fn empty(folder: &Path) {
+    if let Err(error) = tree::remove(folder) {
+        tracing::warn!(folder = %folder.display(), %error, "cannot remove the folder of a former pod yet");
     }
 }

@@ -2,7 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use berth_pod_runtime::{ContainerId, ContainerState, ContainerStats, PodState, PodStats, Volume};
+use berth_pod_runtime::{ContainerId, ContainerState, ContainerStats, PodDisk, PodState, PodStats, Volume};
+use jiff::Timestamp;
 
 use crate::cgroup::Usage;
 use crate::folder::PodFolder;
@@ -12,15 +13,13 @@ use crate::protocol::Launch;
 use crate::time::now;
 use crate::tree;
 
-/// Reads the use of a pod that runs. Walks what its containers wrote.
+/// Reads the use of CPU and memory of a pod that runs.
 pub(super) fn read(folder: &PodFolder, launch: &Launch, state: &PodState) -> PodStats {
-    let running = state.containers.iter().filter(|container| matches!(container.state, ContainerState::Running { .. }));
     let records =
         if launch.group.is_none() { journal::read(&folder.journal()).unwrap_or_default() } else { Vec::new() };
     let runs = journal::runs(&records);
-    let containers = running
-        .map(|container| {
-            let id = &container.id;
+    let containers = running(state)
+        .map(|(id, started_at)| {
             let usage = match &launch.group {
                 Some(group) => group.child(&format!("{}-{}", id.name, id.attempt)).usage(),
                 None => runs
@@ -31,18 +30,31 @@ pub(super) fn read(folder: &PodFolder, launch: &Launch, state: &PodState) -> Pod
             };
             ContainerStats {
                 name: id.name.clone(),
+                started_at,
                 cpu_nanos: usage.cpu_nanos.unwrap_or(0),
                 memory_bytes: usage.memory_bytes.unwrap_or(0),
-                disk_bytes: disk_bytes(folder, id),
             }
         })
         .collect();
+    PodStats { uid: state.uid.clone(), at: now(), containers }
+}
+
+/// Reads the use of the disk by a pod that runs. Visits what it wrote.
+pub(super) fn disk(folder: &PodFolder, launch: &Launch, state: &PodState) -> PodDisk {
     let volumes = launch.config.volumes.iter();
-    let volume_bytes = volumes
-        .filter(|(_, volume)| matches!(volume, Volume::EmptyDir { memory: false, .. }))
-        .map(|(name, _)| tree::disk_bytes(&folder.volume(name)))
-        .sum();
-    PodStats { uid: state.uid.clone(), at: now(), containers, volume_bytes }
+    let volumes = volumes.filter(|(_, volume)| matches!(volume, Volume::EmptyDir { memory: false, .. }));
+    PodDisk {
+        containers: running(state).map(|(id, _)| (id.name.clone(), disk_bytes(folder, id))).collect(),
+        volumes: volumes.map(|(name, _)| (name.clone(), tree::disk_bytes(&folder.volume(name)))).collect(),
+    }
+}
+
+/// The runs that have not ended, and when they started.
+fn running(state: &PodState) -> impl Iterator<Item = (&ContainerId, Timestamp)> {
+    state.containers.iter().filter_map(|container| match container.state {
+        ContainerState::Running { started_at } => Some((&container.id, started_at)),
+        ContainerState::Exited(_) | ContainerState::Unknown { .. } => None,
+    })
 }
 
 /// What a container wrote outside of volumes, with its log.

@@ -1,8 +1,10 @@
 //! The runtime's side of a supervisor: starting it, asking it, and noticing its end.
 
+use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
 use berth_pod_runtime::{Result, RuntimeError};
 use rustix::fs::{CWD, FlockOperation, Mode, OFlags};
@@ -59,7 +61,7 @@ pub(crate) fn gone(folder: &PodFolder) -> RuntimeError {
 pub(crate) async fn spawn(helper: &Helper, folder: &PodFolder) -> Result<Child> {
     let failed =
         |error: std::io::Error| RuntimeError::Internal(format!("supervisor {}: {error}", helper.program.display()));
-    let log = std::fs::File::options().create(true).append(true).open(folder.supervisor_log()).map_err(failed)?;
+    let log = File::options().create(true).append(true).open(folder.supervisor_log()).map_err(failed)?;
     let mut command = Command::new(&helper.program);
     command.args(&helper.supervisor).arg(folder.path()).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log);
     let waiting = tokio::task::spawn_blocking(move || {
@@ -81,6 +83,31 @@ pub(crate) async fn spawn(helper: &Helper, folder: &PodFolder) -> Result<Child> 
 /// True if a supervisor serves the folder: it holds the lock for as long as it lives. The check takes
 /// a shared lock for a moment, so that checks do not see each other.
 pub(crate) fn is_alive(folder: &PodFolder) -> bool {
-    let Ok(lock) = std::fs::File::options().append(true).open(folder.lock()) else { return false };
+    let Ok(lock) = File::options().append(true).open(folder.lock()) else { return false };
     rustix::fs::flock(&lock, FlockOperation::NonBlockingLockShared).is_err()
+}
+
+/// Attempts to take the lock of a pod's folder, and the pause between them.
+const LOCK_ATTEMPTS: u32 = 50;
+const LOCK_PAUSE: Duration = Duration::from_millis(10);
+
+/// Keeps supervisors from serving the folder. `None` if there is no folder.
+///
+/// # Errors
+/// A supervisor serves it, or the lock cannot be opened.
+#[expect(clippy::disallowed_methods, reason = "runs on a thread of its own, in the machine's time")]
+pub(crate) fn lock(folder: &PodFolder) -> Result<Option<File>> {
+    let lock = match File::options().create(true).append(true).open(folder.lock()) {
+        Ok(lock) => lock,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(RuntimeError::Internal(format!("{}: {error}", folder.lock().display()))),
+    };
+    for _ in 0..LOCK_ATTEMPTS {
+        if rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive).is_ok() {
+            return Ok(Some(lock));
+        }
+        // A check holds the lock for a moment.
+        std::thread::sleep(LOCK_PAUSE);
+    }
+    Err(RuntimeError::Internal(format!("{}: a supervisor serves the pod", folder.path().display())))
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use berth_pod_runtime::{
     ContainerConfig, ContainerId, ContainerState, ContainerStatus, Exit, StreamName, TerminationMessagePolicy,
 };
-use rustix::fs::FileType;
+use rustix::fs::{FileType, Mode, OFlags};
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::Signal;
 use tokio::net::unix::pipe;
@@ -120,6 +120,7 @@ async fn launch(
     }
     let live = Rc::new(Live {
         config: config.clone(),
+        limits: Cell::new(config.limits),
         pid: helper.pid,
         handle: helper.handle,
         group,
@@ -316,19 +317,27 @@ fn oom_score(config: &ContainerConfig, machine_memory_bytes: u64) -> i64 {
 
 fn termination_message(pod: &Pod, config: &ContainerConfig, code: i32) -> String {
     let path = pod.folder.container(&config.id).join("termination");
-    // A regular file by construction; a container at the plain level may have replaced it.
-    let is_file = std::fs::symlink_metadata(&path).is_ok_and(|file| file.is_file());
-    let mut message = String::new();
-    if is_file && let Ok(file) = std::fs::File::open(&path) {
-        let mut bytes = Vec::new();
-        let _ = std::io::Read::read_to_end(&mut std::io::Read::take(file, MESSAGE_BYTES_MAX as u64), &mut bytes);
-        message = String::from_utf8_lossy(&bytes).into_owned();
-    }
+    let message = read_message(&path).unwrap_or_default();
     let falls_back = config.termination_message_policy == TerminationMessagePolicy::FallbackToLogsOnError;
     if message.is_empty() && falls_back && code != 0 {
         return tail_text(&pod.folder.log(&config.id), MESSAGE_LOG.0, MESSAGE_LOG.1).unwrap_or_default();
     }
     message
+}
+
+/// Reads the start of a termination message. The file is regular by construction, but a container at
+/// the plain level may replace it: with a link to another file, or with a pipe that never ends.
+fn read_message(path: &Path) -> Option<String> {
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let file = rustix::fs::open(path, flags, Mode::empty()).ok()?;
+    let stat = rustix::fs::fstat(&file).ok()?;
+    if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+        return None;
+    }
+    let mut bytes = Vec::new();
+    let mut start = std::io::Read::take(std::fs::File::from(file), MESSAGE_BYTES_MAX as u64);
+    std::io::Read::read_to_end(&mut start, &mut bytes).ok()?;
+    Some(String::from_utf8_lossy(&bytes).into_owned())
 }
 
 /// Removes the logs of runs before the previous one: kubelets keep one ended run.

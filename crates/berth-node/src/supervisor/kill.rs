@@ -82,7 +82,7 @@ pub(super) async fn watch_memory(pod: Rc<Pod>) {
     loop {
         tokio::time::sleep(WATCH_INTERVAL).await;
         for live in pod.all_live() {
-            let Some(limit) = live.config.limits.memory_bytes else { continue };
+            let Some(limit) = live.limits.get().memory_bytes else { continue };
             let resident: u64 = members(&live)
                 .into_iter()
                 .filter_map(processes::Stat::read)

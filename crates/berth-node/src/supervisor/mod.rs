@@ -11,6 +11,7 @@
 mod container;
 mod exec;
 mod kill;
+mod limits;
 mod output;
 mod pod;
 mod serve;
@@ -71,6 +72,9 @@ fn run(folder: &Path) -> Result<(), String> {
     let lock = std::fs::File::options().create(true).append(true).open(folder.lock());
     let lock = lock.map_err(|error| failed("lock", &error))?;
     take_lock(&lock)?;
+    if !is_at(&lock, &folder.lock()) {
+        return Err("the pod was removed".to_owned());
+    }
     let init = setup::prepare(&folder, &launch)?;
     let mut journal = Journal::open(&folder.journal()).map_err(|error| failed("journal", &error))?;
     let records = crate::journal::read(&folder.journal()).map_err(|error| failed("journal", &error))?;
@@ -99,6 +103,13 @@ fn take_lock(lock: &std::fs::File) -> Result<(), String> {
     Err("another supervisor serves the pod".to_owned())
 }
 
+/// True if a path still names an open file.
+fn is_at(file: &std::fs::File, path: &Path) -> bool {
+    let id = |found: rustix::fs::Stat| (found.st_dev, found.st_ino);
+    let (Ok(open), Ok(found)) = (rustix::fs::fstat(file), rustix::fs::stat(path)) else { return false };
+    id(open) == id(found)
+}
+
 async fn serve(pod: Rc<pod::Pod>) -> Result<(), String> {
     let _ = std::fs::remove_file(SOCKET);
     // Relative: a path of a socket is limited to 107 bytes.
@@ -107,7 +118,8 @@ async fn serve(pod: Rc<pod::Pod>) -> Result<(), String> {
     let mut terminate = signal(SignalKind::terminate()).map_err(|error| format!("signals: {error}"))?;
     tokio::task::spawn_local(spawn::reap(pod.clone(), children));
     tokio::task::spawn_local(kill::watch_memory(pod.clone()));
-    println!("{READY}");
+    // The process that started this one may have been killed meanwhile.
+    let _ = writeln!(std::io::stdout(), "{READY}");
     let null = std::fs::File::options().write(true).open("/dev/null").map_err(|error| format!("/dev/null: {error}"))?;
     rustix::stdio::dup2_stdout(null.as_fd()).map_err(|error| format!("/dev/null: {error}"))?;
     loop {

@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::time::Duration;
 
-use berth_pod_runtime::{ContainerConfig, ContainerId, ContainerState, ContainerStatus};
+use berth_pod_runtime::{ContainerConfig, ContainerId, ContainerState, ContainerStatus, Limits};
 use rustix::process::Signal;
 use tokio::net::UnixStream;
 use tokio::sync::{Mutex, watch};
@@ -69,6 +69,8 @@ pub(super) struct Live {
     pub group: Option<Group>,
     pub program: Program,
     pub output: Rc<Output>,
+    /// The present limits, which may differ from those of the start.
+    pub limits: Cell<Limits>,
     /// Killed by the supervisor's own watch of memory.
     pub is_over_limit: Cell<bool>,
 }

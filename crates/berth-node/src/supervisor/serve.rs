@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::net::UnixStream;
 
 use super::pod::Pod;
-use super::{container, exec};
+use super::{container, exec, limits};
 use crate::protocol::wire::{receive, send};
 use crate::protocol::{Reply, Request, WireError};
 
@@ -40,6 +40,7 @@ async fn answer(pod: &Rc<Pod>, stream: &UnixStream, request: Request, fds: Vec<O
         Request::Stop { id, grace_ms } => {
             container::stop(pod, &id, Duration::from_millis(grace_ms)).map(|()| Reply::Done)
         }
+        Request::Limit(limits) => limits::update(pod, &limits).map(|()| Reply::Done),
         Request::Shutdown => {
             pod.clone().shut_down().await;
             Ok(Reply::Done)

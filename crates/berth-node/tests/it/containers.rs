@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use berth_node::Level;
-use berth_pod_runtime::{ContainerState, Limits, LogQuery, PodRuntime, RuntimeError, TerminationMessagePolicy};
+use berth_pod_runtime::{
+    ContainerState, Limits, LogQuery, PodLimits, PodRuntime, RuntimeError, TerminationMessagePolicy,
+};
 
 use crate::harness::{LEVELS, Node, PATIENCE, is_alive, processes_with, until};
 
@@ -138,6 +140,48 @@ async fn a_container_above_its_memory_limit_is_killed_and_says_so() {
             .await;
         assert!(exit.oom_killed, "{level}: {exit:?}");
     }
+}
+
+#[tokio::test]
+async fn limits_of_a_running_container_are_changed() {
+    let Some(node) = Node::open(Level::Full).await else { return };
+    let limits = |cpu_milli, mebibytes: u64| Limits {
+        cpu_milli: Some(cpu_milli),
+        cpu_request_milli: cpu_milli,
+        memory_bytes: Some(mebibytes << 20),
+        ..Limits::default()
+    };
+    let pod = node.sandbox_with(|config| config.limits = limits(500, 64)).await;
+    // `tail` keeps 20 MB in memory.
+    let script = "echo up; (head -c 20000000 /dev/zero; sleep 1000) | tail";
+    let id = node.start_with(&pod, script, |config| config.limits = limits(500, 64)).await.unwrap().id;
+    node.wait_for_log(&id, "up").await;
+    let script = "cd /sys/fs/cgroup; cat cpu/cpu.cfs_quota_us 2>/dev/null || cut -d' ' -f1 cpu.max; \
+                  cat memory/memory.limit_in_bytes 2>/dev/null || cat memory.max";
+    let shown = async || {
+        let command = ["sh", "-c", script].map(str::to_owned);
+        let output = node.runtime.exec_sync(&id, &command, Duration::from_secs(30)).await.unwrap();
+        String::from_utf8(output.output).unwrap()
+    };
+    if shown().await.is_empty() {
+        return berth_testing::skip("control groups cannot be written");
+    }
+    let change = async |new: Limits| {
+        let limits = PodLimits { pod: new, containers: vec![(id.clone(), new)] };
+        node.runtime.update_limits(&pod, &limits).await
+    };
+    for (cpu_milli, mebibytes) in [(2000, 128), (250, 48), (1000, 96)] {
+        change(limits(cpu_milli, mebibytes)).await.unwrap();
+        assert_eq!(shown().await, format!("{}\n{}\n", cpu_milli * 100, mebibytes << 20));
+    }
+    crate::harness::eventually(|| async {
+        let stats = node.runtime.stats(&pod).await?;
+        (stats.containers.first()?.memory_bytes > 8 << 20).then_some(())
+    })
+    .await;
+    let refused = change(limits(1000, 4)).await;
+    assert!(matches!(&refused, Err(RuntimeError::Config(message)) if message.contains("more than its new limit")));
+    assert_eq!(shown().await, format!("100000\n{}\n", 96 << 20), "nothing has changed");
 }
 
 #[tokio::test]

@@ -22,6 +22,10 @@ impl Images for HostImages {
         let reference = request.reference.clone();
         Box::pin(async move { Ok(Image { reference, id: "host".to_owned(), ..Image::default() }) })
     }
+
+    fn needs_pull<'a>(&'a self, _: &'a ImageRequest) -> BoxFuture<'a, bool> {
+        Box::pin(std::future::ready(false))
+    }
 }
 
 /// A runtime whose pods and folder go with it.
@@ -42,6 +46,15 @@ impl Node {
 
     /// Opens a runtime on the folder of a former one.
     pub async fn open_in(level: Level, folder: Arc<tempfile::TempDir>) -> Option<Self> {
+        Self::open_with(level, folder, |_| {}).await
+    }
+
+    /// Opens a runtime on the folder of a former one, with other options than the default ones.
+    pub async fn open_with(
+        level: Level,
+        folder: Arc<tempfile::TempDir>,
+        change: impl FnOnce(&mut Options),
+    ) -> Option<Self> {
         let helper = Helper {
             program: PathBuf::from(env!("CARGO_BIN_EXE_berth-node-helper")),
             supervisor: vec!["pod-supervisor".to_owned()],
@@ -50,6 +63,7 @@ impl Node {
         let mut options = Options::new(folder.path().join("node"), Arc::new(HostImages), helper);
         options.level = Some(level);
         options.pids_max = 64;
+        change(&mut options);
         match ProcessRuntime::open(options).await {
             Ok((runtime, isolation)) => Some(Self { runtime: Arc::new(runtime), isolation, folder }),
             Err(error) => {

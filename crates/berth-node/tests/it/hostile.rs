@@ -177,3 +177,116 @@ async fn rights_are_dropped() {
         .await;
     assert_eq!(log, "CapEff:\t0000000000000000\nCapBnd:\t0000000000000000\n");
 }
+
+/// A volume on disk, mounted at `/data`.
+fn with_data(config: &mut berth_pod_runtime::ContainerConfig) {
+    config.mounts.push(berth_pod_runtime::Mount {
+        volume: "data".to_owned(),
+        path: "/data".to_owned(),
+        sub_path: String::new(),
+        read_only: false,
+        propagation: berth_pod_runtime::Propagation::Private,
+    });
+}
+
+fn data_on_disk(config: &mut berth_pod_runtime::SandboxConfig) {
+    let volume = berth_pod_runtime::Volume::EmptyDir { memory: false, size_limit_bytes: None };
+    config.volumes.insert("data".to_owned(), volume);
+}
+
+#[tokio::test]
+async fn links_and_deep_folders_in_a_volume_are_neither_followed_nor_an_obstacle() {
+    for level in LEVELS {
+        let Some(node) = Node::open(level).await else { continue };
+        let outside = tempfile::tempdir().unwrap();
+        std::fs::write(outside.path().join("file"), vec![7; 1 << 20]).unwrap();
+        let pod = node.sandbox_with(data_on_disk).await;
+        let script = format!(
+            "ln -s {outside} /data/folder; ln -s {outside}/file /data/file; ln -s /dev/zero /data/endless; \
+             mkfifo /data/pipe; cd /data; i=0; while test $i -lt 1500; do mkdir d && cd d; i=$((i+1)); done; \
+             echo up; sleep 1000",
+            outside = outside.path().display(),
+        );
+        let id = node.start_with(&pod, &script, with_data).await.unwrap().id;
+        node.wait_for_log(&id, "up").await;
+        let used = node.runtime.disk(&pod).await.unwrap().volumes["data"];
+        assert!(used < 64 << 20, "{level}: a link was followed: {used} bytes");
+        node.runtime.remove_sandbox(&pod).await.unwrap();
+        assert!(!node.pod_folder(&pod).exists());
+        let trash = std::fs::read_dir(node.folder.path().join("node/trash")).unwrap().count();
+        assert_eq!(trash, 0, "{level}: the folder was not removed");
+        assert!(outside.path().join("file").exists(), "{level}: a link was followed");
+    }
+}
+
+#[tokio::test]
+async fn a_termination_message_that_was_replaced_is_not_read() {
+    for level in LEVELS {
+        let Some(node) = Node::open(level).await else { continue };
+        let script = "rm -f $0; ln -s /etc/hostname $0; ln -s /etc/hostname /dev/termination-log; mkfifo $0; exit 3";
+        let pod = node.sandbox().await;
+        let path = node.pod_folder(&pod).join("containers/main_0/termination").display().to_string();
+        let start = node.start_with(&pod, script, |config| config.command.push(path));
+        let id = start.await.unwrap().id;
+        let exit = node.exit(&id).await;
+        assert_eq!((exit.exit_code, exit.message.as_str()), (3, ""), "{level}");
+    }
+}
+
+#[tokio::test]
+async fn a_full_disk_loses_no_exit_code_and_ends_neither_the_supervisor_nor_the_runtime() {
+    let folder = tempfile::tempdir().unwrap();
+    let Some(disk) = Disk::mount(folder.path()) else { return };
+    {
+        let Some(node) = Node::open_in(Level::Full, std::sync::Arc::new(folder)).await else { return };
+        let pod = node.sandbox_with(data_on_disk).await;
+        let script = "trap 'exit 7' TERM; cat /dev/zero > /data/filler; while test ! -e /data/end; do \
+                      sleep 0.05; done; exit 7";
+        let id = node.start_with(&pod, script, with_data).await.unwrap().id;
+        let filler = node.pod_folder(&pod).join("volumes/data/filler");
+        until(|| disk.is_full() && std::fs::metadata(&filler).is_ok()).await;
+        // Another pod is refused, not half started.
+        let other = crate::harness::sandbox(crate::harness::uid());
+        let refused = node.runtime.run_sandbox(&other).await;
+        assert!(refused.is_err(), "{refused:?}");
+        // The container ends while its end cannot be written.
+        node.runtime.stop_container(&id, Duration::from_secs(30)).await.unwrap();
+        assert_eq!(node.exit(&id).await.exit_code, 7);
+        assert!(is_alive(node.supervisor(&pod)));
+        std::fs::remove_file(&filler).unwrap();
+        // The record is written once there is space: it survives the supervisor.
+        let journal = node.pod_folder(&pod).join("journal");
+        until(|| std::fs::read_to_string(&journal).unwrap().contains("\"exited\"")).await;
+        node.runtime.remove_sandbox(&pod).await.unwrap();
+        node.runtime.run_sandbox(&other).await.unwrap();
+        node.runtime.remove_sandbox(&other.uid).await.unwrap();
+        drop(node);
+    }
+}
+
+/// A small disk, unmounted when dropped.
+struct Disk(std::path::PathBuf);
+
+impl Disk {
+    /// A disk of 16 MiB at a folder. `None`, and the test is skipped, where it cannot be mounted.
+    fn mount(folder: &std::path::Path) -> Option<Self> {
+        let mut mount = std::process::Command::new("mount");
+        mount.args(["-t", "tmpfs", "-o", "size=16m,mode=755", "tmpfs"]).arg(folder);
+        let is_mounted = rustix::process::geteuid().is_root() && mount.status().is_ok_and(|status| status.success());
+        if !is_mounted {
+            berth_testing::skip("a tmpfs cannot be mounted");
+            return None;
+        }
+        Some(Self(folder.to_owned()))
+    }
+
+    fn is_full(&self) -> bool {
+        rustix::fs::statvfs(&self.0).is_ok_and(|disk| disk.f_bavail == 0)
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        let _ = std::process::Command::new("umount").arg("-l").arg(&self.0).status();
+    }
+}

@@ -1,6 +1,12 @@
 //! Ends of the runtime and of supervisors.
 
-use berth_pod_runtime::{ContainerState, PodRuntime};
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+use berth_node::Level;
+use berth_pod_runtime::{ContainerState, PodRuntime, PodUid, Result, RuntimeError, SandboxNetwork};
+use futures::future::BoxFuture;
 
 use crate::harness::{LEVELS, Node, is_alive, processes_with, until};
 
@@ -91,6 +97,61 @@ async fn a_folder_that_was_never_completed_is_removed() {
     let node = node.reopen().await;
     assert!(node.runtime.pod(&half).is_none());
     assert!(!node.pod_folder(&half).exists());
+}
+
+/// A pod network that connects no pod while it is broken.
+#[derive(Default)]
+struct Network {
+    is_broken: AtomicBool,
+    connected: AtomicU32,
+}
+
+impl SandboxNetwork for Network {
+    fn allocate<'a>(&'a self, _: &'a PodUid) -> BoxFuture<'a, Result<IpAddr>> {
+        Box::pin(async { Ok(IpAddr::from([10, 1, 0, 2])) })
+    }
+
+    fn connect<'a>(&'a self, _: &'a PodUid, _: u32) -> BoxFuture<'a, Result<()>> {
+        Box::pin(async {
+            if self.is_broken.load(Ordering::Relaxed) {
+                return Err(RuntimeError::Internal("the network is broken".to_owned()));
+            }
+            self.connected.fetch_add(1, Ordering::Relaxed);
+            Ok(())
+        })
+    }
+
+    fn release<'a>(&'a self, _: &'a PodUid) -> BoxFuture<'a, Result<()>> {
+        Box::pin(async { Ok(()) })
+    }
+}
+
+#[tokio::test]
+async fn a_pod_without_its_network_is_not_ready_and_one_that_was_interrupted_is_connected_later() {
+    let network = Arc::new(Network::default());
+    let open = async |folder: &Arc<tempfile::TempDir>| {
+        let network = network.clone();
+        Node::open_with(Level::Full, folder.clone(), |options| options.network = Some(network)).await
+    };
+    let folder = Arc::new(tempfile::tempdir().unwrap());
+    let Some(node) = open(&folder).await else { return };
+    network.is_broken.store(true, Ordering::Relaxed);
+    let config = crate::harness::sandbox(crate::harness::uid());
+    assert!(node.runtime.run_sandbox(&config).await.is_err());
+    assert!(!node.runtime.pod(&config.uid).unwrap().is_ready, "a container could start without the network");
+    drop(node);
+    // The next runtime finds a supervisor and no container.
+    network.is_broken.store(false, Ordering::Relaxed);
+    let node = open(&folder).await.unwrap();
+    assert!(node.runtime.pod(&config.uid).unwrap().is_ready);
+    assert_eq!(network.connected.load(Ordering::Relaxed), 1);
+    let id = node.start(&config.uid, "sleep 1000").await;
+    drop(node);
+    // A pod with a container is connected.
+    let node = open(&folder).await.unwrap();
+    assert_eq!(network.connected.load(Ordering::Relaxed), 1);
+    assert!(node.container_state(&id).is_some());
+    drop(folder);
 }
 
 fn kill(pid: u32) {

@@ -1,5 +1,5 @@
-//! This replica's part in the leader election. It has a thread, a runtime and connections of its
-//! own, so that renewals of the Lease do not wait behind requests or computation of the process.
+//! This replica's part in the leader election. It has its own thread, runtime and connections, so
+//! that renewals of the Lease do not wait behind requests or computation of the process.
 
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -20,13 +20,13 @@ enum Phase {
     Leader,
 }
 
-/// Intention of this replica.
+/// Intended state of this replica.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Wish {
     /// Not to lead: the replica is not ready.
     Wait,
-    /// To lead, for the term of this number. After a lost term it must stop acting before it asks
-    /// for the next.
+    /// To lead, for the term of this number. After a lost term, the replica must stop acting before
+    /// it requests the next.
     Lead(u64),
     /// To leave the election.
     Leave,
@@ -41,7 +41,7 @@ pub struct Candidate {
 }
 
 impl Candidate {
-    /// A replica that does not ask to lead yet.
+    /// A replica that does not request leadership yet.
     pub fn new(config: Config, election: LeaderElection) -> anyhow::Result<Self> {
         let (wish, wishes) = watch::channel(Wish::Wait);
         let (phases, phase) = watch::channel(Phase::Follower(String::new()));
@@ -87,17 +87,17 @@ impl Candidate {
     }
 }
 
-/// Takes part in the election until the intention is to leave.
+/// Takes part in the election until the replica intends to leave.
 async fn stand(
     config: Config,
     election: LeaderElection,
     mut wishes: watch::Receiver<Wish>,
     phases: watch::Sender<Phase>,
 ) -> anyhow::Result<()> {
-    // A response with Retry-After is retried at the next regular attempt, not minutes later.
+    // A response with Retry-After is retried at the next regular attempt, and not minutes later.
     let client = connect::asking(config)?;
-    // A Lease guards against processes that die, so it is measured in real time, however fast the
-    // cluster's clock runs.
+    // A Lease protects against processes that die, so it is measured in real time, regardless of
+    // the speed of the cluster's clock.
     let mut elector = Elector::new(client, Clock::system(), election);
     let phases = Arc::new(phases);
     loop {

@@ -33,19 +33,19 @@ pub struct EndpointOptions {
 /// Content of the endpoints. Every function is called for each request.
 #[derive(Clone)]
 pub struct Endpoints {
-    /// What is not ready yet; empty when the component is ready.
+    /// The parts that are not ready yet; empty when the component is ready.
     pub pending: Arc<dyn Fn() -> Vec<String> + Send + Sync>,
     /// All metrics in the Prometheus text format.
     pub metrics: Arc<dyn Fn() -> String + Send + Sync>,
-    /// Answers `/explain/NAMESPACE/NAME` on the metrics port, for programs on the same machine.
-    /// Only the controllers have it.
+    /// Serves `/explain/NAMESPACE/NAME` on the metrics port, for programs on the same machine. Only
+    /// the controllers have it.
     pub explain: Option<Explain>,
 }
 
 /// Explains a job of a namespace.
 pub type Explain = Arc<dyn Fn(&str, &str) -> Result<Value, Status> + Send + Sync>;
 
-/// Addresses and paths that hold without an option.
+/// Addresses and paths that apply without an option.
 #[derive(Clone, Debug)]
 pub struct Places {
     /// Address of the probes.
@@ -65,7 +65,7 @@ impl Places {
     }
 }
 
-/// Endpoints that are bound but do not answer yet.
+/// Endpoints that are bound but do not respond yet.
 pub struct Bound {
     health: Option<tokio::net::TcpListener>,
     metrics: Option<tokio::net::TcpListener>,
@@ -73,7 +73,7 @@ pub struct Bound {
 }
 
 impl EndpointOptions {
-    /// Binds the addresses of the options, else the defaults.
+    /// Binds the addresses of the options, or the defaults.
     pub async fn bind(&self, places: Places) -> anyhow::Result<Bound> {
         let health = self.health_probe_bind_address.unwrap_or(places.health);
         let metrics = self.metrics_bind_address.unwrap_or(places.metrics);
@@ -105,7 +105,7 @@ impl Bound {
         all.into_iter().flatten().collect()
     }
 
-    /// Answers requests until the tasks are dropped.
+    /// Responds to requests until the tasks are dropped.
     pub fn serve(self, endpoints: &Endpoints, tasks: &mut JoinSet<()>) {
         if let Some(listener) = self.health {
             tasks.spawn(listen::serve(listener, None, health(endpoints.clone(), self.places)));
@@ -155,7 +155,7 @@ fn metrics(endpoints: Endpoints) -> Handler {
     })
 }
 
-/// Answers with the explanation of a workload, to clients on this machine only.
+/// Responds with the explanation of a workload, to clients on this machine only.
 fn explanation(endpoints: &Endpoints, (namespace, name): (&str, &str), is_here: bool) -> Response<Full<Bytes>> {
     let answer = match &endpoints.explain {
         None => Err(Status::no_such_path()),
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn explanations_are_for_this_machine_and_figures_for_everybody() {
+    async fn explanations_are_limited_to_this_machine_and_metrics_are_not() {
         let endpoints = Endpoints {
             pending: Arc::new(Vec::new),
             metrics: Arc::new(|| "figures".to_owned()),
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn health_and_figures_have_ports_of_their_own() {
+    async fn health_and_metrics_have_separate_ports() {
         let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("an address");
         let options = EndpointOptions { health_probe_bind_address: None, metrics_bind_address: None };
         let same = Places::at(BindAddress::At(free), BindAddress::Any(free.port()));

@@ -20,7 +20,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio_rustls::TlsAcceptor;
 
-/// Maximum number of concurrent connections. Further ones wait in the kernel's queue.
+/// Maximum number of concurrent connections. Further connections wait in the kernel's queue.
 const CONNECTIONS_MAX: usize = 256;
 /// Time limit of a TLS handshake.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -45,7 +45,7 @@ pub async fn bind(address: BindAddress, what: &str) -> anyhow::Result<Option<Tcp
 
 /// A response in preparation.
 pub type Answer = Pin<Box<dyn Future<Output = Response<Full<Bytes>>> + Send>>;
-/// Answers requests.
+/// Responds to requests.
 pub type Handler = Arc<dyn Fn(Request<Incoming>) -> Answer + Send + Sync>;
 
 /// Serves until dropped. `tls` returns the certificate for each handshake.
@@ -67,7 +67,7 @@ pub async fn serve(listener: TcpListener, tls: Option<Arc<rustls::ServerConfig>>
             }
             Err(error) => {
                 // The process is out of file descriptors, or the peer gave up. Neither is a reason
-                // to stop. The pause keeps the former from spinning.
+                // to stop. The pause prevents a busy loop in the first case.
                 tracing::warn!(%error, "accepting a connection");
                 tokio::time::sleep(Duration::from_millis(50)).await;
             }
@@ -85,9 +85,9 @@ pub struct PeerCertificates(pub Arc<[CertificateDer<'static>]>);
 pub struct Peer(SocketAddr);
 
 impl Peer {
-    /// Whether the request comes from this machine or pod (such as through a port-forward), at the
-    /// address that names itself. Other addresses of 127.0.0.0/8 do not count, because some proxies
-    /// forward remote requests from there.
+    /// True if the request comes from 127.0.0.1 or ::1 and therefore from this machine or pod (such
+    /// as through a port-forward). Other addresses of 127.0.0.0/8 do not count, because some
+    /// proxies forward remote requests from there.
     pub fn is_here(self) -> bool {
         [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)].contains(&self.0.ip().to_canonical())
     }

@@ -35,12 +35,12 @@ pub struct ComponentOptions {
     pub time: TimeOptions,
 }
 
-/// Whether this replica acts. Clones share the state.
+/// State of this replica: true while it acts. Clones share the state.
 #[derive(Clone, Default)]
 pub struct Leading(Arc<watch::Sender<bool>>);
 
 impl Leading {
-    /// Whether this replica acts now.
+    /// True if this replica acts now.
     pub fn is(&self) -> bool {
         *self.0.borrow()
     }
@@ -72,9 +72,9 @@ pub type Install = Box<dyn Fn(&mut Manager)>;
 
 /// Runs a manager's controllers, which `install` has installed, until Ctrl-C or SIGTERM. With
 /// leader election they run while this replica leads. Caches are filled before the election, and
-/// followed while another replica leads.
+/// updated while another replica leads.
 ///
-/// A leader that loses its Lease stops its controllers and continues to serve. It stands by like
+/// A leader that loses its Lease stops its controllers and continues to serve. It then waits like
 /// any other replica, and builds new controllers over its caches for the next term.
 pub async fn run(
     mut manager: Manager,
@@ -95,7 +95,7 @@ pub async fn run(
     Ok(ExitCode::SUCCESS)
 }
 
-/// Runs term after term until a signal arrives. Returns the signal.
+/// Runs one term after another until a signal arrives. Returns the signal.
 async fn terms(
     manager: &mut Manager,
     mut candidate: Option<&mut Candidate>,

@@ -34,14 +34,14 @@ use crate::component::listen::{self, PeerCertificates};
 /// ConfigMap in which every cluster publishes the authority of its front proxy.
 const NAMESPACE: &str = "kube-system";
 const CONFIG_MAP: &str = "extension-apiserver-authentication";
-/// Interval at which the ConfigMap is read again.
+/// Interval at which the ConfigMap is read.
 const LOOK: Duration = Duration::from_secs(60);
-/// The same after a failure; also the minimum time between two reads that unknown clients cause.
+/// Interval after a failure; also the minimum time between two reads that unknown clients cause.
 const RETRY: Duration = Duration::from_secs(2);
 
-/// How requests of the API server are recognized: the front proxy's authority, and the headers that
-/// name the user.
-struct Believed {
+/// How requests of the API server are recognized: the front proxy's authority, and the headers with
+/// the user.
+struct FrontProxyTrust {
     verifier: Arc<dyn ClientCertVerifier>,
     /// Accepted common names of the front proxy's certificate; every name if empty.
     names: Vec<String>,
@@ -53,21 +53,21 @@ struct Believed {
 pub struct Aggregated {
     groups: Arc<[Arc<dyn Extension>]>,
     leading: Leading,
-    believed: Arc<RwLock<Option<Believed>>>,
+    trust: Arc<RwLock<Option<FrontProxyTrust>>>,
     /// Notified when a client presented a certificate of an unknown authority: the API server may
     /// have a new one.
-    stranger: Arc<Notify>,
+    unknown_authority: Arc<Notify>,
 }
 
 impl Aggregated {
     /// Serves these groups once the front proxy's authority is known.
     pub fn new(groups: Vec<Arc<dyn Extension>>, leading: Leading) -> Self {
-        Self { groups: groups.into(), leading, believed: Arc::default(), stranger: Arc::default() }
+        Self { groups: groups.into(), leading, trust: Arc::default(), unknown_authority: Arc::default() }
     }
 
-    /// Answers a request below `/apis/`.
+    /// Responds to a request below `/apis/`.
     pub async fn answer(&self, request: Request<Incoming>) -> Response<Full<Bytes>> {
-        // The body is not read, and is dropped before the answer is computed.
+        // The body is not read, and is dropped before the response is computed.
         match self.find(&request.map(drop)).await {
             Ok(response) => {
                 let (parts, body) = response.into_parts();
@@ -84,7 +84,7 @@ impl Aggregated {
         let user = self.user(request)?;
         let query = request.uri().query().unwrap_or_default();
         let info = RequestInfo::parse(request.method(), request.uri().path(), query);
-        tracing::debug!(user = %user.name, path = %info.path, "asked through the API server");
+        tracing::debug!(user = %user.name, path = %info.path, "requests come from the API server");
         if info.is_resource_request && !self.leading.is() {
             return Err(Status::service_unavailable("this replica of the controllers is not the leader"));
         }
@@ -93,19 +93,20 @@ impl Aggregated {
         extension::answer(group, asked, request.headers()).await
     }
 
-    /// The user for whom the front proxy makes the request. Every other client is refused.
+    /// The user for whom the front proxy makes the request. Requests of all other clients are
+    /// rejected.
     fn user(&self, request: &Request<()>) -> Result<UserInfo, Status> {
         let refused = || Status::unauthorized("only requests that the API server forwards are accepted here");
         let shown = request.extensions().get::<PeerCertificates>().ok_or_else(refused)?;
         let (leaf, chain) = shown.0.split_first().ok_or_else(refused)?;
-        let believed = self.believed.read();
-        let known = believed.as_ref().filter(|believed| believed.is_front_proxy(leaf, chain));
-        let Some(believed) = known else {
-            self.stranger.notify_one();
+        let trust = self.trust.read();
+        let known = trust.as_ref().filter(|trust| trust.is_front_proxy(leaf, chain));
+        let Some(trust) = known else {
+            self.unknown_authority.notify_one();
             return Err(refused());
         };
         let headers = request.headers().iter().filter_map(|(name, value)| Some((name.as_str(), value.to_str().ok()?)));
-        believed.headers.user(&headers.collect::<Vec<_>>()).ok_or_else(refused)
+        trust.headers.user(&headers.collect::<Vec<_>>()).ok_or_else(refused)
     }
 
     /// Keeps the front proxy's authority up to date, until dropped.
@@ -114,10 +115,11 @@ impl Aggregated {
         let api: Api<ConfigMap> = Api::namespaced(client, NAMESPACE);
         let mut said = String::new();
         loop {
-            let read = api.get(CONFIG_MAP).await.map_err(anyhow::Error::from).and_then(|found| Believed::read(&found));
+            let read =
+                api.get(CONFIG_MAP).await.map_err(anyhow::Error::from).and_then(|found| FrontProxyTrust::read(&found));
             let wait = match read {
-                Ok(believed) => {
-                    *self.believed.write() = Some(believed);
+                Ok(trust) => {
+                    *self.trust.write() = Some(trust);
                     said.clear();
                     LOOK
                 }
@@ -134,14 +136,14 @@ impl Aggregated {
             };
             clock.sleep(RETRY).await;
             tokio::select! {
-                () = self.stranger.notified() => {}
+                () = self.unknown_authority.notified() => {}
                 () = clock.sleep(wait.saturating_sub(RETRY)) => {}
             }
         }
     }
 }
 
-impl Believed {
+impl FrontProxyTrust {
     /// The content of the ConfigMap.
     fn read(found: &ConfigMap) -> anyhow::Result<Self> {
         let text = |key: &str| found.data.as_ref().and_then(|data| data.get(key)).map(String::as_str);
@@ -183,15 +185,15 @@ impl Believed {
 /// Accepts any certificate whose key the client has, or none. API servers call webhooks with any
 /// certificate; [`Aggregated`] verifies the authority itself.
 #[derive(Debug)]
-pub struct Anybody(Arc<rustls::crypto::CryptoProvider>);
+pub struct AnyCertificate(Arc<rustls::crypto::CryptoProvider>);
 
-impl Default for Anybody {
+impl Default for AnyCertificate {
     fn default() -> Self {
         Self(Arc::new(rustls::crypto::ring::default_provider()))
     }
 }
 
-impl ClientCertVerifier for Anybody {
+impl ClientCertVerifier for AnyCertificate {
     fn client_auth_mandatory(&self) -> bool {
         false
     }
@@ -234,8 +236,8 @@ impl ClientCertVerifier for Anybody {
     }
 }
 
-/// The address for the API server: the option's, else the bound one, else the one that this machine
-/// uses towards the API server.
+/// The address for the API server: the address of the option, or the bound address, or the address
+/// from which this machine connects to the API server.
 pub async fn advertised(given: Option<IpAddr>, bound: SocketAddr, api_server: &http::Uri) -> Option<SocketAddr> {
     if let Some(address) = given {
         return Some(SocketAddr::new(address, bound.port()));

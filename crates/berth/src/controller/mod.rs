@@ -1,4 +1,5 @@
-//! `berth controller`: the queueing controllers against any cluster, with the rights of their service account.
+//! `berth controller`: the queueing controllers against any cluster, with the rights of their
+//! service account.
 
 mod aggregated;
 mod webhook;
@@ -68,7 +69,7 @@ pub fn main(options: &Options) -> anyhow::Result<ExitCode> {
 /// Reads a configuration file, for controllers in this namespace unless the file names another.
 ///
 /// # Errors
-/// The file has errors or settings that Berth does not have; all are listed by field.
+/// The file has errors or settings that Berth does not support; all are listed by field.
 pub fn configuration(file: &Path, own_namespace: &str) -> anyhow::Result<Loaded> {
     configuration::read(process::read(file)?, own_namespace)
         .map_err(|errors| anyhow!("{}: {}", file.display(), field::aggregate(&errors)))
@@ -120,7 +121,7 @@ async fn control(options: &Options) -> anyhow::Result<ExitCode> {
     let mut manager = Manager::new(client.clone(), clock);
     let controllers = Controllers::default();
     let (installs, settings) = (controllers.clone(), config.clone());
-    // Shared by all terms of leadership, so that decisions of earlier terms stay known.
+    // All terms of leadership share it, so that decisions of earlier terms stay known.
     let decisions = Decisions::default();
     let journal = options.journal.open(&decisions)?;
     let install: component::Install = Box::new(move |manager| {

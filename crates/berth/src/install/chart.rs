@@ -1,6 +1,6 @@
-//! The Helm chart, generated from the objects that `berth install` prints. Values that differ are
-//! inserted as marks, and marks become template expressions. `deploy/helm/berth` has the result; a
-//! test generates it again and compares.
+//! The Helm chart, generated from the objects that `berth install` prints. Values that differ
+//! between installations are inserted as marks, and marks become template expressions.
+//! `deploy/helm/berth` has the result; a test generates it again and compares.
 
 use std::path::Path;
 
@@ -67,8 +67,8 @@ pub fn files() -> anyhow::Result<Vec<(String, String)>> {
     let is_hook = |object: &&Value| object["kind"].as_str().is_some_and(|kind| kind.ends_with("WebhookConfiguration"));
     let plain = manifests::objects(&values, &without(None));
     let held = manifests::objects(&values, &without(Some(mark(".Values.holdPolicy"))));
-    // Helm creates the namespace (--create-namespace). A chart with a namespace of its own cannot
-    // be uninstalled cleanly.
+    // Helm creates the namespace (--create-namespace). A chart that creates its own namespace
+    // cannot be uninstalled cleanly.
     let body: Vec<&Value> = plain.iter().filter(|o| o["kind"] != "Namespace").filter(|o| !is_hook(o)).collect();
     let hooks: Vec<&Value> = plain.iter().filter(is_hook).collect();
     let held_hooks: Vec<&Value> = held.iter().filter(is_hook).collect();
@@ -169,7 +169,7 @@ fn documents<'a>(objects: impl Iterator<Item = &'a Value>) -> anyhow::Result<Str
     Ok(text)
 }
 
-/// Braces that belong to the objects are escaped.
+/// The YAML with the objects' own braces escaped.
 fn escaped(yaml: &str) -> String {
     yaml.replace("{{", "{{ \"{{\" }}")
 }
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn the_chart_in_the_tree_is_the_one_that_is_made() {
+    fn the_chart_in_the_repository_equals_the_generated_one() {
         for (name, text) in files().expect("a chart") {
             let path = folder().join(&name);
             let kept = std::fs::read_to_string(&path).unwrap_or_default();
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn the_chart_with_its_values_is_what_install_prints() {
+    fn the_chart_with_its_values_equals_the_printed_installation() {
         let values = Values {
             namespace: "berth-system".to_owned(),
             namespace_in_text: "berth-system".to_owned(),
@@ -285,7 +285,7 @@ mod tests {
                     None => text,
                 };
                 let text = text.replace("{{- end }}\n", "");
-                assert!(!text.contains("{{"), "{template}: an expression nobody fills in");
+                assert!(!text.contains("{{"), "{template}: an expression without a value");
                 // Descriptions may end in dashes. A document begins with a line of three dashes.
                 for document in format!("\n{text}").split("\n---\n").filter(|document| !document.trim().is_empty()) {
                     rendered.push(serde_saphyr::from_str(document).expect("YAML"));

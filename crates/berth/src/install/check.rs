@@ -1,7 +1,7 @@
-//! Finds what would refuse an installation, before anything is changed.
+//! Finds the obstacles to an installation, before anything is changed.
 //!
 //! An installation is typically stopped halfway by webhooks of programs that no longer run: a
-//! webhook with failure policy Fail whose Service has no endpoint refuses every matching request. A
+//! webhook with failure policy Fail whose Service has no endpoint rejects every matching request. A
 //! cluster with Kueue has some two dozen webhooks, among them for Deployments and pods of nearly
 //! every namespace.
 
@@ -35,7 +35,7 @@ pub struct Report {
 /// Namespace and name of a Service.
 type Service = (String, String);
 
-/// An object that is going to be written.
+/// An object that will be written.
 #[derive(Clone, Debug)]
 struct Subject {
     /// Description for messages.
@@ -50,7 +50,7 @@ struct Subject {
     labels: Option<Value>,
 }
 
-/// A webhook that would refuse an object.
+/// A webhook that would reject an object.
 #[derive(Debug, PartialEq)]
 struct Refusal {
     /// Kind and name of its configuration.
@@ -60,7 +60,8 @@ struct Refusal {
     what: String,
 }
 
-/// Finds what would refuse these objects, or the objects that the controllers write when they run.
+/// Finds the obstacles to creating these objects, and to the objects that the controllers write
+/// when they run.
 pub async fn look(client: &Client, objects: &[Value], hold_only: bool) -> anyhow::Result<Report> {
     let mut report = Report::default();
     let namespace = namespace_of(objects);
@@ -235,7 +236,7 @@ fn written() -> Vec<Subject> {
     all.flat_map(|(group, resource, verbs)| operations(verbs).into_iter().map(|it| one(group, resource, it))).collect()
 }
 
-/// The webhooks that would refuse each subject: those with failure policy Fail and no endpoint.
+/// The webhooks that would reject each subject: webhooks with failure policy Fail and no endpoint.
 fn refusals(
     configurations: &[Value],
     ready: &BTreeSet<Service>,
@@ -263,7 +264,7 @@ fn refusals(
     refusals
 }
 
-/// Whether a webhook is called for this object. Its `matchConditions`, which may exclude the
+/// True if a webhook is called for this object. Its `matchConditions`, which may exclude the
 /// object, are not evaluated.
 fn is_asked(hook: &Value, subject: &Subject, own: &str, own_labels: Option<&Value>) -> bool {
     let has = |list: &Value, wanted: &str| {
@@ -303,7 +304,7 @@ fn is_asked(hook: &Value, subject: &Subject, own: &str, own_labels: Option<&Valu
     about && in_namespace && subject.labels.as_ref().is_none_or(|labels| selected(&hook["objectSelector"], labels))
 }
 
-/// Refusals as messages: one for each configuration and Service.
+/// Rejections as messages: one for each configuration and Service.
 fn texts(refusals: &[Refusal]) -> Vec<String> {
     let mut grouped: BTreeMap<(&(String, String), &Service), Vec<&Refusal>> = BTreeMap::new();
     for refusal in refusals {
@@ -314,7 +315,7 @@ fn texts(refusals: &[Refusal]) -> Vec<String> {
         let refused: Vec<String> = refusals
             .iter()
             .filter(|refusal| seen.insert(&refusal.webhook))
-            .map(|refusal| format!("{} refuses {}", refusal.webhook, refusal.what))
+            .map(|refusal| format!("{} rejects {}", refusal.webhook, refusal.what))
             .collect();
         let delete = kind.to_lowercase();
         format!(
@@ -328,7 +329,7 @@ fn texts(refusals: &[Refusal]) -> Vec<String> {
     texts.collect()
 }
 
-/// The present conversion webhooks of the kinds, as far as the installation changes them.
+/// The current conversion webhooks of the kinds, as far as the installation changes them.
 fn conversions(
     definitions: &BTreeMap<String, Value>,
     objects: &[Value],
@@ -376,7 +377,7 @@ async fn dry_run(client: &Client, objects: &[Value]) -> Option<String> {
     Some(format!("Deployment {namespace}/{name} would be rejected: {message}"))
 }
 
-/// Which of the policies and webhook configurations that hold jobs exist.
+/// The policies and webhook configurations that hold jobs: which of them exist.
 pub async fn held(client: &Client, objects: &[Value]) -> anyhow::Result<String> {
     let (mut there, mut missing) = (0, Vec::new());
     for object in objects.iter().filter(|object| manifests::holds(object)) {
@@ -426,7 +427,7 @@ mod tests {
     }
 
     #[test]
-    fn webhooks_without_an_endpoint_are_named_with_what_they_refuse() {
+    fn webhooks_without_an_endpoint_are_reported_with_the_rejected_objects() {
         let both = json!([hook("mdeployment", "apps", "deployments"), hook("mpod", "", "pods")]);
         let expected = [
             "mdeployment: Deployment berth-system/berth-controller",
@@ -439,7 +440,7 @@ mod tests {
     }
 
     #[test]
-    fn webhooks_that_are_skipped_or_do_not_match_refuse_nothing() {
+    fn webhooks_that_are_skipped_or_do_not_match_reject_nothing() {
         let mut hook = hook("m", "apps", "deployments");
         hook["objectSelector"] = json!({"matchLabels": {"a": "c"}});
         assert_eq!(refused(json!([hook]), &[], "berth-system"), [""; 0]);
@@ -456,12 +457,12 @@ mod tests {
     }
 
     #[test]
-    fn refusals_of_the_controllers_own_writes_are_found() {
+    fn rejections_of_the_controllers_own_writes_are_found() {
         let mut of_workloads = hook("vworkload", KUEUE, "workloads");
         of_workloads["rules"][0]["operations"] = json!(["UPDATE"]);
         let found =
             refusals(&[configuration(json!([of_workloads]))], &BTreeSet::new(), &written(), "berth-system", None);
-        assert_eq!(found[0].what, "what the controllers write of workloads");
+        assert_eq!(found[0].what, "writes of workloads by the controllers");
         let text = texts(&found).remove(0);
         assert!(
             text.starts_with("MutatingWebhookConfiguration other: Service kueue-system/webhook has no ready endpoint")

@@ -1,8 +1,9 @@
 //! Policies by which the API server itself holds queued jobs while no webhook of Berth answers.
 //!
 //! A policy can read neither owners nor other objects except a LocalQueue, so it holds jobs
-//! provisionally and marks them. The webhooks decide, or the controllers once they are back
-//! ([`berth_controllers::webhooks::held`]). Each policy has one binding of its name.
+//! provisionally and marks them. The webhooks decide later, or the controllers when they are
+//! available again ([`berth_controllers::webhooks::held`]). Each policy has one binding with its
+//! name.
 
 use std::collections::BTreeMap;
 
@@ -20,7 +21,7 @@ pub const VERSION: &str = "v1";
 /// The API versions of MutatingAdmissionPolicy, newest first.
 pub const VERSIONS: [&str; 2] = [VERSION, "v1beta1"];
 
-/// Name of the LocalQueue that jobs without a queue get, where it exists.
+/// Name of the LocalQueue of jobs that name no queue, if it exists.
 const DEFAULT_QUEUE: &str = "default";
 
 /// The part of the configuration that selects held objects: values, or placeholders of a template.
@@ -30,7 +31,7 @@ pub struct Held {
     pub frameworks: String,
     /// Selector of the namespaces whose jobs are managed.
     pub namespaces: Value,
-    /// Whether jobs that name no queue are managed: `true` or `false`.
+    /// `true` if jobs that name no queue are managed, otherwise `false`.
     pub all: String,
     /// Namespaces whose pods never wait for the controllers, separated by commas. The controllers'
     /// own namespace is one.
@@ -60,12 +61,12 @@ struct Policy {
     name: &'static str,
     rules: Vec<Value>,
     operations: &'static [&'static str],
-    /// Whether it matches objects with a queue name, or those without.
+    /// True if it matches objects with a queue name, false if objects without.
     queued: bool,
     conditions: Vec<(&'static str, String)>,
     variables: Vec<(&'static str, String)>,
     mutation: String,
-    /// Whether it applies only in namespaces with a default queue.
+    /// True if it applies only in namespaces with a default queue.
     by_default_queue: bool,
 }
 
@@ -140,23 +141,24 @@ fn list<T: AsRef<str>>(items: impl IntoIterator<Item = T>) -> String {
     format!("[{}]", items.join(", "))
 }
 
-/// Whether the integration of this name (an expression) is enabled.
+/// The condition that the integration of this name (an expression) is enabled.
 fn is_on(held: &Held, name: &str) -> String {
     // Commas on both sides: a template inserts a list of names, in which whole names are searched.
     format!("',{},'.contains(',' + {name} + ',')", held.frameworks)
 }
 
-/// The namespace is not one of those whose pods must start while no controller can release them.
+/// The condition that pods of the namespace need not start while no controller can release them.
 fn is_not_spared(held: &Held) -> (&'static str, String) {
     ("is-not-spared", format!("!',{},'.contains(',' + request.namespace + ',')", held.spared))
 }
 
-/// All jobs are managed, also those without a queue.
+/// The condition that all jobs are managed, also those without a queue.
 fn is_managed(held: &Held) -> (&'static str, String) {
     ("is-managed", format!("true == ({})", held.all))
 }
 
-/// The owner's kind is among these: the object is part of its owner and follows it.
+/// The condition that the owner's kind is among these: the object is part of its owner and follows
+/// it.
 fn is_owned(kinds: &str) -> String {
     format!(
         "has(object.metadata.ownerReferences) && object.metadata.ownerReferences.exists(owner, \
@@ -241,12 +243,12 @@ fn other_jobs(held: &Held) -> Policy {
     policy
 }
 
-/// Whether the template of the pod has the mark that its pods are queued themselves.
+/// The condition that the pod's template is marked: its pods are queued themselves.
 fn is_of_queued_template() -> String {
     format!("object.metadata.?annotations[?'{}'].orValue('') != ''", annotations::POD_SUSPENDING_PARENT)
 }
 
-/// Pods that name a queue, unless their owner is queued.
+/// Policy for pods that name a queue, unless their owner is queued.
 fn queued_pods(held: &Held) -> Policy {
     let mut policy = of_pods("berth-hold-queued-pods", held);
     policy.queued = true;
@@ -255,7 +257,8 @@ fn queued_pods(held: &Held) -> Policy {
     policy
 }
 
-/// Pods without a queue in namespaces with a default queue, unless their owner's kind is queued.
+/// Policy for pods without a queue in namespaces with a default queue, unless their owner's kind is
+/// queued.
 fn defaulted_pods(held: &Held) -> Policy {
     let mut policy = of_pods("berth-hold-pods-of-default-queue", held);
     policy.conditions.push(is_not_spared(held));
@@ -266,7 +269,7 @@ fn defaulted_pods(held: &Held) -> Policy {
     policy
 }
 
-/// Pods without a queue where all pods are managed.
+/// Policy for pods without a queue, if all pods are managed.
 fn other_pods(held: &Held) -> Policy {
     let mut policy = queued_pods(held);
     policy.name = "berth-hold-pods-without-queue";
@@ -277,8 +280,8 @@ fn other_pods(held: &Held) -> Policy {
     policy
 }
 
-/// The pod has no node yet. A pod that is created with a node (`kubectl debug node/...`) cannot
-/// have scheduling gates.
+/// The condition that the pod has no node yet. A pod that is created with a node (`kubectl debug
+/// node/...`) cannot have scheduling gates.
 fn is_not_placed() -> (&'static str, String) {
     ("is-not-placed", "object.spec.?nodeName.orValue('') == ''".to_owned())
 }
@@ -317,8 +320,8 @@ fn of_pods(name: &'static str, held: &Held) -> Policy {
     }
 }
 
-/// Deployments, StatefulSets and LeaderWorkerSets pass their queue on to their pods, which are
-/// held.
+/// Policy for Deployments, StatefulSets and LeaderWorkerSets that name a queue. They copy it to
+/// their pods, which are held.
 fn queued_pod_owners(held: &Held) -> Policy {
     let queue = format!("object.metadata.labels['{}']", labels::QUEUE_NAME);
     let mut policy = of_pod_owners("berth-hand-queue-to-pods", held, Some(&queue), "");
@@ -330,8 +333,8 @@ fn queued_pod_owners(held: &Held) -> Policy {
     policy
 }
 
-/// New objects without a queue get their namespace's default queue here: unlike jobs and pods, they
-/// are not settled later by the controllers.
+/// Policy for new objects without a queue. They get their namespace's default queue here: unlike
+/// jobs and pods, they are not settled later by the controllers.
 fn defaulted_pod_owners(held: &Held) -> Policy {
     let queue = format!("'{DEFAULT_QUEUE}'");
     let metadata = format!("metadata: Object.metadata{{labels: {{'{}': {queue}}}}}, ", labels::QUEUE_NAME);
@@ -341,7 +344,7 @@ fn defaulted_pod_owners(held: &Held) -> Policy {
     policy
 }
 
-/// Where all jobs are managed, the pods of objects without a queue are held too.
+/// Policy for objects without a queue if all jobs are managed: their pods are held too.
 fn other_pod_owners(held: &Held) -> Policy {
     let mut policy = of_pod_owners("berth-hold-pods-of-owners-without-queue", held, None, "");
     policy.operations = &["CREATE", "UPDATE"];
@@ -351,7 +354,7 @@ fn other_pod_owners(held: &Held) -> Policy {
     policy
 }
 
-/// The new object names a queue.
+/// The condition that the new object names a queue.
 fn names_queue() -> String {
     format!("has(object.metadata.labels) && '{}' in object.metadata.labels", labels::QUEUE_NAME)
 }

@@ -11,7 +11,7 @@ use super::hold::{self, Held};
 
 /// Image of this version.
 pub const IMAGE: &str = concat!("ghcr.io/berth-batch/berth:", env!("CARGO_PKG_VERSION"));
-/// One replica leads and one stands by.
+/// Number of replicas. One replica leads and one is on standby.
 pub const REPLICAS: u32 = 2;
 
 /// The default configuration file of an installation: every integration, else Kueue's defaults.
@@ -28,8 +28,8 @@ const QUEUE_NAME: &str = "kueue.x-k8s.io/queue-name";
 /// cluster must not wait for quota.
 pub const UNMANAGED: [&str; 2] = ["kube-system", "kueue-system"];
 
-/// User and group of the controllers' process, which the image has (`Dockerfile`). They are no user
-/// of the host.
+/// User and group of the controllers' process, which the image has (`Dockerfile`). They belong to
+/// no user of the host.
 const USER: u32 = 65532;
 
 /// The values that the objects share with the configuration file.
@@ -84,9 +84,9 @@ impl Settings {
 pub struct Values {
     /// Namespace of the controllers.
     pub namespace: String,
-    /// The namespace within a longer text, which a template quotes as a whole.
+    /// The namespace inside a longer string, which a template quotes as a whole.
     pub namespace_in_text: String,
-    /// Their image.
+    /// Image of the controllers.
     pub image: String,
     /// Number of replicas: a number, or a template's placeholder.
     pub replicas: Value,
@@ -109,14 +109,14 @@ pub struct Parts {
     pub hold_only: bool,
 }
 
-/// Whether an object of an installation serves to hold jobs.
+/// True if an object of an installation holds jobs.
 pub fn holds(object: &Value) -> bool {
     object["apiVersion"].as_str().is_some_and(|version| version.starts_with("admissionregistration.k8s.io/"))
 }
 
 /// All objects in the order of creation: first those that hold jobs, which need nothing else; then
-/// the controllers; last those that need running controllers. So an interrupted installation has
-/// handed over nothing.
+/// the controllers; last those that need running controllers. An interrupted installation has
+/// therefore not taken over any job.
 pub fn objects(values: &Values, parts: &Parts) -> Vec<Value> {
     let mut objects = vec![
         json!({
@@ -192,7 +192,7 @@ pub fn yaml(object: &Value) -> anyhow::Result<String> {
 }
 
 /// Kueue's kinds. The webhook server converts their versions. Kinds of other projects (JobSet,
-/// ProvisioningRequest) come with the programs that serve them.
+/// ProvisioningRequest) are installed with the programs that serve them.
 pub fn definitions(values: &Values) -> Vec<Value> {
     let converted = rights::converted_kinds();
     let mut definitions: Vec<Value> =
@@ -309,9 +309,8 @@ fn unmanaged_namespaces(values: &Values) -> Vec<&str> {
     all
 }
 
-/// One webhook configuration. Jobs that no queue manages never depend on a webhook. Jobs of a queue
-/// are held by policies ([`hold`]) while no controller answers; without the policies they are
-/// refused.
+/// One webhook configuration. Jobs without a queue never depend on a webhook. Jobs with a queue are
+/// held by policies ([`hold`]) while no controller answers; without the policies they are rejected.
 fn webhooks(values: &Values, kind: &str, parts: &Parts) -> Value {
     let (path, short) = match kind {
         "MutatingWebhookConfiguration" => ("/mutate", "default"),
@@ -343,14 +342,14 @@ fn webhooks(values: &Values, kind: &str, parts: &Parts) -> Value {
         let mut queued = hook(&format!("queued-{name}"), group, version, &[name], held);
         queued["objectSelector"] = json!({ "matchExpressions": managed });
         queued["namespaceSelector"] = elsewhere.clone();
-        // A job without a queue may get its namespace's default queue, but must not be refused.
+        // A job without a queue may get its namespace's default queue, but must not be rejected.
         let mut others = hook(name, group, version, &[name], "Ignore");
         others["objectSelector"] = json!({ "matchExpressions": unmanaged });
         others["namespaceSelector"] = elsewhere.clone();
         hooks.extend([queued, others]);
     }
     // Pods, and kinds that create pods. Objects without a queue may get their namespace's default
-    // queue, or be held where all jobs are managed, but must not be refused.
+    // queue, or be held if all jobs are managed, but must not be rejected.
     for (group, version, name) in [
         ("", "v1", "pods"),
         ("apps", "v1", "deployments"),
@@ -370,8 +369,8 @@ fn webhooks(values: &Values, kind: &str, parts: &Parts) -> Value {
         // exempt.
         let mut status = hook("workload-status", KUEUE, "*", &["workloads/status"], "Fail");
         status["rules"][0]["operations"] = json!(["UPDATE"]);
-        // Service accounts of this installation only: a user with rights in a namespace could give
-        // an account the same name there.
+        // Service accounts of this installation only: a user with rights in another namespace could
+        // create an account with the same name there.
         let own = format!("system:serviceaccount:{}:{SERVICE_ACCOUNT}", values.namespace_in_text);
         let expression = format!("request.userInfo.username != '{own}'");
         status["matchConditions"] = json!([{"name": "is-not-of-the-controllers", "expression": expression}]);
@@ -429,7 +428,7 @@ mod tests {
     }
 
     #[test]
-    fn objects_that_hold_jobs_come_first_and_objects_that_hand_over_come_last() {
+    fn objects_that_hold_jobs_come_first_and_objects_that_need_controllers_come_last() {
         let parts = |hold_only| Parts { crds: true, hold_policy: Some("v1".to_owned()), hold_only };
         let all = objects(&values(), &parts(false));
         let first = |wanted: &dyn Fn(&Value) -> bool| all.iter().position(wanted).expect("there is one");
@@ -446,7 +445,7 @@ mod tests {
     }
 
     #[test]
-    fn the_api_server_takes_writes_of_the_lease_in_turn_with_those_of_its_own_leaders() {
+    fn writes_of_the_lease_have_the_priority_of_kubernetes_own_leaders() {
         let mut values = values();
         values.settings.lease_namespace = "elsewhere".to_owned();
         let schema = flow_schema(&values);

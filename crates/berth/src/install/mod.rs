@@ -1,4 +1,4 @@
-//! `berth install`: prints or applies what a cluster needs to run Berth's controllers.
+//! `berth install`: prints or applies the objects that Berth's controllers need in a cluster.
 
 mod chart;
 mod check;
@@ -144,7 +144,7 @@ async fn apply(options: &Options, objects: Vec<Value>) -> anyhow::Result<ExitCod
     check_cluster(&client, &options.hold_policy).await?;
     let found = match check::look(&client, &objects, options.hold_only).await {
         Ok(found) => found,
-        // The rights to install need not include those to read everything that is checked.
+        // The rights to install need not include the rights to read everything that is checked.
         Err(error) if is_forbidden(&error) => check::Report {
             notes: vec![format!(
                 "the check for obstacles was skipped for lack of rights: {}",
@@ -219,7 +219,7 @@ async fn apply_to(config: kube::Config, objects: Vec<Value>) -> anyhow::Result<(
     Ok(())
 }
 
-/// Whether the error means that the cluster does not serve a kind.
+/// True if the error means that the cluster does not serve a kind.
 fn is_missing(error: &kube::Error) -> bool {
     match error {
         kube::Error::Api(status) => status.code == 404,
@@ -244,7 +244,7 @@ fn image(text: &str) -> Result<String, String> {
     Ok(text.to_owned())
 }
 
-/// Fails if the cluster is unreachable or cannot hold jobs, before its webhooks are made optional.
+/// Fails if the cluster is unreachable or cannot hold jobs, before its webhooks become optional.
 async fn check_cluster(client: &kube::Client, hold_policy: &str) -> anyhow::Result<()> {
     if hold_policy == NO_HOLD {
         let namespaces = discovery::pinned_kind(client, &GroupVersionKind::gvk("", "v1", "Namespace")).await;
@@ -278,8 +278,8 @@ mod tests {
 
     use super::*;
 
-    /// An API server that serves namespaces and answers a number of requests with 503, beginning
-    /// with a given one. Returns the requests.
+    /// An API server that serves namespaces, and responds to `times` requests with 503, starting
+    /// with request `from`. Returns the requests.
     async fn busy(from: usize, times: usize) -> (kube::Config, Arc<Mutex<Vec<String>>>) {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let url = format!("http://{}", listener.local_addr().expect("an address"));
@@ -332,14 +332,14 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_cluster_that_is_busy_for_a_moment_stops_no_installation() {
+    async fn a_cluster_that_is_briefly_busy_does_not_stop_an_installation() {
         let (applied, asked) = installed(2, 2).await;
         applied.expect("it is applied");
         assert_eq!(asked, ["GET", "GET", "PATCH", "PATCH", "PATCH"]);
     }
 
     #[tokio::test]
-    async fn a_cluster_that_does_not_answer_is_said_at_once() {
+    async fn a_cluster_that_does_not_answer_is_reported_at_once() {
         let (applied, asked) = installed(0, usize::MAX).await;
         let error = applied.expect_err("nothing is applied").to_string();
         assert_eq!((error.as_str(), asked.len()), ("cannot read which kinds the cluster serves", 1));

@@ -33,7 +33,7 @@ fn check_load(arguments: &[&str]) -> Value {
 }
 
 #[test]
-fn a_load_in_one_process_loses_and_doubles_nothing() {
+fn a_load_in_one_process_neither_loses_nor_repeats_work() {
     let chart = tempfile::tempdir().expect("a temporary folder");
     let path = chart.path().join("chart.svg").display().to_string();
     check_load(&["--chart", &path]);
@@ -42,7 +42,7 @@ fn a_load_in_one_process_loses_and_doubles_nothing() {
 }
 
 #[test]
-fn a_load_on_separate_processes_loses_and_doubles_nothing_even_when_limited() {
+fn a_load_on_separate_processes_neither_loses_nor_repeats_work_even_when_limited() {
     let report = check_load(&["--api=processes", "--limit=100/50"]);
     assert!(report["costs"]["controller"]["cpuSeconds"].as_f64() > Some(0.0), "{report:#}");
 }
@@ -54,7 +54,7 @@ fn a_deep_queue_drains_completely() {
 }
 
 #[test]
-fn jobs_and_the_api_lose_nothing() {
+fn no_jobs_or_api_objects_are_lost() {
     let report = bench(&["jobs", "--count=30", "--idle=2", "--nodes=2"]);
     assert_eq!(report["violations"].as_array().map(Vec::len), Some(0), "{report:#}");
     let few = ["--clients=5", "--writes=50", "--watchers=5", "--changes=5", "--listed=70", "--page=20"];
@@ -64,7 +64,7 @@ fn jobs_and_the_api_lose_nothing() {
 }
 
 #[test]
-fn deleting_a_team_s_jobs_leaves_nothing_behind_and_other_teams_go_on() {
+fn deleting_a_teams_jobs_removes_their_workloads_and_other_teams_continue() {
     // The command fails if a Workload remains or a queue's usage is not zero.
     let report = bench(&["deletions", "--count=400", "--nodes=1"]);
     assert_eq!(report["jobs"], 400, "{report:#}");

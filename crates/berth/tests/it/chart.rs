@@ -6,7 +6,7 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 
-/// The Helm program, if any; `.ci/run` installs it in `target/tools`.
+/// The Helm program, if it is installed; `.ci/run` installs it in `target/tools`.
 fn helm() -> Option<PathBuf> {
     let in_tree = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/tools/helm");
     let paths = std::env::var_os("PATH").unwrap_or_default();
@@ -18,7 +18,7 @@ fn helm() -> Option<PathBuf> {
     found
 }
 
-/// The objects of a text of YAML documents without the Namespace, in order of kind and name.
+/// The objects of a string of YAML documents without the Namespace, in order of kind and name.
 fn documents(text: &str) -> Vec<Value> {
     // Descriptions may contain dashes; a document begins with a line of three.
     let documents = format!("\n{text}");
@@ -77,7 +77,7 @@ fn the_chart_passes_helm_lint_and_renders_the_objects_of_berth_install() {
         let mut printed = Command::new(env!("CARGO_BIN_EXE_berth"));
         printed.args(["install", "--namespace", "queues"]);
         if let Some(configuration) = &configuration {
-            // JSON is YAML. In Helm's values the configuration file is a text.
+            // JSON is YAML. In Helm's values, the configuration file is a string.
             std::fs::write(&file, configuration.to_string()).expect("written");
             rendered.arg("--set-file").arg(format!("configuration={}", file.display()));
             printed.arg("--config").arg(&file);

@@ -65,7 +65,8 @@ async fn client(cluster: &Cluster) -> Client {
     Client::try_from(config).expect("a client")
 }
 
-/// kube-rs over the wire: a reflector with streaming lists and one with pages, and a `Controller` that owns objects.
+/// kube-rs over the wire: a reflector with streaming lists and one with pages, and a `Controller`
+/// that owns objects.
 #[tokio::test(flavor = "multi_thread")]
 async fn kube_runtime_works() {
     let cluster = Cluster::ephemeral(&[]);

@@ -14,7 +14,7 @@ pub struct Cluster {
     pub kubeconfig: PathBuf,
     /// The options that give another process the same clock; `None` for the system's clock.
     pub time: Vec<String>,
-    /// Keeps the cluster's folder until the process has ended.
+    /// Keeps the cluster's folder while the process runs.
     _home: tempfile::TempDir,
 }
 
@@ -73,8 +73,7 @@ impl Cluster {
         Command::new("kubectl")
             .arg("--kubeconfig")
             .arg(&self.kubeconfig)
-            // A discovery cache of its own: none of another cluster is read, and none is left
-            // behind.
+            // A separate discovery cache: it reads none of another cluster, and leaves none behind.
             .arg("--cache-dir")
             .arg(self.kubeconfig.with_file_name("cache"))
             .args(arguments)
@@ -157,7 +156,7 @@ impl Cluster {
         self.process.wait().expect("the process can be waited for");
     }
 
-    /// Sends SIGINT. The process must end by itself with success.
+    /// Sends SIGINT. The process must end with success.
     pub fn interrupt(mut self) {
         let pid = self.process.id().to_string();
         let sent = Command::new("kill").args(["-INT", &pid]).status().expect("kill runs");
@@ -175,7 +174,7 @@ impl Drop for Cluster {
     }
 }
 
-/// Lets real time pass: the process under test runs on real time.
+/// Lets real time pass: the tested process uses real time.
 #[expect(clippy::disallowed_methods, reason = "another process is waited for")]
 pub fn pause(duration: Duration) {
     std::thread::sleep(duration);

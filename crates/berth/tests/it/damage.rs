@@ -1,4 +1,4 @@
-//! A damaged store under the program: it is refused with a message, and recovered on request.
+//! A damaged store under the program: the start fails with a message, and --recover recovers it.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -8,10 +8,10 @@ use berth_testing::has_kubectl;
 
 use crate::cluster::{Cluster, pause};
 
-/// Time limit of a start that is refused.
+/// Time limit of a start that fails.
 const REFUSED_WITHIN: Duration = Duration::from_secs(60);
 
-/// The error output of a start on a folder that is refused.
+/// The error output of a start that fails on a folder.
 fn refused(data: &Path) -> String {
     let mut process = Command::new(env!("CARGO_BIN_EXE_berth"))
         .args(["apiserver", "--listen", "127.0.0.1:0", "--data-dir"])
@@ -23,7 +23,7 @@ fn refused(data: &Path) -> String {
         .expect("berth runs");
     let tick = Duration::from_millis(20);
     let mut waited = Duration::ZERO;
-    while process.try_wait().expect("the process can be asked").is_none() {
+    while process.try_wait().expect("the process can be polled").is_none() {
         if waited > REFUSED_WITHIN {
             process.kill().expect("the process can be killed");
             panic!("the store was served");
@@ -48,7 +48,7 @@ fn in_use(log: &[u8]) -> usize {
 }
 
 #[test]
-fn a_store_that_lost_its_end_is_refused_and_recovered_when_asked_to() {
+fn a_store_without_its_end_is_rejected_and_can_be_recovered() {
     if !has_kubectl() {
         return;
     }
@@ -71,7 +71,7 @@ fn a_store_that_lost_its_end_is_refused_and_recovered_when_asked_to() {
     assert!(said.contains("lost its last writes") && said.contains("--recover"), "{said}");
     assert!(!said.contains("another berth") && !said.contains("backtrace"), "{said}");
     assert_eq!(said.lines().count(), 1, "{said}");
-    assert_eq!(std::fs::read(&log).expect("SQLite's log"), bytes, "a start that is refused changes nothing");
+    assert_eq!(std::fs::read(&log).expect("SQLite's log"), bytes, "a start that fails changes nothing");
 
     let cluster = Cluster::durable(data.path(), &["--recover"]);
     let names = cluster.run(&["get", "configmaps", "-o", "name"]);

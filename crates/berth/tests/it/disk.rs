@@ -1,5 +1,5 @@
-//! A disk that accepts no more writes under a running server, as a full or read-only one. A limit
-//! on the size of files stands in for it, because it can be set on a running process and lifted
+//! A disk that accepts no more writes under a running server, like a full or read-only disk. A
+//! limit on the size of files simulates it, because it can be set on a running process and removed
 //! again.
 
 use std::path::Path;
@@ -21,7 +21,7 @@ fn largest_file(folder: &Path) -> u64 {
 }
 
 #[test]
-fn a_disk_that_takes_nothing_refuses_writes_keeps_reads_and_recovers() {
+fn a_full_disk_rejects_writes_allows_reads_and_recovers() {
     if !has_kubectl() {
         return;
     }
@@ -42,7 +42,7 @@ fn a_disk_that_takes_nothing_refuses_writes_keeps_reads_and_recovers() {
     // store's file, so some writes still succeed.
     let (mut written, mut refused) = (1, Vec::new());
     while refused.len() < 3 {
-        assert!(written < 200, "nothing was ever refused");
+        assert!(written < 200, "no write was rejected");
         let output = create(written);
         if output.status.success() {
             written += 1;
@@ -59,14 +59,14 @@ fn a_disk_that_takes_nothing_refuses_writes_keeps_reads_and_recovers() {
     let said = cluster.refused(&["get", "--raw", "/readyz"]);
     assert!(said.contains("the store cannot write"), "{said}");
 
-    // The server recovers by itself, although nothing is written.
+    // The server recovers by itself, without a further write.
     limit(&cluster, None);
     cluster.wait_until("the server to be ready again", 20, |cluster| {
         cluster.kubectl(&["get", "--raw", "/readyz"]).status.success()
     });
     let again = create(written);
     assert!(again.status.success(), "{}", String::from_utf8_lossy(&again.stderr));
-    // The next process has every acknowledged object, from before and after.
+    // The next process has every acknowledged object, from before and after the failure.
     cluster.kill();
     let cluster = Cluster::durable_apiserver(data.path());
     assert_eq!(stored(&cluster), written + 1);

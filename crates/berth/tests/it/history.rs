@@ -37,15 +37,15 @@ impl History {
         Self { watch, events }
     }
 
-    /// Whether the present objects have been received.
+    /// True if the current objects have been received.
     pub fn begun(&self) -> bool {
         !self.events.lock().expect("no thread panics while it holds the events").is_empty()
     }
 
-    /// The states of all objects so far in the order of their commits, with whether the object was
-    /// deleted.
+    /// The states of all objects so far, in the order of their commits. The flag is true if the
+    /// object was deleted.
     pub fn states(&mut self) -> Vec<(Value, bool)> {
-        assert!(self.watch.try_wait().expect("kubectl can be looked at").is_none(), "the watch has ended");
+        assert!(self.watch.try_wait().expect("kubectl can be polled").is_none(), "the watch has ended");
         // Events of earlier commits may still be on their way.
         pause(Duration::from_secs(2));
         let events = self.events.lock().expect("no thread panics while it holds the events");
@@ -60,7 +60,7 @@ impl Drop for History {
     }
 }
 
-/// Whether a condition of an object is true.
+/// True if a condition of an object is true.
 pub fn is_true(object: &Value, condition: &str) -> bool {
     let conditions = object["status"]["conditions"].as_array().map(Vec::as_slice).unwrap_or_default();
     conditions.iter().any(|c| c["type"] == condition && c["status"] == "True")

@@ -49,7 +49,7 @@ fn images_are_imported_listed_and_removed() {
 }
 
 #[test]
-fn a_file_that_is_no_image_is_refused_with_what_was_expected() {
+fn a_file_that_is_no_image_is_rejected_with_the_expected_formats() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("notes.txt");
     fs::write(&path, "text").expect("written");

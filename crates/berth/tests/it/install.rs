@@ -18,7 +18,7 @@ pub fn install(arguments: &[&str]) -> String {
     String::from_utf8(output.stdout).expect("text")
 }
 
-/// The error output of an installation that is refused.
+/// The error output of an installation that fails.
 fn refused(arguments: &[&str]) -> String {
     let output = Command::new(env!("CARGO_BIN_EXE_berth")).arg("install").args(arguments).output().expect("berth runs");
     assert!(!output.status.success(), "{arguments:?}");
@@ -26,7 +26,7 @@ fn refused(arguments: &[&str]) -> String {
 }
 
 #[test]
-fn an_installation_that_cannot_work_is_refused_with_the_field() {
+fn an_installation_that_cannot_work_is_rejected_with_the_field() {
     let text = refused(&["--namespace", "Bad NS"]);
     assert!(text.contains("'Bad NS' for '--namespace <NAME>'") && text.contains("RFC 1123 label"), "{text}");
     let text = refused(&["--image", ""]);
@@ -36,11 +36,11 @@ fn an_installation_that_cannot_work_is_refused_with_the_field() {
     let one_port = json!({"health": {"healthProbeBindAddress": ":8080"}});
     std::fs::write(&config, one_port.to_string()).expect("written");
     let text = refused(&["--config", &config.display().to_string()]);
-    assert!(text.contains("health.healthProbeBindAddress, metrics.bindAddress: cannot both be on one port"), "{text}");
+    assert!(text.contains("health.healthProbeBindAddress, metrics.bindAddress: both use the same port"), "{text}");
 }
 
 #[test]
-fn a_cluster_that_is_down_lacks_no_kinds() {
+fn an_unreachable_cluster_is_not_reported_as_missing_kinds() {
     let folder = tempfile::tempdir().expect("a folder");
     let kubeconfig = folder.path().join("kubeconfig");
     // The port was free a moment ago, so no server listens there.
@@ -129,7 +129,7 @@ fn of_kueue(name: &str, group: &str, resource: &str, operation: &str) -> Value {
 }
 
 #[test]
-fn an_installation_in_the_place_of_kueues_is_checked_before_each_step() {
+fn an_installation_that_replaces_kueue_is_checked_before_each_step() {
     if !has_kubectl() {
         return;
     }
@@ -171,19 +171,19 @@ fn an_installation_in_the_place_of_kueues_is_checked_before_each_step() {
         "endpoints": [{"addresses": ["10.0.0.1"], "conditions": {"ready": true}}], "ports": [{"port": 9443}]}));
     for step in [&[][..], &["--hold-only"]] {
         let (fine, text) = checked(step);
-        let runs = "Service kueue-system/kueue-webhook-service answers webhooks about kueue.x-k8s.io";
+        let runs = "Service kueue-system/kueue-webhook-service answers webhooks of kueue.x-k8s.io";
         assert!(!fine && text.contains(runs) && text.contains("--replicas=0"), "{text}");
     }
 
-    // Kueue is stopped. Its webhooks would refuse the controllers, but not the objects that hold
+    // Kueue is stopped. Its webhooks would reject the controllers, but not the objects that hold
     // jobs.
     cluster.run(&["delete", "endpointslice", "kueue", "-n", "kueue-system"]);
     let (fine, text) = checked(&[]);
     for part in [
         "MutatingWebhookConfiguration kueue-mutating-webhook-configuration: Service kueue-system/kueue-webhook-service has no",
-        "mdeployment.kb.io refuses Deployment berth-system/berth-controller",
-        "mpod.kb.io refuses the pods of Deployment berth-system/berth-controller",
-        "mworkload.kb.io refuses what the controllers write of workloads",
+        "mdeployment.kb.io rejects Deployment berth-system/berth-controller",
+        "mpod.kb.io rejects the pods of Deployment berth-system/berth-controller",
+        "mworkload.kb.io rejects writes of workloads by the controllers",
         "`kubectl delete mutatingwebhookconfiguration kueue-mutating-webhook-configuration`",
         "converted by Service kueue-system/kueue-webhook-service, which has no ready endpoint: workloads.kueue.x-k8s.io",
     ] {
@@ -252,7 +252,7 @@ fn decoded(value: &Value) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn webhooks_answer_with_a_certificate_that_is_trusted_and_renewed() {
+async fn webhooks_use_a_trusted_certificate_that_is_renewed() {
     if !has_kubectl() {
         return;
     }
@@ -280,7 +280,7 @@ async fn webhooks_answer_with_a_certificate_that_is_trusted_and_renewed() {
     let before = bundle();
     // Other programs' writes of a Workload's status are validated and not changed.
     for (configuration, count) in [("mutatingwebhookconfigurations", 35), ("validatingwebhookconfigurations", 36)] {
-        let kinds = "kueue's, and what is queued, with and without a queue";
+        let kinds = "Kueue's kinds, and queued kinds with and without a queue";
         assert_eq!(trusted(configuration).len(), count, "{kinds}");
         assert!(trusted(configuration).iter().all(|trusted| !trusted.is_empty()));
     }

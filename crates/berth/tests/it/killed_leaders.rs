@@ -21,11 +21,11 @@ use crate::refarch::{complete, submit};
 
 /// Environment variable: run only the first three steps, of low and high priority.
 const FIRST: &str = "BERTH_TEST_FIRST_STEPS";
-/// Environment variable: seed of the moments of the kills, as a run prints it. The default differs
-/// in each run.
+/// Environment variable: the random seed of the times of the kills, as a run prints it. The default
+/// differs in each run.
 const SEED: &str = "BERTH_TEST_SEED";
 
-/// Two replicas of the controllers. The leading one is killed again and again.
+/// Two replicas of the controllers. The leading replica is killed repeatedly.
 struct Victims {
     stop: Arc<AtomicBool>,
     thread: JoinHandle<u32>,
@@ -43,15 +43,16 @@ impl Victims {
             while !stopped.load(Ordering::Relaxed) {
                 const TICK: Duration = Duration::from_millis(100);
                 pause(TICK);
-                // A replica that lost its Lease ends, and is started again as by a Deployment.
+                // A replica that lost its Lease ends, and is started again, as a Deployment would
+                // do.
                 for replica in &mut replicas {
                     if replica.ended() {
                         *replica = start();
                     }
                 }
                 let Some(leader) = replicas.iter().position(Process::leads) else { continue };
-                // From just after the election, while the new leader catches up, to some cluster
-                // minutes later.
+                // The delay ranges from just after the election, while the new leader fills its
+                // queues, to some cluster minutes later.
                 let left = *led.get_or_insert_with(|| Duration::from_millis(next(&mut random) % 10_000));
                 led = left.checked_sub(TICK);
                 if led.is_none() {
@@ -161,7 +162,7 @@ fn the_reference_architecture_survives_leaders_that_are_killed() {
     drop(machines);
 }
 
-/// Jobs that are queued themselves, without those of JobSets.
+/// Jobs that are queued themselves, without the jobs of JobSets.
 fn expected_workloads(cluster: &Cluster) -> usize {
     let count = |resource: &str| {
         let list = cluster.get(&[resource, "-A"]);
@@ -173,7 +174,7 @@ fn expected_workloads(cluster: &Cluster) -> usize {
     count("jobs") + count("jobsets")
 }
 
-/// Number of jobs that have had a workload. Each must have had only one.
+/// Number of jobs that have had a workload. Each must have had only one workload.
 fn one_workload_each(states: &[(Value, bool)]) -> usize {
     let mut of_job: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     for (workload, _) in states {
@@ -255,7 +256,10 @@ fn admitted_once_per_eviction(states: &[(Value, bool)]) {
         match (is_true(&last, "Admitted"), is_true(workload, "Admitted")) {
             (false, true) => *admissions.entry(key).or_default() += 1,
             (true, false) => {
-                assert!(is_true(workload, "Evicted") || is_true(workload, "Finished"), "{key} let go: {workload}");
+                assert!(
+                    is_true(workload, "Evicted") || is_true(workload, "Finished"),
+                    "{key} lost its admission: {workload}"
+                );
                 *evictions.entry(key).or_default() += u32::from(!is_true(workload, "Finished"));
             }
             (true, true) => {
@@ -284,7 +288,7 @@ fn run_once(jobs: &[(Value, bool)], pods: &[(Value, bool)]) {
         let uid = job["metadata"]["uid"].as_str().unwrap_or_default().to_owned();
         let runs = succeeded.get(&uid).map_or(0, BTreeSet::len);
         let wanted = job["spec"]["completions"].as_u64().unwrap_or(1);
-        assert!(runs as u64 <= wanted, "{}: {runs} pods succeeded, {wanted} were asked for", key(job));
+        assert!(runs as u64 <= wanted, "{}: {runs} pods succeeded, {wanted} were requested", key(job));
         let first = done.entry(uid).or_insert_with(|| job["status"].clone());
         for field in ["startTime", "completionTime", "succeeded"] {
             assert_eq!(first[field], job["status"][field], "{field} of {} changed after its end", key(job));

@@ -49,7 +49,7 @@ fn a_newcomer_follows_the_quickstart() {
         .and_then(|workload| workload["metadata"]["name"].as_str())
         .expect("the third job has a workload")
         .to_owned();
-    // The conditions of waiting workloads are written after the figures of the queue.
+    // The conditions of waiting workloads are written after the counts of the queue.
     cluster.wait_until("the waiting workload to say why", 10, |cluster| {
         let described = cluster.run(&["describe", "workload", &waiting, "-n", "team-blue"]);
         described.contains("insufficient unused quota for cpu in flavor default, 4 more needed")

@@ -38,7 +38,7 @@ impl Installed {
         let mut arguments = vec!["--apply", "--kubeconfig", &kubeconfig];
         arguments.extend(file.as_deref());
         install(&arguments);
-        // A port that stays the same when the controllers come back. No other process takes it in
+        // A port that is still free when the controllers return. No other process uses it in
         // between.
         let port = TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("an address").port();
         // No kubelet runs the Deployment, so the Service's endpoint is the test's own process.
@@ -262,7 +262,7 @@ fn an_installation_that_is_down_holds_queued_jobs_and_no_others() {
         let list = cluster.get(&["pods", "-A", "-l", label]);
         list["items"].as_array().cloned().unwrap_or_default()
     };
-    cluster.wait_until("pods of what hands its queue on", 30, |_| {
+    cluster.wait_until("pods of objects that copy their queue", 30, |_| {
         ["queued", "defaulted"]
             .iter()
             .all(|by| pods(&format!("app={by}-deployment")).len() == 2 && !pods(&format!("app={by}-set")).is_empty())
@@ -278,11 +278,11 @@ fn an_installation_that_is_down_holds_queued_jobs_and_no_others() {
     for name in ["queued", "too-big", "set", "torch", "ray", "serve"] {
         assert!(pods(&format!("app={name}")).is_empty(), "{name}");
     }
-    assert_eq!(here.running("team", "app=early"), 1, "what ran goes on");
+    assert_eq!(here.running("team", "app=early"), 1, "running pods continue");
     let workloads = cluster.run(&["get", "workloads", "-A", "-o", "name"]);
     assert_eq!(workloads.lines().count(), 1, "no controller creates workloads: {workloads}");
 
-    // Back: the controllers settle all held jobs, within the quota.
+    // The controllers return and settle all held jobs, within the quota.
     let _controller = here.controller(&[]);
     cluster.wait_until("the held ones to run", 60, |_| {
         here.running("team", "app=queued") == 1
@@ -299,7 +299,7 @@ fn an_installation_that_is_down_holds_queued_jobs_and_no_others() {
         let (name, namespace) = (&object["metadata"]["name"], &object["metadata"]["namespace"]);
         let (name, namespace) = (name.as_str().expect("a name"), namespace.as_str().expect("a namespace"));
         let expected = json!(name == "too-big");
-        cluster.wait_until(&format!("{resource} {name} to be decided about"), 30, |_| {
+        cluster.wait_until(&format!("{resource} {name} to be settled"), 30, |_| {
             here.get(resource, name, namespace).pointer(field) == Some(&expected)
         });
         let made = here.get(resource, name, namespace);
@@ -318,7 +318,7 @@ fn an_installation_that_is_down_holds_queued_jobs_and_no_others() {
         unsettled["items"].as_array().into_iter().flatten().find(|pod| !pod["metadata"]["annotations"][HELD].is_null());
     assert_eq!(unsettled, None);
     for label in ["app=plain", "app=plain-pod"] {
-        assert_eq!(here.running("team", label), 1, "{label} was never touched");
+        assert_eq!(here.running("team", label), 1, "{label} was never changed");
     }
     never_beyond_quota(&history.states(), &cluster.get(&["clusterqueues"]));
 }
@@ -384,8 +384,8 @@ fn the_api_server_calls_the_webhooks_while_their_certificate_changes() {
     const SECRET: [&str; 4] = ["secret", "berth-webhook-certificate", "-n", "berth-system"];
     let end = |cluster: &Cluster| cluster.get(&SECRET)["metadata"]["annotations"]["berth.dev/not-after"].clone();
     let mut made = 0;
-    // The controllers' process serves conversion in both directions, defaults jobs and validates
-    // them.
+    // The controllers' process serves conversion in both directions, sets defaults of jobs and
+    // validates them.
     let mut call = || {
         let old = cluster.get(&["localqueues.v1beta1.kueue.x-k8s.io", "default", "-n", "team"]);
         assert_eq!(old["apiVersion"], "kueue.x-k8s.io/v1beta1");
@@ -434,7 +434,8 @@ fn the_api_server_calls_the_webhooks_while_their_certificate_changes() {
     }
 }
 
-/// An account with the controllers' name in another namespace is subject to the rules of statuses.
+/// An account with the controllers' name in another namespace must follow the validation of
+/// statuses.
 fn only_the_controllers_write_statuses_unchecked(here: &Installed) {
     let cluster = &here.cluster;
     cluster.run(&["create", "serviceaccount", "berth-controller", "-n", "team"]);

@@ -16,12 +16,12 @@ pub struct Process {
 }
 
 impl Process {
-    /// `berth controller` with its kubeconfig from the API server, on ports of its own.
+    /// `berth controller` with its kubeconfig from the API server, on separate ports.
     pub fn controller(cluster: &Cluster, arguments: &[&str]) -> Self {
         Self::controller_with(&cluster.kubeconfig.with_file_name("controller.kubeconfig"), arguments)
     }
 
-    /// The same with this kubeconfig.
+    /// Like [`Process::controller`], with this kubeconfig.
     pub fn controller_with(kubeconfig: &Path, arguments: &[&str]) -> Self {
         let mut ports = vec![
             "--health-probe-bind-address=127.0.0.1:0",
@@ -66,19 +66,19 @@ impl Process {
         Self { child, log }
     }
 
-    /// The rest of the first line of the log that contains this text, if any.
+    /// The rest of the first line of the log after this string, if there is one.
     pub fn logged(&self, text: &str) -> Option<String> {
         let log = self.log.lock().expect("no thread panics while it holds the log");
         log.iter().find_map(|line| line.split_once(text).map(|(_, rest)| rest.to_owned()))
     }
 
-    /// The first whole line of the log that contains this text.
+    /// The first whole line of the log that contains this string.
     pub fn line(&self, text: &str) -> Option<String> {
         let log = self.log.lock().expect("no thread panics while it holds the log");
         log.iter().find(|line| line.contains(text)).cloned()
     }
 
-    /// Waits for a line of the log that contains this text. Returns the rest of the line.
+    /// Waits for a line of the log that contains this string. Returns the rest of the line.
     pub fn wait_logged(&self, text: &str) -> String {
         for _ in 0..600 {
             if let Some(rest) = self.logged(text) {
@@ -89,7 +89,7 @@ impl Process {
         panic!("nothing logged about {text:?}: {:?}", self.log.lock());
     }
 
-    /// GET of a path at the address that the log names for that path: status code and body.
+    /// GET of a path at the address that the log shows for that path: status code and body.
     pub fn get(&self, path: &str) -> (u16, String) {
         self.try_get(path).expect("the port answers")
     }
@@ -108,7 +108,7 @@ impl Process {
         Ok((code, body.to_owned()))
     }
 
-    /// Whether this replica reports that it leads. False before it serves.
+    /// True if this replica reports that it leads. False before it serves.
     pub fn leads(&self) -> bool {
         self.logged("/metrics").is_some()
             && self.try_get("/metrics").is_ok_and(|(_, metrics)| {
@@ -116,9 +116,9 @@ impl Process {
             })
     }
 
-    /// Whether the process has ended by itself.
+    /// True if the process has ended by itself.
     pub fn ended(&mut self) -> bool {
-        self.child.try_wait().expect("the process can be looked at").is_some()
+        self.child.try_wait().expect("the process can be polled").is_some()
     }
 
     /// kill -9.
@@ -127,7 +127,7 @@ impl Process {
         self.child.wait().expect("the process can be waited for");
     }
 
-    /// Sends SIGTERM. The process must end by itself with success.
+    /// Sends SIGTERM. The process must end with success.
     pub fn terminate(mut self) {
         let sent = Command::new("kill").arg(self.child.id().to_string()).status().expect("kill runs");
         assert!(sent.success());

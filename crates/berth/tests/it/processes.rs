@@ -46,7 +46,7 @@ fn admissions(cluster: &Cluster) -> BTreeMap<String, i64> {
 }
 
 #[test]
-fn another_replica_admits_soon_after_the_leader_was_killed_and_nothing_twice() {
+fn another_replica_admits_soon_after_the_leader_was_killed_and_none_is_admitted_twice() {
     if !has_kubectl() {
         return;
     }
@@ -78,7 +78,7 @@ fn another_replica_admits_soon_after_the_leader_was_killed_and_nothing_twice() {
     assert_eq!(counts.len(), 6, "{counts:?}");
     assert!(counts.values().all(|count| *count == 1), "admitted twice: {counts:?}");
 
-    // A replica that is stopped releases the Lease, so the next one need not wait until it expires.
+    // A stopped replica releases the Lease, so the next one need not wait until it expires.
     let third = Process::controller(&cluster, &[]);
     cluster.wait_until("the third replica to stand by", 30, |_| {
         third.logged("serving").is_some() && third.get("/readyz").0 == 200
@@ -92,7 +92,7 @@ fn another_replica_admits_soon_after_the_leader_was_killed_and_nothing_twice() {
 }
 
 #[test]
-fn a_leader_that_loses_its_lease_goes_on_serving_and_leads_again_when_it_can() {
+fn a_leader_that_loses_its_lease_continues_to_serve_and_can_lead_again() {
     if !has_kubectl() {
         return;
     }
@@ -122,7 +122,7 @@ fn a_leader_that_loses_its_lease_goes_on_serving_and_leads_again_when_it_can() {
     assert_eq!(counts.values().copied().collect::<Vec<_>>(), [1, 1], "{counts:?}");
     replica.terminate();
     let lease = cluster.get(&["lease", "berth-controller", "-n", "berth-system"]);
-    assert_eq!(lease["spec"]["holderIdentity"], json!(""), "it is given up");
+    assert_eq!(lease["spec"]["holderIdentity"], json!(""), "the Lease is released");
 }
 
 #[test]
@@ -165,7 +165,7 @@ fn with_the_controllers_down_queued_jobs_are_held_and_others_run() {
     cluster.wait_until("the deleted job's workload to go", 30, |c| {
         !c.run(&["get", "workloads", "-n", "team-blue", "-o", "name"]).contains("early")
     });
-    assert_eq!(pods(&cluster, "plain"), 1, "the plain job was never touched");
+    assert_eq!(pods(&cluster, "plain"), 1, "the plain job was never changed");
 }
 
 #[test]
@@ -215,7 +215,7 @@ fn the_controllers_groups_are_served_behind_the_api_server() {
     let explained: Value = serde_json::from_str(&cluster.run(&["get", "--raw", explained])).expect("JSON");
     assert_eq!(explained["clusterQueue"], "full");
 
-    // The request names the user: a tenant sees names of its own workloads alone.
+    // The request carries the user: a tenant sees only names of its own workloads.
     apply(
         &cluster,
         &kueue(
@@ -262,12 +262,12 @@ fn the_controllers_groups_are_served_behind_the_api_server() {
     let of_both = seen_by(&["team-blue", "team-green"]);
     assert!(of_both.contains("of-team-green") && !of_both.contains("ithheld"), "{of_both}");
 
-    // A user needs the right, and must request through the API server.
+    // A user needs the right, and must send the request to the API server.
     let raw = "/apis/visibility.kueue.x-k8s.io/v1beta2/clusterqueues/full/pendingworkloads";
     let refused = cluster.refused(&["get", "--raw", raw, "--as", "eve"]);
     assert!(refused.contains("forbidden"), "{refused}");
 
-    // The replica that takes over answers next.
+    // The replica that takes over serves the next request.
     first.kill();
     cluster.wait_until("the other replica to answer", 30, |c| waiting(c, "v1beta2") == Some(json!("waiting")));
 }
@@ -306,7 +306,7 @@ fn a_controller_uses_the_process_settings_of_its_configuration_file() {
     let names = secret["metadata"]["annotations"]["berth.dev/names"].as_str().expect("names");
     assert!(names.split(' ').any(|name| name == "hooks.kueue-system.svc"), "{names}");
 
-    // A setting that Berth does not have stops the start and is named.
+    // A setting that Berth does not support prevents the start, and the error names it.
     std::fs::write(&path, json!({"pprofBindAddress": ":8083", "featureGates": {"MultiKueue": true}}).to_string())
         .expect("written");
     let output = std::process::Command::new(env!("CARGO_BIN_EXE_berth"))
@@ -319,7 +319,7 @@ fn a_controller_uses_the_process_settings_of_its_configuration_file() {
 }
 
 #[test]
-fn options_that_contradict_each_other_are_refused() {
+fn options_that_contradict_each_other_are_rejected() {
     let berth = |arguments: &[&str]| {
         let output = std::process::Command::new(env!("CARGO_BIN_EXE_berth")).args(arguments).output().expect("runs");
         assert!(!output.status.success(), "{arguments:?}");
@@ -336,7 +336,9 @@ fn options_that_contradict_each_other_are_refused() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = taken.local_addr().expect("an address").to_string();
     let text = berth(&["apiserver", "--ephemeral", "--listen", &address]);
-    let message = format!("choose another address with --listen, or stop what uses this one: listening on {address}: ");
+    let message = format!(
+        "choose another address with --listen, or stop the process that uses this one: listening on {address}: "
+    );
     assert!(text.contains(&message), "{text}");
     assert_eq!(text.matches("in use").count(), 1, "{text}");
 }

@@ -1,5 +1,5 @@
-//! The GKE batch reference architecture with its own manifests and the real kubectl: an hour in a
-//! minute.
+//! The GKE batch reference architecture with its own manifests and the real kubectl: one hour in
+//! one minute.
 
 use std::path::Path;
 
@@ -33,7 +33,7 @@ fn counts(cluster: &Cluster, queue: &str) -> Option<(u32, u32)> {
 }
 
 #[test]
-fn a_newcomer_follows_the_reference_architecture_with_kubectl() {
+fn the_reference_architecture_works_with_kubectl() {
     let Some(root) = shared("scenarios/gke-batch-refarch") else { return };
     if !has_kubectl() {
         return;
@@ -100,7 +100,7 @@ fn a_newcomer_follows_the_reference_architecture_with_kubectl() {
     });
 }
 
-/// Number of complete jobs whose name contains a text.
+/// Number of complete jobs whose name contains a string.
 pub fn complete(cluster: &Cluster, text: &str) -> usize {
     let jobs = cluster.get(&["jobs", "-A"]);
     let items = jobs["items"].as_array().map(Vec::as_slice).unwrap_or_default();

@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::cluster::{Cluster, file};
 
-/// All pods ever created for the job, by name. Each index must have been created once.
+/// All pods that were created for the job, by name. Each index must have been created once.
 fn pods(cluster: &Cluster) -> BTreeSet<String> {
     let list = cluster.get(&["pods", "-n", "team-blue"]);
     let items = list["items"].as_array().expect("a list has items");
@@ -30,7 +30,7 @@ fn decisions(cluster: &Cluster) -> Vec<Value> {
 }
 
 #[test]
-fn a_killed_cluster_continues_where_it_was_and_no_job_runs_twice() {
+fn a_killed_cluster_continues_and_no_job_runs_twice() {
     if !has_kubectl() {
         return;
     }

@@ -17,8 +17,8 @@ use crate::process::Process;
 /// Group, resource with its subresource, verb.
 type Call = (String, String, String);
 
-/// The calls of the controllers, the refused ones among them, and the further rights that they need
-/// where the API server checks references to owners.
+/// The calls of the controllers, including rejected ones, and the further rights that they need if
+/// the API server checks references to owners.
 #[derive(Default)]
 struct Calls {
     made: Mutex<BTreeSet<Call>>,
@@ -82,7 +82,7 @@ fn run(path: &str, calls: &Arc<Calls>) {
 }
 
 #[test]
-fn the_role_allows_exactly_the_calls_that_are_made() {
+fn the_role_allows_exactly_the_calls_of_the_controllers() {
     let calls = Arc::new(Calls::default());
     for name in ["concurrent-admission", "gke-batch-refarch", "pods", "topology", "workloads"] {
         run(&format!("../../examples/{name}/scenario.yaml"), &calls);
@@ -146,8 +146,8 @@ fn the_rights_by_name_are_exactly_those_that_processes_use() {
         .output()
         .expect("berth runs");
     assert!(installed.status.success(), "{}", String::from_utf8_lossy(&installed.stderr));
-    // A leader that releases its Lease is replaced at once. On a busy machine none may lose it
-    // before.
+    // A leader that releases its Lease is replaced at once. On a busy machine, no leader may lose
+    // it earlier.
     let options = [
         "--webhook-certificate-lifetime=60s",
         "--leader-elect-lease-duration=60s",

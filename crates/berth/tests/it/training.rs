@@ -39,7 +39,7 @@ fn two_pods_in_namespaces_of_their_own_train_a_model() {
         assert!(log.contains(&format!("rank {index} of 2: rendezvous complete")), "{log}");
         assert!(log.contains("weights [2.0, -3.0, 0.5]") && log.ends_with("converged\n"), "{log}");
     }
-    // The Workload saw the whole life of the job.
+    // The Workload was created, admitted and finished with the job.
     let workloads = cluster.get(&["workloads"]);
     let conditions = workloads["items"][0]["status"]["conditions"].as_array().expect("conditions");
     for condition in ["QuotaReserved", "Finished"] {

@@ -28,12 +28,12 @@ const OPENED_WITHIN: Duration = Duration::from_secs(80);
 const BYTES_EACH_MAX: u64 = 128 * 1024;
 
 /// A client with the server and the administrator's certificate of the cluster's kubeconfig.
-struct Door {
+struct ApiClient {
     address: String,
     connector: TlsConnector,
 }
 
-impl Door {
+impl ApiClient {
     fn of(cluster: &Cluster) -> Self {
         let text = std::fs::read_to_string(&cluster.kubeconfig).expect("the kubeconfig can be read");
         let config: Value = serde_saphyr::from_str(&text).expect("YAML");
@@ -55,7 +55,7 @@ impl Door {
             .with_client_auth_cert(vec![certificate], key)
             .expect("a client certificate");
         let address = server["server"].as_str().expect("a URL").trim_start_matches("https://").to_owned();
-        Door { address, connector: TlsConnector::from(Arc::new(tls)) }
+        ApiClient { address, connector: TlsConnector::from(Arc::new(tls)) }
     }
 
     async fn open(&self) -> TlsStream<TcpStream> {
@@ -68,7 +68,7 @@ impl Door {
 /// Sends headers and returns the first line of the response.
 async fn ask(stream: &mut TlsStream<TcpStream>, headers: &str) -> String {
     let request = format!("GET /version HTTP/1.1\r\nHost: localhost\r\n{headers}\r\n");
-    // A server that refuses the headers may close before it has read all of them.
+    // A server that rejects the headers may close the connection before it has read all of them.
     let _ = stream.write_all(request.as_bytes()).await;
     let mut answer = vec![0; 16 * 1024];
     let length = stream.read(&mut answer).await.unwrap_or(0);
@@ -83,7 +83,7 @@ fn resident(process: u32) -> u64 {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn ten_thousand_idle_connections_cost_little_and_new_clients_are_served() {
+async fn ten_thousand_idle_connections_use_little_memory_and_new_clients_are_served() {
     let wanted = std::env::var(VARIABLE).ok().and_then(|count| count.parse().ok()).unwrap_or(CONNECTIONS);
     // The server inherits this process's limit and raises it. It needs some files for itself.
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).maximum.unwrap_or(u64::MAX);
@@ -98,20 +98,20 @@ async fn ten_thousand_idle_connections_cost_little_and_new_clients_are_served() 
     own.current = own.maximum;
     rustix::process::setrlimit(rustix::process::Resource::Nofile, own).expect("the highest limit");
 
-    let door = Arc::new(Door::of(&cluster));
-    assert_eq!(ask(&mut door.open().await, "").await, "HTTP/1.1 200 OK");
+    let client = Arc::new(ApiClient::of(&cluster));
+    assert_eq!(ask(&mut client.open().await, "").await, "HTTP/1.1 200 OK");
     let before = resident(cluster.id());
     let began = Instant::now();
     let openers: Vec<_> = (0..AT_ONCE)
         .map(|part| {
-            let door = door.clone();
+            let client = client.clone();
             tokio::spawn(async move {
                 let mut open = Vec::with_capacity(count / AT_ONCE + 1);
                 for _ in (part..count).step_by(AT_ONCE) {
                     if began.elapsed() > OPENED_WITHIN {
                         break;
                     }
-                    open.push(door.open().await);
+                    open.push(client.open().await);
                 }
                 open
             })
@@ -128,7 +128,7 @@ async fn ten_thousand_idle_connections_cost_little_and_new_clients_are_served() 
     let count = idle.len();
     let seconds = began.elapsed().as_secs_f64();
     // The first connections are still open, and a new client is served.
-    assert_eq!(ask(&mut door.open().await, "").await, "HTTP/1.1 200 OK");
+    assert_eq!(ask(&mut client.open().await, "").await, "HTTP/1.1 200 OK");
     for stream in idle.iter_mut().step_by(count / 10) {
         assert_eq!(ask(stream, "").await, "HTTP/1.1 200 OK");
     }
@@ -140,11 +140,11 @@ async fn ten_thousand_idle_connections_cost_little_and_new_clients_are_served() 
 #[tokio::test(flavor = "multi_thread")]
 async fn headers_have_limits() {
     let cluster = Cluster::apiserver(&[]);
-    let door = Door::of(&cluster);
+    let client = ApiClient::of(&cluster);
     let many = |count: usize| (0..count).map(|number| format!("X-{number}: a\r\n")).collect::<String>();
-    assert_eq!(ask(&mut door.open().await, &many(90)).await, "HTTP/1.1 200 OK");
+    assert_eq!(ask(&mut client.open().await, &many(90)).await, "HTTP/1.1 200 OK");
     let refused = "HTTP/1.1 431 Request Header Fields Too Large";
-    assert_eq!(ask(&mut door.open().await, &many(200)).await, refused);
+    assert_eq!(ask(&mut client.open().await, &many(200)).await, refused);
     let long = format!("X-Long: {}\r\n", "a".repeat(2 * 1024 * 1024));
-    assert_eq!(ask(&mut door.open().await, &long).await, refused);
+    assert_eq!(ask(&mut client.open().await, &long).await, refused);
 }

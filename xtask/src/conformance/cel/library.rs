@@ -1,7 +1,7 @@
 //! Suites of the function library and its costs.
 
+use berth_cel::authorization::{Attributes, Authorizer, Check, Verdict as Decision};
 use berth_cel::estimate::Sizes;
-use berth_cel::library::{Attributes, Authorizer, Check, Verdict as Decision};
 use berth_cel::types::Type;
 use berth_cel::value::Value as Cel;
 use berth_cel::{Env, Run};
@@ -50,7 +50,7 @@ fn run(case: &Case, cost: bool) -> Verdict {
         }
     };
     let run = Run { authorizer: Some(&AllowAll), ..Run::default() };
-    let ran = program.run(&[Check::authorizer()], run);
+    let ran = program.run(&[Check::authorizer().into()], run);
     if cost {
         let estimate = program.estimate(&ShortTexts);
         let wanted = want(case, "estimatedCost");

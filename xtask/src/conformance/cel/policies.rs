@@ -8,7 +8,7 @@ use berth_apimachinery::selector::{FieldSelector, LabelSelector};
 use berth_cel::admission::conditions::{self, Matched};
 use berth_cel::admission::policy::{self, Annotation, Expression, FailurePolicy, OutOfBudget, Validation};
 use berth_cel::admission::{CachingAuthorizer, Declared, Inputs, environment, typecheck};
-use berth_cel::library::{Attributes, Authorizer, User, Verdict as Decision};
+use berth_cel::authorization::{Attributes, Authorizer, User, Verdict as Decision};
 use berth_cel::types::Type;
 use berth_cel::value::{Value as Cel, untyped};
 use berth_cel::{Decl, Env, Variables};

@@ -49,7 +49,7 @@ fn elastic_gate(case: &Case) -> Verdict {
     verdict(differences(&json!({"gates": case.want["result"]}), &json!({"gates": got}), &[]))
 }
 
-// -- reconcile -------------------------------------------------------------------------------------------------------
+// -- reconcile ------------------------------------------------------------------------------------
 
 /// The configuration that corresponds to upstream's reconciler options.
 pub(super) fn config(options: &Value) -> Result<Config, String> {
@@ -218,7 +218,7 @@ fn job_reconcile(case: &Case) -> Verdict {
             lines.push("job: want it deleted".to_owned());
         }
         if !want_job.is_null() {
-            // An empty Job stands for no job.
+            // An empty Job means that there is no job.
             lines.extend(differences(want_job, &json!({"apiVersion": "batch/v1", "kind": "Job"}), &[]));
         }
     } else {
@@ -325,7 +325,7 @@ fn compare_lists(want: &Value, got: &Value, hidden: &[&str]) -> Vec<String> {
     differences(&strip(want), &strip(got), &["creationTimestamp"])
 }
 
-// -- single functions ------------------------------------------------------------------------------------------------
+// -- single functions -----------------------------------------------------------------------------
 
 fn pod_sets<J: Job + Default>(case: &Case, field: &str) -> Verdict {
     let job: J = input(case, field)?;

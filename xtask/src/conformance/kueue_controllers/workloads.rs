@@ -100,7 +100,7 @@ pub fn runner(suite: &str) -> Option<Runner> {
             let sets: Vec<PodSet> = input(case, "podSets")?;
             let has_request = |set: &PodSet| {
                 let request = set.topology_request.as_ref().map(topology_request);
-                berth_engine::lab::asks_for_topology(request.as_ref())
+                berth_engine::lab::requests_topology(request.as_ref())
             };
             equal(&case.want["result"], json!(sets.iter().any(has_request)))
         },
@@ -136,7 +136,7 @@ fn with_pod_sets(sets: Value) -> Result<Workload, String> {
     read(&json!({"metadata": {"name": "wl", "namespace": "ns"}, "spec": {"podSets": sets}}))
 }
 
-// -- stages and evictions --------------------------------------------------------------------------------------------
+// -- stages and evictions -------------------------------------------------------------------------
 
 fn returned_to_pending(case: &Case) -> Verdict {
     let stage = |field: &str| match case.input[field].as_str() {
@@ -191,7 +191,7 @@ fn set_condition(case: &Case) -> Verdict {
     equal(case.want.whole(), json!({"status": after.status, "err": error}))
 }
 
-// -- requests --------------------------------------------------------------------------------------------------------
+// -- requests -------------------------------------------------------------------------------------
 
 fn config(case: &Case, options: &Value) -> Result<Config, String> {
     let mut resources = json!({});
@@ -330,7 +330,7 @@ fn propagate_requests(case: &Case) -> Verdict {
     equal(&case.want["result"], json!(status::set_resource_requests(&mut workload, fresh)))
 }
 
-// -- order and equivalence -------------------------------------------------------------------------------------------
+// -- order and equivalence ------------------------------------------------------------------------
 
 fn scheduling_hash(case: &Case) -> Verdict {
     let (a, b): (Workload, Workload) = (input(case, "wl1")?, input(case, "wl2")?);
@@ -366,7 +366,7 @@ fn second_pass(case: &Case) -> Verdict {
     equal(&case.want["result"], json!(engine.lab().needs_second_pass(&workload_key(&workload))))
 }
 
-// -- which changes controllers react to ------------------------------------------------------------------------------
+// -- which changes controllers react to -----------------------------------------------------------
 
 /// Compares which changes of a flavor are reconciled, and the objects that are passed on. A generic
 /// event is no change.
@@ -396,7 +396,7 @@ fn priority_class_predicates(case: &Case) -> Verdict {
     equal(&case.want["result"], json!(got))
 }
 
-// -- queues ----------------------------------------------------------------------------------------------------------
+// -- queues ---------------------------------------------------------------------------------------
 
 fn queue(name: &str) -> ClusterQueue {
     let mut queue = ClusterQueue::named(name);
@@ -434,7 +434,7 @@ fn cluster_queue(case: &Case) -> Verdict {
     )
 }
 
-// -- usage of admission fair sharing ---------------------------------------------------------------------------------
+// -- usage of admission fair sharing --------------------------------------------------------------
 
 /// An engine with LocalQueues `ns/lq` and `ns/lq2` of `cq`, which orders them by usage.
 fn usage_based(at: Time) -> Result<Engine, String> {
@@ -585,7 +585,7 @@ fn folds_penalty(case: &Case) -> Verdict {
     verdict(lines)
 }
 
-// -- admission checks ------------------------------------------------------------------------------------------------
+// -- admission checks -----------------------------------------------------------------------------
 
 fn check_config(case: &Case) -> Verdict {
     let want = &case.want;

@@ -75,8 +75,8 @@ enum To {
 /// Converts the object to the requested version: `v1beta1` or `v1beta2`, with or without its group.
 ///
 /// # Errors
-/// Fails if the kind is not one of Kueue's, or if a topology assignment is inconsistent; the error
-/// names the field.
+/// The kind is not one of Kueue's, or a topology assignment is inconsistent; the error contains the
+/// field path.
 pub fn convert(mut object: Value, to_version: &str) -> Result<Value, ConversionError> {
     let observed = object.get("apiVersion").and_then(Value::as_str).unwrap_or_default().to_owned();
     let to_version = to_version.strip_prefix(GROUP).and_then(|rest| rest.strip_prefix('/')).unwrap_or(to_version);
@@ -194,8 +194,7 @@ fn local_queue(root: &mut Map<String, Value>, to: To) {
 fn multikueue_cluster(root: &mut Map<String, Value>, to: To) {
     match to {
         To::V1beta1 => {
-            // v1beta1 requires the field, so a cluster that is not reached by a kubeconfig has an
-            // empty one.
+            // v1beta1 requires the field, so a cluster without a kubeconfig has an empty one.
             let spec = root.entry("spec").or_insert_with(|| json!({}));
             let Some(spec) = spec.as_object_mut() else { return };
             let source = spec.remove("clusterSource").unwrap_or_default();

@@ -63,7 +63,7 @@ fn level_values(values: &[&str]) -> Value {
     json!({ "individual": individual })
 }
 
-/// Longest common prefix of several texts, at most [`AFFIX_MAX`] characters.
+/// Longest common prefix of several strings, at most [`AFFIX_MAX`] characters.
 fn common<I: Iterator<Item = char>>(mut texts: impl Iterator<Item = I>) -> String {
     let Some(first) = texts.next() else { return String::new() };
     let mut common: Vec<char> = first.take(AFFIX_MAX).collect();

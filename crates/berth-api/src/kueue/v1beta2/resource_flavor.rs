@@ -1,4 +1,4 @@
-//! ResourceFlavor: a kind of capacity, bound to nodes by labels and taints; and WorkloadPriorityClass.
+//! ResourceFlavor: a kind of capacity, bound to nodes by labels and taints. WorkloadPriorityClass.
 
 use std::collections::BTreeMap;
 

@@ -64,7 +64,7 @@ pub(crate) const MAX_EXECUTION_TIME_RULE: [&str; 2] = [
     "maximumExecutionTimeSeconds is immutable while workload quota reserved",
 ];
 
-/// Wanted state of a [`Workload`].
+/// Desired state of a [`Workload`].
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 #[schemars(!default, extend("x-rules" = [[
@@ -95,7 +95,7 @@ pub struct WorkloadSpec {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub maximum_execution_time_seconds: Option<i32>,
-    /// Gates that keep the workload from preempting others while closed.
+    /// Gates that prevent the workload from preempting other workloads while they are closed.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 8), extend("x-list" = "map:name"))]
     pub preemption_gates: Vec<PreemptionGate>,
@@ -318,7 +318,7 @@ pub struct PodSetAssignment {
     /// Nodes or domains chosen by topology-aware scheduling.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub topology_assignment: Option<TopologyAssignment>,
-    /// Whether the topology is still to be chosen, which happens once the nodes exist.
+    /// State of a topology assignment that is chosen later, when the nodes exist.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 7))]
     pub delayed_topology_request: Option<DelayedTopologyRequestState>,
@@ -439,7 +439,7 @@ pub struct RequeueState {
     pub requeue_at: Option<Time>,
 }
 
-/// Finished pods of a pod set.
+/// Number of finished pods of a pod set.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 #[schemars(!default)]

@@ -17,7 +17,7 @@ use berth_apimachinery::status::{Cause, Status};
 use berth_cel::Env;
 use berth_cel::admission::policy::{Annotation, Decision, FailurePolicy, Outcome, Policy};
 use berth_cel::admission::{CachingAuthorizer, Inputs};
-use berth_cel::library::{self, Authorizer};
+use berth_cel::authorization::{self, Authorizer};
 use parking_lot::RwLock;
 use serde_json::{Map, Value, json};
 
@@ -135,7 +135,7 @@ struct Roles<'a> {
 }
 
 impl Authorizer for Roles<'_> {
-    fn authorize(&self, asked: &library::Attributes) -> library::Verdict {
+    fn authorize(&self, asked: &authorization::Attributes) -> authorization::Verdict {
         let user = asked.user.as_ref().map(|user| {
             let groups: Vec<&str> = user.groups.iter().map(String::as_str).collect();
             UserInfo::new(user.name.as_str(), &groups)
@@ -151,7 +151,7 @@ impl Authorizer for Roles<'_> {
             name: &asked.name,
         };
         let decision = auth::decide(self.objects, &attributes, user.as_ref().unwrap_or(self.user));
-        library::Verdict { allowed: decision.allowed, reason: decision.reason, error: None }
+        authorization::Verdict { allowed: decision.allowed, reason: decision.reason, error: None }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-/// Fills in what the user left out. A value that has the wrong type is left for validation to refuse.
+/// Fills in missing fields. A value of the wrong type is not changed, and validation rejects it.
 pub fn default_jobset(set: &mut Value) {
     let Some(spec) = set.get_mut("spec").and_then(Value::as_object_mut) else { return };
     put(object(spec, "successPolicy"), "operator", json!("All"));
@@ -31,7 +31,7 @@ fn items(list: Option<&mut Value>) -> impl Iterator<Item = &mut Value> {
     list.and_then(Value::as_array_mut).into_iter().flatten()
 }
 
-/// The object under a key, made if there is none.
+/// The object under a key, created if it is missing.
 fn object<'a>(parent: &'a mut Map<String, Value>, key: &str) -> Option<&'a mut Map<String, Value>> {
     let slot = parent.entry(key).or_insert(Value::Null);
     if slot.is_null() {

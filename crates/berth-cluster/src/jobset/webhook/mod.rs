@@ -1,7 +1,8 @@
-//! What JobSet's admission webhooks do to sets, as pure functions: [`default_jobset`] on JSON, so that nothing the
-//! types do not know is lost, [`validate_create`] and [`validate_update`] on typed sets. Whoever serves the API calls
-//! them; the rules that the CRD's schema carries are not repeated here. [`default_pod`] and [`validate_pod`] are for pods
-//! of sets with exclusive placement.
+//! The rules of JobSet's admission webhooks, as pure functions for an API server.
+//! [`default_jobset`] works on JSON, so that fields that the types lack are kept;
+//! [`validate_create`] and [`validate_update`] work on typed sets. The rules in the CRD's schema
+//! are not repeated here. [`default_pod`] and [`validate_pod`] are for pods of sets with exclusive
+//! placement.
 
 mod defaults;
 mod pods;

@@ -1,5 +1,5 @@
-//! JobSet's pod webhooks on JSON: [`placement`], for any server of the API. Pods of no JobSet are
-//! ignored before anything is read.
+//! JobSet's pod webhooks on JSON: [`placement`] for any API server. Pods that belong to no JobSet
+//! are ignored before they are decoded.
 
 use berth_api::jobset::constants::JOBSET_NAME;
 use k8s_openapi::api::core::v1::Pod;
@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 
 use crate::jobset::placement::{self, ClusterView, PlacementError};
 
-/// Prepares a new pod of a set; see [`placement::prepare_pod`]. Only the labels, the affinity and the node selector
-/// change.
+/// Prepares a new pod of a set; see [`placement::prepare_pod`]. Only the labels, the affinity and
+/// the node selector change.
 pub fn default_pod(pod: &mut Value, cluster: &dyn ClusterView) -> Result<(), PlacementError> {
     let Some(mut typed) = of_set(pod) else { return Ok(()) };
     placement::prepare_pod(&mut typed, cluster)?;
@@ -25,12 +25,12 @@ pub fn default_pod(pod: &mut Value, cluster: &dyn ClusterView) -> Result<(), Pla
     Ok(())
 }
 
-/// Refuses a new pod of a set that must wait; see [`placement::validate_pod`].
+/// Rejects a new pod of a set that must wait; see [`placement::validate_pod`].
 pub fn validate_pod(pod: &Value, cluster: &dyn ClusterView) -> Result<(), PlacementError> {
     of_set(pod).map_or(Ok(()), |typed| placement::validate_pod(&typed, cluster))
 }
 
-/// The pod as its type if it belongs to a set. A pod that does not read as one is the schema's to refuse.
+/// The pod as its type if it belongs to a set. The schema rejects a pod that cannot be decoded.
 fn of_set(pod: &Value) -> Option<Pod> {
     pod["metadata"]["annotations"].get(JOBSET_NAME)?;
     Pod::deserialize(pod).ok()

@@ -1,5 +1,5 @@
-//! Validation of a changed set: almost everything about its jobs is fixed once it exists. While it stands still, or
-//! is being held or let go, a queueing system may change where its pods run.
+//! Validation of a changed set: nearly all fields of its jobs are immutable. While it is suspended,
+//! and when it is suspended or resumed, a queueing system may change the placement of its pods.
 
 use berth_api::jobset::constants::{COMPLETED, FAILED};
 use berth_api::jobset::v1alpha2::{JobSet, ReplicatedJob};
@@ -12,7 +12,7 @@ use crate::jobset::conditions::true_condition;
 use crate::jobset::construct::is_suspended;
 use crate::jobset::gates::Gates;
 
-/// Everything wrong with a change of a set.
+/// All errors of a change of a set.
 pub fn validate_update(old: &JobSet, new: &JobSet, gates: Gates) -> Vec<Error> {
     let spec = Path::new("spec");
     let entries_path = spec.child("replicatedJobs");
@@ -49,7 +49,8 @@ fn pairs<'a>(
     entries.iter_mut().zip(&old.spec.replicated_jobs)
 }
 
-/// Sets what says where pods run back to what it was, so that a comparison overlooks it.
+/// Resets the fields that determine placement to their old values, so that a comparison ignores
+/// them.
 fn overlook_placement(entry: &mut ReplicatedJob, old: &ReplicatedJob) {
     let old = old.template.spec.as_ref().map(|spec| spec.template.clone()).unwrap_or_default();
     let Some(template) = entry.template.spec.as_mut().map(|spec| &mut spec.template) else { return };
@@ -64,7 +65,7 @@ fn overlook_placement(entry: &mut ReplicatedJob, old: &ReplicatedJob) {
     pod.scheduling_gates = old_pod.scheduling_gates;
 }
 
-/// Checks a change of parallelism and completions, and sets both back.
+/// Validates a change of parallelism and completions, and resets both.
 fn resize(entry: &mut ReplicatedJob, old: &ReplicatedJob, is_terminal: bool, path: &Path<'_>, errors: &mut Vec<Error>) {
     let empty = JobSpec::default();
     let old = old.template.spec.as_ref().unwrap_or(&empty);
@@ -86,7 +87,8 @@ fn resize(entry: &mut ReplicatedJob, old: &ReplicatedJob, is_terminal: bool, pat
     new.completions = old.completions;
 }
 
-/// Do both lists say the same? A client may have written an empty struct where there was none.
+/// True if both lists have the same meaning. A client may have written an empty struct for a
+/// missing one.
 fn same_entries(new: &[ReplicatedJob], old: &[ReplicatedJob]) -> bool {
     let apart = |entry: &ReplicatedJob| {
         // Types that were read from JSON can be written as JSON.

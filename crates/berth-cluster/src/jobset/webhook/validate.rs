@@ -1,5 +1,5 @@
-//! Validation of a new set beyond its CRD's schema: names that would not fit, references that lead nowhere, features
-//! that are off.
+//! Validation of a new set beyond its CRD's schema: names that would be too long, invalid
+//! references, features that are off.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::LazyLock;
@@ -20,23 +20,25 @@ use crate::jobset::names::{claim_name, coordinator_address, job_name, namespace,
 /// Finds an existing claim by namespace and name.
 pub type ClaimLookup<'a> = &'a dyn Fn(&str, &str) -> Option<PersistentVolumeClaim>;
 
-/// Longest name of jobs, pods and claims, and longest label value, in bytes.
+/// Maximum length of names of jobs, pods and claims, and of label values, in bytes.
 const NAME_MAX: usize = 63;
-/// Longest name of a failure policy rule.
+/// Maximum length of the name of a failure policy rule.
 const RULE_NAME_MAX: usize = 128;
-/// Most jobs of an entry whose jobs can be restarted one by one: the status holds a counter for each.
+/// Maximum number of jobs of a replicated job whose jobs can be restarted one by one: the status
+/// has a counter for each.
 const RESTARTABLE_JOBS_MAX: i32 = 1024;
-/// Reasons of failed jobs that rules can ask for.
+/// Reasons of failed jobs that rules can name.
 const JOB_FAILURE_REASONS: [&str; 5] =
     ["BackoffLimitExceeded", "DeadlineExceeded", "FailedIndexes", "MaxFailedIndexesExceeded", "PodFailurePolicy"];
-/// Random characters the API server appends to `generateName`, and the longest prefix it keeps.
+/// Random characters that the API server appends to `generateName`, and the longest prefix that it
+/// keeps.
 const GENERATED_SUFFIX: &str = "xxxxx";
 const GENERATE_NAME_MAX: usize = 58;
 
 static RULE_NAME: LazyLock<Regex> =
     LazyLock::new(|| Regex::new("^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$").expect("a constant pattern"));
 
-/// Everything wrong with a new set.
+/// All errors of a new set.
 pub fn validate_create(set: &JobSet, gates: Gates, claims: ClaimLookup<'_>) -> Vec<Error> {
     let mut set = set.clone();
     if set.metadata.name.as_deref().unwrap_or_default().is_empty() {
@@ -61,7 +63,7 @@ pub fn validate_create(set: &JobSet, gates: Gates, claims: ClaimLookup<'_>) -> V
     errors
 }
 
-/// A name as long as the one the API server will generate.
+/// A name as long as the name that the API server will generate.
 fn placeholder_name(prefix: &str) -> String {
     let kept = prefix.get(..prefix.len().min(GENERATE_NAME_MAX)).unwrap_or(prefix);
     format!("{kept}{GENERATED_SUFFIX}")
@@ -80,7 +82,7 @@ fn network(set: &JobSet, spec: &Path<'_>, errors: &mut Vec<Error>) {
     let Some(network) = set.spec.network.as_ref().filter(|network| !network.subdomain.is_empty()) else { return };
     let network_path = spec.child("network");
     let path = network_path.child("subdomain");
-    // The service has this name too, so both rules hold.
+    // The service has this name too, so both rules apply.
     let problems = is_dns1123_subdomain(&network.subdomain).into_iter().chain(is_dns1035_label(&network.subdomain));
     for why in problems {
         let why = if is_about_length(&why) {
@@ -124,7 +126,7 @@ fn entry_names(set: &JobSet, entry: &ReplicatedJob, path: &Path<'_>, errors: &mu
             errors.push(Error::invalid(&name_path, entry.name.as_str(), why));
         }
     };
-    // The highest index makes the longest name.
+    // The highest index has the longest name.
     let job_index = replicas.saturating_sub(1);
     check(job_name(set_name, &entry.name, job_index), "job");
     let completions = job.completions.filter(|_| job.completion_mode.as_deref() == Some("Indexed"));
@@ -341,7 +343,8 @@ fn mounts(pod: &PodSpec, volume: &str) -> bool {
     containers.any(|container| container.volume_mounts.iter().flatten().any(|mount| mount.name == volume))
 }
 
-/// True when an existing claim has everything the template says; defaults and bindings of the cluster may add to it.
+/// True if an existing claim has all values of the template; defaults and bindings of the cluster
+/// may add values.
 fn is_made_from(existing: Option<&PersistentVolumeClaimSpec>, template: &VolumeClaimTemplate) -> bool {
     let json = |spec: &PersistentVolumeClaimSpec| serde_json::to_value(spec).unwrap_or_default();
     let existing = existing.map(json).unwrap_or_default();

@@ -29,17 +29,18 @@ pub fn blocked_events<'a>(
         }
         let image = member.spec.image.as_deref().unwrap_or_default();
         let message = &blocked.message;
-        match blocked.reason.as_str() {
-            IMAGE_BACK_OFF => {
-                events.push(Notice::normal("BackOff", format!("Back-off pulling image {image:?}")));
-                events.push(Notice::warning("Failed", format!("Error: {IMAGE_BACK_OFF}")));
-            }
-            ERR_IMAGE_PULL => {
-                events.push(Notice::warning("Failed", format!("Failed to pull image {image:?}: {message}")));
-                events.push(Notice::warning("Failed", format!("Error: {ERR_IMAGE_PULL}")));
-            }
-            _ => events.push(Notice::warning("Failed", format!("Error: {message}"))),
-        }
+        let new = match blocked.reason.as_str() {
+            IMAGE_BACK_OFF => vec![
+                Notice::normal("BackOff", format!("Back-off pulling image {image:?}")),
+                Notice::warning("Failed", format!("Error: {IMAGE_BACK_OFF}")),
+            ],
+            ERR_IMAGE_PULL => vec![
+                Notice::warning("Failed", format!("Failed to pull image {image:?}: {message}")),
+                Notice::warning("Failed", format!("Error: {ERR_IMAGE_PULL}")),
+            ],
+            _ => vec![Notice::warning("Failed", format!("Error: {message}"))],
+        };
+        events.extend(new.into_iter().map(|event| event.about(name)));
     }
     events
 }

@@ -102,7 +102,9 @@ impl<'a> Plan<'a> {
 
     /// True if this run of a container is its last one.
     fn is_last(&self, member: &Member<'_>, exit_code: i32) -> bool {
-        self.facts.never_restart || !member.restarts(self.spec, exit_code)
+        let name = &member.spec.name;
+        let is_restarting = self.run(member).is_some_and(|run| self.facts.restarting.get(name) == Some(&run.attempt));
+        self.facts.never_restart || !is_restarting && !member.restarts(self.spec, exit_code)
     }
 
     /// True if the pod ends by itself: its last main container has ended, or an init container has
@@ -202,7 +204,7 @@ impl<'a> Plan<'a> {
         self.waits.insert(name.clone(), Wait { reason: CRASH_LOOP.into(), message });
         if status::waiting_reason(self.facts.status, name) != Some(CRASH_LOOP) {
             let message = format!("Back-off restarting failed container {name} in pod {pod}");
-            self.events.push(Notice::warning("BackOff", message));
+            self.events.push(Notice::warning("BackOff", message).about(name));
         }
     }
 

@@ -5,7 +5,10 @@ use std::collections::BTreeMap;
 use berth_pod_runtime::ContainerKind;
 use berth_runtime::EventType;
 use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::api::core::v1::{Pod, PodStatus};
+use k8s_openapi::api::core::v1::{ObjectReference, Pod, PodStatus};
+use kube::Resource;
+
+use super::members;
 
 /// One run of a container.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -133,6 +136,8 @@ pub struct Facts<'a> {
     pub back_off: &'a dyn Fn(&str, &Run) -> SignedDuration,
     /// No container restarts, whatever the restart policy says.
     pub never_restart: bool,
+    /// Runs that were stopped so that their containers restart, by container.
+    pub restarting: &'a BTreeMap<String, i32>,
     /// Why all containers must stop.
     pub ending: Option<Ending>,
 }
@@ -157,17 +162,38 @@ pub struct Notice {
     pub reason: &'static str,
     /// Message.
     pub message: String,
+    /// Name of the container that the event is about; `None` for the pod.
+    pub container: Option<String>,
 }
 
 impl Notice {
     /// An expected event.
     pub fn normal(reason: &'static str, message: impl Into<String>) -> Self {
-        Self { kind: EventType::Normal, reason, message: message.into() }
+        Self { kind: EventType::Normal, reason, message: message.into(), container: None }
     }
 
     /// An event that may need attention.
     pub fn warning(reason: &'static str, message: impl Into<String>) -> Self {
-        Self { kind: EventType::Warning, reason, message: message.into() }
+        Self { kind: EventType::Warning, reason, message: message.into(), container: None }
+    }
+
+    /// The event as one about a container of the pod.
+    pub fn about(self, container: &str) -> Self {
+        Self { container: Some(container.to_owned()), ..self }
+    }
+
+    /// What the event is about: the pod, or a container of it by its field path.
+    pub fn regarding(&self, pod: &Pod) -> ObjectReference {
+        let field = |name: &String| {
+            let member = pod.spec.iter().flat_map(members).find(|member| member.spec.name == *name)?;
+            let list = match member.kind {
+                ContainerKind::Main => "containers",
+                ContainerKind::Init | ContainerKind::Sidecar => "initContainers",
+                ContainerKind::Ephemeral => "ephemeralContainers",
+            };
+            Some(format!("spec.{list}{{{name}}}"))
+        };
+        ObjectReference { field_path: self.container.as_ref().and_then(field), ..pod.object_ref(&()) }
     }
 }
 

@@ -31,6 +31,7 @@ struct Case {
     runs: BTreeMap<String, Runs>,
     health: BTreeMap<String, Health>,
     blocked: BTreeMap<String, Blocked>,
+    restarting: BTreeMap<String, i32>,
     ending: Option<Ending>,
 }
 
@@ -42,6 +43,7 @@ impl Case {
             runs: BTreeMap::new(),
             health: BTreeMap::new(),
             blocked: BTreeMap::new(),
+            restarting: BTreeMap::new(),
             ending: None,
         }
     }
@@ -63,6 +65,7 @@ impl Case {
             blocked: &self.blocked,
             back_off: &|_, run| if run.attempt == 0 { SignedDuration::ZERO } else { SignedDuration::from_secs(20) },
             never_restart: false,
+            restarting: &self.restarting,
             ending: self.ending.clone(),
         })
     }
@@ -98,6 +101,16 @@ fn containers_start_in_order() {
     assert_eq!(decision.status.phase.as_deref(), Some("Pending"));
     let decision = case.with("a", None).with("b", None).with("debug", None).decide();
     assert_eq!((starts(&decision), decision.status.phase.as_deref()), (Vec::new(), Some("Running")));
+}
+
+#[test]
+fn a_container_that_was_stopped_to_restart_restarts_whatever_its_exit_code() {
+    let spec = json!({"restartPolicy": "OnFailure", "containers": [{"name": "a"}]});
+    let mut case = Case::new(spec).with("a", Some(0));
+    assert!(case.decide().is_finished);
+    case.restarting.insert("a".into(), 0);
+    let decision = case.decide();
+    assert_eq!((starts(&decision), decision.is_finished), (vec!["a#1".to_owned()], false));
 }
 
 #[test]
@@ -220,6 +233,7 @@ fn a_decision_does_not_change_without_new_facts() {
         blocked: &case.blocked,
         back_off: &|_, _| SignedDuration::ZERO,
         never_restart: false,
+        restarting: &BTreeMap::new(),
         ending: None,
     });
     assert_eq!(again.status, first);

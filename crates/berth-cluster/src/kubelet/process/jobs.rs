@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use berth_pod_runtime::{ContainerId, ContainerState, ContainerStatus, PodUid};
+use berth_pod_runtime::{ContainerId, ContainerState, ContainerStatus, Image, PodUid};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 
@@ -117,6 +117,9 @@ impl Worker {
     /// Why a running container must be restarted: its grace period, and the message of the event.
     fn failure(&self, pod: &Pod, name: &str) -> Option<(SignedDuration, String)> {
         let grace = spec_grace(pod);
+        if self.memory.restarting.contains_key(name) {
+            return Some((grace, format!("Container {name} resize requires restart")));
+        }
         if self.memory.hooks.get(name).is_some_and(|(_, hook)| *hook == Hook::Failed) {
             return Some((grace, "FailedPostStartHook".to_owned()));
         }
@@ -147,7 +150,7 @@ impl Worker {
                 return Some(again);
             }
         } else {
-            self.node.record(pod, &Notice::normal("Killing", message));
+            self.node.record(pod, &Notice::normal("Killing", message).about(&name));
         }
         self.memory.stopping.insert(name.clone(), Stopping { attempt: run.attempt, killed_at });
         let job = StopJob {
@@ -179,7 +182,8 @@ impl Worker {
                     self.memory.hooks.remove(&name);
                 }
                 Err(error) => {
-                    self.record(pod, &Notice::warning("FailedPostStartHook", format!("PostStartHook failed: {error}")));
+                    let message = format!("PostStartHook failed: {error}");
+                    self.record(pod, &Notice::warning("FailedPostStartHook", message).about(&name));
                     self.memory.hooks.insert(name, (attempt, Hook::Failed));
                 }
             },
@@ -211,7 +215,8 @@ impl Worker {
         }
         probes.record(kind, result.is_ok(), now);
         if let Err(output) = result {
-            self.record(pod, &Notice::warning("Unhealthy", format!("{} probe failed: {output}", kind.shown())));
+            let message = format!("{} probe failed: {output}", kind.shown());
+            self.record(pod, &Notice::warning("Unhealthy", message).about(name));
         }
     }
 
@@ -223,32 +228,29 @@ impl Worker {
         }
         let Some(pod) = pod else { return };
         let start = result.start;
+        let name = start.name.clone();
         if let Some(image) = &result.image
             && let Some(notice) = image.notice.as_ref().filter(|_| self.memory.noticed.insert(image.reference.clone()))
         {
-            self.node.record(&pod, &Notice::normal("ImageNotice", notice.clone()));
+            self.node.record(&pod, &Notice::normal("ImageNotice", notice.clone()).about(&name));
         }
-        let pulled = result.image.map(|image| {
-            Notice::normal(
-                "Pulled",
-                format!("Container image {:?} is present on the node ({})", image.reference, image.id),
-            )
-        });
+        let pulled = result.image.map(|image| pulled(&image, result.pull_time).about(&name));
         match result.outcome {
             StartOutcome::Started(status) => {
                 self.memory.obstacles.remove(&start.name);
                 self.memory.hold = None;
-                let created = Notice::normal("Created", format!("Created container: {}", start.name));
-                let started = Notice::normal("Started", format!("Started container {}", start.name));
+                let created = Notice::normal("Created", "Container created").about(&name);
+                let started = Notice::normal("Started", "Container started").about(&name);
                 pulled.into_iter().chain([created, started]).for_each(|event| self.node.record(&pod, &event));
                 self.count_restart(&start, now);
+                self.memory.resources.insert(start.name.clone(), (start.attempt, result.resources));
                 self.post_start(&pod, &start, &status);
             }
             StartOutcome::Rejected { exit_code, message } => {
                 self.memory.obstacles.remove(&start.name);
                 self.memory.hold = None;
                 pulled.into_iter().for_each(|event| self.node.record(&pod, &event));
-                self.node.record(&pod, &Notice::warning("Failed", format!("Error: {message}")));
+                self.node.record(&pod, &Notice::warning("Failed", format!("Error: {message}")).about(&name));
                 self.count_restart(&start, now);
                 let run = rejected(&self.uid, &start, exit_code, message, now);
                 self.memory.failed.insert(start.name, run);
@@ -293,6 +295,31 @@ impl Worker {
     }
 }
 
+/// The event about an image that a container starts with.
+fn pulled(image: &Image, time: Option<SignedDuration>) -> Notice {
+    let reference = &image.reference;
+    let message = match time.map(shown_time) {
+        None => format!("Container image {reference:?} already present on machine and can be accessed by the pod"),
+        Some(time) => format!(
+            "Successfully pulled image {reference:?} in {time} ({time} including waiting). Image size: {} bytes.",
+            image.size_bytes
+        ),
+    };
+    Notice::normal("Pulled", message)
+}
+
+/// A time in milliseconds, as Kubernetes' messages show it: `850ms`, `2.31s`, `1m5.2s`.
+fn shown_time(time: SignedDuration) -> String {
+    let millis = time.as_millis().max(0);
+    if millis < 1000 {
+        return format!("{millis}ms");
+    }
+    let (minutes, rest) = (millis / 60_000, millis % 60_000);
+    let fraction = format!("{}.{:03}", rest / 1000, rest % 1000);
+    let seconds = fraction.trim_end_matches('0').trim_end_matches('.');
+    if minutes > 0 { format!("{minutes}m{seconds}s") } else { format!("{seconds}s") }
+}
+
 /// The health of a run that a former process probed, from the pod's status.
 fn known_health(status: Option<&PodStatus>, name: &str, container_id: &str) -> Option<Health> {
     let status = status?;
@@ -320,7 +347,8 @@ fn rejected(uid: &PodUid, start: &Start, exit_code: i32, message: String, now: T
     }
 }
 
-fn run_id(uid: &PodUid, name: &str, attempt: i32) -> ContainerId {
+/// The ID of a run.
+pub(super) fn run_id(uid: &PodUid, name: &str, attempt: i32) -> ContainerId {
     ContainerId { pod: uid.clone(), name: name.to_owned(), attempt: u32::try_from(attempt).unwrap_or_default() }
 }
 
@@ -339,5 +367,24 @@ fn pod_grace(pod: &Pod, ending: Option<&Ending>, now: Timestamp) -> SignedDurati
             left.unwrap_or_default().max(SignedDuration::ZERO)
         }
         Some(Ending::Deadline) | None => spec_grace(pod),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pull_is_reported_with_its_time_and_size() {
+        let image = Image { reference: "a/b:1".to_owned(), size_bytes: 7, ..Image::default() };
+        let message = |time: Option<i64>| pulled(&image, time.map(SignedDuration::from_millis)).message;
+        let present = "Container image \"a/b:1\" already present on machine and can be accessed by the pod";
+        assert_eq!(message(None), present);
+        for (millis, shown) in [(850, "850ms"), (2310, "2.31s"), (3000, "3s"), (65_200, "1m5.2s")] {
+            let expected = format!(
+                "Successfully pulled image \"a/b:1\" in {shown} ({shown} including waiting). Image size: 7 bytes."
+            );
+            assert_eq!(message(Some(millis)), expected);
+        }
     }
 }

@@ -7,6 +7,7 @@ use std::sync::atomic::AtomicBool;
 
 use berth_pod_runtime::Volume;
 use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::core::v1::ResourceRequirements;
 
 use super::probes::ContainerProbes;
 use crate::kubelet::lifecycle::{BackOff, Blocked, ERR_IMAGE_PULL, Ending, IMAGE_BACK_OFF, Notice, Run, restart_delay};
@@ -154,6 +155,10 @@ pub struct Memory {
     pub tokens: BTreeMap<TokenSource, Token>,
     /// Volumes as the runtime has them.
     pub volumes: BTreeMap<String, Volume>,
+    /// Resources in force by container, with the run.
+    pub resources: BTreeMap<String, (i32, ResourceRequirements)>,
+    /// Runs that stop because a resize needs a restart, by container.
+    pub restarting: BTreeMap<String, i32>,
     /// Why the pod must end, beside its deletion and deadline.
     pub ending: Option<Ending>,
     /// The sandbox of the pod, which has ended, was stopped.

@@ -13,6 +13,7 @@ mod memory;
 mod node;
 mod probes;
 mod refresh;
+mod resize;
 mod runs;
 mod start;
 mod stats;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use berth_pod_runtime::{Devices, PodRuntime};
 use berth_runtime::{Cache, Clock, ObjectKey, Recorder};
 use k8s_openapi::api::core::v1::{Node as NodeObject, Pod};
+use tokio::sync::Mutex;
 
 use crate::kubelet::lifecycle::Notice;
 use crate::kubelet::options::KubeletOptions;
@@ -27,6 +28,8 @@ pub struct Node {
     pub objects: Objects,
     /// Nodes.
     pub nodes: Cache<NodeObject>,
+    /// Held while the node grants a resize, until the cache shows the grant.
+    pub resizes: Mutex<()>,
     /// Records events.
     pub recorder: Recorder,
     /// The time.
@@ -42,6 +45,6 @@ impl Node {
 
     /// Records an event about a pod.
     pub fn record(&self, pod: &Pod, event: &Notice) {
-        self.recorder.event(pod, event.kind, event.reason, &event.message);
+        self.recorder.event_about(event.regarding(pod), event.kind, event.reason, &event.message);
     }
 }

@@ -9,7 +9,7 @@ use berth_pod_runtime::{
 };
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::authentication::v1::{BoundObjectReference, TokenRequest, TokenRequestSpec};
-use k8s_openapi::api::core::v1::{Pod, PodIP, PodStatus, ServiceAccount};
+use k8s_openapi::api::core::v1::{Pod, PodIP, PodStatus, ResourceRequirements, ServiceAccount};
 use kube::api::PostParams;
 use kube::{Api, ResourceExt};
 
@@ -57,6 +57,10 @@ pub struct StartResult {
     pub tokens: BTreeMap<TokenSource, Token>,
     /// The image, if it is available.
     pub image: Option<Image>,
+    /// Time that the pull of the image took; `None` if it was present.
+    pub pull_time: Option<SignedDuration>,
+    /// The resources of the container.
+    pub resources: ResourceRequirements,
 }
 
 /// How a start ended.
@@ -81,28 +85,32 @@ impl StartJob {
     pub async fn run(mut self) -> StartResult {
         let mut made = None;
         let mut image = None;
-        let outcome = match self.start(&mut made, &mut image).await {
+        let mut pull_time = None;
+        let outcome = match self.start(&mut made, &mut image, &mut pull_time).await {
             Ok(started) => StartOutcome::Started(started),
             Err(outcome) => outcome,
         };
-        StartResult { start: self.start, outcome, volumes: made, tokens: self.tokens, image }
+        let resources = self.member.spec.resources.clone().unwrap_or_default();
+        StartResult { start: self.start, outcome, volumes: made, tokens: self.tokens, image, pull_time, resources }
     }
 
     async fn start(
         &mut self,
         made: &mut Option<BTreeMap<String, Volume>>,
         image: &mut Option<Image>,
+        pull_time: &mut Option<SignedDuration>,
     ) -> Result<ContainerStatus, StartOutcome> {
         let sandbox = self.sandbox(made).await?;
         set_addresses(&self.pod, &mut self.status, &sandbox.ips);
-        let found = self.image().await.map_err(StartOutcome::Blocked)?;
+        let found = self.image(pull_time).await.map_err(StartOutcome::Blocked)?;
         *image = Some(found.clone());
         let devices = self.devices().map_err(StartOutcome::Blocked)?;
         let allocatable = self.node.allocatable();
         let context =
             Context { pod: &self.pod, status: &self.status, objects: &self.node.objects, allocatable: &allocatable };
         let config = config(&context, &self.member, self.start.attempt, found, devices);
-        let config = config.map_err(|error| StartOutcome::Blocked(Obstacle::Configuration(error)))?;
+        let mut config = config.map_err(|error| StartOutcome::Blocked(Obstacle::Configuration(error)))?;
+        add_variables(&mut config.env, self.node.devices.environment(&config.devices));
         self.is_in_runtime.store(true, Ordering::Relaxed);
         let result = self.node.runtime.start_container(&config).await;
         self.is_in_runtime.store(false, Ordering::Relaxed);
@@ -160,7 +168,7 @@ impl StartJob {
         let (credentials, missing) = pull_secrets(context);
         let mut volumes = BTreeMap::new();
         for (name, request) in image_volumes(&self.pod, &credentials) {
-            let image = self.ensure(&request, &missing).await.map_err(StartOutcome::Blocked)?;
+            let image = self.ensure(&request, &missing, &mut None).await.map_err(StartOutcome::Blocked)?;
             let Some(root) = image.root else {
                 let message = format!(
                     "MountVolume.SetUp failed for volume {name:?} : image {:?} is mapped to this machine's own files; \
@@ -174,17 +182,32 @@ impl StartJob {
         Ok(volumes)
     }
 
-    async fn image(&self) -> Result<Image, Obstacle> {
+    /// The image of the container. `pull_time` is set if it was pulled.
+    async fn image(&self, pull_time: &mut Option<SignedDuration>) -> Result<Image, Obstacle> {
         let allocatable = Default::default();
         let context =
             Context { pod: &self.pod, status: &self.status, objects: &self.node.objects, allocatable: &allocatable };
         let (credentials, missing) = pull_secrets(&context);
-        self.ensure(&image_request(&self.member.spec, credentials), &missing).await
+        self.ensure(&image_request(&self.member.spec, credentials), &missing, pull_time).await
     }
 
     /// Makes an image available. `missing` has the names of pull secrets without credentials.
-    async fn ensure(&self, request: &ImageRequest, missing: &[String]) -> Result<Image, Obstacle> {
+    async fn ensure(
+        &self,
+        request: &ImageRequest,
+        missing: &[String],
+        pull_time: &mut Option<SignedDuration>,
+    ) -> Result<Image, Obstacle> {
+        let started = self.node.clock.now();
+        let is_pulled = self.node.runtime.needs_pull(request).await;
+        if is_pulled {
+            let message = format!("Pulling image {:?}", request.reference);
+            self.node.record(&self.pod, &Notice::normal("Pulling", message).about(&self.member.spec.name));
+        }
         let result = self.node.runtime.ensure_image(request).await;
+        if is_pulled && result.is_ok() {
+            *pull_time = Some(self.node.clock.now().duration_since(started));
+        }
         if result.is_err() {
             for name in missing {
                 let message = format!("Unable to retrieve image pull secret {name}; the image may not be accessible");
@@ -218,6 +241,13 @@ impl StartJob {
         }
         Ok(devices)
     }
+}
+
+/// Adds variables that the container does not set itself.
+fn add_variables(env: &mut Vec<(String, String)>, variables: Vec<(String, String)>) {
+    let missing: Vec<_> =
+        variables.into_iter().filter(|(name, _)| env.iter().all(|(known, _)| known != name)).collect();
+    env.extend(missing);
 }
 
 fn held(reason: &'static str, message: String) -> StartOutcome {

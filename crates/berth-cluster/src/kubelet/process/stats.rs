@@ -1,9 +1,9 @@
 //! Evicts pods that use more local storage than their limits.
 
-use berth_apimachinery::quantity::Quantity;
-use berth_pod_runtime::PodStats;
+use berth_apimachinery::quantity::{Format, Quantity};
+use berth_pod_runtime::PodDisk;
 use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::api::core::v1::{EmptyDirVolumeSource, Pod};
+use k8s_openapi::api::core::v1::{Container, EmptyDirVolumeSource, Pod};
 
 use super::worker::Worker;
 use crate::kubelet::lifecycle::{Ending, Notice};
@@ -24,8 +24,8 @@ impl Worker {
         }
         let next = now.checked_add(PERIOD).ok();
         self.memory.stats_at = next;
-        let stats = self.node.runtime.stats(&self.uid).await?;
-        let Some(message) = excess(pod, &stats) else { return next };
+        let disk = self.node.runtime.disk(&self.uid).await?;
+        let Some(message) = excess(pod, &disk) else { return next };
         self.node.record(pod, &Notice::warning("Evicted", message.clone()));
         self.memory.ending = Some(Ending::Failed { reason: "Evicted".to_owned(), message });
         Some(now)
@@ -53,25 +53,61 @@ fn has_limits(pod: &Pod) -> bool {
 /// The limit that a pod exceeds, as a message.
 ///
 /// Source: Kubernetes' kubelet, eviction for local storage.
-fn excess(pod: &Pod, stats: &PodStats) -> Option<String> {
-    // The runtime reports the volumes of a pod together, so several volumes share their limits.
-    let limits: Option<u64> = empty_dirs(pod).map(|(_, dir)| size_limit(dir)).sum();
-    let names: Vec<&str> = empty_dirs(pod).map(|(name, _)| name).collect();
-    if let Some(limit) = limits.filter(|limit| *limit > 0 && stats.volume_bytes > *limit) {
-        let names = names.join(" ");
-        return Some(format!("Usage of EmptyDir volume \"{names}\" exceeds the limit \"{limit}\"."));
+fn excess(pod: &Pod, disk: &PodDisk) -> Option<String> {
+    for (name, dir) in empty_dirs(pod) {
+        let used = disk.volumes.get(name).copied().unwrap_or(0);
+        if let (Some(limit), Some(text)) = (size_limit(dir), &dir.size_limit)
+            && used > limit
+        {
+            return Some(format!("Usage of EmptyDir volume {name:?} exceeds the limit {:?}. ", text.0));
+        }
     }
     let spec = pod.spec.as_ref()?;
     for container in &spec.containers {
-        let used = stats.containers.iter().find(|it| it.name == container.name).map_or(0, |it| it.disk_bytes);
-        if let Some(limit) = container_limits(container).ephemeral_storage_bytes.filter(|limit| used > *limit) {
+        let used = disk.containers.get(&container.name).copied().unwrap_or(0);
+        if container_limits(container).ephemeral_storage_bytes.is_some_and(|limit| used > limit) {
+            let limit = amount_of(container);
             return Some(format!(
-                "Container {} exceeded its local ephemeral storage limit \"{limit}\". ",
+                "Container {} exceeded its local ephemeral storage limit {limit:?}. ",
                 container.name
             ));
         }
     }
-    let used = stats.containers.iter().map(|it| it.disk_bytes).sum::<u64>().saturating_add(stats.volume_bytes);
-    let limit = pod_limits(spec).ephemeral_storage_bytes.filter(|limit| *limit > 0 && used > *limit)?;
+    let limit = pod_limits(spec).ephemeral_storage_bytes.filter(|limit| *limit > 0 && disk.total_bytes() > *limit)?;
+    let limit = Quantity::from_scaled(limit.into(), 0, Format::BinarySi)?;
     Some(format!("Pod ephemeral local storage usage exceeds the total limit of containers {limit}. "))
+}
+
+/// The limit of a container as its spec has it.
+fn amount_of(container: &Container) -> &str {
+    let limits = container.resources.as_ref().and_then(|resources| resources.limits.as_ref());
+    limits.and_then(|limits| limits.get("ephemeral-storage")).map_or("", |amount| amount.0.as_str())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn each_volume_has_a_limit_of_its_own() {
+        let volume = |name: &str, limit: &str| json!({"name": name, "emptyDir": {"sizeLimit": limit}});
+        let limits = json!({"limits": {"ephemeral-storage": "6Mi"}});
+        let pod: Pod = serde_json::from_value(json!({"spec": {
+            "containers": [{"name": "c", "resources": limits}, {"name": "d", "resources": limits}],
+            "volumes": [volume("a", "1Mi"), volume("b", "8Mi"), {"name": "e", "emptyDir": {}}]}}))
+        .expect("a pod");
+        let found = |containers: &[(&str, u64)], volumes: &[(&str, u64)]| {
+            let map = |list: &[(&str, u64)]| list.iter().map(|(name, it)| ((*name).to_owned(), it << 20)).collect();
+            excess(&pod, &PodDisk { containers: map(containers), volumes: map(volumes) })
+        };
+        assert_eq!(found(&[], &[("a", 1), ("b", 8)]), None, "the limits are kept");
+        let message = "Usage of EmptyDir volume \"a\" exceeds the limit \"1Mi\". ";
+        assert_eq!(found(&[], &[("a", 2), ("b", 0)]).as_deref(), Some(message), "less than the sum of the limits");
+        let message = "Container d exceeded its local ephemeral storage limit \"6Mi\". ";
+        assert_eq!(found(&[("c", 6), ("d", 7)], &[]).as_deref(), Some(message));
+        let message = "Pod ephemeral local storage usage exceeds the total limit of containers 12Mi. ";
+        assert_eq!(found(&[("c", 2), ("d", 2)], &[("e", 9)]).as_deref(), Some(message));
+    }
 }

@@ -59,7 +59,7 @@ impl StopJob {
         };
         if let Err(error) = result {
             let message = format!("PreStopHook failed: {error}");
-            self.node.record(&self.pod, &Notice::warning("FailedPreStopHook", message));
+            self.node.record(&self.pod, &Notice::warning("FailedPreStopHook", message).about(&self.container.name));
         }
     }
 }

@@ -17,6 +17,7 @@ use tokio::sync::Notify;
 use super::memory::{Memory, Obstacle, Stopping};
 use super::node::Node;
 use super::probes::Kind;
+use super::resize::Resized;
 use super::runs::runs;
 use super::start::{StartJob, StartResult, set_addresses};
 use crate::kubelet::lifecycle::{
@@ -194,7 +195,8 @@ impl Worker {
     async fn finish(&mut self, pod: &Arc<Pod>, state: Option<Arc<PodState>>) -> Result<Next, Error> {
         self.jobs.clear();
         if !self.memory.is_stopped {
-            if state.is_some_and(|state| state.is_ready) {
+            // Also one that is not ready: a former process may have ended in the middle of this.
+            if state.is_some() {
                 self.node.runtime.stop_sandbox(&self.uid).await?;
             }
             self.node.devices.release(&self.uid);
@@ -215,12 +217,17 @@ impl Worker {
         let now = self.node.clock.now();
         let runs = runs(pod, state.as_deref(), &self.memory.failed, now);
         let state = state.filter(|state| state.is_ready);
-        let base = self.base(pod, state.as_deref(), now);
+        let mut base = self.base(pod, state.as_deref(), now);
         self.forget(&runs);
+        let resized = match self.resize(pod, &mut base, &runs, now).await? {
+            Resized::Written => return Ok(Next::At(Some(now))),
+            Resized::At(due) => due,
+        };
         let ending = pod.metadata.deletion_timestamp.is_some().then_some(Ending::Deleted);
         let ending = ending.or_else(|| self.memory.ending.clone());
         self.lift(pod, &base, now);
         let (blocked, mut due) = self.blocked(now);
+        due.extend(resized);
         let health = self.health(pod, &runs, now);
         let hold = self.memory.hold.as_ref().filter(|hold| hold.until > now).map(|hold| hold.until);
         due.extend(hold);
@@ -235,6 +242,7 @@ impl Worker {
             blocked: &blocked,
             back_off: &|name, run| self.back_off(name, run),
             never_restart: false,
+            restarting: &self.memory.restarting,
             ending,
         });
         if decision.is_finished && self.is_in_runtime() {
@@ -273,7 +281,6 @@ impl Worker {
         if let Some(state) = state {
             set_addresses(pod, &mut base, &state.ips);
         }
-        resize::refuse(pod, &mut base, now);
         base
     }
 
@@ -285,6 +292,11 @@ impl Worker {
         self.memory.stopping.retain(|name, stopping| runs_now(name, stopping.attempt));
         self.memory.hooks.retain(|name, (attempt, _)| runs_now(name, *attempt));
         self.memory.probes.retain(|name, probes| runs_now(name, probes.attempt));
+        self.memory.resources.retain(|name, (attempt, _)| runs_now(name, *attempt));
+        // Kept until the next run, which starts without delay.
+        self.memory
+            .restarting
+            .retain(|name, attempt| runs.get(name).is_some_and(|runs| runs.latest.attempt == *attempt));
     }
 
     /// Removes obstacles that no longer exist: an object was created or changed.
@@ -321,6 +333,9 @@ impl Worker {
     /// Delay of the next restart of a container.
     fn back_off(&self, name: &str, run: &Run) -> SignedDuration {
         let Some(end) = run.end() else { return SignedDuration::ZERO };
+        if self.memory.restarting.get(name) == Some(&run.attempt) {
+            return SignedDuration::ZERO;
+        }
         if let Some(known) = self.memory.back_off.get(name) {
             return known.delay(end.finished);
         }
@@ -354,7 +369,12 @@ impl Worker {
         }
         let Some(start) = decision.starts.first() else { return };
         let member = pod.spec.iter().flat_map(members).find(|member| member.spec.name == start.name);
-        let Some(member) = member.map(Member::into_owned) else { return };
+        let Some(mut member) = member.map(Member::into_owned) else { return };
+        if resize::is_pending(pod)
+            && let Some(granted) = resize::in_force(pod, &start.name)
+        {
+            member.spec.to_mut().resources = Some(granted.clone());
+        }
         let pull_failures = match self.memory.obstacles.get(&start.name) {
             Some(Obstacle::Image { failures, .. }) => *failures,
             _ => 0,

@@ -39,7 +39,19 @@ pub fn install(manager: &mut Manager, nodes: Vec<ProcessNode>) {
             let ProcessNode { name, runtime, devices, options } = node;
             let (writer, objects, nodes) = (writer.clone(), objects.clone(), node_objects.clone());
             let (recorder, clock) = (manager.recorder("kubelet"), manager.clock());
-            let node = Node { name: name.clone(), runtime, devices, options, writer, objects, nodes, recorder, clock };
+            let resizes = tokio::sync::Mutex::default();
+            let node = Node {
+                name: name.clone(),
+                runtime,
+                devices,
+                options,
+                writer,
+                objects,
+                nodes,
+                resizes,
+                recorder,
+                clock,
+            };
             (name, Arc::new(node))
         })
         .collect();

@@ -29,7 +29,8 @@ pub fn install(manager: &mut Manager, runtime: SimulatedPods, seed: u64, others:
     let pods: Cache<Pod> = manager.cache();
     let nodes = manager.nodes();
     let objects = Objects::new(manager);
-    let is_simulated = move |pod: &Pod| node_of(pod).is_some_and(|node| !others.contains(node));
+    let not_simulated = others.clone();
+    let is_simulated = move |pod: &Pod| node_of(pod).is_some_and(|node| !not_simulated.contains(node));
     let references = References::new(&pods, is_simulated.clone());
     let (of_map, of_secret) = (references.clone(), references);
     let on_node = pods_by_node(&pods);
@@ -37,6 +38,7 @@ pub fn install(manager: &mut Manager, runtime: SimulatedPods, seed: u64, others:
     let kubelet = Kubelet {
         runtime,
         seed,
+        others,
         writer: Writer { client: manager.client(), pods: pods.clone() },
         clock: manager.clock(),
         recorder: manager.recorder("kubelet"),
@@ -103,6 +105,8 @@ fn phase(pod: &Pod) -> &str {
 struct Kubelet {
     runtime: SimulatedPods,
     seed: u64,
+    /// Nodes with a kubelet of their own.
+    others: BTreeSet<String>,
     writer: Writer,
     clock: Clock,
     recorder: Recorder,
@@ -119,7 +123,9 @@ struct Kubelet {
 impl Reconciler for Kubelet {
     async fn reconcile(&self, key: ObjectKey) -> Result<Action, Error> {
         let Some(pod) = self.pods.get(&key) else { return Ok(Action::Wait) };
-        let Some(node) = node_of(&pod).and_then(|name| self.nodes.get(&ObjectKey::cluster(name))) else {
+        // Changes of a node name its pods, also those that another kubelet runs.
+        let name = node_of(&pod).filter(|name| !self.others.contains(*name));
+        let Some(node) = name.and_then(|name| self.nodes.get(&ObjectKey::cluster(name))) else {
             return Ok(Action::Wait);
         };
         // A node that is not ready runs nothing. The pod garbage collector handles its pods once
@@ -150,14 +156,14 @@ impl Reconciler for Kubelet {
             Step::Write { status, events } => {
                 if self.writer.status(&pod, &status).await? {
                     for event in events {
-                        self.recorder.event(pod.as_ref(), event.kind, event.reason, &event.message);
+                        self.recorder.event_about(event.regarding(&pod), event.kind, event.reason, &event.message);
                     }
                 }
                 // The watch event of this write triggers the next step.
                 Ok(Action::Wait)
             }
             Step::Held(event) => {
-                self.recorder.event(pod.as_ref(), event.kind, event.reason, &event.message);
+                self.recorder.event_about(event.regarding(&pod), event.kind, event.reason, &event.message);
                 Ok(Action::Wait)
             }
             Step::Remove => {

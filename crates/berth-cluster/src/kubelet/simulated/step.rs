@@ -129,7 +129,7 @@ fn settle(pod: &Pod, base: PodStatus, simulation: &Simulation<'_>, ending: Optio
         for name in &decision.stops {
             state.stop(pod, name, decision.ending.as_ref(), now);
             if decision.ending == Some(Ending::Deleted) {
-                events.push(Notice::normal("Killing", format!("Stopping container {name}")));
+                events.push(Notice::normal("Killing", format!("Stopping container {name}")).about(name));
             }
         }
         for start in &decision.starts {
@@ -215,6 +215,7 @@ impl PodState {
             blocked,
             back_off: &|_, run| restart_delay(run.attempt),
             never_restart: self.fault.is_some(),
+            restarting: &BTreeMap::new(),
             ending,
         })
     }
@@ -235,15 +236,13 @@ impl PodState {
         }
         let previous = self.runs.remove(&start.name).map(|runs| runs.latest);
         self.runs.insert(start.name.clone(), Runs { latest, previous });
-        let started = Notice::normal("Started", format!("Started container {}", start.name));
+        let started = Notice::normal("Started", "Container started").about(&start.name);
         if start.attempt > 0 {
             return vec![started];
         }
-        vec![
-            Notice::normal("Pulled", format!("Container image \"{image}\" already present on machine")),
-            Notice::normal("Created", format!("Created container: {}", start.name)),
-            started,
-        ]
+        let message = format!("Container image {image:?} already present on machine and can be accessed by the pod");
+        let pulled = Notice::normal("Pulled", message).about(&start.name);
+        vec![pulled, Notice::normal("Created", "Container created").about(&start.name), started]
     }
 
     fn stop(&mut self, pod: &Pod, name: &str, ending: Option<&Ending>, now: Timestamp) {

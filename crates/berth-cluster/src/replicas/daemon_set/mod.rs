@@ -62,7 +62,7 @@ pub(super) fn install(manager: &mut Manager) {
             selecting.map(|set| ObjectKey::of(set.as_ref())).collect()
         })
         .watch(&nodes, move |delta| {
-            // Heartbeats and other figures of nodes do not matter.
+            // Heartbeats and other parts of nodes' statuses are not relevant.
             let place = |node: &Node| (node.labels().clone(), node.spec.clone());
             let changed = delta.old.as_deref().map(place) != delta.new.as_deref().map(place);
             let sets = on_node.iter().filter(|_| changed);
@@ -81,7 +81,7 @@ struct Controller {
     revisions: Revisions,
     pods: Writer<Pod>,
     writer: Writer<DaemonSet>,
-    /// Back-off of nodes on which pods failed, by UID of the set. A restart begins anew.
+    /// Back-off of nodes on which pods failed, by UID of the set. It is empty after a restart.
     backoff: Mutex<BTreeMap<String, BTreeMap<String, Backoff>>>,
 }
 

@@ -54,7 +54,7 @@ impl Plan {
 pub struct Backoff {
     /// When the last failed pod was deleted.
     pub since: Timestamp,
-    /// How long the next failed pod stays.
+    /// Time for which the next failed pod is kept.
     pub delay: SignedDuration,
 }
 
@@ -91,8 +91,8 @@ impl Snapshot<'_> {
     }
 }
 
-/// Plans the next writes. `pods` are those that the set controls; `backoff` is that of the step
-/// before.
+/// Plans the next writes. `pods` are the pods that the set controls; `backoff` is the back-off of
+/// the previous step.
 pub fn plan(
     set: &DaemonSet,
     hash: &str,
@@ -152,8 +152,8 @@ fn place(snapshot: &Snapshot<'_>, plan: &mut Plan) {
             plan.delete.extend(pods.iter().filter(|pod| !is_deleted(pod)).cloned());
         }
     }
-    // Pods that wait for a node that does not exist any more. The pod garbage collector deletes
-    // those that were bound to it.
+    // Pods that wait for a node that no longer exists. The pod garbage collector deletes pods that
+    // were bound to it.
     for (node, pods) in &snapshot.pods {
         if !snapshot.nodes.contains_key(node) {
             let waiting = pods.iter().filter(|pod| !is_deleted(pod) && rank(pod).0);
@@ -186,8 +186,8 @@ fn remove_ended(snapshot: &Snapshot<'_>, node: &str, pods: &[Arc<Pod>], plan: &m
     running
 }
 
-/// The time that a failed pod of a node stays; `None` if it is deleted now, which begins a longer
-/// back-off.
+/// The time for which a failed pod of a node is kept; `None` if it is deleted now, which begins a
+/// longer back-off.
 fn back_off(node: &str, now: Timestamp, plan: &mut Plan) -> Option<Duration> {
     let known = plan.backoff.get(node).copied();
     let left = known.map(|it| it.delay - now.duration_since(it.since)).filter(|left| left.is_positive());

@@ -20,7 +20,7 @@ const TEMPLATE_GENERATION: &str = "deprecated.daemonset.template.generation";
 /// Field of a node by which a daemon pod names its node.
 const NODE_NAME_FIELD: &str = "metadata.name";
 
-/// Whether a node's daemon pod is created, and whether an existing one may stay.
+/// True or false for a node's daemon pod: is it created, and may an existing one stay?
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Eligibility {
     /// A pod belongs on the node.
@@ -36,7 +36,7 @@ pub fn sample(set: &DaemonSet) -> PodInfo {
     PodInfo::new(Arc::new(pod))
 }
 
-/// Whether the pod [`sample`] belongs on a node. Free resources do not matter: a pod that does not
+/// Eligibility of a node for the pod [`sample`]. Free resources do not matter: a pod that does not
 /// fit waits for its node.
 pub fn eligibility(sample: &PodInfo, node: &Node) -> Eligibility {
     let (name, taints) = (node.name_any(), node.spec.as_ref().and_then(|spec| spec.taints.as_deref()));
@@ -50,7 +50,7 @@ pub fn eligibility(sample: &PodInfo, node: &Node) -> Eligibility {
     }
 }
 
-/// The pod of a node. The scheduler binds it, to no other node than this one.
+/// The pod of a node. The scheduler can only bind it to this node.
 pub fn pod_for(set: &DaemonSet, node: &str, hash: &str) -> Pod {
     let mut pod = pod_of(set, &set.spec.clone().unwrap_or_default().template);
     pod.metadata.generate_name = Some(format!("{}-", set.name_any()));

@@ -90,7 +90,7 @@ fn a_pod_leaves_a_node_that_it_does_not_fit_or_tolerate_any_more() {
 }
 
 #[test]
-fn a_pod_that_waits_for_a_node_that_is_gone_is_deleted() {
+fn a_pod_that_waits_for_a_deleted_node_is_deleted() {
     let set = daemon_set(json!({}), json!({}));
     let mut waiting = (*pod(&set, "gone", "new", "Pending")).clone();
     waiting.spec.as_mut().unwrap().node_name = None;
@@ -111,7 +111,7 @@ fn a_rolling_update_keeps_all_but_max_unavailable_nodes_served() {
     assert_eq!(on([broken, old, old, old]), ["agent-b-old"]);
     assert_eq!(on([broken, broken, old, old]), Vec::<String>::new());
     assert_eq!(on([new, new, new, old]), ["agent-d-old"]);
-    // An old pod that serves nothing is replaced without counting.
+    // An old pod that is not available is replaced without counting.
     assert_eq!(on([broken, broken, ("old", "Pending"), old]), ["agent-c-old"]);
 }
 

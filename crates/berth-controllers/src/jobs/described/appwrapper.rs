@@ -1,6 +1,6 @@
 //! The integration of AppWrapper, which deploys any objects together. Its pod templates are
-//! declared, or inferred for well-known kinds. What admission adds is written beside each
-//! component, and the AppWrapper operator applies it when it creates the component.
+//! declared, or inferred for well-known kinds. Additions of admission are written beside each
+//! component, and the AppWrapper operator applies them when it creates the component.
 
 use berth_api::kueue::conditions;
 use berth_apimachinery::field::{Error, Path};
@@ -128,7 +128,7 @@ fn of_ray(groups: Vec<Group>) -> Vec<Group> {
     written.map(|group| Group { added: Vec::new(), ..group }).collect()
 }
 
-/// Writes what admission adds beside each component.
+/// Writes the additions of admission beside each component.
 pub(super) fn set_infos(spec: &mut Value, infos: &[PodSetInfo]) {
     let Ok(components) = components(spec) else { return };
     let mut infos = infos.iter();
@@ -155,7 +155,7 @@ fn info(info: &PodSetInfo) -> Value {
     value
 }
 
-/// Removes what admission added. Returns true if there was anything.
+/// Removes the additions of admission. Returns true if there were any.
 pub(super) fn clear_infos(spec: &mut Value) -> bool {
     let components = spec["components"].as_array_mut().into_iter().flatten();
     let removed = components.filter_map(|component| component.as_object_mut()?.remove("podSetInfos"));

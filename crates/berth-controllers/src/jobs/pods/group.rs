@@ -51,7 +51,7 @@ impl<'a> Group<'a> {
         self.pods
     }
 
-    /// The pod whose labels and annotations count for the whole group.
+    /// The pod whose labels and annotations apply to the whole group.
     pub fn first(&self) -> &'a Arc<Pod> {
         &self.pods[0]
     }
@@ -69,7 +69,7 @@ impl<'a> Group<'a> {
         matches!(self.unit, Unit::Group { .. })
     }
 
-    /// True if the group serves until it is deleted, as pods of a StatefulSet do: it never
+    /// True if the group runs until it is deleted, like the pods of a StatefulSet: it never
     /// finishes.
     pub fn is_serving(&self) -> bool {
         self.is_group() && self.pods.iter().any(|pod| annotation(pod, annotations::POD_GROUP_SERVING) == "true")
@@ -144,8 +144,8 @@ impl<'a> Group<'a> {
         self.total().is_ok_and(|total| self.pods.iter().filter(ready).count() >= total)
     }
 
-    /// How the group ended; `None` while it has not. A group ends once as many pods have succeeded
-    /// as it has places, or once no pod runs and failed pods must not be replaced.
+    /// How the group ended; `None` if it has not. A group ends when as many pods have succeeded as
+    /// it has places, or when no pod runs and failed pods must not be replaced.
     pub fn finished(&self) -> Option<Finished> {
         if !self.is_group() {
             let pod = self.first();

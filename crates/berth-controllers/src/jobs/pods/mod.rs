@@ -28,7 +28,7 @@ const ALONE: &str = "pod/";
 /// Key prefix of pod groups.
 const GROUP: &str = "group/";
 
-/// What is admitted as one: a single pod or a pod group.
+/// The unit of admission: a single pod or a pod group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Unit {
     /// A single pod.

@@ -139,7 +139,8 @@ impl Reconcile<'_> {
             return Ok(());
         }
         if self.group.is_serving() {
-            // The set's controller recreates a pod under the same name once the old one is gone.
+            // The set's controller recreates a pod under the same name after the old pod is
+            // deleted.
             let gone = |pod: &&Arc<Pod>| group::is_deleting(pod) || group::is_terminated(pod);
             for pod in self.group.pods().iter().filter(gone) {
                 self.finalize(pod);
@@ -164,7 +165,7 @@ impl Reconcile<'_> {
         }
     }
 
-    /// Reports an event on the first pod that is still to run.
+    /// Reports an event on the first pod that has not started.
     fn report_waiting(&mut self, event: NewEvent) {
         let waiting = self.group.pods().iter().find(|pod| !group::is_lost(pod) && !group::is_terminated(pod));
         let about = waiting.unwrap_or(self.group.first());
@@ -386,8 +387,8 @@ impl Reconcile<'_> {
         Ok(())
     }
 
-    /// The run that this Workload represents is over. Other pods may have been created under the
-    /// group's name; they form the next run once all pods of this one are deleted.
+    /// Handles a finished Workload, whose run is over. Other pods may have been created under the
+    /// group's name; they form the next run once all pods of this run are deleted.
     fn with_finished(&mut self, mut workload: Workload) {
         let owners: BTreeSet<String> = workload.owner_references().iter().map(|owner| owner.uid.clone()).collect();
         let is_of_run = |pod: &Pod| pod.uid().is_some_and(|uid| owners.contains(&uid));
@@ -435,7 +436,8 @@ impl Reconcile<'_> {
         }
     }
 
-    /// Reports on pods under deletion why their finalizer stays while their place is open.
+    /// Reports on pods that are being deleted why their finalizer stays until a replacement is
+    /// created.
     fn report_waiting_for_replacement(&mut self, kept: &[Arc<Pod>]) {
         let name = self.group.name();
         for pod in kept.iter().filter(|pod| group::is_deleting(pod) && group::is_lost(pod)) {
@@ -447,7 +449,7 @@ impl Reconcile<'_> {
         }
     }
 
-    /// Queues a group again whose set was scaled up from zero, perhaps to another size.
+    /// Requeues a group whose set was scaled up from zero, perhaps to another size.
     fn requeue_scaled_up(&mut self, mut workload: Workload) {
         let mut pod_sets = match self.group.pod_sets(self.context.gates) {
             Ok(pod_sets) => pod_sets,
@@ -601,7 +603,7 @@ impl Reconcile<'_> {
     }
 
     /// Deletes the started pods; with `waiting`, also the gated ones. Each pod first gets a
-    /// condition with the reason, so that its end does not count as a failure of its own.
+    /// condition with the reason, so that its end does not count as a failure of the pod.
     fn stop(&mut self, reason: &str, message: &str, waiting: bool) {
         for pod in self.group.pods() {
             if group::is_deleting(pod) || (!waiting && (group::is_gated(pod) || group::is_terminated(pod))) {
@@ -662,8 +664,8 @@ impl Reconcile<'_> {
     }
 }
 
-/// The pod without the admission gate and with what admission adds. Gates cannot be added to an
-/// existing pod, so each has a topology gate from creation; it is kept only if a topology
+/// The pod without the admission gate and with the additions of admission. Gates cannot be added to
+/// an existing pod, so each has a topology gate from creation; it is kept only if a topology
 /// assignment exists.
 fn ungated(pod: &Pod, info: &PodSetInfo, placed: bool, context: Context<'_>) -> Result<Pod, String> {
     let mut pod = pod.clone();

@@ -1,4 +1,4 @@
-//! Pod groups from their first pod to their last.
+//! The life of pod groups, from their first pod to their last.
 
 use std::sync::Arc;
 
@@ -159,7 +159,7 @@ fn an_evicted_group_loses_its_pods_and_then_its_quota() {
 }
 
 #[test]
-fn with_fast_quota_release_deleting_the_pods_releases_the_quota() {
+fn with_fast_quota_release_the_deletion_of_the_pods_releases_the_quota() {
     let world = World::new();
     world.with_workload(&[
         ADMITTED[0],
@@ -188,7 +188,7 @@ fn with_fast_quota_release_deleting_the_pods_releases_the_quota() {
 }
 
 #[test]
-fn a_group_ends_once_its_pods_succeeded_or_must_not_be_replaced() {
+fn a_group_ends_when_its_pods_succeeded_or_must_not_be_replaced() {
     let world = World::new();
     world.with_workload(&ADMITTED);
     let plan = world.reconcile(&[pod("a", "r", false, "Succeeded"), pod("b", "r", false, "Succeeded")]);
@@ -277,7 +277,7 @@ fn a_deleted_pod_of_an_incomplete_group_loses_its_finalizer() {
     let plan = world.reconcile(&[gone.clone()]);
     assert_eq!(released(&plan), ["a"]);
     assert_eq!(events(&plan), [""; 0], "no pod waits any more");
-    // A gated pod beside it reports what it waits for, and keeps its finalizer.
+    // A gated pod beside it reports why it waits, and keeps its finalizer.
     let plan = world.reconcile(&[gone.clone(), pod("b", "x", true, "Pending")]);
     assert_eq!(released(&plan), ["a"]);
     assert_eq!(events(&plan), ["b: ErrWorkloadCompose"]);
@@ -318,7 +318,7 @@ fn new_pods_under_a_finished_groups_name_wait_until_the_old_pods_are_deleted() {
     let mut gone = both.clone();
     gone[2]["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:59:00Z");
     assert_eq!(released(&world.reconcile(&gone)), ["a", "b", "c"]);
-    // Once the old pods are gone, their Workload is deleted and the new pods get their own.
+    // After the old pods are deleted, their Workload is deleted and the new pods get their own.
     let plan = world.reconcile(&late);
     assert!(plan.steps.iter().any(|step| matches!(step, Step::DeleteWorkload(_))), "{:?}", plan.steps);
     assert_eq!(released(&plan), [""; 0]);

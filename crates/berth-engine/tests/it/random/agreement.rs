@@ -1,4 +1,4 @@
-//! Every cycle of every history, held against the slow model.
+//! Every cycle of every random history, compared with the slow model.
 
 use std::collections::BTreeMap;
 
@@ -11,16 +11,18 @@ use super::plan::{FLAVORS, Plan, Step, plan};
 use crate::reference::cycle::Answer;
 use crate::reference::{Model, Place};
 
-/// What the engine decided, in the model's words.
+/// The engine's decisions, in the types of the model.
 fn answers(outcome: &CycleOutcome) -> BTreeMap<String, Answer> {
-    let flavor = |name: &str| (0..FLAVORS).find(|at| *flavor_name(*at) == *name).expect("the plan's flavors");
+    let flavor = |name: &str| (0..FLAVORS).find(|at| *flavor_name(*at) == *name).expect("the flavor is in the plan");
     let answer = |verdict: &Verdict| match verdict {
         Verdict::Admit(admit) => Answer::Admit(
             admit
                 .admission
                 .pod_sets
                 .iter()
-                .map(|set| (set.count.unwrap_or(0), flavor(set.flavors.values().next().expect("every set asks"))))
+                .map(|set| {
+                    (set.count.unwrap_or(0), flavor(set.flavors.values().next().expect("every pod set has requests")))
+                })
                 .collect(),
         ),
         Verdict::Preempt { victims, .. } => {
@@ -88,14 +90,15 @@ proptest! {
     }
 }
 
-/// What the histories above are made of: if they stopped preempting, agreement would say little.
+/// Checks that the random histories cover enough. If they did not preempt, agreement would prove
+/// little.
 #[test]
 fn random_histories_admit_preempt_defer_skip_and_wait_for_every_reason() {
     use proptest::strategy::ValueTree;
     let mut runner = proptest::test_runner::TestRunner::deterministic();
     let mut seen: BTreeMap<String, u32> = BTreeMap::new();
     for _ in 0..300 {
-        let plan = plan(10..50).new_tree(&mut runner).expect("plans are always made").current();
+        let plan = plan(10..50).new_tree(&mut runner).expect("the strategy always returns a plan").current();
         let mut host = Host::new(&plan);
         for step in &plan.steps {
             match step {

@@ -1,4 +1,4 @@
-//! Carries a plan out on an engine, as a cluster around it would.
+//! Carries out a plan on an engine, as a cluster would.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use berth_engine::{Amount, CycleOutcome, Engine, EngineConfig, Event, FairSharin
 
 use super::plan::{FLAVORS, Job, Plan, Quota, RESOURCE_NAMES};
 
-/// An engine and the objects around it.
+/// An engine and the objects that it was given.
 pub struct Host {
     pub engine: Engine,
     pub now: Time,
@@ -31,7 +31,7 @@ pub fn flavor_name(at: usize) -> Name {
     Name::from(format!("f{at}"))
 }
 
-/// Name of the n-th queue, cluster queue and local queue alike.
+/// Name of the n-th queue. The cluster queue and the local queue have the same name.
 pub fn queue_name(at: usize) -> Name {
     Name::from(format!("q{at}"))
 }
@@ -41,7 +41,7 @@ pub fn cohort_name(at: usize) -> Name {
     Name::from(format!("c{at}"))
 }
 
-/// The label that is a node's own.
+/// The label with a node's own name.
 const HOSTNAME: &str = "kubernetes.io/hostname";
 
 /// Name of the n-th node.
@@ -154,7 +154,7 @@ impl Host {
         Self::with_events(plan, configuration(plan))
     }
 
-    /// The same with the configuration objects in another order.
+    /// A host with a plan's configuration, sent as these events.
     pub fn with_events(plan: &Plan, events: Vec<Event>) -> Self {
         let mut config = EngineConfig { flush_delay: Duration::ZERO, ..EngineConfig::default() };
         config.fair_sharing = plan.fair.clone().map(|preemption_strategies| FairSharing { preemption_strategies });
@@ -170,13 +170,13 @@ impl Host {
         self.now = self.now.after(Duration::from_secs(1));
     }
 
-    /// A workload arrives.
+    /// Adds a workload.
     pub fn arrive(&mut self, job: &Job) {
         let (name, workload) = self.create(job);
         self.see(name, workload);
     }
 
-    /// Workloads arrive, and are seen in the other order.
+    /// Adds workloads that the engine receives in reverse order.
     pub fn arrive_backwards(&mut self, jobs: &[&Job]) {
         let created: Vec<_> = jobs.iter().map(|job| self.create(job)).collect();
         created.into_iter().rev().for_each(|(name, workload)| self.see(name, workload));
@@ -233,7 +233,7 @@ impl Host {
         self.see(name.to_owned(), workload);
     }
 
-    /// The n-th workload that is there, counted round, finishes. Its name.
+    /// Finishes the n-th unfinished workload (modulo their number). Returns its name.
     pub fn finish(&mut self, at: usize) -> Option<String> {
         let name = self.nth(at)?;
         let workload = self.workloads.remove(&name)?;
@@ -241,28 +241,28 @@ impl Host {
         Some(name)
     }
 
-    /// A queue is now as the plan says.
+    /// Sends a queue in the state of the plan.
     pub fn queue_changed(&mut self, plan: &Plan, at: usize) {
         self.engine.apply(queue(plan, at), self.now);
     }
 
-    /// A cohort is now as the plan says.
+    /// Sends a cohort in the state of the plan.
     pub fn cohort_changed(&mut self, plan: &Plan, at: usize) {
         self.engine.apply(cohort(plan, at), self.now);
     }
 
-    /// A node is now as the plan says, or is gone.
+    /// Sends a node in the state of the plan, or deletes it.
     pub fn node_changed(&mut self, plan: &Plan, at: usize, is_there: bool) {
         let event = if is_there { node(plan, at) } else { Event::NodeRemoved(node_name(at)) };
         self.engine.apply(event, self.now);
     }
 
-    /// The name of the n-th workload that is there, counted round.
+    /// The name of the n-th unfinished workload (modulo their number).
     fn nth(&self, at: usize) -> Option<String> {
         self.workloads.keys().nth(at % self.workloads.len().max(1)).cloned()
     }
 
-    /// The only check of the n-th workload says something else.
+    /// Sets the state of the only admission check of the n-th workload.
     pub fn check(&mut self, at: usize, state: CheckState) {
         let status =
             CheckStatus { name: Name::from("check"), state, node_selectors: [].into(), tolerations: [].into() };
@@ -271,21 +271,21 @@ impl Host {
         }
     }
 
-    /// So many pods of the n-th workload's first pod set have ended.
+    /// Marks this number of pods of the n-th workload's first pod set as ended.
     pub fn reclaim(&mut self, at: usize, pods: i32) {
         if let Some(name) = self.nth(at) {
             self.change(&name, |workload| workload.pod_sets[0].reclaimable = pods.min(workload.pod_sets[0].count));
         }
     }
 
-    /// The n-th workload's priority changes.
+    /// Changes the n-th workload's priority.
     pub fn reprioritize(&mut self, at: usize, priority: i64) {
         if let Some(name) = self.nth(at) {
             self.change(&name, |workload| workload.priority = priority);
         }
     }
 
-    /// A part of a cycle whose decisions cannot be written, none of them.
+    /// Runs a part of a cycle. All writes of its decisions fail.
     pub fn refused_part(&mut self, heads: usize) {
         let outcome = self.engine.cycle_part(heads, self.now);
         for decision in outcome.decisions {
@@ -302,7 +302,7 @@ impl Host {
         self.tick();
     }
 
-    /// A part of a cycle, and its decisions written to the objects.
+    /// Runs a part of a cycle and writes its decisions to the objects.
     pub fn part(&mut self, heads: usize) -> CycleOutcome {
         let outcome = self.engine.cycle_part(heads, self.now);
         self.write(&outcome);
@@ -310,20 +310,20 @@ impl Host {
         outcome
     }
 
-    /// A cycle, and its decisions written to the objects.
+    /// Runs a cycle and writes its decisions to the objects.
     pub fn cycle(&mut self) -> CycleOutcome {
         self.part(usize::MAX)
     }
 
-    /// The same in parts of so many heads, each written before the next.
+    /// Runs a cycle in parts of this number of heads. Each part is written before the next one.
     pub fn cycle_in_parts(&mut self, heads: usize) -> Vec<CycleOutcome> {
         let mut parts = Vec::new();
         loop {
             let part = self.engine.cycle_part(heads, self.now);
             self.write(&part);
-            let goes_on = part.goes_on;
+            let is_incomplete = part.is_incomplete;
             parts.push(part);
-            if !goes_on {
+            if !is_incomplete {
                 self.tick();
                 return parts;
             }
@@ -358,7 +358,7 @@ impl Host {
         leaving.map(|(name, _)| name.clone()).collect()
     }
 
-    /// Evicted workloads stop, give back their quota and queue again. Their names.
+    /// Evicted workloads stop, return their quota and queue again. Returns their names.
     pub fn stop(&mut self) -> BTreeSet<String> {
         let leaving = self.leaving();
         for name in &leaving {

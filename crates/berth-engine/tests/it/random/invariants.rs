@@ -1,4 +1,4 @@
-//! What must be true of every history, whatever was decided.
+//! Invariants of every random history, regardless of what was decided.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,16 +13,17 @@ use super::plan::{FLAVORS, Plan, RESOURCE_NAMES, RESOURCES, Step, plan};
 use crate::reference::quota::{self, Node};
 use crate::reference::{Amounts, Use};
 
-/// What an admission takes, but for pods that have ended since (§2.5).
+/// Quota of an admission, without pods that have ended since (§2.5).
 fn amounts(workload: &Workload, admission: &Admission) -> Amounts {
     let mut amounts = Amounts::new();
     for set in &admission.pod_sets {
-        let own = workload.pod_sets.iter().find(|own| own.name == set.name).expect("of its own sets");
+        let own =
+            workload.pod_sets.iter().find(|own| own.name == set.name).expect("the pod set belongs to the workload");
         let assigned = i64::from(set.count.unwrap_or(own.count)).max(1);
         let running = i64::from(own.count - own.reclaimable).min(assigned);
         for (resource, flavor) in &set.flavors {
-            let flavor = (0..FLAVORS).find(|at| flavor_name(*at) == *flavor).expect("the plan's flavors");
-            let at = (0..RESOURCES).find(|at| *RESOURCE_NAMES[*at] == **resource).expect("the plan's resources");
+            let flavor = (0..FLAVORS).find(|at| flavor_name(*at) == *flavor).expect("the flavor is in the plan");
+            let at = (0..RESOURCES).find(|at| *RESOURCE_NAMES[*at] == **resource).expect("the resource is in the plan");
             *amounts.entry((flavor, at)).or_default() +=
                 set.usage.get(resource).copied().unwrap_or(0) / assigned * running;
         }
@@ -30,19 +31,19 @@ fn amounts(workload: &Workload, admission: &Admission) -> Amounts {
     amounts
 }
 
-/// What objects say is in use, without some workloads.
+/// Usage according to the objects, without some workloads.
 pub fn in_use(host: &Host, plan: &Plan, without: &BTreeSet<String>) -> Use {
     let mut used = Use::new();
     for (name, workload) in &host.workloads {
         if let (Some(admission), false) = (&workload.admission, without.contains(name)) {
             let queue = (0..plan.queues.len()).find(|at| queue_name(*at) == admission.cluster_queue);
-            quota::add(&mut used, queue.expect("the plan's queues"), &amounts(workload, admission));
+            quota::add(&mut used, queue.expect("the queue is in the plan"), &amounts(workload, admission));
         }
     }
     used
 }
 
-/// Carries out a history, with a look at the host after every step.
+/// Carries out a history and checks the host after every step.
 fn follow(
     host: &mut Host,
     plan: &Plan,
@@ -65,20 +66,20 @@ pub fn nodes(plan: &Plan) -> impl Iterator<Item = Node> {
     (0..plan.cohorts.len()).map(Node::Cohort).chain(queues)
 }
 
-/// Quota is kept at every node of the tree. Workloads that are being evicted do not count: as in
-/// Kueue, their quota goes to their preemptors as soon as their eviction is decided.
+/// Usage stays within quota at every node of the tree. Workloads that are being evicted do not
+/// count: as in Kueue, their quota goes to their preemptors as soon as their eviction is decided.
 fn quota_is_kept(host: &mut Host, plan: &Plan) -> Result<(), TestCaseError> {
     let used = in_use(host, plan, &host.leaving());
     for node in nodes(plan) {
         for fr in quota::all_frs().filter(|fr| quota::usage(plan, &used, node, *fr) > 0) {
-            prop_assert!(quota::balance(plan, &used, node, fr) >= 0, "{node:?} has too much of {fr:?}");
+            prop_assert!(quota::balance(plan, &used, node, fr) >= 0, "{node:?} uses more than its quota of {fr:?}");
         }
     }
     Ok(())
 }
 
-/// What the engine counts is what the objects say, at every node.
-pub fn usage_is_what_objects_say(host: &mut Host, plan: &Plan) -> Result<(), TestCaseError> {
+/// The engine's usage equals the sum over the objects, at every node.
+pub fn usage_matches_the_objects(host: &mut Host, plan: &Plan) -> Result<(), TestCaseError> {
     let used = in_use(host, plan, &BTreeSet::new());
     let lab = host.engine.lab();
     for node in nodes(plan) {
@@ -117,7 +118,7 @@ pub fn every_workload_is_in_one_place(host: &mut Host, plan: &Plan) -> Result<()
     Ok(())
 }
 
-/// Figures that are kept as workloads come and go are those of the workloads that are there.
+/// Figures that are updated incrementally equal those computed from the existing workloads.
 fn figures_match_the_workloads(host: &mut Host, plan: &Plan) -> Result<(), TestCaseError> {
     let mut reserved: BTreeMap<Name, i64> = BTreeMap::new();
     for at in 0..plan.queues.len() {
@@ -126,7 +127,8 @@ fn figures_match_the_workloads(host: &mut Host, plan: &Plan) -> Result<(), TestC
         let pending = host.engine.pending(&name);
         let aside = pending.iter().filter(|position| position.inadmissible).count();
         prop_assert_eq!(figures.inadmissible as usize, aside, "{}", name);
-        let local = host.engine.local_queue_status("default", &name).expect("every queue of the plan has one");
+        let local =
+            host.engine.local_queue_status("default", &name).expect("every queue of the plan has a local queue");
         prop_assert_eq!((local.pending as usize, local.inadmissible as usize), (pending.len(), aside), "{}", name);
         prop_assert_eq!(figures.kinds_inadmissible > 0, aside > 0, "{}", name);
         prop_assert_eq!(figures.kinds_active > 0, aside < pending.len(), "{}", name);
@@ -151,7 +153,7 @@ fn figures_match_the_workloads(host: &mut Host, plan: &Plan) -> Result<(), TestC
     Ok(())
 }
 
-/// Everything a user could see of the state.
+/// All state that a user could see.
 pub fn fingerprint(host: &mut Host, plan: &Plan) -> String {
     let mut text = String::new();
     for at in 0..plan.queues.len() {
@@ -164,7 +166,7 @@ pub fn fingerprint(host: &mut Host, plan: &Plan) -> String {
     text
 }
 
-/// What would be said about every waiting workload.
+/// Outlooks of all waiting workloads.
 fn outlooks(host: &mut Host) -> BTreeMap<WorkloadKey, Outlook> {
     let (now, keys) = (host.now, host.workloads.values().map(|it| it.key.clone()).collect::<Vec<_>>());
     let explained = keys.into_iter().filter_map(|key| Some((key.clone(), host.engine.explain(&key, now)?.verdict?)));
@@ -174,8 +176,8 @@ fn outlooks(host: &mut Host) -> BTreeMap<WorkloadKey, Outlook> {
 /// Workloads that wait and would preempt others now: the queue, the request, the victims.
 fn searches(host: &mut Host, plan: &Plan) -> Vec<(usize, Amounts, BTreeSet<String>)> {
     let fr = |flavor: &Name, resource: &Name| {
-        let flavor = (0..FLAVORS).find(|at| flavor_name(*at) == *flavor).expect("the plan's flavors");
-        (flavor, (0..RESOURCES).find(|at| *RESOURCE_NAMES[*at] == **resource).expect("the plan's resources"))
+        let flavor = (0..FLAVORS).find(|at| flavor_name(*at) == *flavor).expect("the flavor is in the plan");
+        (flavor, (0..RESOURCES).find(|at| *RESOURCE_NAMES[*at] == **resource).expect("the resource is in the plan"))
     };
     let waiting = host.workloads.values().filter(|it| it.admission.is_none());
     let waiting: Vec<_> = waiting.map(|it| (it.key.clone(), it.queue.clone())).collect();
@@ -189,7 +191,7 @@ fn searches(host: &mut Host, plan: &Plan) -> Vec<(usize, Amounts, BTreeSet<Strin
             short.map(|(resource, (flavor, ..))| (flavor.clone(), resource.clone())).collect();
         let targets = host.engine.lab().targets(&key, &queue, &report.usage, &short, now);
         if report.mode == AssignmentMode::Preempt && !targets.is_empty() {
-            let at = (0..plan.queues.len()).find(|at| queue_name(*at) == queue).expect("the plan's queues");
+            let at = (0..plan.queues.len()).find(|at| queue_name(*at) == queue).expect("the queue is in the plan");
             let request = report.usage.iter().map(|((flavor, resource), amount)| (fr(flavor, resource), *amount));
             let targets = targets.iter().map(|(key, _)| key.name.to_string());
             found.push((at, request.collect(), targets.collect()));
@@ -198,7 +200,8 @@ fn searches(host: &mut Host, plan: &Plan) -> Vec<(usize, Amounts, BTreeSet<Strin
     found
 }
 
-/// Cycles without arrivals until nothing moves: how many it took, if it ended.
+/// Runs cycles without arrivals until nothing changes. Returns their number, or `None` if it did
+/// not end.
 fn settle(host: &mut Host) -> Option<u32> {
     let mut quiet = 0;
     for cycle in 0..150 {
@@ -221,11 +224,11 @@ proptest! {
     #![proptest_config(config(1000, "tests/it/random/invariants.regressions"))]
 
     #[test]
-    fn quota_is_kept_and_counted_once_and_every_workload_is_in_one_place(plan in plan(10..50)) {
+    fn usage_stays_within_quota_and_every_workload_is_in_one_place(plan in plan(10..50)) {
         let mut host = Host::new(&plan);
         follow(&mut host, &plan, |host| {
             quota_is_kept(host, &plan)?;
-            usage_is_what_objects_say(host, &plan)?;
+            usage_matches_the_objects(host, &plan)?;
             every_workload_is_in_one_place(host, &plan)?;
             figures_match_the_workloads(host, &plan)
         })?;
@@ -264,8 +267,8 @@ proptest! {
         let mut host = Host::new(&plan);
         follow(&mut host, &plan, |host| {
             for (queue, request, targets) in searches(host, &plan) {
-                // §9.9, with borrowing or in an attempt without it: without any one of the victims
-                // it would not fit.
+                // §9.9, with borrowing or in an attempt without it: the workload would not fit
+                // without every one of the victims.
                 let fits = |gone: &BTreeSet<String>, borrow: bool| {
                     let used = in_use(host, &plan, gone);
                     request.iter().all(|(fr, amount)| {
@@ -285,7 +288,7 @@ proptest! {
     }
 
     #[test]
-    fn questions_change_nothing(plan in plan(10..40)) {
+    fn explanations_change_nothing(plan in plan(10..40)) {
         let mut host = Host::new(&plan);
         follow(&mut host, &plan, |_| Ok(()))?;
         let before = fingerprint(&mut host, &plan);
@@ -298,7 +301,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_explained_is_what_is_decided(plan in plan(10..40)) {
+    fn explanations_match_decisions(plan in plan(10..40)) {
         let mut host = Host::new(&plan);
         let mut decided = BTreeSet::new();
         for step in &plan.steps {
@@ -308,8 +311,8 @@ proptest! {
                 Step::Stop => drop(host.stop()),
                 Step::Cycle => {
                     let outlooks_before = outlooks(&mut host);
-                    // The first entry of a cycle finds everything as it was before. Later turns of
-                    // a workload go on with the flavors that were not tried yet.
+                    // The first entry of a cycle sees the state from before the cycle. Later
+                    // attempts of a workload continue with the flavors that were not tried yet.
                     let decisions = host.cycle().decisions;
                     if let Some(first) = decisions.first() && !decided.contains(&first.workload) {
                         let outlook = &outlooks_before[&first.workload];
@@ -330,17 +333,17 @@ proptest! {
     }
 
     #[test]
-    fn holders_that_may_be_preempted_are_the_candidates(plan in plan(10..40)) {
+    fn holders_explained_as_preemptible_are_the_candidates(plan in plan(10..40)) {
         let mut host = Host::new(&plan);
         follow(&mut host, &plan, |host| {
             for (key, outlook) in outlooks(host) {
-                // What is short is short of the flavors that were chosen.
+                // The shortages concern the flavors that were chosen.
                 let one_flavor_each = outlook.considered.pod_sets.iter().all(|set| set.attempts.len() == 1);
                 for shortage in &outlook.shortages {
                     let only = Some((shortage.flavor.clone(), shortage.resource.clone()));
                     let searches = &outlook.considered.victim_searches;
                     let Some(search) = searches.iter().find(|it| it.only == only) else { continue };
-                    // What is short of the assignment that is chosen is searched for together.
+                    // Victims are searched for all shortages of the chosen assignment together.
                     let whole = || searches.iter().filter(|it| it.only.is_none());
                     let is_in = |search: &VictimSearch, key: &WorkloadKey| {
                         search.candidates.iter().any(|it| it.workload == *key)
@@ -374,9 +377,9 @@ proptest! {
     }
 
     #[test]
-    fn without_arrivals_everything_comes_to_rest(plan in plan(10..40)) {
+    fn without_arrivals_decisions_end(plan in plan(10..40)) {
         // The exceptions, which Kueue has too (recorded histories call them unstable);
-        // docs/queueing-map.md says how they alternate. Fair sharing; reclaiming whatever the
+        // docs/queueing-map.md says how they alternate: fair sharing; reclaiming regardless of
         // priority; borrowing by preemption; and several pod sets that only a continued search
         // finds flavors for.
         let mut plan = plan;
@@ -404,7 +407,7 @@ proptest! {
                 }
                 last.push(format!("{cycle} stopped {:?}", host.stop()));
             }
-            prop_assert!(false, "still moving:\n{}", last.join("\n"));
+            prop_assert!(false, "decisions do not end:\n{}", last.join("\n"));
         }
     }
 
@@ -428,7 +431,7 @@ proptest! {
         }
         let mut host = Host::new(&plan);
         follow(&mut host, &plan, |host| {
-            usage_is_what_objects_say(host, &plan)?;
+            usage_matches_the_objects(host, &plan)?;
             let used = in_use(host, &plan, &BTreeSet::new());
             prop_assert!(used.values().all(|amount| *amount >= 0), "negative usage: {used:?}");
             quota_is_kept(host, &plan)

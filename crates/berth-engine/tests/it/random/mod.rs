@@ -1,13 +1,13 @@
-//! Random platforms with histories, and what must be true of every one of them.
+//! Random queues and workloads with histories, and the properties that every history must have.
 //!
-//! [`plan`] describes a platform and a history in plain numbers, [`host`] carries a plan out on an
-//! engine as a cluster would: victims stop, quota returns, workloads queue again. [`agreement`]
-//! holds every cycle against the slow model in [`crate::reference`]; [`parts`] holds cycles
-//! answered in parts against whole ones; [`storms`] change the platform as well and look at what
-//! is given; [`invariants`] are the rest.
+//! [`plan`] describes queues, nodes and a history in plain numbers. [`host`] carries out a plan on
+//! an engine as a cluster would: victims stop, quota returns, workloads queue again. [`agreement`]
+//! compares every cycle with the slow model in [`crate::reference`], and [`parts`] compares cycles
+//! in parts with whole ones. [`storms`] change the configuration as well and check the capacity in
+//! use. [`invariants`] has the other properties.
 //!
-//! `BERTH_PROPERTY_CASES` sets the number of cases of every property here, for a longer run than
-//! CI's.
+//! `BERTH_PROPERTY_CASES` sets the number of cases of every property here, for a longer run than in
+//! CI.
 
 mod agreement;
 mod host;
@@ -18,17 +18,17 @@ mod storms;
 
 use proptest::test_runner::{Config, FileFailurePersistence, RngSeed};
 
-/// So many cases, or as many as the environment asks for. Seeds of failures are kept beside this
-/// file.
+/// A configuration with this number of cases, or the number in the environment. Seeds of failures
+/// are stored beside this file.
 pub fn config(cases: u32, seeds: &'static str) -> Config {
-    let asked = std::env::var("BERTH_PROPERTY_CASES").ok().and_then(|text| text.parse().ok());
+    let given = std::env::var("BERTH_PROPERTY_CASES").ok().and_then(|text| text.parse().ok());
     Config {
-        cases: asked.unwrap_or(cases),
+        cases: given.unwrap_or(cases),
         failure_persistence: Some(Box::new(FileFailurePersistence::Direct(seeds))),
         max_shrink_iters: 20_000,
-        // The same cases every time unless a longer run is asked for: a change is judged by
-        // itself, not by the draw.
-        rng_seed: if asked.is_some() { RngSeed::Random } else { RngSeed::Fixed(1) },
+        // The same cases in every run unless a longer run is requested, so that a failure is due to
+        // a change of the code.
+        rng_seed: if given.is_some() { RngSeed::Random } else { RngSeed::Fixed(1) },
         ..Config::default()
     }
 }

@@ -1,4 +1,4 @@
-//! Cycles answered in parts decide what whole cycles decide.
+//! Cycles in parts decide the same as whole cycles.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,7 +11,7 @@ use super::host::Host;
 use super::invariants::fingerprint;
 use super::plan::{Step, wide_plan};
 
-/// What a cycle said, whatever the order it was said in.
+/// Results of a cycle, regardless of their order.
 #[derive(Debug, PartialEq, Default)]
 struct Said {
     decisions: BTreeMap<WorkloadKey, String>,
@@ -37,8 +37,8 @@ fn said(parts: &[CycleOutcome]) -> Said {
 proptest! {
     #![proptest_config(config(1000, "tests/it/random/parts.regressions"))]
 
-    /// What the parts decided is written before the next part, evictions and all: the others must
-    /// not notice.
+    /// The decisions of each part are written before the next part, evictions included. The other
+    /// parts must not be affected.
     #[test]
     fn cycles_in_parts_decide_what_whole_cycles_decide(plan in wide_plan(10..60), heads in 1_usize..4) {
         let (mut whole, mut parted) = (Host::new(&plan), Host::new(&plan));
@@ -63,15 +63,15 @@ proptest! {
     }
 }
 
-/// What the histories above are made of: if cycles stopped having parts, or decisions on nodes,
-/// agreement would say little.
+/// Checks that the random histories cover enough. If cycles had no parts, or no decisions on nodes,
+/// agreement would prove little.
 #[test]
 fn random_cycles_have_parts_decide_in_several_of_them_and_place_pods() {
     use proptest::strategy::ValueTree;
     let mut runner = proptest::test_runner::TestRunner::deterministic();
     let mut seen: BTreeMap<&str, u32> = BTreeMap::new();
     for _ in 0..200 {
-        let plan = wide_plan(10..60).new_tree(&mut runner).expect("plans are always made").current();
+        let plan = wide_plan(10..60).new_tree(&mut runner).expect("the strategy always returns a plan").current();
         let mut host = Host::new(&plan);
         for step in &plan.steps {
             match step {

@@ -1,4 +1,4 @@
-//! A platform and its history in plain numbers.
+//! Queues, nodes and a history, in plain numbers.
 
 use berth_engine::PreemptionStrategy;
 use berth_engine::model::{
@@ -8,13 +8,14 @@ use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
 
-/// Flavors: the first plain, the second with label `tier=f1`, the third with a taint.
+/// Flavors: the first without labels and taints, the second with label `tier=f1`, the third with a
+/// taint.
 pub const FLAVORS: usize = 3;
 
 /// Resources: cpu and memory, in this order.
 pub const RESOURCES: usize = 2;
 
-/// The most nodes a plan has.
+/// Maximum number of nodes of a plan.
 pub const MACHINES: usize = 2;
 
 /// Names of the resources.
@@ -28,7 +29,7 @@ pub struct Quota {
     pub lending: Option<i64>,
 }
 
-/// A cohort: which earlier one is its parent, its own quota per flavor, its weight.
+/// A cohort: the earlier cohort that is its parent, its own quota per flavor, its weight.
 #[derive(Debug, Clone)]
 pub struct Cohort {
     pub parent: Option<usize>,
@@ -53,7 +54,7 @@ pub struct Queue {
     pub stopped: bool,
 }
 
-/// A pod set: pods, fewest pods it can start with, what one pod asks for.
+/// A pod set: number of pods, minimum number, and the request of one pod.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PodSet {
     pub count: i32,
@@ -67,20 +68,20 @@ pub struct Job {
     pub queue: usize,
     pub priority: i64,
     pub sets: Vec<PodSet>,
-    /// Asks for another tier than the second flavor's.
+    /// Selects another tier than the second flavor's.
     pub selects: bool,
     /// Tolerates the third flavor's taint.
     pub tolerates: bool,
-    /// Asks for places on nodes.
+    /// Requests placement on nodes.
     pub placed: bool,
 }
 
-/// What happens next.
+/// One step of a history.
 #[derive(Debug, Clone)]
 pub enum Step {
-    /// A workload arrives.
+    /// A workload is created.
     Arrive(Job),
-    /// The n-th workload, counted round, finishes.
+    /// The n-th workload (modulo their number) finishes.
     Finish(usize),
     /// A cycle runs.
     Cycle,
@@ -88,13 +89,14 @@ pub enum Step {
     Stop,
 }
 
-/// A platform and its history.
+/// Queues, nodes and a history.
 #[derive(Debug, Clone)]
 pub struct Plan {
     pub fair: Option<Vec<PreemptionStrategy>>,
     pub cohorts: Vec<Cohort>,
     pub queues: Vec<Queue>,
-    /// Cpu and memory of the nodes of the first flavor; it has a topology if there are any.
+    /// CPU and memory of the nodes of the first flavor. The flavor has a topology if there are
+    /// nodes.
     pub nodes: Vec<[i64; RESOURCES]>,
     pub steps: Vec<Step>,
 }
@@ -114,7 +116,7 @@ fn quotas(limits: bool, least: usize) -> impl Strategy<Value = Vec<(usize, [Quot
         .prop_map(|(order, quotas)| order.into_iter().zip(quotas).collect())
 }
 
-/// Mostly one or two flavors: queues with many flavors seldom have to preempt.
+/// Mostly one or two flavors, because queues with many flavors seldom preempt.
 fn queue_flavors() -> impl Strategy<Value = Vec<(usize, [Quota; RESOURCES])>> {
     (quotas(true, 1), prop_oneof![4 => Just(1_usize), 3 => Just(2), 1 => Just(3)]).prop_map(|(mut quotas, most)| {
         quotas.truncate(most);
@@ -122,14 +124,14 @@ fn queue_flavors() -> impl Strategy<Value = Vec<(usize, [Quota; RESOURCES])>> {
     })
 }
 
-/// Limits mean something only to a parent.
+/// Limits only have a meaning if there is a parent.
 fn lift_limits(quotas: &mut [(usize, [Quota; RESOURCES])]) {
     for quota in quotas.iter_mut().flat_map(|(_, quotas)| quotas) {
         (quota.borrowing, quota.lending) = (None, None);
     }
 }
 
-/// Weights in thousandths; zero is a weight of its own.
+/// Weights in thousandths. Zero is a special case.
 fn weight() -> impl Strategy<Value = i64> {
     prop_oneof![6 => Just(1000_i64), 1 => Just(0), 2 => Just(500), 2 => Just(3000)]
 }
@@ -225,7 +227,7 @@ fn strategies() -> impl Strategy<Value = Option<Vec<PreemptionStrategy>>> {
     ]
 }
 
-/// Platforms of up to three cohorts and five queues with so many steps.
+/// Plans with up to three cohorts, five queues and this number of steps.
 pub fn plan(steps: std::ops::Range<usize>) -> impl Strategy<Value = Plan> {
     (prop_oneof![1 => Just(0_usize), 5 => Just(1), 2 => Just(2), 2 => Just(3)], 2_usize..5).prop_flat_map(
         move |(cohorts, queues)| {
@@ -237,9 +239,9 @@ pub fn plan(steps: std::ops::Range<usize>) -> impl Strategy<Value = Plan> {
     )
 }
 
-/// The same with more trees: some cohorts and queues are moved out of theirs. More workloads
-/// arrive between two cycles, so that more queues have a head. On some platforms there is one
-/// flavor, with less capacity on nodes than quota.
+/// Plans with more trees: some cohorts and queues have no parent. More workloads arrive between two
+/// cycles, so that more queues have a head. Some plans have a single flavor, with less capacity on
+/// nodes than quota.
 pub fn wide_plan(steps: std::ops::Range<usize>) -> impl Strategy<Value = Plan> {
     let nodes = prop_oneof![3 => Just(Vec::new()), 2 => vec([1_i64..6, 2_i64..7], 1..=MACHINES)];
     let apart = || vec(proptest::bool::weighted(0.5), 5);

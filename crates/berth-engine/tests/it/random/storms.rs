@@ -1,6 +1,6 @@
-//! Histories in which the platform itself changes: quota is edited, queues are stopped and move,
-//! nodes come, shrink and go, checks change their minds, pods end early, writes fail. What was
-//! decided may be too much by then; what is decided may not be.
+//! Histories in which the configuration changes as well. Quota is edited, queues are stopped and
+//! moved, nodes join, shrink and leave, checks change their state, pods end early, and writes fail.
+//! Earlier decisions may then exceed the capacity; new decisions must not.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,32 +11,32 @@ use proptest::prelude::*;
 
 use super::config;
 use super::host::{Host, node_name};
-use super::invariants::{every_workload_is_in_one_place, in_use, nodes, usage_is_what_objects_say};
+use super::invariants::{every_workload_is_in_one_place, in_use, nodes, usage_matches_the_objects};
 use super::plan::{Cohort, Plan, Queue, Quota, RESOURCES, Step, quota, wide_plan};
 use crate::reference::quota as tree;
 
-/// Something that happens to the platform.
+/// A change of the configuration or of a workload.
 #[derive(Debug, Clone)]
 enum Change {
-    /// The n-th queue's quotas of its n-th flavor, counted round.
+    /// Sets the quotas of the n-th flavor of the n-th queue (modulo their numbers).
     Quota(usize, usize, [Quota; RESOURCES]),
-    /// The same of a cohort.
+    /// Sets the quotas of a cohort in the same way.
     CohortQuota(usize, usize, [Quota; RESOURCES]),
-    /// A queue is stopped, or goes on.
+    /// Stops a queue, or starts it again.
     Stop(usize),
-    /// A queue joins a cohort, or leaves the one it is in.
+    /// Moves a queue into a cohort, or out of its cohort.
     Move(usize, Option<usize>),
-    /// A node has this much from now on, or is gone.
+    /// Sets the capacity of a node, or deletes it.
     Node(usize, Option<[i64; RESOURCES]>),
-    /// A check of a workload says something else.
+    /// Sets the state of a check of a workload.
     Check(usize, CheckState),
-    /// So many of a workload's pods have ended.
+    /// Marks this number of a workload's pods as ended.
     Reclaim(usize, i32),
-    /// A workload's priority changes.
+    /// Changes a workload's priority.
     Priority(usize, i64),
-    /// A part of a cycle.
+    /// Runs a part of a cycle.
     Part(usize),
-    /// A part of a cycle whose decisions cannot be written.
+    /// Runs a part of a cycle. All writes of its decisions fail.
     Refused(usize),
 }
 
@@ -80,12 +80,13 @@ fn excess(host: &mut Host, plan: &Plan) -> BTreeMap<String, i64> {
     excess
 }
 
-/// What pods use per machine and resource.
+/// Usage by pods, per machine and resource.
 fn on_machines(host: &Host, without: &BTreeSet<String>) -> Vec<(usize, usize, i64)> {
     let mut used: BTreeMap<(usize, usize), i64> = BTreeMap::new();
     for (_, workload) in host.workloads.iter().filter(|(name, _)| !without.contains(*name)) {
         for set in workload.admission.iter().flat_map(|it| &it.pod_sets) {
-            let asked = workload.pod_sets.iter().find(|it| it.name == set.name).expect("of its own sets");
+            let asked =
+                workload.pod_sets.iter().find(|it| it.name == set.name).expect("the pod set belongs to the workload");
             for domain in set.topology.iter().flat_map(|it| &it.domains) {
                 let machine = (0..super::plan::MACHINES).find(|at| node_name(*at) == domain.values[0]);
                 for (at, (_, amount)) in asked.requests.iter().enumerate() {
@@ -98,7 +99,7 @@ fn on_machines(host: &Host, without: &BTreeSet<String>) -> Vec<(usize, usize, i6
     used.into_iter().map(|((machine, resource), used)| (machine, resource, used)).collect()
 }
 
-/// Decides, and checks that nothing got beyond what there is, nor further beyond.
+/// Runs a part of a cycle and checks that no usage rises above its capacity, or further above it.
 fn decide(host: &mut Host, plan: &Plan, heads: usize) -> Result<(), TestCaseError> {
     let before = excess(host, plan);
     host.part(heads);
@@ -173,7 +174,7 @@ proptest! {
     #![proptest_config(config(1000, "tests/it/random/storms.regressions"))]
 
     #[test]
-    fn whatever_changes_nothing_is_given_that_is_not_there(
+    fn changes_never_make_decisions_exceed_capacity(
         plan in wide_plan(10..60),
         changes in vec(proptest::option::weighted(0.4, change()), 60),
     ) {
@@ -189,22 +190,22 @@ proptest! {
             if let Some(change) = change {
                 happen(&mut host, &mut plan, change)?;
             }
-            usage_is_what_objects_say(&mut host, &plan)?;
+            usage_matches_the_objects(&mut host, &plan)?;
             every_workload_is_in_one_place(&mut host, &plan)?;
         }
     }
 }
 
-/// What the histories above are made of: decisions while too much is in use, or they would say
-/// little.
+/// Checks that the random histories cover enough: without decisions while usage exceeds capacity
+/// they would prove little.
 #[test]
-fn random_storms_leave_too_much_in_use_and_go_on_deciding() {
+fn random_storms_exceed_capacity_and_still_decide() {
     use proptest::strategy::ValueTree;
     let mut runner = proptest::test_runner::TestRunner::deterministic();
     let strategy = (wide_plan(10..60), vec(proptest::option::weighted(0.4, change()), 60));
     let mut seen: BTreeMap<&str, u32> = BTreeMap::new();
     for _ in 0..200 {
-        let (plan, changes) = strategy.new_tree(&mut runner).expect("plans are always made").current();
+        let (plan, changes) = strategy.new_tree(&mut runner).expect("the strategy always returns a plan").current();
         let (mut plan, steps) = (plan.clone(), plan.steps);
         let mut host = Host::new(&plan);
         for (step, change) in steps.iter().zip(changes) {
@@ -223,7 +224,7 @@ fn random_storms_leave_too_much_in_use_and_go_on_deciding() {
                 }
             }
             if let Some(change) = change {
-                happen(&mut host, &mut plan, change).expect("the property holds that");
+                happen(&mut host, &mut plan, change).expect("the property covers this");
             }
         }
     }

@@ -1,21 +1,21 @@
-//! Which flavors a workload would get, written as the semantics state it (§8, §12).
+//! The flavors that a workload would get, written as the semantics state it (§8, §12).
 
 use berth_engine::model::{BorrowWithinCohort, FungibilityPolicy, FungibilityPreference, PreemptionPolicy};
 use berth_engine::{AssignmentMode, PendingReason, PreemptionMode};
 
-use super::preempt::{Imagined, Need, Targets};
+use super::preempt::{Assumptions, Need, Targets};
 use super::quota::{self, Node};
 use super::{Amounts, Fr, Model, Scan};
 use crate::random::plan::RESOURCES;
 
-/// What was found for a workload.
+/// Result of the search for a workload.
 #[derive(Debug, Clone)]
 pub struct Assignment {
     pub mode: AssignmentMode,
     /// Pods per pod set.
     pub counts: Vec<i32>,
-    /// Flavor and modes of the resources, per pod set that got one; the search ends at the first
-    /// that gets none.
+    /// Flavor and modes of the resources, per pod set that got a flavor. The search ends at the
+    /// first pod set that gets none.
     pub chosen: Vec<(usize, [AssignmentMode; RESOURCES])>,
     pub usage: Amounts,
     pub level: u32,
@@ -67,29 +67,29 @@ impl Grade {
 }
 
 impl Model {
-    /// The best assignment there is, with the targets it needs (§5.5). With pins, one flavor per
-    /// pod set is allowed and the search starts over.
-    pub fn assign(&self, imagined: &Imagined, name: &str, pins: Option<&[usize]>) -> (Assignment, Targets) {
+    /// The best assignment, with the targets that it needs (§5.5). With pins, one flavor per pod
+    /// set is allowed and the search starts over.
+    pub fn assign(&self, assumed: &Assumptions, name: &str, pins: Option<&[usize]>) -> (Assignment, Targets) {
         let sets = &self.jobs[name].job.sets;
         let full: Vec<i32> = sets.iter().map(|set| set.count).collect();
         let usable = |found: &(Assignment, Targets)| {
             found.0.mode == AssignmentMode::Fit || (found.0.mode == AssignmentMode::Preempt && !found.1.is_empty())
         };
-        let whole = self.assign_counts(imagined, name, &full, pins);
+        let whole = self.assign_counts(assumed, name, &full, pins);
         if usable(&whole) {
             return whole;
         }
         let give: Vec<i32> = sets.iter().map(|set| set.least.map_or(0, |least| (set.count - least).max(0))).collect();
         let total: i32 = give.iter().sum();
         if total > 0 {
-            // The smallest reduction that will do, by halving (§12.2).
+            // The smallest sufficient reduction, by halving (§12.2).
             let reduced =
                 |by: i32| -> Vec<i32> { full.iter().zip(&give).map(|(it, give)| it - give * by / total).collect() };
             let (mut low, mut high) = (0, total + 1);
             let mut last = None;
             while low < high {
                 let middle = low + (high - low) / 2;
-                let found = self.assign_counts(imagined, name, &reduced(middle), pins);
+                let found = self.assign_counts(assumed, name, &reduced(middle), pins);
                 if usable(&found) {
                     (last, high) = (Some((middle, found)), middle);
                 } else {
@@ -107,12 +107,12 @@ impl Model {
 
     fn assign_counts(
         &self,
-        imagined: &Imagined,
+        assumed: &Assumptions,
         name: &str,
         counts: &[i32],
         pins: Option<&[usize]>,
     ) -> (Assignment, Targets) {
-        let assignment = self.assign_flavors(imagined, name, counts, pins);
+        let assignment = self.assign_flavors(assumed, name, counts, pins);
         let mut targets = Targets::new();
         if assignment.mode == AssignmentMode::Preempt {
             let mut short: Vec<Fr> = Vec::new();
@@ -120,12 +120,12 @@ impl Model {
                 short.extend((0..RESOURCES).filter(|at| modes[*at] == AssignmentMode::Preempt).map(|at| (*flavor, at)));
             }
             let queue = self.jobs[name].job.queue;
-            targets = self.targets(imagined, &Need { name, queue, short, request: assignment.usage.clone() });
+            targets = self.targets(assumed, &Need { name, queue, short, request: assignment.usage.clone() });
         }
         (assignment, targets)
     }
 
-    fn assign_flavors(&self, imagined: &Imagined, name: &str, counts: &[i32], pins: Option<&[usize]>) -> Assignment {
+    fn assign_flavors(&self, assumed: &Assumptions, name: &str, counts: &[i32], pins: Option<&[usize]>) -> Assignment {
         let entry = &self.jobs[name];
         let queue = &self.plan.queues[entry.job.queue];
         let generation = self.pending_queues[entry.job.queue].generation;
@@ -164,7 +164,7 @@ impl Model {
                 let mut short = Vec::new();
                 for (resource, mode) in modes.iter_mut().enumerate() {
                     let amount = set.requests[resource] * i64::from(counts[at]);
-                    let judged = self.judge(imagined, name, (flavor, resource), amount, &assignment.usage);
+                    let judged = self.judge(assumed, name, (flavor, resource), amount, &assignment.usage);
                     *mode = judged.0.assignment_mode();
                     level = level.max(judged.0.level);
                     short.extend(judged.1);
@@ -172,9 +172,9 @@ impl Model {
                         grade = judged.0;
                     }
                 }
-                // All of them are needed (§8.13).
+                // All resource groups are needed (§8.13).
                 reasons.extend(short.into_iter().min_by_key(|it| worst_severity(*it)));
-                let goes_on = match grade.mode {
+                let continues = match grade.mode {
                     PreemptionMode::NoFit | PreemptionMode::NoPreemptionCandidates => true,
                     PreemptionMode::Preempt | PreemptionMode::Reclaim
                         if queue.when_can_preempt == FungibilityPolicy::TryNextFlavor =>
@@ -184,15 +184,15 @@ impl Model {
                     _ => grade.level > 0 && queue.when_can_borrow == FungibilityPolicy::TryNextFlavor,
                 };
                 let better = best.as_ref().is_none_or(|(known, ..)| grade.is_preferred(*known, queue.preference));
-                if !goes_on || (better && grade.mode != PreemptionMode::NoFit) {
+                if !continues || (better && grade.mode != PreemptionMode::NoFit) {
                     best = Some((grade, flavor, modes, level));
                 }
-                if !goes_on {
+                if !continues {
                     break;
                 }
             }
             let Some((_, flavor, modes, level)) = best else {
-                // Alternatives: what is least bad about them is what to mend first (§8.13).
+                // Flavors are alternatives, so the least severe reason counts (§8.13).
                 assignment.no_fit = Some(
                     reasons.into_iter().max_by_key(|it| worst_severity(*it)).unwrap_or(PendingReason::NoMatchingFlavor),
                 );
@@ -212,17 +212,17 @@ impl Model {
         assignment
     }
 
-    /// One resource on one flavor against quota (§8.5).
+    /// Evaluates one resource on one flavor against quota (§8.5).
     fn judge(
         &self,
-        imagined: &Imagined,
+        assumed: &Assumptions,
         name: &str,
         fr: Fr,
         amount: i64,
         earlier: &Amounts,
     ) -> (Grade, Option<PendingReason>) {
         let (plan, queue) = (&self.plan, self.jobs[name].job.queue);
-        let (node, policies, used) = (Node::Queue(queue), &plan.queues[queue], self.used(imagined));
+        let (node, policies, used) = (Node::Queue(queue), &plan.queues[queue], self.used(assumed));
         let total = earlier.get(&fr).copied().unwrap_or(0) + amount;
         let no_fit = |level| Grade { mode: PreemptionMode::NoFit, level };
         if total > quota::potential(plan, node, fr) {
@@ -237,13 +237,13 @@ impl Model {
         if quota::quota(plan, node, fr).nominal < total && !may_reclaim && !while_borrowing {
             return (no_fit(level), Some(PendingReason::WaitingForQuota));
         }
-        // Would preempting for this alone help? (§8.6)
+        // Tests whether preempting for this flavor-resource alone would help (§8.6).
         let need = Need { name, queue, short: vec![fr], request: [(fr, total)].into() };
-        let targets = self.targets(imagined, &need);
+        let targets = self.targets(assumed, &need);
         if targets.is_empty() {
             return (Grade { mode: PreemptionMode::NoPreemptionCandidates, level }, None);
         }
-        let mut then = imagined.clone();
+        let mut then = assumed.clone();
         then.gone.extend(targets.iter().map(|(name, _)| name.clone()));
         let (level, _) = quota::borrowing_level(plan, &self.used(&then), queue, fr, total);
         let own = targets.iter().any(|(name, _)| self.jobs[name].job.queue == queue);

@@ -7,18 +7,18 @@ use berth_engine::model::{PreemptionPolicy, QueueingStrategy};
 use berth_engine::{AssignmentMode, PendingReason, PreemptionReason, RequeueReason};
 
 use super::assign::Assignment;
-use super::preempt::{Imagined, Targets};
+use super::preempt::{Assumptions, Targets};
 use super::quota::{self, Node};
 use super::{Amounts, Held, Model, Place};
 
-/// What a cycle says about one of its heads.
+/// Decision of a cycle about one of its heads.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Answer {
     /// Pods and flavor per pod set.
     Admit(Vec<(i32, usize)>),
     /// Victims.
     Preempt(BTreeMap<String, PreemptionReason>),
-    /// Why it waits and how it went back.
+    /// Why it waits, and how it returned to its queue.
     Wait(PendingReason, RequeueReason),
 }
 
@@ -34,7 +34,7 @@ struct Head {
 }
 
 impl Model {
-    /// Runs a cycle: what it says about every head.
+    /// Runs a cycle. Returns the decision about every head.
     pub fn run_cycle(&mut self) -> BTreeMap<String, Answer> {
         self.time += 1;
         self.cycle += 1;
@@ -44,12 +44,12 @@ impl Model {
             self.drop_outdated_scan(name);
         }
         let mut entries: Vec<Head> = heads.into_iter().map(|name| self.nominate(name)).collect();
-        let mut imagined = Imagined::default();
+        let mut assumed = Assumptions::default();
         let mut claimed = BTreeSet::new();
         let mut done = Vec::new();
         while !entries.is_empty() {
-            let mut head = entries.remove(self.next(&imagined, &entries));
-            self.process(&mut head, &mut imagined, &mut claimed);
+            let mut head = entries.remove(self.next(&assumed, &entries));
+            self.process(&mut head, &mut assumed, &mut claimed);
             done.push(head);
         }
         done.into_iter().map(|head| self.conclude(head)).collect()
@@ -70,7 +70,7 @@ impl Model {
         }
     }
 
-    /// The head of a queue: the sticky one, else by priority and age (§3.3).
+    /// The head of a queue: the sticky workload, else the first by priority and age (§3.3).
     fn head(&self, queue: usize) -> Option<String> {
         let active = self.jobs.iter().filter(|(_, it)| it.job.queue == queue && it.place == Place::Active);
         let sticky = self.pending_queues[queue].preemptor.as_ref().filter(|_| self.is_best_effort(queue));
@@ -88,14 +88,14 @@ impl Model {
     }
 
     fn nominate(&self, name: String) -> Head {
-        let (assignment, targets) = self.assign(&Imagined::default(), &name, None);
+        let (assignment, targets) = self.assign(&Assumptions::default(), &name, None);
         let queue = self.jobs[&name].job.queue;
         let requeue = RequeueReason::Generic;
         Head { name, queue, assignment, targets, deferred: false, requeue, answer: None, skipped: false }
     }
 
-    /// Which head is processed next (§6).
-    fn next(&self, imagined: &Imagined, heads: &[Head]) -> usize {
+    /// Index of the head that is processed next (§6).
+    fn next(&self, assumed: &Assumptions, heads: &[Head]) -> usize {
         let order = |head: &Head| {
             let entry = &self.jobs[&head.name];
             (head.assignment.level, Reverse(entry.job.priority), entry.created)
@@ -104,28 +104,28 @@ impl Model {
             return (0..heads.len()).min_by_key(|at| order(&heads[*at])).unwrap_or(0);
         }
         let root = quota::root(&self.plan, Node::Queue(heads[0].queue));
-        self.tournament(imagined, heads, root).unwrap_or(0)
+        self.tournament(assumed, heads, root).unwrap_or(0)
     }
 
     /// The best head below a node.
-    fn tournament(&self, imagined: &Imagined, heads: &[Head], node: Node) -> Option<usize> {
+    fn tournament(&self, assumed: &Assumptions, heads: &[Head], node: Node) -> Option<usize> {
         if let Node::Queue(queue) = node {
             return heads.iter().position(|head| head.queue == queue);
         }
         let mut best: Option<(usize, Node)> = None;
         for child in quota::children(&self.plan, node) {
-            let Some(at) = self.tournament(imagined, heads, child) else { continue };
-            if best.is_none_or(|(other, sibling)| self.beats(imagined, (&heads[at], child), (&heads[other], sibling))) {
+            let Some(at) = self.tournament(assumed, heads, child) else { continue };
+            if best.is_none_or(|(other, sibling)| self.beats(assumed, (&heads[at], child), (&heads[other], sibling))) {
                 best = Some((at, child));
             }
         }
         best.map(|(at, _)| at)
     }
 
-    /// Does the first of two heads, coming from two children of one cohort, go first? (§6.2)
-    fn beats(&self, imagined: &Imagined, a: (&Head, Node), b: (&Head, Node)) -> bool {
+    /// True if the first of two heads, from two children of one cohort, goes first (§6.2).
+    fn beats(&self, assumed: &Assumptions, a: (&Head, Node), b: (&Head, Node)) -> bool {
         let share = |(head, node): (&Head, Node)| {
-            let mut then = imagined.clone();
+            let mut then = assumed.clone();
             quota::add(&mut then.extra, head.queue, &head.assignment.usage);
             quota::share(&self.plan, &self.used(&then), node)
         };
@@ -143,12 +143,12 @@ impl Model {
             == Ordering::Less
     }
 
-    /// One head, against what the earlier ones left (§5.6).
-    fn process(&self, head: &mut Head, imagined: &mut Imagined, claimed: &mut BTreeSet<String>) {
+    /// Decides one head against the state that the earlier ones left (§5.6).
+    fn process(&self, head: &mut Head, assumed: &mut Assumptions, claimed: &mut BTreeSet<String>) {
         let overlaps =
             |targets: &Targets, claimed: &BTreeSet<String>| targets.iter().any(|(name, _)| claimed.contains(name));
         if overlaps(&head.targets, claimed) {
-            let mut then = imagined.clone();
+            let mut then = assumed.clone();
             then.gone.extend(claimed.iter().cloned());
             let pins: Vec<usize> = head.assignment.chosen.iter().map(|(flavor, _)| *flavor).collect();
             (head.assignment, head.targets) = self.assign(&then, &head.name, Some(&pins));
@@ -165,24 +165,24 @@ impl Model {
                 head.requeue = RequeueReason::PreemptionNoCandidates;
                 head.answer = Some(Answer::Wait(PendingReason::WaitingForQuota, head.requeue));
                 if self.plan.queues[head.queue].reclaim != PreemptionPolicy::Any {
-                    let reserved = self.reserved(head, &self.used(imagined));
-                    quota::add(&mut imagined.extra, head.queue, &reserved);
+                    let reserved = self.reserved(head, &self.used(assumed));
+                    quota::add(&mut assumed.extra, head.queue, &reserved);
                 }
             }
             _ if head.deferred => {
                 head.requeue = RequeueReason::PendingPreemption;
                 head.answer = Some(Answer::Wait(PendingReason::WaitingForPreemptedWorkloads, head.requeue));
-                quota::add(&mut imagined.extra, head.queue, &usage);
+                quota::add(&mut assumed.extra, head.queue, &usage);
             }
             mode => {
-                if overlaps(&head.targets, claimed) || !self.still_fits(head, imagined, claimed) {
+                if overlaps(&head.targets, claimed) || !self.still_fits(head, assumed, claimed) {
                     head.skipped = true;
                     head.requeue = RequeueReason::FailedAfterNomination;
                     head.answer = Some(Answer::Wait(PendingReason::WaitingForQuota, head.requeue));
                     return;
                 }
                 claimed.extend(head.targets.iter().map(|(name, _)| name.clone()));
-                quota::add(&mut imagined.extra, head.queue, &usage);
+                quota::add(&mut assumed.extra, head.queue, &usage);
                 if mode == AssignmentMode::Preempt {
                     head.requeue = RequeueReason::PendingPreemption;
                     head.answer = Some(Answer::Preempt(head.targets.iter().cloned().collect()));
@@ -194,9 +194,9 @@ impl Model {
         }
     }
 
-    /// Does it fit once every victim of the cycle and its own have left? (§5.7)
-    fn still_fits(&self, head: &Head, imagined: &Imagined, claimed: &BTreeSet<String>) -> bool {
-        let mut then = imagined.clone();
+    /// True if it fits once every victim of the cycle and its own victims have left (§5.7).
+    fn still_fits(&self, head: &Head, assumed: &Assumptions, claimed: &BTreeSet<String>) -> bool {
+        let mut then = assumed.clone();
         then.gone.extend(claimed.iter().cloned());
         then.gone.extend(head.targets.iter().map(|(name, _)| name.clone()));
         let used = self.used(&then);
@@ -204,7 +204,7 @@ impl Model {
         usage.iter().all(|(fr, it)| *it <= quota::available(&self.plan, &used, Node::Queue(head.queue), *fr))
     }
 
-    /// Amounts reserved for a head that must preempt and has no targets (§5.9).
+    /// Amounts to reserve for a head that must preempt and has no targets (§5.9).
     fn reserved(&self, head: &Head, used: &super::Use) -> Amounts {
         let (plan, node) = (&self.plan, Node::Queue(head.queue));
         let keep = |fr: super::Fr, amount: i64| {
@@ -219,7 +219,7 @@ impl Model {
         head.assignment.usage.iter().map(|(fr, amount)| (*fr, keep(*fr, *amount))).collect()
     }
 
-    /// Makes a head's end real (§4.4, §4.5, §4.8, §5.10).
+    /// Carries out a head's outcome (§4.4, §4.5, §4.8, §5.10).
     fn conclude(&mut self, head: Head) -> (String, Answer) {
         let answer = head.answer.expect("every head was processed");
         let (name, queue, time) = (head.name, head.queue, self.time);
@@ -232,7 +232,7 @@ impl Model {
                 since: time,
                 evicted: false,
             };
-            let entry = self.jobs.get_mut(&name).expect("heads are there");
+            let entry = self.jobs.get_mut(&name).expect("the heads exist");
             (entry.place, entry.scan) = (Place::Holding(held), None);
             let pending_queue = &mut self.pending_queues[queue];
             pending_queue.preemptor = pending_queue.preemptor.take().filter(|known| *known != name);
@@ -247,7 +247,7 @@ impl Model {
         }
         let started = matches!(answer, Answer::Preempt(_)) || head.deferred;
         let more = scan.has_more() && !started;
-        let entry = self.jobs.get_mut(&name).expect("heads are there");
+        let entry = self.jobs.get_mut(&name).expect("the heads exist");
         entry.scan = more.then_some(scan);
         let class = entry.class();
         if head.requeue == RequeueReason::PendingPreemption {
@@ -262,7 +262,7 @@ impl Model {
         if at_once || more {
             return (name, answer);
         }
-        self.jobs.get_mut(&name).expect("heads are there").place = Place::Inadmissible;
+        self.jobs.get_mut(&name).expect("the heads exist").place = Place::Inadmissible;
         self.pending_queues[queue].no_fit.push(class.clone());
         for entry in self.jobs.values_mut() {
             if entry.job.queue == queue && entry.place == Place::Active && entry.class() == class {

@@ -21,7 +21,7 @@ pub type Fr = (usize, usize);
 /// Amounts per flavor and resource.
 pub type Amounts = BTreeMap<Fr, i64>;
 
-/// What is in use per queue, flavor and resource.
+/// Amounts in use per queue and flavor-resource.
 pub type Use = BTreeMap<(usize, Fr), i64>;
 
 /// State of the model.
@@ -47,7 +47,7 @@ pub struct Entry {
     scan: Option<Scan>,
 }
 
-/// Where a workload is: in one place only.
+/// Place of a workload; it is in exactly one.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Place {
     Active,
@@ -55,7 +55,7 @@ pub enum Place {
     Holding(Held),
 }
 
-/// What a workload holds.
+/// Quota of a workload.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Held {
     /// Pods per pod set.
@@ -67,7 +67,7 @@ pub struct Held {
     pub evicted: bool,
 }
 
-/// How far a search through the flavors got.
+/// Progress of a search through the flavors.
 #[derive(Debug, Clone)]
 struct Scan {
     /// Last flavor tried, per pod set; `None` if no flavor was found or no later one is left.
@@ -103,7 +103,7 @@ struct PendingQueue {
     generation: u64,
 }
 
-/// The facts that scheduling equivalence depends on.
+/// Properties that scheduling equivalence depends on.
 type Class = (i64, Vec<crate::random::plan::PodSet>, bool, bool);
 
 impl Entry {
@@ -127,7 +127,7 @@ impl Model {
         Model { plan: plan.clone(), jobs: BTreeMap::new(), pending_queues, flushes: BTreeSet::new(), cycle: 0, time: 0 }
     }
 
-    /// A workload arrives.
+    /// Adds a workload.
     pub fn arrive(&mut self, name: String, job: &Job) {
         self.time += 1;
         let entry = Entry { job: job.clone(), created: self.time, place: Place::Inadmissible, scan: None };
@@ -135,7 +135,7 @@ impl Model {
         self.queue_up(&name);
     }
 
-    /// A workload finishes.
+    /// Finishes a workload.
     pub fn finish(&mut self, name: &str) {
         let Some(entry) = self.jobs.remove(name) else { return };
         let queue = entry.job.queue;
@@ -148,7 +148,7 @@ impl Model {
         self.flushes.insert(queue);
     }
 
-    /// An evicted workload stops and queues again.
+    /// Stops an evicted workload, which queues again.
     pub fn stop(&mut self, name: &str) {
         let Some(entry) = self.jobs.get_mut(name) else { return };
         let queue = entry.job.queue;

@@ -1,29 +1,29 @@
-//! Topology placement by the book (§14.5 to §14.9): every figure is worked out from the leaves
-//! each time it is asked for.
+//! Topology placement as the semantics state it (§14.5 to §14.9). Every figure is computed from the
+//! leaves each time.
 //!
 //! Left out: affinity scores, balanced placement, replacement of failed nodes.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What a node has left, or a pod takes: pods, cores, GPUs.
+/// Amounts that a node has left or a pod uses: pods, cores, GPUs.
 pub type Triple = [i64; 3];
 
-/// A node: one value per level down to its own name, and what it has left.
+/// A node: one value per level down to its own name, and its free amounts.
 #[derive(Debug, Clone)]
 pub struct Leaf {
     pub values: Vec<String>,
     pub free: Triple,
 }
 
-/// What is looked for.
+/// The gang to place.
 #[derive(Debug, Clone)]
 pub struct Gang {
     pub count: i64,
     pub per_pod: Triple,
-    /// What the leader takes, if there is one.
+    /// Demand of the leader, if there is one.
     pub leader: Option<Triple>,
-    /// Required or not, and the level; nothing when unconstrained.
+    /// Whether the level is required, and the level; `None` if unconstrained.
     pub mode: Option<(bool, usize)>,
     /// Levels and sizes of slices, coarse to fine.
     pub slices: Vec<(usize, i64)>,
@@ -39,7 +39,7 @@ pub struct Placed {
 /// Values down to some level.
 type Domain = Vec<String>;
 
-/// What a domain could take.
+/// Capacity of a domain.
 #[derive(Clone, Copy, Default)]
 struct Capacity {
     pods: i64,
@@ -49,7 +49,7 @@ struct Capacity {
     takes_leader: bool,
 }
 
-/// A domain, what it gets, and whether it gets the leader.
+/// A domain, the pods that it gets, and whether it gets the leader.
 struct Share {
     domain: Domain,
     pods: i64,
@@ -64,7 +64,7 @@ struct Book<'a> {
     slice_size: i64,
 }
 
-/// Where a gang goes, if anywhere.
+/// Placement of a gang; `None` if it does not fit.
 pub fn place(leaves: &[Leaf], levels: usize, gang: &Gang) -> Option<Placed> {
     let lowest = levels - 1;
     let (slice_level, slice_size) = gang.slices.first().copied().unwrap_or((lowest, 1));
@@ -99,7 +99,8 @@ impl Book<'_> {
         self.domains(of.len()).into_iter().filter(|domain| domain.starts_with(of)).collect()
     }
 
-    /// Pods come in multiples of this at a level where an inner layer of slices ends.
+    /// Pods are distributed in multiples of this number at a level where an inner layer of slices
+    /// ends.
     fn layer(&self, level: usize) -> i64 {
         self.gang.slices.iter().skip(1).find(|(at, _)| *at == level).map_or(1, |(_, size)| *size)
     }
@@ -116,7 +117,7 @@ impl Book<'_> {
     }
 
     fn leaf_capacity(&self, domain: &Domain) -> Capacity {
-        let free = self.leaves.iter().find(|leaf| leaf.values == *domain).expect("it is a leaf").free;
+        let free = self.leaves.iter().find(|leaf| leaf.values == *domain).expect("the domain is a leaf").free;
         let pods = times_in(self.gang.per_pod, free);
         let beside = self.gang.leader.filter(|leader| times_in(*leader, free) > 0).map(|leader| {
             let left = [free[0] - leader[0], free[1] - leader[1], free[2] - leader[2]];
@@ -149,7 +150,7 @@ impl Book<'_> {
         }
     }
 
-    /// Small gaps first: the request names no level.
+    /// True if the request names no level: small gaps are filled first.
     fn fills_gaps(&self) -> bool {
         self.gang.mode.is_none()
     }
@@ -221,7 +222,8 @@ impl Book<'_> {
             let sizes = |capacity: Capacity| (capacity.slices, capacity.slices_beside_leader);
             return self.spread(self.in_order(below), slices, leader, sizes, self.slice_size, false);
         }
-        // The inner layer at or below the next level says in what multiples pods come.
+        // The inner layer at or below the next level determines the multiples in which pods are
+        // distributed.
         let inner = self.gang.slices.iter().skip(1).filter(|(at, _)| *at > level).map(|(_, size)| *size);
         let unit = inner.max().unwrap_or(1);
         let sizes = |capacity: Capacity| (capacity.pods / unit, capacity.pods_beside_leader / unit);
@@ -232,7 +234,7 @@ impl Book<'_> {
         each.collect()
     }
 
-    /// Spreads an amount over few domains. `sizes` says how much of it a domain takes, alone and
+    /// Distributes an amount over few domains. `sizes` has the capacity of each domain, alone and
     /// beside the leader.
     fn spread(
         &self,
@@ -262,7 +264,7 @@ impl Book<'_> {
         }
         let mut rest = self.in_order(rest);
         while left > 0 && !rest.is_empty() {
-            // A domain that can take everything left gives way to the tightest one that can.
+            // A domain that can take everything left is replaced by the tightest such domain.
             let enough = rest.iter().filter(|it| size(it) >= left && size(&rest[0]) >= left).min_by_key(|it| size(it));
             let next = enough.filter(|_| !self.fills_gaps()).unwrap_or(&rest[0]).clone();
             let taken = size(&next).min(left);

@@ -1,4 +1,4 @@
-//! Which workloads to preempt, written as the semantics state it (§9, §10).
+//! The workloads to preempt, written as the semantics state it (§9, §10).
 
 use std::cmp::Ordering;
 use std::collections::BTreeSet;
@@ -9,15 +9,15 @@ use berth_engine::{PreemptionReason, PreemptionStrategy};
 use super::quota::{self, Node};
 use super::{Amounts, Entry, Fr, Model, Use};
 
-/// Victims with the reason each may be preempted for.
+/// Victims with the reason why each may be preempted.
 pub type Targets = Vec<(String, PreemptionReason)>;
 
-/// What is imagined while a decision is worked out.
+/// Assumptions while a decision is computed.
 #[derive(Debug, Clone, Default)]
-pub struct Imagined {
-    /// Workloads imagined away.
+pub struct Assumptions {
+    /// Workloads that are assumed to have left.
     pub gone: BTreeSet<String>,
-    /// Usage imagined beside what is held.
+    /// Usage that is assumed in addition to held quota.
     pub extra: Use,
 }
 
@@ -26,17 +26,17 @@ pub struct Imagined {
 pub struct Need<'a> {
     pub name: &'a str,
     pub queue: usize,
-    /// What is short.
+    /// Flavor-resources that are short.
     pub short: Vec<Fr>,
-    /// All it asks for.
+    /// The whole request.
     pub request: Amounts,
 }
 
 impl Model {
-    /// What is in use when things are as imagined.
-    pub fn used(&self, imagined: &Imagined) -> Use {
-        let mut used = self.in_use(&imagined.gone);
-        for (key, amount) in &imagined.extra {
+    /// Usage under the assumptions.
+    pub fn used(&self, assumed: &Assumptions) -> Use {
+        let mut used = self.in_use(&assumed.gone);
+        for (key, amount) in &assumed.extra {
             *used.entry(*key).or_default() += amount;
         }
         used
@@ -46,27 +46,27 @@ impl Model {
         &self.jobs[name]
     }
 
-    /// The targets that make the workload fit, or none.
-    pub fn targets(&self, imagined: &Imagined, need: &Need<'_>) -> Targets {
+    /// The targets that make the workload fit; empty if there are none.
+    pub fn targets(&self, assumed: &Assumptions, need: &Need<'_>) -> Targets {
         match &self.plan.fair {
-            None => self.classical(imagined, need),
-            Some(strategies) => self.fair(imagined, need, strategies),
+            None => self.classical(assumed, need),
+            Some(strategies) => self.fair(assumed, need, strategies),
         }
     }
 
-    /// Does it fit as things are imagined?
-    fn fits(&self, imagined: &Imagined, need: &Need<'_>, borrow: bool) -> bool {
-        let (plan, used, node) = (&self.plan, self.used(imagined), Node::Queue(need.queue));
+    /// True if the workload fits under the assumptions.
+    fn fits(&self, assumed: &Assumptions, need: &Need<'_>, borrow: bool) -> bool {
+        let (plan, used, node) = (&self.plan, self.used(assumed), Node::Queue(need.queue));
         need.request.iter().all(|(fr, amount)| {
             (borrow || !quota::borrows_with(plan, &used, node, *fr, *amount))
                 && *amount <= quota::available(plan, &used, node, *fr)
         })
     }
 
-    /// Gives back what turns out not to be needed, from the second-to-last backwards (§9.9).
-    fn fill_back(&self, imagined: &Imagined, need: &Need<'_>, mut targets: Targets, borrow: bool) -> Targets {
+    /// Drops targets that are not needed, from the second-to-last backwards (§9.9).
+    fn fill_back(&self, assumed: &Assumptions, need: &Need<'_>, mut targets: Targets, borrow: bool) -> Targets {
         for at in (0..targets.len().saturating_sub(1)).rev() {
-            let mut without = imagined.clone();
+            let mut without = assumed.clone();
             without.gone.extend(targets.iter().map(|(name, _)| name.clone()));
             without.gone.remove(&targets[at].0);
             if self.fits(&without, need, borrow) {
@@ -74,11 +74,11 @@ impl Model {
             }
         }
         let needless = |spared: &&(String, PreemptionReason)| {
-            let mut without = imagined.clone();
+            let mut without = assumed.clone();
             without.gone.extend(targets.iter().filter(|it| it != spared).map(|(name, _)| name.clone()));
             self.fits(&without, need, borrow)
         };
-        // The last one taken is never given back; every other is needed.
+        // The last target is never dropped. Every other target is needed.
         assert!(targets.iter().filter(needless).count() <= 1, "needless victims for {}: {targets:?}", need.name);
         targets
     }
@@ -96,11 +96,12 @@ impl Model {
         }
     }
 
-    /// Holders of a queue that the policy exposes and that use something that is short (§9.3).
-    fn exposed(&self, imagined: &Imagined, need: &Need<'_>, queue: usize, policy: PreemptionPolicy) -> Vec<String> {
+    /// Holders of a queue that the policy allows to be preempted and that use a short
+    /// flavor-resource (§9.3).
+    fn exposed(&self, assumed: &Assumptions, need: &Need<'_>, queue: usize, policy: PreemptionPolicy) -> Vec<String> {
         let holders = self.jobs.iter().filter(|(name, entry)| {
             entry.job.queue == queue
-                && !imagined.gone.contains(*name)
+                && !assumed.gone.contains(*name)
                 && entry.held().is_some_and(|held| held.usage.keys().any(|fr| need.short.contains(fr)))
                 && self.satisfies(policy, need.name, entry)
         });
@@ -111,7 +112,7 @@ impl Model {
         self.holder(name).held().is_some_and(|held| held.evicted)
     }
 
-    /// Which of two candidates goes first (§9.5).
+    /// Which of two candidates is preempted first (§9.5).
     fn candidate_order(&self, own: usize, a: &str, b: &str) -> Ordering {
         let key = |name: &str| {
             let entry = self.holder(name);
@@ -121,7 +122,7 @@ impl Model {
         key(a).cmp(&key(b))
     }
 
-    fn classical(&self, imagined: &Imagined, need: &Need<'_>) -> Targets {
+    fn classical(&self, assumed: &Assumptions, need: &Need<'_>) -> Targets {
         struct Candidate {
             name: String,
             /// 0 hierarchical, 1 by priority, 2 same queue.
@@ -130,10 +131,10 @@ impl Model {
             not_while_borrowing: bool,
             reason: PreemptionReason,
         }
-        let (plan, policies, used) = (&self.plan, &self.plan.queues[need.queue], self.used(imagined));
+        let (plan, policies, used) = (&self.plan, &self.plan.queues[need.queue], self.used(assumed));
         let own = Node::Queue(need.queue);
         let mut candidates = Vec::new();
-        for name in self.exposed(imagined, need, need.queue, policies.within_queue) {
+        for name in self.exposed(assumed, need, need.queue, policies.within_queue) {
             let reason = PreemptionReason::InClusterQueue;
             candidates.push(Candidate { name, class: 2, common: None, not_while_borrowing: false, reason });
         }
@@ -153,13 +154,13 @@ impl Model {
             for queue in quota::queues_below(plan, cohort) {
                 let way: Vec<Node> =
                     quota::path(plan, Node::Queue(queue)).into_iter().take_while(|node| *node != cohort).collect();
-                // Only over cohorts and queues that have more than they own, and not where it was
-                // before.
+                // Only through cohorts and queues that use more than they own, and not through
+                // those visited before.
                 let closed = |node: &Node| *node == visited || quota::within_nominal(plan, &used, *node, &need.short);
                 if way.iter().any(closed) {
                     continue;
                 }
-                for name in self.exposed(imagined, need, queue, policies.reclaim) {
+                for name in self.exposed(assumed, need, queue, policies.reclaim) {
                     let (class, not_while_borrowing, reason) = match policies.borrow {
                         _ if advantage => (0, false, PreemptionReason::InCohortReclamation),
                         BorrowWithinCohort::LowerPriority { max_priority_threshold }
@@ -193,7 +194,7 @@ impl Model {
             vec![true, false]
         };
         for borrow in attempts {
-            let mut then = imagined.clone();
+            let mut then = assumed.clone();
             let mut targets = Targets::new();
             for candidate in &candidates {
                 if let Some(common) = candidate.common {
@@ -209,17 +210,17 @@ impl Model {
                 then.gone.insert(candidate.name.clone());
                 targets.push((candidate.name.clone(), candidate.reason));
                 if self.fits(&then, need, borrow) {
-                    return self.fill_back(imagined, need, targets, borrow);
+                    return self.fill_back(assumed, need, targets, borrow);
                 }
             }
         }
         Targets::new()
     }
 
-    fn fair(&self, imagined: &Imagined, need: &Need<'_>, strategies: &[PreemptionStrategy]) -> Targets {
-        let (plan, policies, used) = (&self.plan, &self.plan.queues[need.queue], self.used(imagined));
+    fn fair(&self, assumed: &Assumptions, need: &Need<'_>, strategies: &[PreemptionStrategy]) -> Targets {
+        let (plan, policies, used) = (&self.plan, &self.plan.queues[need.queue], self.used(assumed));
         let own = Node::Queue(need.queue);
-        let mut candidates = self.exposed(imagined, need, need.queue, policies.within_queue);
+        let mut candidates = self.exposed(assumed, need, need.queue, policies.within_queue);
         if quota::parent(plan, own).is_some() {
             for queue in quota::queues_below(plan, quota::root(plan, own)) {
                 let node = Node::Queue(queue);
@@ -228,21 +229,21 @@ impl Model {
                     .iter()
                     .any(|fr| quota::usage(plan, &used, node, *fr) > quota::quota(plan, node, *fr).nominal);
                 if queue != need.queue && borrows {
-                    candidates.extend(self.exposed(imagined, need, queue, policies.reclaim));
+                    candidates.extend(self.exposed(assumed, need, queue, policies.reclaim));
                 }
             }
         }
         candidates.sort_by(|a, b| self.candidate_order(need.queue, a, b));
-        // Shares are those with the workload running.
-        let mut then = imagined.clone();
+        // Shares include the workload.
+        let mut then = assumed.clone();
         quota::add(&mut then.extra, need.queue, &need.request);
         let mut targets = Targets::new();
-        let fits_now = |then: &Imagined| {
+        let fits_now = |then: &Assumptions| {
             let mut without = then.clone();
             quota::remove(&mut without.extra, need.queue, &need.request);
             self.fits(&without, need, true)
         };
-        let done = |targets: Targets| self.fill_back(imagined, need, targets, true);
+        let done = |targets: Targets| self.fill_back(assumed, need, targets, true);
         let reclaims = quota::within_nominal(plan, &self.used(&then), own, &need.short);
         let mut retry: Vec<String> = Vec::new();
         let mut order = Order { model: self, need, waiting: candidates, pruned: BTreeSet::new() };
@@ -326,7 +327,7 @@ impl Model {
     }
 }
 
-/// The order in which queues are asked for a victim (§10.6).
+/// The order in which queues provide victims (§10.6).
 struct Order<'a> {
     model: &'a Model,
     need: &'a Need<'a>,
@@ -343,7 +344,7 @@ impl Order<'_> {
         self.first(queue).map(|at| self.waiting.remove(at))
     }
 
-    fn next(&mut self, then: &Imagined) -> Option<usize> {
+    fn next(&mut self, then: &Assumptions) -> Option<usize> {
         let root = quota::root(&self.model.plan, Node::Queue(self.need.queue));
         if let Node::Queue(queue) = root {
             return (self.first(queue).is_some() && !self.pruned.contains(&root)).then_some(queue);
@@ -356,7 +357,7 @@ impl Order<'_> {
         None
     }
 
-    fn descend(&mut self, then: &Imagined, cohort: Node) -> Option<usize> {
+    fn descend(&mut self, then: &Assumptions, cohort: Node) -> Option<usize> {
         let plan = &self.model.plan;
         let used = self.model.used(then);
         let mine = quota::path(plan, Node::Queue(self.need.queue));

@@ -1,32 +1,32 @@
-//! Quota over the tree of cohorts, straight from its definitions (§7, §10.1).
+//! Quota over the tree of cohorts, computed directly from its definitions (§7, §10.1).
 
 use std::cmp::Ordering;
 
 use super::{Amounts, Fr, Use};
 use crate::random::plan::{FLAVORS, Plan, Quota, RESOURCES};
 
-/// A queue or a cohort, by its place in the plan.
+/// A queue or a cohort, by its index in the plan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Node {
     Cohort(usize),
     Queue(usize),
 }
 
-/// Adds amounts to what a queue uses.
+/// Adds amounts to the usage of a queue.
 pub fn add(usage: &mut Use, queue: usize, amounts: &Amounts) {
     for (fr, amount) in amounts {
         *usage.entry((queue, *fr)).or_default() += amount;
     }
 }
 
-/// Takes amounts from what a queue uses.
+/// Subtracts amounts from the usage of a queue.
 pub fn remove(usage: &mut Use, queue: usize, amounts: &Amounts) {
     for (fr, amount) in amounts {
         *usage.entry((queue, *fr)).or_default() -= amount;
     }
 }
 
-/// Every flavor-resource there is.
+/// All flavor-resources.
 pub fn all_frs() -> impl Iterator<Item = Fr> {
     (0..FLAVORS).flat_map(|flavor| (0..RESOURCES).map(move |resource| (flavor, resource)))
 }
@@ -72,7 +72,7 @@ pub fn quota(plan: &Plan, node: Node, fr: Fr) -> Quota {
     configured(plan, node, fr).unwrap_or(Quota { nominal: 0, borrowing: None, lending: None })
 }
 
-/// Has the node, or anything below it, quota for the flavor-resource?
+/// True if the node, or a node below it, has quota for the flavor-resource.
 fn declares(plan: &Plan, node: Node, fr: Fr) -> bool {
     configured(plan, node, fr).is_some() || children(plan, node).into_iter().any(|child| declares(plan, child, fr))
 }
@@ -100,7 +100,7 @@ pub fn local_available(plan: &Plan, used: &Use, node: Node, fr: Fr) -> i64 {
     (guaranteed(plan, node, fr) - usage(plan, used, node, fr)).max(0)
 }
 
-/// What the node could still take; negative when it has too much.
+/// Amount that the node could still use; negative if it uses too much.
 pub fn balance(plan: &Plan, used: &Use, node: Node, fr: Fr) -> i64 {
     let (subtree, usage) = (subtree(plan, node, fr), usage(plan, used, node, fr));
     let Some(parent) = parent(plan, node) else { return subtree - usage };
@@ -112,12 +112,12 @@ pub fn balance(plan: &Plan, used: &Use, node: Node, fr: Fr) -> i64 {
     local_available(plan, used, node, fr) + from_parent
 }
 
-/// What the node can still take.
+/// Amount that the node can still use.
 pub fn available(plan: &Plan, used: &Use, node: Node, fr: Fr) -> i64 {
     balance(plan, used, node, fr).max(0)
 }
 
-/// What the node could take if nothing were in use.
+/// Amount that the node could use if no quota were in use.
 pub fn potential(plan: &Plan, node: Node, fr: Fr) -> i64 {
     let subtree = subtree(plan, node, fr);
     let Some(parent) = parent(plan, node) else { return subtree };
@@ -125,7 +125,7 @@ pub fn potential(plan: &Plan, node: Node, fr: Fr) -> i64 {
     quota(plan, node, fr).borrowing.map_or(most, |limit| most.min(subtree + limit))
 }
 
-/// Would it borrow with so much more?
+/// True if the node would borrow with this additional amount.
 pub fn borrows_with(plan: &Plan, used: &Use, node: Node, fr: Fr, more: i64) -> bool {
     let own = match node {
         Node::Queue(_) => quota(plan, node, fr).nominal,
@@ -134,7 +134,7 @@ pub fn borrows_with(plan: &Plan, used: &Use, node: Node, fr: Fr, more: i64) -> b
     own < usage(plan, used, node, fr) + more
 }
 
-/// Does it use no more than it owns of all of these?
+/// True if the node uses no more than its own quota of all these flavor-resources.
 pub fn within_nominal(plan: &Plan, used: &Use, node: Node, frs: &[Fr]) -> bool {
     frs.iter().all(|fr| usage(plan, used, node, *fr) <= subtree(plan, node, *fr))
 }
@@ -147,7 +147,7 @@ fn height(plan: &Plan, node: Node) -> u32 {
     below.max().unwrap_or(0)
 }
 
-/// How high in the tree a request has to borrow, and whether reclaiming may help it (§7.7).
+/// Level of the tree from which a request has to borrow, and whether reclaiming may help it (§7.7).
 pub fn borrowing_level(plan: &Plan, used: &Use, queue: usize, fr: Fr, amount: i64) -> (u32, bool) {
     let node = Node::Queue(queue);
     let in_cohort = parent(plan, node).is_some();
@@ -172,7 +172,7 @@ pub fn borrowing_level(plan: &Plan, used: &Use, queue: usize, fr: Fr, amount: i6
 pub struct Share {
     ratio: (i64, i64),
     weight: i64,
-    /// What is used above the node's own.
+    /// Flavor-resources used above the node's own quota.
     pub borrowed: Vec<Fr>,
 }
 
@@ -203,7 +203,7 @@ pub fn share(plan: &Plan, used: &Use, node: Node) -> Share {
 }
 
 impl Share {
-    /// Beyond every finite share: something borrowed without weight.
+    /// True if the share is above every finite share: something is borrowed at weight zero.
     pub fn is_infinite(&self) -> bool {
         self.weight == 0 && self.ratio.0 > 0
     }

@@ -53,8 +53,8 @@ impl Certificates {
     /// For a server with these host names. The certificate is kept in this Secret of this
     /// namespace.
     pub fn new(client: Client, namespace: &str, secret: &str, names: Vec<String>, lifetime: Duration) -> Self {
-        // Clients compare certificates with their own clocks, so they are issued for real time,
-        // whatever the cluster's time is.
+        // Clients compare certificates with their own clocks, so certificates are issued for real
+        // time, regardless of cluster time.
         Self {
             api: Api::namespaced(client, namespace),
             secret: secret.to_owned(),
@@ -64,8 +64,8 @@ impl Certificates {
         }
     }
 
-    /// The certificate to serve. It is generated if there is none, and renewed when a third of its
-    /// lifetime or less is left.
+    /// The certificate to serve. It is generated if it does not exist, and renewed when a third of
+    /// its lifetime or less is left.
     pub async fn current(&self) -> anyhow::Result<Material> {
         loop {
             let kept = self.api.get_opt(&self.secret).await.context("reading the webhook certificate's Secret")?;
@@ -88,14 +88,14 @@ impl Certificates {
                     tracing::info!("generated a webhook certificate that is valid until {end}");
                     return Ok(material);
                 }
-                // Another replica wrote its certificate first. It is used instead.
+                // Another replica wrote its certificate first, so that one is used.
                 Err(error) if berth_runtime::is_conflict(&error) || berth_runtime::is_already_exists(&error) => {}
                 Err(error) => return Err(anyhow!(error).context("writing the webhook certificate's Secret")),
             }
         }
     }
 
-    /// Whether a certificate has the host names of this server.
+    /// True if a certificate has the host names of this server.
     fn is_for_us(&self, secret: &Secret) -> bool {
         let names = secret.metadata.annotations.as_ref().and_then(|annotations| annotations.get(NAMES));
         names.is_some_and(|names| self.names.iter().all(|name| names.split(' ').any(|known| known == name)))
@@ -187,7 +187,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_renewal_keeps_the_authority_before_it_and_no_older_one() {
+    fn a_renewal_keeps_only_the_previous_authority() {
         let names = ["berth-webhook.berth-system.svc".to_owned(), "127.0.0.1".to_owned()];
         let at = |text: &str| text.parse::<Timestamp>().expect("a timestamp");
         let day = Duration::from_secs(86_400);

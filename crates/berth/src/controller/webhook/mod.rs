@@ -36,7 +36,7 @@ use serde_json::Value;
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 
-use super::aggregated::{Aggregated, Anybody};
+use super::aggregated::{Aggregated, AnyCertificate};
 use crate::component::listen::{self, BindAddress, Handler};
 use certificate::{Certificates, Material};
 
@@ -47,9 +47,9 @@ const BODY_BYTES_MAX: usize = 8 * 1024 * 1024;
 const ONLY_1_3: &[&rustls::SupportedProtocolVersion] = &[&rustls::version::TLS13];
 /// Interval of checks of the certificate and its authorities.
 const LOOK: Duration = Duration::from_secs(60);
-/// The same after a failure.
+/// Interval after a failure.
 const RETRY: Duration = Duration::from_secs(5);
-/// The same after another replica wrote the authorities at the same moment.
+/// Interval after another replica wrote the authorities at the same moment.
 const RETRY_CONFLICT: Duration = Duration::from_secs(1);
 
 /// Address and certificate of the webhook server.
@@ -81,7 +81,7 @@ fn lifetime(text: &str) -> Result<Duration, String> {
     if parsed < Duration::from_secs(3) { Err("must be at least 3s".to_owned()) } else { Ok(parsed) }
 }
 
-/// A webhook server that is bound but does not answer yet.
+/// A webhook server that is bound but does not respond yet.
 pub struct Bound {
     listener: TcpListener,
     source: Source,
@@ -108,7 +108,7 @@ impl WebhookOptions {
         };
         let source = match self.webhook_cert_dir.as_ref().or(file.certificate_folder.as_ref()) {
             Some(folder) => {
-                // A folder that cannot be used is reported at start.
+                // An unusable folder is reported at the start.
                 let material = read(folder)?;
                 certified(&material).with_context(|| folder.display().to_string())?;
                 Source::Folder(folder.clone())
@@ -126,12 +126,12 @@ impl WebhookOptions {
     }
 }
 
-/// Whether a certificate is available. Clones share the state.
+/// The current certificate, if there is one. Clones share the state.
 #[derive(Clone, Debug, Default)]
 pub struct Certificate(Arc<RwLock<Option<Arc<CertifiedKey>>>>);
 
 impl Certificate {
-    /// Whether TLS handshakes can succeed.
+    /// True if TLS handshakes can succeed.
     pub fn is_there(&self) -> bool {
         self.0.read().is_some()
     }
@@ -158,7 +158,7 @@ impl Bound {
         Some(format!("https://{}/mutate", self.listener.local_addr().ok()?))
     }
 
-    /// Answers requests and keeps certificate and authorities up to date, until the tasks are
+    /// Responds to requests, and keeps certificate and authorities up to date, until the tasks are
     /// dropped.
     pub fn serve(
         self,
@@ -172,7 +172,7 @@ impl Bound {
         let certificate = Certificate::default();
         let mut tls = rustls::ServerConfig::builder_with_provider(Arc::new(provider(&self.tls)))
             .with_protocol_versions(if self.tls.only_1_3 { ONLY_1_3 } else { rustls::ALL_VERSIONS })?
-            .with_client_cert_verifier(Arc::new(Anybody::default()))
+            .with_client_cert_verifier(Arc::new(AnyCertificate::default()))
             .with_cert_resolver(Arc::new(certificate.clone()));
         tls.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
         tasks.spawn(listen::serve(
@@ -185,8 +185,8 @@ impl Bound {
     }
 }
 
-/// The accepted TLS versions and cipher suites. As in Go, `cipherSuites` selects among those of TLS
-/// 1.2.
+/// The accepted TLS versions and cipher suites. As in Go, `cipherSuites` selects among the suites
+/// of TLS 1.2.
 fn provider(tls: &Tls) -> CryptoProvider {
     let mut provider = rustls::crypto::ring::default_provider();
     if !tls.cipher_suites.is_empty() {
@@ -224,8 +224,8 @@ async fn keep(source: Source, client: Client, namespace: String, certificate: Ce
                 (_, None) => unreachable!("a generated certificate has a generator"),
             };
             if let Some((.., service)) = &certificates {
-                // The authority is published before the certificate is served, so the API server
-                // never meets an unknown authority.
+                // The authority is published before the certificate is served, so that the API
+                // server never sees a certificate of an unknown authority.
                 let trusted = trust::publish(&client, &material.authorities_pem, &namespace, service).await;
                 all = trusted.context("writing the caBundle")?;
             }
@@ -251,7 +251,7 @@ async fn keep(source: Source, client: Client, namespace: String, certificate: Ce
     }
 }
 
-/// Another replica wrote at the same moment, most likely the same content.
+/// True if another replica wrote at the same moment, most likely the same content.
 fn is_conflict(error: &(dyn std::error::Error + 'static)) -> bool {
     error.downcast_ref::<kube::Error>().is_some_and(berth_runtime::is_conflict)
 }

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 const MANAGER: &str = "berth-webhook";
 
-/// Writes these authorities to every installed object that calls this Service. Returns whether all
+/// Writes these authorities to every installed object that calls this Service. Returns true if all
 /// kinds with conversion by this server have them; kinds that another program converts are not
 /// changed.
 pub async fn publish(
@@ -56,7 +56,7 @@ pub async fn publish(
         let Some(installed) = services.get_opt(&name).await? else { continue };
         let installed = json!(installed);
         let spec = &installed["spec"];
-        // An APIService that skips verification does so on purpose.
+        // An APIService that skips verification is configured to do so.
         let ours = spec["service"]["name"] == aggregated::SERVICE && spec["insecureSkipTLSVerify"] != true;
         if ours && spec["caBundle"] != bundle {
             services.patch(&name, &params, &Patch::Merge(&json!({"spec": {"caBundle": bundle}}))).await?;

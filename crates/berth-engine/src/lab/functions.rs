@@ -1,4 +1,4 @@
-//! Questions that need no engine: comparisons, orders, searches and renderings on their own.
+//! Functions that need no engine: comparisons, orders, searches and renderings.
 
 use crate::assignment::search::Grade;
 use crate::assignment::{ScanState, reduce};
@@ -14,12 +14,12 @@ pub fn is_preferred(a: (PreemptionMode, u32), b: (PreemptionMode, u32), preferen
     grade(a).is_preferred_to(grade(b), preference)
 }
 
-/// The largest counts that `serves` accepts (§12); counts come with their minimum.
+/// The largest counts that `serves` accepts (§12). Each count is given with its minimum.
 pub fn search_counts(counts: &[(i32, Option<i32>)], mut serves: impl FnMut(&[i32]) -> bool) -> Option<Vec<i32>> {
     reduce::search(counts, |counts| serves(counts).then_some(())).map(|(counts, ())| counts)
 }
 
-/// True if a recorded scan through the flavors has to start over (§8.12). A class of 0 is unknown.
+/// True if a recorded search through the flavors has to start over (§8.12). Class 0 means unknown.
 pub fn is_scan_outdated(preserve: bool, recorded: (u64, u64, u32), cycle: u64, generation: u64, class: u32) -> bool {
     use crate::ids::{ClassId, Id};
     let known = |class: u32| (class != 0).then(|| ClassId::from_index(class as usize));
@@ -41,7 +41,7 @@ pub fn has_more_flavors(tried: &[Vec<i32>]) -> bool {
     scan.has_more_flavors()
 }
 
-/// The message of a victim's conditions (§11.1); what is empty is said to be unknown.
+/// The message of a victim's conditions (§11.1). Empty arguments are shown as unknown.
 pub fn preemption_message(
     uid: &str,
     job_uid: &str,
@@ -61,18 +61,18 @@ pub fn preemption_message(
     crate::text::preemption(uid, Some(job_uid), human, preemptor_path, preemptee_path)
 }
 
-/// A domain of a topology, with what it could hold, for [`domain_order`].
+/// A domain of a topology with its capacity, for [`domain_order`].
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct DomainCapacity {
-    /// Values of all levels down to this one.
+    /// Values of all levels down to that of the domain.
     pub values: Vec<Name>,
-    /// Pods, and slices of pods.
+    /// Number of pods that fit.
     pub pods: i64,
-    /// Slices.
+    /// Number of slices that fit.
     pub slices: i64,
-    /// Pods beside the leader.
+    /// Number of pods that fit together with the leader.
     pub pods_with_leader: i64,
-    /// Slices beside the leader.
+    /// Number of slices that fit together with the leader.
     pub slices_with_leader: i64,
     /// 1 if the leader fits.
     pub leader: i64,
@@ -107,7 +107,8 @@ pub fn domain_order(
     order
 }
 
-/// Two placements as one: domains in the order of their values, counts of the same domain added.
+/// Merges two placements. Domains are in the order of their values, and counts of the same domain
+/// are added.
 pub fn merge_placements(a: &TopologyAssignment, b: &TopologyAssignment) -> TopologyAssignment {
     crate::topology::replace::merge(a, b)
 }
@@ -117,7 +118,7 @@ pub fn truncate_placement(assignment: &TopologyAssignment, count: i32) -> Topolo
     crate::topology::replace::truncate(assignment, count)
 }
 
-/// True if a request asks for a topology and all levels it names exist.
+/// True if a request has a topology and all levels that it names exist.
 pub fn has_levels(levels: &[Name], request: &TopologyRequest) -> bool {
     let asks = request.mode.is_some() || !request.slices.is_empty();
     asks && crate::topology::request::requested_levels(request).all(|level| levels.contains(level))
@@ -128,9 +129,9 @@ pub fn has_levels(levels: &[Name], request: &TopologyRequest) -> bool {
 pub struct EntryFacts {
     /// The workload.
     pub workload: crate::model::Workload,
-    /// Level its assignment borrows from.
+    /// Level from which its assignment borrows.
     pub borrowing: u32,
-    /// It waits for preemptions it started.
+    /// The entry waits for preemptions that it started.
     pub is_preemptor: bool,
 }
 
@@ -153,16 +154,16 @@ pub fn entry_order(config: &crate::EngineConfig, entries: &[EntryFacts]) -> Vec<
     list.into_iter().map(|(at, _)| at).collect()
 }
 
-/// What two entries are compared by under fair sharing, for [`goes_before`].
+/// Properties by which two entries are compared under fair sharing, for [`goes_before`].
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ContenderFacts {
-    /// It waits for preemptions it started.
+    /// The entry waits for preemptions that it started.
     pub is_preemptor: bool,
     /// Borrowed amount in thousandths of what can be lent, and weight in thousandths.
     pub share: (i64, i64),
-    /// Flavor-resources, by number, borrowed at this level and requested.
+    /// Numbers of the flavor-resources that are borrowed at this level and requested.
     pub borrowed: Vec<u32>,
-    /// Flavor-resources requested.
+    /// Numbers of the flavor-resources that are requested.
     pub requested: Vec<u32>,
     /// Effective priority.
     pub priority: i64,
@@ -189,13 +190,13 @@ pub fn goes_before(gates: &FeatureGates, a: &ContenderFacts, b: &ContenderFacts)
     contender(a).goes_before(&contender(b), gates)
 }
 
-/// True if a pod set asks for a topology itself (§14.2).
-pub fn asks_for_topology(request: Option<&TopologyRequest>) -> bool {
+/// True if a pod set itself requests a topology (§14.2).
+pub fn requests_topology(request: Option<&TopologyRequest>) -> bool {
     crate::topology::request::is_explicit(request)
 }
 
-/// A dominant resource share as a number (§10.3): the unweighted ratio, in thousandths of a
-/// thousandth, divided by the weight, in thousandths. Infinite for a borrower of weight zero.
+/// A dominant resource share as a number (§10.3). It is the unweighted ratio in millionths, divided
+/// by the weight in thousandths. Infinite for a borrower of weight zero.
 pub fn precise_share(ratio_millionths: i64, weight_milli: i64) -> f64 {
     crate::quota::Share::of(ratio_millionths, 1_000_000, weight_milli, Vec::new()).precise()
 }

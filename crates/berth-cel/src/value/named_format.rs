@@ -3,13 +3,13 @@
 
 use berth_apimachinery::names;
 
-use super::{Implementation, bytes_of, no_overload, parse_timestamp};
-use crate::value::Value;
+use super::{Timestamp, Url, bytes_of};
 
 /// A named format.
 pub struct NamedFormat {
     name: &'static str,
-    check: fn(&str) -> Vec<String>,
+    /// The problems of a value; none if it is valid.
+    pub(crate) check: fn(&str) -> Vec<String>,
     /// Length of the longest regular expression of the format upstream, which determines its cost.
     /// For formats without one, the length of an equivalent expression.
     regex: u64,
@@ -31,7 +31,7 @@ const fn format(name: &'static str, check: fn(&str) -> Vec<String>, regex: u64) 
     NamedFormat { name, check, regex }
 }
 
-static FORMATS: [NamedFormat; 13] = [
+pub(crate) static NAMED_FORMATS: [NamedFormat; 13] = [
     format("dns1123Label", names::is_dns1123_label, 30),
     format("dns1123Subdomain", names::is_dns1123_subdomain, 60),
     format("dns1035Label", names::is_dns1035_label, 30),
@@ -43,8 +43,8 @@ static FORMATS: [NamedFormat; 13] = [
     format("uri", uri, 1103),
     format("uuid", |text| unless(is_uuid(text), "does not match the UUID format"), 70),
     format("byte", |text| unless(!text.is_empty() && bytes_of(text).is_some(), "invalid base64"), 84),
-    format("date", |text| unless(parse_timestamp(&format!("{text}T00:00:00Z")).is_some(), "invalid date"), 71),
-    format("datetime", |text| unless(parse_timestamp(text).is_some(), "invalid datetime"), 71),
+    format("date", |text| unless(Timestamp::parse_date(text).is_some(), "invalid date"), 71),
+    format("datetime", |text| unless(Timestamp::parse(text).is_some(), "invalid datetime"), 71),
 ];
 
 fn unless(good: bool, message: &str) -> Vec<String> {
@@ -60,7 +60,7 @@ fn masked(text: &str) -> std::borrow::Cow<'_, str> {
 }
 
 fn uri(text: &str) -> Vec<String> {
-    match super::Url::parse(text) {
+    match Url::parse(text) {
         Ok(_) => Vec::new(),
         Err(why) => vec![why],
     }
@@ -72,40 +72,7 @@ fn is_uuid(text: &str) -> bool {
     plain.len() == 32 && dashes && plain.bytes().all(|b| b.is_ascii_hexdigit())
 }
 
-fn named(name: &str) -> Option<&'static NamedFormat> {
-    FORMATS.iter().find(|format| format.name == name)
-}
-
-pub(super) fn implementation(name: &str) -> Option<Implementation> {
-    macro_rules! constants {
-        ($($name:literal => $index:literal),*) => {
-            match name {
-                $(concat!("format.", $name) => return Some(|_, _| Ok(Value::Format(&FORMATS[$index]))),)*
-                _ => {}
-            }
-        };
-    }
-    constants!("dns1123Label" => 0, "dns1123Subdomain" => 1, "dns1035Label" => 2, "qualifiedName" => 3,
-        "dns1123LabelPrefix" => 4, "dns1123SubdomainPrefix" => 5, "dns1035LabelPrefix" => 6, "labelValue" => 7,
-        "uri" => 8, "uuid" => 9, "byte" => 10, "date" => 11, "datetime" => 12);
-    Some(match name {
-        "format.named" => |_, args| match args {
-            [Value::String(name)] => {
-                Ok(Value::Optional(named(name).map(|format| std::sync::Arc::new(Value::Format(format)))))
-            }
-            _ => no_overload(),
-        },
-        "validate" => |_, args| match args {
-            [Value::Format(format), Value::String(text)] => {
-                let messages = (format.check)(text);
-                let list = || messages.into_iter().map(Value::from).collect::<Vec<_>>();
-                Ok(Value::Optional(
-                    (!(format.check)(text).is_empty()).then(|| std::sync::Arc::new(Value::from(list()))),
-                ))
-            }
-            _ => no_overload(),
-        },
-        "format" => super::format::format,
-        _ => return None,
-    })
+/// The format with this name.
+pub(crate) fn named_format(name: &str) -> Option<&'static NamedFormat> {
+    NAMED_FORMATS.iter().find(|format| format.name == name)
 }

@@ -1,5 +1,5 @@
-//! A platform in a few words: queues with quota, workloads, cycles, and plans as lines a person
-//! can read.
+//! An engine under test with builders: queues with quota, workloads, cycles, and decisions as
+//! readable lines.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,17 +14,18 @@ use berth_engine::{Amount, CycleOutcome, Engine, EngineConfig, Event, Name, Verd
 /// The level whose domains are nodes.
 pub const HOSTNAME: &str = "kubernetes.io/hostname";
 
-/// A platform under test.
-pub struct Platform {
+/// An engine under test with its objects.
+pub struct Cluster {
     pub engine: Engine,
     pub now: Time,
     workloads: BTreeMap<String, Workload>,
 }
 
-/// A cluster queue in the making; every amount is of resource `cpu` in whole cores unless named.
+/// A cluster queue that is being built. Every amount is of resource `cpu` in whole cores, unless
+/// another resource is named.
 pub struct Queue(ClusterQueue);
 
-/// A queue of this name.
+/// A queue with this name.
 pub fn queue(name: &str) -> Queue {
     Queue(ClusterQueue::new(name))
 }
@@ -40,12 +41,12 @@ impl Queue {
         self
     }
 
-    /// Adds a flavor with so many cores to the queue's only resource group.
+    /// Adds a flavor with this number of cores to the queue's only resource group.
     pub fn flavor(self, flavor: &str, cores: i64) -> Self {
         self.limited(flavor, cores, None, None)
     }
 
-    /// The same with borrowing and lending limits.
+    /// Adds a flavor with this number of cores and with borrowing and lending limits.
     pub fn limited(mut self, flavor: &str, cores: i64, borrow: Option<i64>, lend: Option<i64>) -> Self {
         if self.0.resource_groups.is_empty() {
             self.0.resource_groups.push(ResourceGroup { resources: vec![Name::from("cpu")], flavors: Vec::new() });
@@ -57,18 +58,18 @@ impl Queue {
         self
     }
 
-    /// Changes anything else.
+    /// Changes any other field.
     pub fn with(mut self, change: impl FnOnce(&mut ClusterQueue)) -> Self {
         change(&mut self.0);
         self
     }
 }
 
-/// A workload of one pod set in the making.
+/// A workload of one pod set that is being built.
 #[derive(Clone)]
 pub struct Job(Workload);
 
-/// A job of one pod with so many cores, in the queue of the same name as its cluster queue.
+/// A job of one pod with this number of cores. Its queue has the name of its cluster queue.
 pub fn job(name: &str, queue: &str, cores: i64) -> Job {
     let mut workload = Workload::new("default", name);
     workload.uid = Name::from(name);
@@ -116,13 +117,13 @@ impl Job {
         self.topology(|request| request.mode = Some(mode))
     }
 
-    /// Asks for slices of so many pods in one domain of a level; after other slices, for slices
-    /// within those.
+    /// Requests slices of this number of pods in one domain of a level. After other slices,
+    /// requests slices within those.
     pub fn slices(self, level: &str, size: i32) -> Self {
         self.topology(|request| request.slices.push(SliceConstraint { level: Name::from(level), size }))
     }
 
-    /// Changes what the last pod set asks of the topology.
+    /// Changes the topology request of the last pod set.
     pub fn topology(self, change: impl FnOnce(&mut TopologyRequest)) -> Self {
         self.with(|workload| {
             let set = workload.pod_sets.last_mut().expect("a job has a pod set");
@@ -130,7 +131,7 @@ impl Job {
         })
     }
 
-    /// Adds a pod set that asks for nothing but cores.
+    /// Adds a pod set that only requests cores.
     pub fn pod_set(self, name: &str, count: i32, cores: i64) -> Self {
         let mut other = job(name, "", cores).0.pod_sets.remove(0);
         (other.name, other.count) = (Name::from(name), count);
@@ -151,8 +152,8 @@ impl Job {
     }
 }
 
-impl Platform {
-    /// An empty platform with Kueue's defaults; flushes take effect at once.
+impl Cluster {
+    /// An engine with Kueue's defaults and no objects. Flushes take effect at once.
     pub fn new() -> Self {
         Self::with(|_| {})
     }
@@ -160,10 +161,10 @@ impl Platform {
     pub fn with(change: impl FnOnce(&mut EngineConfig)) -> Self {
         let mut config = EngineConfig { flush_delay: Duration::ZERO, ..EngineConfig::default() };
         change(&mut config);
-        let mut platform =
-            Platform { engine: Engine::new(config), now: Time::from_seconds(1000), workloads: BTreeMap::new() };
-        platform.apply(Event::NamespaceUpserted { name: Name::from("default"), labels: Labels::new() });
-        platform
+        let mut cluster =
+            Cluster { engine: Engine::new(config), now: Time::from_seconds(1000), workloads: BTreeMap::new() };
+        cluster.apply(Event::NamespaceUpserted { name: Name::from("default"), labels: Labels::new() });
+        cluster
     }
 
     pub fn apply(&mut self, event: Event) {
@@ -206,8 +207,8 @@ impl Platform {
         }));
     }
 
-    /// Nodes `host-…` of one topology with levels `rack` and `kubernetes.io/hostname`, and a
-    /// flavor on them.
+    /// Adds nodes `host-…` of one topology with levels `rack` and `kubernetes.io/hostname`, and a
+    /// flavor for them.
     pub fn racks(&mut self, flavor: &str, racks: &[(&str, &[i64])]) -> &mut Self {
         self.topology("racks", &["rack", HOSTNAME]);
         self.flavor_with(flavor, |flavor| flavor.topology = Some(Name::from("racks")));
@@ -225,8 +226,8 @@ impl Platform {
         self
     }
 
-    /// A node with these labels and a hostname label, capacity for 100 pods and the given number
-    /// of cores.
+    /// Adds a node with these labels and a hostname label, capacity for 100 pods and the given
+    /// number of cores.
     pub fn node(&mut self, host: &str, labels: &[(&str, &str)], cores: i64) -> &mut Self {
         self.node_with(host, labels, cores, |_| {})
     }
@@ -259,9 +260,9 @@ impl Platform {
         self
     }
 
-    /// Changes a workload's object and lets the engine see it.
+    /// Changes a workload's object and sends it to the engine.
     pub fn update(&mut self, name: &str, change: impl FnOnce(&mut Workload)) -> &mut Self {
-        let workload = self.workloads.get_mut(name).expect("the test submitted it");
+        let workload = self.workloads.get_mut(name).expect("the test submitted the workload");
         change(workload);
         let workload = workload.clone();
         self.apply(Event::WorkloadUpserted(Box::new(workload)));
@@ -272,7 +273,7 @@ impl Platform {
         self.update(name, |workload| workload.finished = true)
     }
 
-    /// Runs a cycle, writes its admissions to the objects, and returns its plan as lines.
+    /// Runs a cycle, writes its admissions to the objects, and returns its decisions as lines.
     pub fn cycle(&mut self) -> Vec<String> {
         let outcome = self.decide();
         plan_lines(&outcome)
@@ -293,7 +294,7 @@ impl Platform {
         outcome
     }
 
-    /// Runs cycles until nothing more is decided; returns the lines of all plans.
+    /// Runs cycles until nothing more is decided. Returns the lines of all cycles.
     pub fn settle(&mut self) -> Vec<String> {
         let mut lines = Vec::new();
         for _ in 0..1000 {
@@ -311,12 +312,12 @@ impl Platform {
         self.engine.holding().into_iter().map(|key| key.name.to_string()).collect()
     }
 
-    /// Where a workload's pods are.
+    /// Hosts of a workload's pods.
     pub fn hosts(&self, name: &str) -> Vec<(String, i32)> {
         self.hosts_of(name, 0)
     }
 
-    /// The same for one of several pod sets; all values of a domain, joined.
+    /// Hosts of the pods of one pod set, with all values of a domain joined.
     pub fn hosts_of(&self, name: &str, set: usize) -> Vec<(String, i32)> {
         let admission = self.engine.admission(&WorkloadKey::new("default", name));
         let topology = admission.and_then(|admission| admission.pod_sets[set].topology.as_ref());
@@ -330,7 +331,7 @@ impl Platform {
     }
 }
 
-/// A plan as lines: decision, workload and details.
+/// The decisions of a cycle as lines: decision, workload and details.
 pub fn plan_lines(outcome: &CycleOutcome) -> Vec<String> {
     let mut lines = Vec::new();
     for decision in &outcome.decisions {

@@ -1,4 +1,4 @@
-//! A platform in a few words, cheap enough not to show in what is measured.
+//! Builders for queues and workloads under test. They are cheap enough not to affect measurements.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -10,18 +10,18 @@ use berth_engine::model::{
 };
 use berth_engine::{Amount, CycleOutcome, Engine, EngineConfig, Event, Name, Verdict};
 
-/// An engine and the objects it knows.
-pub struct Platform {
+/// An engine and the objects that it was given.
+pub struct Cluster {
     pub engine: Engine,
     pub now: Time,
     objects: HashMap<WorkloadKey, Workload>,
     created: i64,
 }
 
-/// A cluster queue in the making.
+/// A cluster queue that is being built.
 pub struct Queue(ClusterQueue);
 
-/// A queue with so many cores.
+/// A queue with this number of cores.
 pub fn queue(name: &str, cores: i64) -> Queue {
     let mut queue = ClusterQueue::new(name);
     let quota = Quota { nominal: Amount::Bounded(cores * 1000), borrowing_limit: None, lending_limit: None };
@@ -33,17 +33,17 @@ pub fn queue(name: &str, cores: i64) -> Queue {
 }
 
 impl Queue {
-    /// Changes anything.
+    /// Changes any field.
     pub fn with(mut self, change: impl FnOnce(&mut ClusterQueue)) -> Queue {
         change(&mut self.0);
         self
     }
 }
 
-/// A workload in the making.
+/// A workload that is being built.
 pub struct Job(Workload);
 
-/// A workload of one pod with so many thousandths of a core.
+/// A workload of one pod that requests this many thousandths of a core.
 pub fn job(name: &str, queue: &str, milli: i64) -> Job {
     let mut workload = Workload::new("default", name);
     workload.uid = Name::from(name);
@@ -62,7 +62,7 @@ pub fn job(name: &str, queue: &str, milli: i64) -> Job {
 }
 
 impl Job {
-    /// Changes anything.
+    /// Changes any field.
     pub fn with(mut self, change: impl FnOnce(&mut Workload)) -> Job {
         change(&mut self.0);
         self
@@ -75,32 +75,28 @@ impl From<Job> for Workload {
     }
 }
 
-impl Platform {
-    /// An empty platform; flushes take effect at once.
-    pub fn new(change: impl FnOnce(&mut EngineConfig)) -> Platform {
+impl Cluster {
+    /// An engine without queues. Flushes take effect at once.
+    pub fn new(change: impl FnOnce(&mut EngineConfig)) -> Cluster {
         let mut config = EngineConfig { flush_delay: Duration::ZERO, ..EngineConfig::default() };
         change(&mut config);
-        let mut platform = Platform {
-            engine: Engine::new(config),
-            now: Time::from_seconds(1000),
-            objects: HashMap::new(),
-            created: 0,
-        };
-        platform.apply(Event::NamespaceUpserted { name: Name::from("default"), labels: Labels::new() });
-        platform
+        let mut cluster =
+            Cluster { engine: Engine::new(config), now: Time::from_seconds(1000), objects: HashMap::new(), created: 0 };
+        cluster.apply(Event::NamespaceUpserted { name: Name::from("default"), labels: Labels::new() });
+        cluster
     }
 
     pub fn apply(&mut self, event: Event) {
         self.engine.apply(event, self.now);
     }
 
-    pub fn flavor(&mut self, name: &str) -> &mut Platform {
+    pub fn flavor(&mut self, name: &str) -> &mut Cluster {
         self.apply(Event::FlavorUpserted(ResourceFlavor { name: Name::from(name), ..ResourceFlavor::default() }));
         self
     }
 
     /// Adds a cluster queue and a local queue of the same name.
-    pub fn queue(&mut self, queue: Queue) -> &mut Platform {
+    pub fn queue(&mut self, queue: Queue) -> &mut Cluster {
         let name = queue.0.name.clone();
         self.apply(Event::ClusterQueueUpserted(queue.0));
         self.apply(Event::LocalQueueUpserted(LocalQueue {
@@ -113,7 +109,7 @@ impl Platform {
         self
     }
 
-    /// Creates a workload, later than all before.
+    /// Creates a workload with a later time than all others.
     pub fn submit(&mut self, job: Job) {
         self.resubmit(job.0);
     }
@@ -126,7 +122,7 @@ impl Platform {
         self.apply(Event::WorkloadUpserted(Box::new(workload)));
     }
 
-    /// A workload as it was when it was created.
+    /// A workload in the state in which it was created.
     pub fn object(&self, key: &WorkloadKey) -> Workload {
         let mut object = self.objects[key].clone();
         object.admission = None;
@@ -138,10 +134,10 @@ impl Platform {
     /// A workload that holds quota in a queue.
     pub fn running_in(&self, queue: &str) -> WorkloadKey {
         let found = self.objects.values().find(|it| it.admission.is_some() && &*it.queue == queue);
-        found.expect("something runs in the queue").key.clone()
+        found.expect("a workload runs in the queue").key.clone()
     }
 
-    /// Lets a workload finish and be deleted.
+    /// Finishes and deletes a workload.
     pub fn finish(&mut self, key: &WorkloadKey) {
         let mut object = self.objects.remove(key).expect("the workload exists");
         object.finished = true;
@@ -149,14 +145,14 @@ impl Platform {
         self.apply(Event::WorkloadRemoved(key.clone()));
     }
 
-    /// Writes the admissions of a cycle to the objects and lets the engine see them.
+    /// Writes the admissions of a cycle to the objects, and sends the objects to the engine.
     pub fn confirm(&mut self, outcome: &CycleOutcome) {
         for event in self.confirmations(outcome) {
             self.apply(event);
         }
     }
 
-    /// Writes the admissions of a cycle to the objects; returns the events that report this to the
+    /// Writes the admissions of a cycle to the objects. Returns the events that report them to the
     /// engine.
     pub fn confirmations(&mut self, outcome: &CycleOutcome) -> Vec<Event> {
         let mut events = Vec::new();
@@ -171,7 +167,7 @@ impl Platform {
         events
     }
 
-    /// Cycles until nothing more is decided.
+    /// Runs cycles until nothing more is decided.
     pub fn settle(&mut self) {
         loop {
             let outcome = self.engine.cycle(self.now);

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use crate::ids::ResourceId;
 use crate::world::record::PodSetInfo;
 
-/// One pod set of an [`Ask`](super::Ask).
+/// One pod set of an [`AssignmentRequest`](super::AssignmentRequest).
 #[derive(Debug, Clone)]
-pub(crate) struct AskedPodSet {
+pub(crate) struct RequestedPodSet {
     pub info: Arc<PodSetInfo>,
     pub count: i32,
     /// Total request of all pods, in resource name order.
@@ -15,7 +15,7 @@ pub(crate) struct AskedPodSet {
 }
 
 /// One pod set with a number of pods.
-pub(crate) fn asked_pod_set(info: &Arc<PodSetInfo>, count: i32) -> AskedPodSet {
+pub(crate) fn requested_pod_set(info: &Arc<PodSetInfo>, count: i32) -> RequestedPodSet {
     let requests = info.requests.iter().map(|(id, per_pod)| (*id, crate::amount::times(*per_pod, count))).collect();
-    AskedPodSet { info: info.clone(), count, requests }
+    RequestedPodSet { info: info.clone(), count, requests }
 }

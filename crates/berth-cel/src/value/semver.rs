@@ -2,16 +2,12 @@
 
 use std::cmp::Ordering;
 use std::fmt;
-use std::sync::Arc;
-
-use super::{Implementation, no_overload};
-use crate::eval::EvalError;
-use crate::value::Value;
 
 /// A version.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Semver {
-    numbers: [u64; 3],
+    /// Major, minor and patch version.
+    pub(crate) numbers: [u64; 3],
     pre_release: Vec<String>,
     build: Vec<String>,
 }
@@ -142,34 +138,4 @@ fn normalized(text: &str) -> String {
         parts.push("0".to_owned());
     }
     format!("{}{rest}", parts.join("."))
-}
-
-pub(super) fn implementation(name: &str) -> Option<Implementation> {
-    Some(match name {
-        "semver" => |_, args| match args {
-            [Value::String(text)] => made(text, false),
-            [Value::String(text), Value::Bool(normalize)] => made(text, *normalize),
-            _ => no_overload(),
-        },
-        "isSemver" => |_, args| match args {
-            [Value::String(text)] => Ok(Value::Bool(Semver::parse(text, false).is_ok())),
-            [Value::String(text), Value::Bool(normalize)] => Ok(Value::Bool(Semver::parse(text, *normalize).is_ok())),
-            _ => no_overload(),
-        },
-        "major" => |_, args| part(args, 0),
-        "minor" => |_, args| part(args, 1),
-        "patch" => |_, args| part(args, 2),
-        _ => return None,
-    })
-}
-
-fn made<'a>(text: &str, normalize: bool) -> Result<Value<'a>, EvalError> {
-    Semver::parse(text, normalize).map(|version| Value::Semver(Arc::new(version))).map_err(EvalError::message)
-}
-
-fn part<'a>(args: &[Value<'a>], index: usize) -> Result<Value<'a>, EvalError> {
-    match args {
-        [Value::Semver(version)] => Ok(Value::Int(version.numbers[index] as i64)),
-        _ => no_overload(),
-    }
 }

@@ -1,20 +1,14 @@
 //! URLs: absolute ones with a host, or absolute paths.
 
-use std::sync::Arc;
-
 use berth_apimachinery::percent;
-
-use super::{Implementation, no_overload};
-use crate::eval::EvalError;
-use crate::value::{Map, OwnedMap, Value};
 
 /// A URL, split into its parts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Url {
     text: String,
-    scheme: String,
-    host: String,
-    path: String,
+    pub(crate) scheme: String,
+    pub(crate) host: String,
+    pub(crate) path: String,
     query: String,
 }
 
@@ -69,19 +63,19 @@ impl Url {
         })
     }
 
-    fn hostname(&self) -> &str {
+    pub(crate) fn hostname(&self) -> &str {
         match self.host.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
             Some((address, _)) => address,
             None => self.host.rsplit_once(':').map_or(&self.host, |(name, _)| name),
         }
     }
 
-    fn port(&self) -> &str {
+    pub(crate) fn port(&self) -> &str {
         let after = self.host.rsplit_once(']').map_or(self.host.as_str(), |(_, after)| after);
         after.rsplit_once(':').map_or("", |(_, port)| port)
     }
 
-    fn query(&self) -> Vec<(String, Vec<String>)> {
+    pub(crate) fn query(&self) -> Vec<(String, Vec<String>)> {
         let mut values: Vec<(String, Vec<String>)> = Vec::new();
         for pair in self.query.split('&').filter(|pair| !pair.is_empty() && !pair.contains(';')) {
             let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
@@ -118,43 +112,4 @@ fn host_problem(host: &str) -> Option<String> {
 
 fn unescaped(text: &str) -> Option<String> {
     percent::malformed(text).is_none().then(|| percent::decode_component(text))
-}
-
-pub(super) fn implementation(name: &str) -> Option<Implementation> {
-    Some(match name {
-        "url" => |_, args| match args {
-            [Value::String(text)] => Url::parse(text)
-                .map(|url| Value::Url(Arc::new(url)))
-                .map_err(|why| EvalError::message(format!("URL parse error during conversion from string: {why}"))),
-            _ => no_overload(),
-        },
-        "isURL" => |_, args| match args {
-            [Value::String(text)] => Ok(Value::Bool(Url::parse(text).is_ok())),
-            _ => no_overload(),
-        },
-        "getScheme" => |_, args| part(args, |url| url.scheme.clone()),
-        "getHost" => |_, args| part(args, |url| url.host.clone()),
-        "getHostname" => |_, args| part(args, |url| url.hostname().to_owned()),
-        "getPort" => |_, args| part(args, |url| url.port().to_owned()),
-        "getEscapedPath" => |_, args| part(args, |url| url.path.clone()),
-        "getQuery" => |_, args| match args {
-            [Value::Url(url)] => {
-                let mut map = OwnedMap::default();
-                for (key, values) in url.query() {
-                    let values: Vec<Value<'_>> = values.into_iter().map(Value::from).collect();
-                    map.insert(Value::from(key), Value::from(values))?;
-                }
-                Ok(Value::Map(Map::Owned(Arc::new(map))))
-            }
-            _ => no_overload(),
-        },
-        _ => return None,
-    })
-}
-
-fn part<'a>(args: &[Value<'a>], take: fn(&Url) -> String) -> Result<Value<'a>, EvalError> {
-    match args {
-        [Value::Url(url)] => Ok(Value::from(take(url))),
-        _ => no_overload(),
-    }
 }

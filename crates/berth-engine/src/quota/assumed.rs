@@ -1,6 +1,6 @@
-//! Usage as it would be with some of it removed, kept beside the tree's own. Every entry of a
-//! cycle asks what its victims will release; removing all of them from the tree for each entry
-//! would cost their number every time.
+//! Usage with some of it removed, stored beside the tree's own usage. Every entry of a cycle needs
+//! the usage without all earlier victims. Removing these from the tree for each entry would cost
+//! their number every time.
 
 use std::collections::HashMap;
 
@@ -11,12 +11,12 @@ use crate::ids::{FrId, NodeId};
 
 /// Usage of the cells that differ from the tree's.
 #[derive(Debug, Default)]
-pub(crate) struct Imagined {
+pub(crate) struct AssumedUsage {
     usage: HashMap<(NodeId, FrId), Amount>,
     log: Vec<((NodeId, FrId), Option<Amount>)>,
 }
 
-impl Imagined {
+impl AssumedUsage {
     fn cell(&self, tree: &QuotaTree, id: NodeId, fr: FrId) -> Cell {
         let mut cell = tree.cell(id, fr);
         if let Some(usage) = self.usage.get(&(id, fr)) {
@@ -50,12 +50,12 @@ impl Imagined {
         }
     }
 
-    /// Adds amounts at a queue that the tree is about to add too.
+    /// Adds amounts at a queue. The caller adds them to the tree as well, after this call.
     pub fn add(&mut self, tree: &QuotaTree, queue: NodeId, amounts: &FrAmounts) {
         for &(fr, amount) in amounts {
             let mut climbing = Some(Amount::Bounded(amount));
-            // The tree's usage may change up to the root; here it must stay the same where nothing
-            // climbs.
+            // The tree's usage may change up to the root. Here it must not change above the node to
+            // which the amount climbs, so those cells are stored with their current usage.
             for id in tree.path_to_root(queue) {
                 let cell = self.cell(tree, id, fr);
                 self.set(id, fr, cell.usage + climbing.unwrap_or(Amount::ZERO));
