@@ -104,15 +104,15 @@ impl<T: Claimed> Orphans<T> {
     }
 }
 
-fn is_orphan(object: &impl Resource) -> bool {
+fn is_orphan<T: Resource>(object: &T) -> bool {
     !object.owner_references().iter().any(|owner| owner.controller == Some(true))
 }
 
 /// The changed object, if an owner may have to adopt it: it has no controller, and is new or has
 /// other labels or owners than before.
 pub fn newly_orphaned<T: Claimed>(delta: &Delta<T>) -> Option<&Arc<T>> {
-    let object = delta.new.as_ref().filter(|object| is_orphan(object.as_ref()))?;
-    let same = |old: &Arc<T>| old.labels() == object.labels() && is_orphan(old.as_ref());
+    let object = delta.new.as_ref().filter(|object| is_orphan::<T>(object))?;
+    let same = |old: &Arc<T>| old.labels() == object.labels() && is_orphan::<T>(old);
     (!delta.old.as_ref().is_some_and(same)).then_some(object)
 }
 

@@ -485,7 +485,7 @@ mod tests {
             let spec = json!({"replicas": 1, "selector": {"matchLabels": {"app": "web"}}, "template": template});
             let status = json!({"replicas": 1, "readyReplicas": 1, "availableReplicas": 1});
             let set = json!({"metadata": {"name": "alone"}, "spec": spec, "status": status});
-            vec![Arc::new(serde_json::from_value(set).unwrap())]
+            vec![Arc::new(serde_json::from_value::<ReplicaSet>(set).unwrap())]
         };
         let rolling = json!({"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}});
         let first = plan(&deployment(1, "1", rolling.clone()), &adopted("0"), Timestamp::UNIX_EPOCH);

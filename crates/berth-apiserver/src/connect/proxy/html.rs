@@ -150,7 +150,7 @@ impl<F: Fn(&str) -> Option<String>> Links<F> {
         };
         let name_end = text[1..].find(|c: char| !c.is_ascii_alphanumeric()).map_or(text.len(), |at| at + 1);
         let name = text[1..name_end].to_ascii_lowercase();
-        let links = LINKS.iter().find(|(element, _)| *element == name).map_or(&[][..], |(_, attributes)| attributes);
+        let links = LINKS.iter().find(|(element, _)| *element == name).map_or(&[][..], |(_, attributes)| *attributes);
         let mut passed = 0;
         for (attribute, value) in attributes(text, name_end) {
             if links.iter().any(|link| link.eq_ignore_ascii_case(attribute))
@@ -163,7 +163,7 @@ impl<F: Fn(&str) -> Option<String>> Links<F> {
         }
         out.extend_from_slice(text[passed..].as_bytes());
         match RAW.iter().find(|raw| **raw == name) {
-            Some(name) if !text.ends_with("/>") => State::Raw { name },
+            Some(name) if !text.ends_with("/>") => State::Raw { name: *name },
             _ => State::Text,
         }
     }
