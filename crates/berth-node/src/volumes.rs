@@ -10,7 +10,7 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, OpenOptionsExt, PermissionsExt, symlink};
 use std::path::{Component, Path, PathBuf};
 
-use berth_pod_runtime::{FileContent, HostPathType, Result, RuntimeError, SandboxConfig, Volume};
+use berth_pod_runtime::{FileContent, HostPathType, ImageRoot, Result, RuntimeError, SandboxConfig, Volume};
 
 use crate::folder::{PodFolder, check_name};
 use crate::protocol::VolumeSource;
@@ -41,12 +41,35 @@ pub(crate) fn create(folder: &PodFolder, config: &SandboxConfig, may_chown: bool
                 }
                 give(path, config.fs_group.filter(|_| may_chown), true).map_err(failed)?;
             }
+            Volume::Image { root } => {
+                if overlaid(root).is_some() {
+                    make_folder(&path, 0o755).map_err(failed)?;
+                }
+            }
         }
     }
     Ok(())
 }
 
-/// The location of each volume's files.
+/// The layers of an image volume that are mounted over each other. A single layer is used
+/// without an overlay, because the kernel has no overlay of one folder.
+pub(crate) fn overlaid(root: &ImageRoot) -> Option<&[PathBuf]> {
+    match root {
+        ImageRoot::Layers { folders } if folders.len() > 1 => Some(folders),
+        ImageRoot::Layers { .. } | ImageRoot::Folder { .. } => None,
+    }
+}
+
+/// Where the files of an image volume are.
+fn image_files(mounted: PathBuf, root: &ImageRoot) -> PathBuf {
+    match root {
+        ImageRoot::Layers { folders } if folders.len() == 1 => folders[0].clone(),
+        ImageRoot::Layers { .. } => mounted,
+        ImageRoot::Folder { path } => path.clone(),
+    }
+}
+
+/// Where each volume's files are.
 pub(crate) fn sources(folder: &PodFolder, config: &SandboxConfig) -> BTreeMap<String, VolumeSource> {
     let source = |name: &String, volume: &Volume| match volume {
         Volume::EmptyDir { .. } => {
@@ -61,6 +84,12 @@ pub(crate) fn sources(folder: &PodFolder, config: &SandboxConfig) -> BTreeMap<St
         Volume::Folder { path } => {
             VolumeSource { path: path.clone(), read_only: false, writable: true, recursive: false }
         }
+        Volume::Image { root } => VolumeSource {
+            path: image_files(folder.volume(name), root),
+            read_only: true,
+            writable: false,
+            recursive: false,
+        },
     };
     config.volumes.iter().map(|(name, volume)| (name.clone(), source(name, volume))).collect()
 }

@@ -173,6 +173,11 @@ pub enum Volume {
         /// Path on the host.
         path: PathBuf,
     },
+    /// The files of an image, read-only.
+    Image {
+        /// Root file system that [`crate::PodRuntime::ensure_image`] returned.
+        root: crate::ImageRoot,
+    },
 }
 
 /// A file of a [`Volume::Files`].

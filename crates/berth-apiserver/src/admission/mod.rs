@@ -250,8 +250,14 @@ pub(crate) fn forbidden(request: &AdmissionRequest<'_>, why: &str) -> Status {
 
 /// True if the request creates a pod.
 pub(crate) fn is_pod_create(request: &AdmissionRequest<'_>) -> bool {
-    request.operation == Operation::Create
-        && request.group.is_empty()
-        && request.resource == "pods"
-        && request.subresource.is_empty()
+    request.operation == Operation::Create && is_of_pod(request)
+}
+
+/// Whether the request creates or updates a pod.
+pub(crate) fn is_pod_write(request: &AdmissionRequest<'_>) -> bool {
+    matches!(request.operation, Operation::Create | Operation::Update) && is_of_pod(request)
+}
+
+fn is_of_pod(request: &AdmissionRequest<'_>) -> bool {
+    request.group.is_empty() && request.resource == "pods" && request.subresource.is_empty()
 }

@@ -34,6 +34,7 @@ use crate::auth::{self, Attributes};
 use crate::registry::ResourceInfo;
 use crate::rest::Call;
 use crate::{ApiServer, Body, RequestInfo, UserInfo};
+use upgrade::Upgrade;
 
 /// True if a request is for a subresource of this module.
 pub(crate) fn is_connection(info: &RequestInfo) -> bool {
@@ -81,6 +82,18 @@ pub(crate) async fn handle(
         "portforward" => port_forward::handle(&call, &pod, &options, wire),
         _ => command::handle(&call, pod, &options, wire),
     }
+}
+
+/// Sends the body of a response over a WebSocket if the request asks for that protocol. Some clients
+/// read logs in this way.
+pub(crate) fn over_websocket(wire: Wire<'_>, response: Response<Body>) -> Result<Response<Body>, Status> {
+    if response.status() != StatusCode::OK || !upgrade::is_websocket(wire.headers) {
+        return Ok(response);
+    }
+    let Upgrade::WebSocket { accept, protocols } = upgrade::requested(&wire)? else { return Ok(response) };
+    let (protocol, format) = websocket::body::choose(&protocols)?;
+    let body = response.into_body();
+    upgrade::to_websocket(wire.link, &accept, protocol, move |io| websocket::body::serve(io, format, body))
 }
 
 /// A proxy forwards every method; the other subresources support GET and POST.

@@ -91,6 +91,11 @@ pub(super) fn is_requested(headers: &HeaderMap) -> bool {
     connection.iter().any(|item| item.eq_ignore_ascii_case("upgrade")) && headers.contains_key(header::UPGRADE)
 }
 
+/// Whether a request asks for a WebSocket.
+pub(super) fn is_websocket(headers: &HeaderMap) -> bool {
+    is_requested(headers) && items(headers, &header::UPGRADE).iter().any(|item| item.eq_ignore_ascii_case("websocket"))
+}
+
 /// The protocol change that a request asks for.
 ///
 /// # Errors

@@ -246,7 +246,11 @@ async fn route(
     call.check_scope()?;
     let verb = call.check_verb(method)?;
     from_protobuf(&mut call)?;
-    let response = dispatch(&mut call, &verb).await;
+    let mut response = dispatch(&mut call, &verb).await;
+    if call.info.subresource == "log" {
+        let wire = Wire { method, headers, query, link };
+        response = response.and_then(|response| connect::over_websocket(wire, response));
+    }
     let (mut response, warnings) = match response {
         Ok(response) => (response, call.warnings),
         Err(status) => (status_response_for(&status, &negotiate::accept_header(headers)), call.warnings),

@@ -10,7 +10,7 @@
 //! last counts are written with the terminal condition ([`Plan::final_status`]), and the finalizers
 //! are removed afterwards.
 //!
-//! Not done here: adopting pods of other owners, and validating Jobs (the API server does).
+//! Not done here: adopting and releasing pods, and validating Jobs (the API server does).
 //!
 //! Sources: Kubernetes documentation "Jobs"; KEP-2307 (tracking without lingering pods), KEP-3850
 //! (backoff limit per index), KEP-3939 (pod replacement policy), KEP-3329, KEP-3998.

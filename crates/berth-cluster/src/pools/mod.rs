@@ -6,4 +6,5 @@ mod template;
 
 pub use controller::install;
 pub use plan::{Order, PoolPlan, REMOVAL_TAINT, has_taint, is_ready, plan, request_of, zones};
+pub(crate) use template::daemon_endpoints;
 pub use template::{NodeTimes, POOL_LABEL, SIMULATED_TAINT, label_for_request, node, taints, template};

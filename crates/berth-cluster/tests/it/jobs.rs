@@ -201,7 +201,7 @@ async fn a_finished_job_is_deleted_after_its_time_to_live() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn orphaned_pods_lose_the_tracking_finalizer() {
+async fn a_job_adopts_a_pod_without_a_controller_and_releases_one_with_other_labels() {
     let world = World::new().await;
     let client = world.client();
     let spec = json!({"completions": 2, "parallelism": 2});
@@ -212,9 +212,21 @@ async fn orphaned_pods_lose_the_tracking_finalizer() {
             eventually("both pods run", async || status(&client, "left").await.ready == Some(2)).await;
             let loose = pods(&client).await[0].metadata.name.clone().unwrap();
             let patch = json!({"metadata": {"ownerReferences": null}});
-            // The job creates another pod in its place.
             api.patch(&loose, &PatchParams::default(), &Patch::Merge(&patch)).await.unwrap();
-            eventually("three pods", async || pods(&client).await.len() == 3).await;
+            let metadata = async || api.get(&loose).await.unwrap().metadata;
+            eventually("it is adopted", async || {
+                let metadata = metadata().await;
+                metadata.owner_references.is_some_and(|owners| owners[0].name == "left")
+                    && metadata.finalizers.is_some_and(|finalizers| !finalizers.is_empty())
+            })
+            .await;
+            assert_eq!(pods(&client).await.len(), 2, "no pod takes its place");
+            let patch = json!({"metadata": {"labels": null}});
+            api.patch(&loose, &PatchParams::default(), &Patch::Merge(&patch)).await.unwrap();
+            eventually("another pod takes its place", async || pods(&client).await.len() == 3).await;
+            let released = metadata().await;
+            assert!(released.owner_references.is_none_or(|owners| owners.is_empty()));
+            assert!(released.finalizers.is_none_or(|finalizers| finalizers.is_empty()));
             jobs(&client).delete("left", &DeleteParams::background()).await.unwrap();
             eventually("the pods have no finalizer", async || {
                 let pods = pods(&client).await;

@@ -13,6 +13,7 @@ use rustix::mount::{
 use super::mounts::{Bind, Root, Target, mounted, open_within};
 use super::{Result, at, devices, internal, touch};
 use crate::options::Level;
+use crate::overlay::{self, Changes};
 use crate::protocol::{ContainerEntry, HostRoot, WireError};
 
 /// Kernel files that reveal or change the state of the machine.
@@ -57,9 +58,6 @@ const VIRTUAL: [&str; 20] = [
     "sysfs",
     "tracefs",
 ];
-
-/// Maximum length of a mount's options in bytes: the kernel copies one page.
-const OPTIONS_BYTES_MAX: usize = 4000;
 
 /// Builds the root.
 pub(super) fn build(entry: &ContainerEntry) -> Result<Root> {
@@ -152,16 +150,7 @@ fn mount_root(entry: &ContainerEntry, path: &Path) -> Result<bool> {
 
 /// Mounts an overlay. `lower` has the lowest folder first.
 fn mount_overlay(lower: &[PathBuf], upper: &Path, work: &Path, path: &Path, is_user: bool) -> Result<()> {
-    let escape = |path: &Path| path.display().to_string().replace('\\', "\\\\").replace(':', "\\:").replace(',', "\\,");
-    let lower: Vec<String> = lower.iter().rev().map(|folder| escape(folder)).collect();
-    let mut options = format!("lowerdir={},upperdir={},workdir={}", lower.join(":"), escape(upper), escape(work));
-    if is_user {
-        options += ",userxattr";
-    }
-    if options.len() > OPTIONS_BYTES_MAX {
-        let message = format!("the image has too many layers for one mount: {} of them", lower.len());
-        return Err(WireError::Config(message));
-    }
+    let options = overlay::options(lower, Some(&Changes { upper, work }), is_user).map_err(WireError::Config)?;
     // A container's writes have no use after a crash of the machine, so they need not be synced.
     for options in [format!("{options},volatile"), options] {
         let options = CString::new(options).map_err(|error| WireError::Config(error.to_string()))?;

@@ -188,16 +188,21 @@ pub(crate) fn tail_text(path: &Path, lines_max: usize, bytes_max: usize) -> io::
     file.seek(SeekFrom::Start(length.saturating_sub(window)))?;
     let mut bytes = Vec::new();
     file.take(window).read_to_end(&mut bytes)?;
-    let mut lines: VecDeque<&[u8]> = VecDeque::new();
+    let mut lines: VecDeque<Vec<u8>> = VecDeque::new();
+    let mut is_open = false;
     for record in bytes.split(|byte| *byte == b'\n').filter_map(Record::parse) {
-        lines.push_back(record.text);
+        match lines.back_mut().filter(|_| is_open) {
+            Some(line) => line.extend_from_slice(record.text),
+            None => lines.push_back(record.text.to_owned()),
+        }
+        is_open = record.is_partial;
         if lines.len() > lines_max {
             lines.pop_front();
         }
     }
-    let mut text: Vec<u8> = Vec::new();
-    for line in lines {
-        text.extend_from_slice(line);
+    let mut text: Vec<u8> = Vec::from(lines).join(&b'\n');
+    // The container wrote a line feed after each line but an open one.
+    if !text.is_empty() && !is_open {
         text.push(b'\n');
     }
     let start = text.len().saturating_sub(bytes_max);
@@ -285,5 +290,9 @@ mod tests {
         }
         assert_eq!(tail_text(&log.path, 2, 2048).unwrap(), "line 98\nline 99\n");
         assert_eq!(tail_text(&log.path, 80, 5).unwrap(), "e 99\n");
+        let mut open = StreamWriter::new(StreamName::Stdout);
+        open.write(&mut log.file, Timestamp::UNIX_EPOCH, b"no line feed").unwrap();
+        open.finish(&mut log.file, Timestamp::UNIX_EPOCH).unwrap();
+        assert_eq!(tail_text(&log.path, 2, 2048).unwrap(), "line 99\nno line feed");
     }
 }

@@ -139,10 +139,7 @@ async fn copy_out(
     let mut is_over = false;
     loop {
         let read = if is_over {
-            match pipe.try_read(&mut buffer) {
-                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => 0,
-                read => read?,
-            }
+            read_now(&pipe, &mut buffer)?
         } else {
             tokio::select! {
                 biased;
@@ -158,6 +155,17 @@ async fn copy_out(
         }
         output.write_all(&buffer[..read]).await?;
         output.flush().await?;
+    }
+}
+
+/// Reads what is in a pipe without waiting; 0 if there is nothing.
+///
+/// `try_read` reads nothing before the runtime has noticed the data, and it may notice the end of
+/// the command first.
+fn read_now(pipe: &pipe::Receiver, buffer: &mut [u8]) -> std::io::Result<usize> {
+    match rustix::io::retry_on_intr(|| rustix::io::read(pipe, &mut *buffer)) {
+        Err(rustix::io::Errno::AGAIN) => Ok(0),
+        read => Ok(read?),
     }
 }
 
@@ -369,5 +377,24 @@ async fn join(client: Box<dyn Duplex>, pod: TcpStream) -> std::io::Result<()> {
             let _ = tokio::time::timeout(LAST_INPUT, sending).await;
             received
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn output_of_a_command_that_has_exited_is_complete_although_the_pipe_stays_open() {
+        let (read, write) = new_pipe().expect("a pipe");
+        let pipe = pipe::Receiver::from_owned_fd(read).expect("a receiver");
+        // The runtime is not polled between this write and the copy.
+        rustix::io::write(&write, b"last").expect("room in the pipe");
+        let (output, mut client) = tokio::io::duplex(64);
+        let (_exited, has_exited) = watch::channel(true);
+        copy_out(Some(pipe), Some(Box::new(output)), has_exited).await.expect("a copy");
+        let mut copied = String::new();
+        client.read_to_string(&mut copied).await.expect("text");
+        assert_eq!(copied, "last");
     }
 }

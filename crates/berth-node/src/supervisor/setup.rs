@@ -1,6 +1,7 @@
 //! The namespaces and mounts that the containers of a pod share. The supervisor enters them first,
 //! so that its children inherit them and the kernel removes them with the pod's last process.
 
+use std::ffi::CString;
 use std::path::{Path, PathBuf};
 
 use berth_pod_runtime::Volume;
@@ -12,7 +13,9 @@ use rustix::mount::{
 use super::InitCommand;
 use crate::folder::PodFolder;
 use crate::options::Level;
+use crate::overlay;
 use crate::protocol::Launch;
+use crate::volumes;
 
 /// Size of a pod's shared memory, as in other container runtimes.
 const SHARED_MEMORY: &std::ffi::CStr = c"mode=1777,size=64m";
@@ -102,7 +105,7 @@ fn write_sysctls(launch: &Launch) -> Result<(), String> {
     Ok(())
 }
 
-/// Mounts the shared memory and the volumes in memory.
+/// Mounts the shared memory, the volumes in memory and the volumes of layered images.
 fn mount_shared(folder: &PodFolder, launch: &Launch) -> std::io::Result<()> {
     let flags = MountFlags::NOSUID | MountFlags::NODEV;
     let path = shared_memory(folder);
@@ -113,20 +116,36 @@ fn mount_shared(folder: &PodFolder, launch: &Launch) -> std::io::Result<()> {
         mount("tmpfs", &path, "tmpfs", flags | MountFlags::NOEXEC, SHARED_MEMORY)?;
     }
     for (name, volume) in &launch.config.volumes {
-        let Volume::EmptyDir { memory: true, size_limit_bytes } = volume else { continue };
-        let group = launch.config.fs_group.filter(|_| launch.level == Level::Full);
-        // New files inherit the volume's group.
-        let mut options = if group.is_some() { "mode=2777" } else { "mode=777" }.to_owned();
-        if let Some(size) = size_limit_bytes.or(launch.config.limits.memory_bytes) {
-            options += &format!(",size={size}");
+        let path = folder.volume(name);
+        match volume {
+            Volume::EmptyDir { memory: true, size_limit_bytes } => {
+                let options = memory_options(launch, *size_limit_bytes)?;
+                mount("tmpfs", path, "tmpfs", flags, options.as_c_str())?;
+            }
+            Volume::Image { root } => {
+                let Some(layers) = volumes::overlaid(root) else { continue };
+                let options = overlay::options(layers, None, launch.level == Level::Rootless);
+                let options = CString::new(options.map_err(std::io::Error::other)?)?;
+                mount("overlay", path, "overlay", flags | MountFlags::RDONLY, options.as_c_str())?;
+            }
+            _ => {}
         }
-        if let Some(group) = group {
-            options += &format!(",gid={group}");
-        }
-        let options = std::ffi::CString::new(options)?;
-        mount("tmpfs", folder.volume(name), "tmpfs", flags, options.as_c_str())?;
     }
     Ok(())
+}
+
+/// Options of a volume in memory.
+fn memory_options(launch: &Launch, size_limit_bytes: Option<u64>) -> std::io::Result<CString> {
+    let group = launch.config.fs_group.filter(|_| launch.level == Level::Full);
+    // New files belong to the volume's group.
+    let mut options = if group.is_some() { "mode=2777" } else { "mode=777" }.to_owned();
+    if let Some(size) = size_limit_bytes.or(launch.config.limits.memory_bytes) {
+        options += &format!(",size={size}");
+    }
+    if let Some(group) = group {
+        options += &format!(",gid={group}");
+    }
+    Ok(CString::new(options)?)
 }
 
 /// Folder of the pod's shared memory.

@@ -33,17 +33,19 @@ async fn a_container_that_a_signal_ends_reports_the_signal() {
 #[tokio::test]
 async fn environment_directory_and_user_are_those_of_the_configuration() {
     let Some(node) = Node::open(Level::Full).await else { return };
-    let script = "echo $GREETING $HOSTNAME $(hostname) $(pwd) $(id -u) $(id -g) $(id -G) $HOME $$";
+    let script = "echo $GREETING $HOSTNAME $(hostname) $(pwd) $(id -u) $(id -g) $(id -G) $HOME $$; \
+                  tr '\\0' '\\n' </proc/$$/environ | grep data";
     let (exit, log) = node
         .run_with(script, |config| {
             config.env = vec![("GREETING".to_owned(), "one".to_owned()), ("GREETING".to_owned(), "two".to_owned())];
+            config.env.push(("data-1".to_owned(), "value".to_owned()));
             config.working_dir = "/made/for/it".to_owned();
             config.security.user = Some(1234);
             config.security.group = Some(55);
             config.security.supplemental_groups = vec![66];
         })
         .await;
-    assert_eq!(log, "two pod pod /made/for/it 1234 55 55 66 / 1\n");
+    assert_eq!(log, "two pod pod /made/for/it 1234 55 55 66 / 1\ndata-1=value\n");
     assert_eq!(exit.exit_code, 0);
 }
 

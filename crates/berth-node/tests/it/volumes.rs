@@ -246,3 +246,33 @@ fn copy_program(programs: &[&str], image: &std::path::Path) -> bool {
     }
     true
 }
+
+#[tokio::test]
+async fn a_volume_of_an_image_has_the_files_of_all_layers_and_cannot_be_written() {
+    let Some(node) = Node::open(Level::Full).await else { return };
+    let images = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(images.path(), PermissionsExt::from_mode(0o755)).unwrap();
+    let layer = |name: &str, files: &[(&str, &str)]| {
+        let folder = images.path().join(name);
+        std::fs::create_dir(&folder).unwrap();
+        for (file, text) in files {
+            std::fs::write(folder.join(file), text).unwrap();
+        }
+        folder
+    };
+    let folders = vec![layer("low", &[("a", "low"), ("b", "low")]), layer("high", &[("b", "high")])];
+    let layered = Volume::Image { root: ImageRoot::Layers { folders: folders.clone() } };
+    let one = Volume::Image { root: ImageRoot::Layers { folders: folders[..1].to_vec() } };
+    let folder = Volume::Image { root: ImageRoot::Folder { path: folders[1].clone() } };
+    for (volume, expected) in [(layered, "low high"), (one, "low low"), (folder, "none high")] {
+        let pod = node.sandbox_with(volumes(&[("image", volume)])).await;
+        let script = "cd /image; for f in a b; do cat $f 2>/dev/null || printf none; echo; done; : > x || :";
+        let id = node.start_with(&pod, script, mount("image", "/image", "")).await.unwrap().id;
+        node.exit(&id).await;
+        let log = node.log(&id).await;
+        let found: Vec<&str> = log.lines().take(2).collect();
+        assert_eq!(found.join(" "), expected, "{log}");
+        assert!(log.contains("Read-only file system"), "{log}");
+    }
+    assert!(!folders.iter().any(|folder| folder.join("x").exists()));
+}

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use berth_apimachinery::status::Status;
+use berth_apimachinery::well_known::KUBELET_PORT;
 use berth_apimachinery::{meta, packed};
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method, Response, header};
@@ -15,8 +16,6 @@ use super::target::Backend;
 use crate::rest::{self, Call};
 use crate::{Body, RequestInfo};
 
-/// The port of kubelets.
-const KUBELET_PORT: &str = "10250";
 /// The media type of Prometheus' text format.
 const METRICS_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 /// The served paths.
@@ -31,7 +30,7 @@ pub(super) async fn handle(
 ) -> Result<Response<Body>, Status> {
     let node = call.server.inner.objects.get("", "nodes", "", &backend.name);
     let node = node.ok_or_else(|| Status::not_found(&call.group_resource(), &backend.name))?;
-    if !matches!(backend.port.as_str(), "" | KUBELET_PORT) {
+    if !backend.port.is_empty() && backend.port != KUBELET_PORT.to_string() {
         return Err(Status::bad_request(format!(
             "port {1} of node {0} cannot be reached; port {KUBELET_PORT} serves {PATHS}",
             backend.name, backend.port

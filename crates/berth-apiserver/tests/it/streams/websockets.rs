@@ -107,6 +107,28 @@ async fn base64_clients_get_texts() {
 }
 
 #[tokio::test]
+async fn a_log_is_read_over_a_websocket() {
+    let fixture = Fixture::start().await;
+    let path = "p/log?container=main&tailLines=2";
+    let mut socket = fixture.open(path, "binary.k8s.io").await;
+    let mut log = Vec::new();
+    while let Some(message) = socket.next().await {
+        match message.expect("a message") {
+            Message::Binary(data) => log.extend_from_slice(&data),
+            Message::Close(_) => break,
+            other => panic!("{other:?}"),
+        }
+    }
+    let log = String::from_utf8(log).expect("text");
+    assert!(log.starts_with("main 0\nmain 1\nLogQuery"), "{log}");
+    let mut socket = fixture.open(path, "base64.binary.k8s.io").await;
+    let texts = [socket.next().await, socket.next().await].map(|it| it.expect("a message").expect("sound"));
+    assert_eq!(texts, [Message::Text("".into()), Message::Text("bWFpbiAwCg==".into())]);
+    let (code, message) = fixture.rejected("secret", "p/log?container=none", "binary.k8s.io").await;
+    assert!(code == 400 && message.contains("none"), "{code} {message}");
+}
+
+#[tokio::test]
 async fn large_data_passes_through_a_command_and_its_input_ends_separately() {
     const BYTES: usize = 64 * 1024 * 1024;
     const MESSAGE: usize = 64 * 1024;

@@ -108,7 +108,9 @@ impl Outlook<'_> {
         match &run.state {
             RunState::Running { since } => {
                 let health = self.facts.health.get(name);
-                status.ready = health.is_none_or(|health| health.ready) && member.kind != ContainerKind::Ephemeral;
+                // An init container is ready once it has succeeded.
+                let can_be_ready = matches!(member.kind, ContainerKind::Main | ContainerKind::Sidecar);
+                status.ready = can_be_ready && health.is_none_or(|health| health.ready);
                 status.started = Some(health.is_none_or(|health| health.started));
                 status.state = Some(ContainerState {
                     running: Some(ContainerStateRunning { started_at: Some(stamp(*since)) }),
@@ -195,8 +197,10 @@ impl Outlook<'_> {
                 Some(("ContainersNotInitialized", Some(message)))
             }
         };
-        // A pod that ended before it was initialized keeps its last Initialized condition.
-        if ended.is_none() || is_initialized {
+        // A pod that ended before it was initialized keeps its last Initialized condition, unless an
+        // init container failed.
+        let failed_before = !incomplete.is_empty() && main.iter().all(|status| status.container_id.is_none());
+        if ended.is_none() || is_initialized || failed_before {
             set_condition(status, "Initialized", is_initialized, reason, now);
         }
         let sidecars = init.iter().zip(self.members).filter(|(_, member)| member.kind == ContainerKind::Sidecar);

@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use berth_pod_runtime::{ContainerStatus, Device, Image, PodState, PodUid, RuntimeError, SandboxConfig, Volume};
+use berth_pod_runtime::{
+    ContainerStatus, Device, Image, ImageRequest, PodState, PodUid, RuntimeError, SandboxConfig, Volume,
+};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::authentication::v1::{BoundObjectReference, TokenRequest, TokenRequestSpec};
 use k8s_openapi::api::core::v1::{Pod, PodIP, PodStatus, ResourceRequirements, ServiceAccount};
@@ -15,7 +17,8 @@ use super::memory::{Obstacle, Token};
 use super::node::Node;
 use crate::kubelet::lifecycle::{Member, Notice, Start};
 use crate::kubelet::resolve::{
-    TokenSource, config, image_request, pull_secrets, sandbox, token_sources, volumes, wanted_devices,
+    Context, TokenSource, config, image_request, image_volumes, pull_secrets, sandbox, token_sources, volumes,
+    wanted_devices,
 };
 
 /// Reason of a container that its runtime could not create.
@@ -152,23 +155,53 @@ impl StartJob {
         tokens.map_err(|error| held("FailedMount", error))?;
         let allocatable = self.node.allocatable();
         let context = self.node.context(&self.pod, &self.status, &allocatable);
-        let volumes = volumes(&context, &texts(&self.tokens)).map_err(|error| held("FailedMount", error))?;
+        let mut volumes = volumes(&context, &texts(&self.tokens)).map_err(|error| held("FailedMount", error))?;
+        volumes.extend(self.image_volumes(&context).await?);
         sandbox(&self.pod, &self.node.name, &self.node.options, volumes)
             .map_err(|error| held("FailedCreatePodSandBox", error))
     }
 
+    /// The volumes that are images.
+    async fn image_volumes(&self, context: &Context<'_>) -> Result<BTreeMap<String, Volume>, StartOutcome> {
+        let (credentials, missing) = pull_secrets(context);
+        let mut volumes = BTreeMap::new();
+        for (name, request) in image_volumes(&self.pod, &credentials) {
+            let image = self.ensure(&request, &missing, &mut None).await.map_err(StartOutcome::Blocked)?;
+            let Some(root) = image.root else {
+                let message = format!(
+                    "MountVolume.SetUp failed for volume {name:?} : image {:?} is mapped to this machine's own files; \
+                     a volume needs an image that was imported or pulled, or that is mapped to a folder",
+                    request.reference
+                );
+                return Err(held("FailedMount", message));
+            };
+            volumes.insert(name, Volume::Image { root });
+        }
+        Ok(volumes)
+    }
+
+    /// The image of the container. `pull_time` is set if it was pulled.
     async fn image(&self, pull_time: &mut Option<SignedDuration>) -> Result<Image, Obstacle> {
         let allocatable = Default::default();
         let context = self.node.context(&self.pod, &self.status, &allocatable);
         let (credentials, missing) = pull_secrets(&context);
-        let request = image_request(&self.member.spec, credentials);
+        self.ensure(&image_request(&self.member.spec, credentials), &missing, pull_time).await
+    }
+
+    /// Makes an image available. `missing` has the names of pull secrets without credentials.
+    async fn ensure(
+        &self,
+        request: &ImageRequest,
+        missing: &[String],
+        pull_time: &mut Option<SignedDuration>,
+    ) -> Result<Image, Obstacle> {
         let started = self.node.clock.now();
-        let is_pulled = self.node.runtime.needs_pull(&request).await;
+        let is_pulled = self.node.runtime.needs_pull(request).await;
         if is_pulled {
             let message = format!("Pulling image {:?}", request.reference);
             self.node.record(&self.pod, &Notice::normal("Pulling", message).about(&self.member.spec.name));
         }
-        let result = self.node.runtime.ensure_image(&request).await;
+        let result = self.node.runtime.ensure_image(request).await;
         if is_pulled && result.is_ok() {
             *pull_time = Some(self.node.clock.now().duration_since(started));
         }

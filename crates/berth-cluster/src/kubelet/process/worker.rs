@@ -25,7 +25,7 @@ use crate::kubelet::lifecycle::{
     Blocked, Decision, Ending, Facts, Health, Member, Run, Runs, blocked_events, decide, members, restart_delay,
 };
 use crate::kubelet::resize;
-use crate::kubelet::resolve::{config, volumes};
+use crate::kubelet::resolve::{config, image_volumes, volumes};
 use crate::time::stamp;
 
 /// Delay before the first retry after an error; doubles up to [`RETRY_MAX`].
@@ -344,6 +344,10 @@ impl Worker {
             {
                 self.memory.obstacles.remove(name);
             }
+        }
+        // The volumes of images do not depend on objects, and may be what failed.
+        if !image_volumes(pod, &[]).is_empty() {
+            return;
         }
         let tokens = super::start::texts(&self.memory.tokens);
         if let Some(hold) = self.memory.hold.as_mut().filter(|hold| hold.is_mount && hold.until > now)

@@ -4,19 +4,35 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use berth_pod_runtime::{ImagePullPolicy, ImageRequest, RegistryCredential};
 use berth_runtime::ObjectKey;
-use k8s_openapi::api::core::v1::{Container, Secret};
+use k8s_openapi::api::core::v1::{Container, Pod, Secret};
 use serde_json::Value;
 
 use super::Context;
 
 /// The request to the runtime for a container's image.
 pub fn image_request(container: &Container, credentials: Vec<RegistryCredential>) -> ImageRequest {
-    let policy = match container.image_pull_policy.as_deref() {
+    let policy = pull_policy(container.image_pull_policy.as_deref());
+    ImageRequest { reference: container.image.clone().unwrap_or_default(), policy, credentials }
+}
+
+/// The images that are volumes of a pod, by the volume's name.
+pub fn image_volumes(pod: &Pod, credentials: &[RegistryCredential]) -> Vec<(String, ImageRequest)> {
+    let volumes = pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten());
+    let images = volumes.filter_map(|volume| {
+        let image = volume.image.as_ref()?;
+        let policy = pull_policy(image.pull_policy.as_deref());
+        let reference = image.reference.clone().unwrap_or_default();
+        Some((volume.name.clone(), ImageRequest { reference, policy, credentials: credentials.to_vec() }))
+    });
+    images.collect()
+}
+
+fn pull_policy(policy: Option<&str>) -> ImagePullPolicy {
+    match policy {
         Some("Always") => ImagePullPolicy::Always,
         Some("Never") => ImagePullPolicy::Never,
         _ => ImagePullPolicy::IfNotPresent,
-    };
-    ImageRequest { reference: container.image.clone().unwrap_or_default(), policy, credentials }
+    }
 }
 
 /// The credentials in a pod's pull secrets, and the names of the secrets that have none.

@@ -31,7 +31,7 @@ use crate::kubelet::options::ServiceAddresses;
 pub use container::config;
 pub use devices::wanted_devices;
 pub use env::environment;
-pub use images::{image_request, pull_secrets};
+pub use images::{image_request, image_volumes, pull_secrets};
 pub use limits::{container_limits, pod_limits};
 pub use sandbox::sandbox;
 pub use volumes::{TokenSource, is_refreshed, token_sources, volume, volumes};

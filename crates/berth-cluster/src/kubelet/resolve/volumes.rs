@@ -48,13 +48,14 @@ pub fn is_refreshed(volume: &VolumeSpec) -> bool {
         || volume.downward_api.is_some()
 }
 
-/// All volumes of a pod, by name.
+/// All volumes of a pod but those of images, by name.
 pub fn volumes(
     context: &Context<'_>,
     tokens: &BTreeMap<TokenSource, String>,
 ) -> Result<BTreeMap<String, Volume>, String> {
     let specs = context.pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten());
     specs
+        .filter(|spec| spec.image.is_none())
         .map(|spec| {
             let resolved = volume(context, spec, tokens)
                 .map_err(|error| format!("MountVolume.SetUp failed for volume {:?} : {error}", spec.name))?;
@@ -107,7 +108,7 @@ pub fn volume(
     Err(match source_name(spec) {
         Some(name) => format!(
             "volumes of type {name} are not supported on this node; use emptyDir, configMap, secret, projected, \
-             downwardAPI, hostPath or persistentVolumeClaim"
+             downwardAPI, hostPath, image or persistentVolumeClaim"
         ),
         // Kubernetes treats a volume without a source as an emptyDir.
         None => return Ok(Volume::EmptyDir { memory: false, size_limit_bytes: None }),
