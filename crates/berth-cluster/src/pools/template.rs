@@ -25,6 +25,8 @@ use crate::time::stamp;
 
 /// Label with the pool's name.
 pub const POOL_LABEL: &str = "cloud.google.com/gke-nodepool";
+/// Taint of the nodes of queued pools. Its value is `true`.
+pub const QUEUED_TAINT: &str = "cloud.google.com/gke-queued";
 /// Taint of simulated nodes in a cluster with a real node: a job only runs on a simulated node if
 /// it tolerates the taint.
 pub const SIMULATED_TAINT: &str = "berth.dev/simulated";
@@ -152,7 +154,7 @@ pub fn taints(pool: &NodePool, site: &Site, is_ready: bool) -> Vec<Taint> {
         add(accelerator.resource_name(), "present");
     }
     if pool.spec.provisioning == Provisioning::Queued {
-        add("cloud.google.com/gke-queued", "true");
+        add(QUEUED_TAINT, "true");
     }
     if site.taints_simulated {
         add(SIMULATED_TAINT, "true");

@@ -82,6 +82,11 @@ pub fn validate(file: &File, gates: &Gates) -> Vec<Error> {
     if let Some(policies) = &file.object_retention_policies {
         errors.extend(retention(policies));
     }
+    if let Some(option) = &file.flavor_cool_down {
+        let path = Path::new("flavorCoolDown");
+        errors.extend(not_negative(option.initial, &path.child("initial")));
+        errors.extend(not_negative(option.maximum, &path.child("maximum")));
+    }
     if let Some(options) = &file.tls {
         errors.extend(tls(options));
     }

@@ -49,6 +49,9 @@ pub(crate) fn reject(
     let Some(object) = world.flavor(flavor) else {
         return Some(Rejection::Unsuitable(Finding::FlavorNotFound { flavor: name.clone() }));
     };
+    if let Some(text) = &object.cool_down {
+        return Some(Rejection::Unsuitable(Finding::CoolingDown { flavor: name.clone(), text: text.clone() }));
+    }
     for set in sets {
         if world.config.gates.topology_aware_scheduling
             && let Some(problem) = crate::topology::request::flavor_mismatch(world, ask.queue, group, set, object)

@@ -107,6 +107,13 @@ pub enum Finding {
         /// The flavor.
         flavor: Name,
     },
+    /// The flavor gets no workloads for a while, because its capacity failed recently.
+    CoolingDown {
+        /// The flavor.
+        flavor: Name,
+        /// Until when, and why.
+        text: Name,
+    },
     /// Neither the pods nor the flavor tolerate one of the flavor's taints.
     UntoleratedTaint {
         /// The taint.

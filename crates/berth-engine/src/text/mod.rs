@@ -104,6 +104,7 @@ impl fmt::Display for Finding {
         match self {
             Finding::ResourceUnavailable { resource } => write!(f, "resource {resource} unavailable in ClusterQueue"),
             Finding::FlavorNotFound { flavor } => write!(f, "flavor {flavor} not found"),
+            Finding::CoolingDown { flavor, text } => write!(f, "flavor {flavor} is cooling down {text}"),
             Finding::UntoleratedTaint { taint, flavor } => {
                 write!(f, "untolerated taint {} in flavor {flavor}", message::taint_struct(taint))
             }
