@@ -8,6 +8,7 @@ pub mod cluster;
 pub mod constants;
 pub mod names;
 pub mod types;
+mod version;
 
 use berth_runtime::Manager;
 
