@@ -44,6 +44,10 @@ pub const HEAD_GROUP: &str = "headgroup";
 
 /// Annotation of a RayCluster: do not recreate the head pod once the cluster was provisioned.
 pub const NO_HEAD_RESTART: &str = "ray.io/disable-provisioned-head-restart";
+/// Annotation of a head pod: hash of the spec from which it was made.
+pub const RECREATE_HASH: &str = "ray.io/upgrade-strategy-recreate-hash";
+/// Annotation of a RayCluster: seconds after which a deleted cluster goes without its clean-up.
+pub const DELETION_TIMEOUT: &str = "ray.io/gcs-ft-deletion-timeout";
 /// Annotation of a RayCluster: `true` keeps the command of the Ray containers.
 pub const OVERWRITE_COMMAND: &str = "ray.io/overwrite-container-cmd";
 /// Annotation of a RayCluster: `true` adds a Service for Ray Serve.

@@ -17,6 +17,7 @@ pub mod services;
 pub mod simulation;
 mod time;
 pub mod types;
+mod version;
 mod write;
 mod yaml;
 

@@ -1,5 +1,7 @@
 //! Names of the objects of a Ray cluster.
 
+use sha1::{Digest, Sha1};
+
 use super::types::RayClusterSpec;
 
 /// Domain of the cluster's DNS names.
@@ -25,7 +27,7 @@ pub fn serve_service(owner: &str) -> String {
 
 /// Name of the headless Service of the workers.
 pub fn headless_service(cluster: &str) -> String {
-    checked(&format!("{cluster}-headless"))
+    format!("{cluster}-headless")
 }
 
 /// DNS name of a Service with the cluster's domain.
@@ -49,6 +51,18 @@ pub fn checked(name: &str) -> String {
 /// The last 63 characters of a label value, with a letter `r` in place of leading punctuation.
 pub fn checked_label(value: &str) -> String {
     shortened(value, 63, |first| first.is_ascii_punctuation())
+}
+
+/// Five characters that depend on these words, for the end of a name. They come from Kubernetes'
+/// alphabet for generated names.
+pub fn suffix(words: &[&str]) -> String {
+    const ALPHABET: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
+    let mut digest = Sha1::new();
+    for word in words {
+        digest.update(word.as_bytes());
+        digest.update([0]);
+    }
+    digest.finalize().iter().take(5).map(|byte| char::from(ALPHABET[usize::from(*byte) % ALPHABET.len()])).collect()
 }
 
 fn shortened(name: &str, length_max: usize, is_bad: impl Fn(char) -> bool) -> String {

@@ -6,7 +6,10 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::{EnvVarSource, PodTemplateSpec, ResourceRequirements, Service};
+use k8s_openapi::api::core::v1::{
+    EnvFromSource, EnvVar, EnvVarSource, PodTemplateSpec, ResourceRequirements, SecurityContext, Service, VolumeMount,
+};
+use k8s_openapi::api::networking::v1::IngressTLS;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use serde::{Deserialize, Deserializer, Serialize};
@@ -43,8 +46,12 @@ pub struct RayClusterSpec {
     pub upgrade_strategy: Option<UpgradeStrategy>,
     /// Authentication of clients of Ray.
     pub auth_options: Option<AuthOptions>,
-    /// Encryption between Ray processes.
-    pub tls_options: Option<TlsOptions>,
+    /// Encryption between Ray processes; not supported.
+    pub tls_options: Option<Value>,
+    /// Network isolation; not supported.
+    pub network_policy: Option<Value>,
+    /// Collector of history; not supported.
+    pub history_server_options: Option<Value>,
     /// The head.
     #[serde(deserialize_with = "lenient")]
     pub head_group_spec: HeadGroupSpec,
@@ -67,6 +74,16 @@ impl RayClusterSpec {
     pub fn is_autoscaled(&self) -> bool {
         self.enable_in_tree_autoscaling == Some(true)
     }
+
+    /// The version of the autoscaler if the spec sets one: `v1` or `v2`.
+    pub fn autoscaler_version(&self) -> Option<&str> {
+        self.autoscaler_options.as_ref()?.version.as_deref()
+    }
+
+    /// True if clients of Ray need a token.
+    pub fn needs_token(&self) -> bool {
+        self.auth_options.as_ref().is_some_and(|options| options.mode == "token")
+    }
 }
 
 /// The head of a cluster.
@@ -80,6 +97,8 @@ pub struct HeadGroupSpec {
     pub head_service: Option<Service>,
     /// Adds an Ingress for the dashboard.
     pub enable_ingress: Option<bool>,
+    /// Options of that Ingress.
+    pub ingress_options: Option<IngressOptions>,
     /// Resources of the Ray node, in place of those in `rayStartParams`.
     #[serde(deserialize_with = "lenient")]
     pub resources: BTreeMap<String, String>,
@@ -92,6 +111,20 @@ pub struct HeadGroupSpec {
     /// Type of the head's Service.
     #[serde(deserialize_with = "lenient")]
     pub service_type: String,
+}
+
+/// Options of the Ingress of the dashboard.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct IngressOptions {
+    /// Host name. Absent: any.
+    pub host: Option<String>,
+    /// Path. Absent: all paths.
+    pub path: Option<String>,
+    /// Meaning of the path. Absent: `Prefix`.
+    pub path_type: Option<String>,
+    /// Certificates.
+    pub tls: Option<Vec<IngressTLS>>,
 }
 
 /// A group of equal workers.
@@ -177,18 +210,37 @@ pub struct ScaleStrategy {
     pub workers_to_delete: Vec<String>,
 }
 
-/// Container of Ray's autoscaler. Fields that are not listed here override those of the container
-/// of the same name.
+/// Container of Ray's autoscaler. Set fields replace or extend those of the container.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct AutoscalerOptions {
     /// Requests and limits. Absent: half a CPU and 512Mi.
     pub resources: Option<ResourceRequirements>,
+    /// Image. Absent: that of the head's Ray container.
+    pub image: Option<String>,
+    /// When to pull the image.
+    pub image_pull_policy: Option<String>,
+    /// Security options of the container.
+    pub security_context: Option<SecurityContext>,
+    /// Seconds after which the autoscaler removes an idle worker.
+    pub idle_timeout_seconds: Option<i32>,
     /// `v1` or `v2`. Absent: by the version of Ray.
     pub version: Option<String>,
-    /// All fields of the container that are set.
-    #[serde(flatten)]
-    pub overrides: BTreeMap<String, Value>,
+    /// Environment variables to add.
+    #[serde(deserialize_with = "lenient")]
+    pub env: Vec<EnvVar>,
+    /// Sources of environment variables to add.
+    #[serde(deserialize_with = "lenient")]
+    pub env_from: Vec<EnvFromSource>,
+    /// Mounts to add.
+    #[serde(deserialize_with = "lenient")]
+    pub volume_mounts: Vec<VolumeMount>,
+    /// Command in place of the shell.
+    #[serde(deserialize_with = "lenient")]
+    pub command: Vec<String>,
+    /// Arguments in place of the autoscaler's command.
+    #[serde(deserialize_with = "lenient")]
+    pub args: Vec<String>,
 }
 
 /// External store of the head's state.
@@ -209,7 +261,35 @@ pub struct GcsFaultToleranceOptions {
     #[serde(deserialize_with = "lenient")]
     pub redis_address: String,
     /// Volume of the embedded store.
-    pub storage: Option<Value>,
+    pub storage: Option<GcsStorage>,
+}
+
+impl GcsFaultToleranceOptions {
+    /// True if the state is kept on a volume of the head pod.
+    pub fn is_embedded(&self) -> bool {
+        self.backend == "rocksdb"
+    }
+}
+
+/// Volume of the head's embedded store.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct GcsStorage {
+    /// Name of an existing claim. Empty: a claim is made.
+    #[serde(deserialize_with = "lenient")]
+    pub claim_name: String,
+    /// Size of the claim that is made. Absent: 1Gi.
+    pub size: Option<Quantity>,
+    /// Storage class of the claim that is made. Absent: the cluster's default.
+    pub storage_class_name: Option<String>,
+    /// Access modes of the claim that is made. Empty: ReadWriteOnce.
+    #[serde(deserialize_with = "lenient")]
+    pub access_modes: Vec<String>,
+    /// Folder of the volume.
+    #[serde(deserialize_with = "lenient")]
+    pub sub_path: String,
+    /// `Retain` keeps the claim when the cluster is deleted.
+    pub deletion_policy: Option<String>,
 }
 
 /// A value, or its source.
@@ -235,21 +315,13 @@ pub struct UpgradeStrategy {
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct AuthOptions {
-    /// `disabled` or `token`. Absent: `token`.
+    /// `disabled` or `token`.
     #[serde(deserialize_with = "lenient")]
     pub mode: String,
     /// Name of the Secret with the token. Absent: a Secret is made.
     pub secret_name: Option<String>,
     /// Ray lets the API server authenticate its clients.
     pub enable_k8s_token_auth: Option<bool>,
-}
-
-/// Encryption between Ray processes.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub struct TlsOptions {
-    /// True: encrypt.
-    pub enabled: Option<bool>,
 }
 
 /// States of a cluster (`status.state`); the empty string is a cluster that was never ready.

@@ -1,5 +1,6 @@
 //! The RayCluster of a RayJob, and the Service of its head that has the RayJob's name.
 
+use berth_api::berth::RUN_DURATION_ANNOTATION;
 use berth_api::frameworks::{RayCluster, RayJob};
 use k8s_openapi::api::core::v1::Service;
 use kube::ResourceExt;
@@ -13,6 +14,9 @@ use crate::ray::constants::{NO_HEAD_RESTART, ORIGIN_KIND, ORIGIN_NAME, SUBMISSIO
 use crate::ray::simulation;
 use crate::ray::types::RayClusterSpec;
 use crate::ray::write::owned_by;
+
+/// Run time of a simulated sidecar of a RayJob without the annotation.
+const SIDECAR_DURATION_DEFAULT: &str = "60s";
 
 /// The cluster of a RayJob, named by its status.
 ///
@@ -29,7 +33,7 @@ pub fn cluster(job: &RayJob, spec: &RayJobSpec, status: &RayJobStatus) -> Result
     let mut cluster_spec = spec.ray_cluster_spec.clone().unwrap_or_else(|| json!({}));
     if spec.submission_mode == SubmissionMode::SidecarMode {
         annotations.insert(NO_HEAD_RESTART.to_owned(), "true".to_owned());
-        add_sidecar(&mut cluster_spec, spec, status)?;
+        add_sidecar(job, &mut cluster_spec, spec, status)?;
     }
     let mut cluster = RayCluster::named(&status.ray_cluster_name);
     cluster.metadata = ObjectMeta {
@@ -44,20 +48,25 @@ pub fn cluster(job: &RayJob, spec: &RayJobSpec, status: &RayJobStatus) -> Result
 }
 
 /// Adds the submitter to the head pod, which then does not restart.
-fn add_sidecar(cluster: &mut Value, spec: &RayJobSpec, status: &RayJobStatus) -> Result<(), CommandError> {
+fn add_sidecar(
+    job: &RayJob,
+    cluster: &mut Value,
+    spec: &RayJobSpec,
+    status: &RayJobStatus,
+) -> Result<(), CommandError> {
     let read = RayClusterSpec::read(cluster).unwrap_or_default();
     let container = submitter::sidecar(spec, status, &status.ray_cluster_name, &read)?;
     let template = &mut cluster["headGroupSpec"]["template"];
     let pod = &mut template["spec"];
     pod["restartPolicy"] = "Never".into();
-    let head = pod["containers"][0]["name"].as_str().map(str::to_owned);
     if let Some(containers) = pod["containers"].as_array_mut() {
         containers.push(json!(container));
     }
-    // A simulated container of a pod that does not restart would end by itself.
-    if let Some(head) = head {
-        template["metadata"]["annotations"][simulation::duration_annotation(&head)] = "forever".into();
-    }
+    // The simulated containers of a pod that does not restart run until it is deleted, or for the
+    // time of their annotation.
+    let duration = job.annotations().get(RUN_DURATION_ANNOTATION).map_or(SIDECAR_DURATION_DEFAULT, String::as_str);
+    let annotations = &mut template["metadata"]["annotations"];
+    annotations[simulation::duration_annotation(submitter::CONTAINER)] = duration.into();
     Ok(())
 }
 

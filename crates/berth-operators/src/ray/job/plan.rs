@@ -22,7 +22,7 @@ use super::types::{RayJobSpec, RayJobStatus, SubmissionMode, deployment, program
 use super::{cluster, deletion, submitter, validate};
 use crate::ray::constants::{CLUSTER, DASHBOARD_PORT_NAME};
 use crate::ray::dashboard::{Answer, JobInfo};
-use crate::ray::random;
+use crate::ray::names;
 use crate::ray::services;
 use crate::ray::time::stamp;
 use crate::ray::types::state;
@@ -224,7 +224,7 @@ impl<'a> Step<'a> {
             self.plan.writes.push(Write::AddFinalizer);
         }
         let (uid, version) = (self.job.uid().unwrap_or_default(), self.job.resource_version().unwrap_or_default());
-        let named = |purpose: &str| format!("{}-{}", self.job.name_any(), random::suffix(&[&uid, &version, purpose]));
+        let named = |purpose: &str| format!("{}-{}", self.job.name_any(), names::suffix(&[&uid, &version, purpose]));
         let status = &mut self.plan.status;
         if self.spec.submission_mode != SubmissionMode::InteractiveMode && status.job_id.is_empty() {
             status.job_id = if self.spec.job_id.is_empty() { named("program") } else { self.spec.job_id.clone() };

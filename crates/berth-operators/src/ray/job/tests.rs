@@ -259,7 +259,7 @@ fn a_sidecar_submits_in_the_head_pod() {
     let template = &cluster.spec["headGroupSpec"]["template"];
     assert_eq!(template["spec"]["restartPolicy"], "Never");
     assert_eq!(template["spec"]["containers"][1]["name"], "ray-job-submitter");
-    assert_eq!(template["metadata"]["annotations"]["run-duration.berth.dev/ray-head"], "forever");
+    assert_eq!(template["metadata"]["annotations"]["run-duration.berth.dev/ray-job-submitter"], "60s");
 
     let plan = sidecar("Running").with_cluster("ready").plan(9);
     assert_eq!(states(&plan), ("Failed", "", "AppFailed"));

@@ -13,6 +13,7 @@ use super::command::runtime_env;
 use super::types::{
     DeletionPolicy, DeletionRule, DeletionStrategy, RayJobSpec, RayJobStatus, SubmissionMode, deployment,
 };
+use crate::ray::cluster::validate as cluster_rules;
 use crate::ray::constants::{CLUSTER, CLUSTER_NAME_MAX};
 use crate::ray::types::RayClusterSpec;
 
@@ -80,7 +81,7 @@ pub fn spec(spec: &RayJobSpec, annotations: &BTreeMap<String, String>) -> Result
         if read.auth_options.as_ref().is_some_and(|options| options.enable_k8s_token_auth == Some(true)) {
             return invalid("K8s token auth mode is currently not supported for RayJob");
         }
-        cluster(&read, annotations).map_err(|problem| format!("The RayJob spec is invalid: {problem}"))?;
+        cluster_rules::spec(&read, annotations).map_err(|problem| format!("The RayJob spec is invalid: {problem}"))?;
     }
     match runtime_env(spec) {
         Ok(Some(environment)) if !environment.is_object() && !environment.is_null() => {
@@ -97,15 +98,6 @@ pub fn spec(spec: &RayJobSpec, annotations: &BTreeMap<String, String>) -> Result
     }
     if spec.backoff_limit.is_some_and(|limit| limit < 0) {
         return invalid("backoffLimit must be a positive integer");
-    }
-    Ok(())
-}
-
-/// Rules of the cluster that the job needs before it reads the spec.
-pub fn cluster(spec: &RayClusterSpec, _annotations: &BTreeMap<String, String>) -> Result<(), String> {
-    let head = spec.head_group_spec.template.spec.as_ref();
-    if head.is_none_or(|pod| pod.containers.is_empty()) {
-        return Err("headGroupSpec should have at least one container".to_owned());
     }
     Ok(())
 }

@@ -14,7 +14,7 @@ use super::types::{
 };
 use super::validate::initializing_timeout;
 use crate::ray::dashboard::Application;
-use crate::ray::random;
+use crate::ray::names;
 use crate::ray::time::stamp;
 
 /// Sets a condition. Its transition time changes with its value only.
@@ -175,7 +175,7 @@ pub fn update(
     let awaited = !status.pending_service_status.ray_cluster_name.is_empty() && seen.pending.is_none();
     if !pending_serves && !awaited && needs_new(spec, seen.active, seen.pending) {
         let (uid, version) = (service.uid().unwrap_or_default(), service.resource_version().unwrap_or_default());
-        let name = format!("{}-{}", service.name_any(), random::suffix(&[&uid, &version, "cluster"]));
+        let name = format!("{}-{}", service.name_any(), names::suffix(&[&uid, &version, "cluster"]));
         status.pending_service_status = ClusterState { ray_cluster_name: name, ..ClusterState::default() };
     }
     status.num_serve_endpoints = i32::try_from(seen.endpoints).unwrap_or(i32::MAX);
@@ -271,7 +271,7 @@ mod tests {
     }
 
     /// Names of the active and the pending cluster.
-    fn names(status: &RayServiceStatus) -> (&str, &str) {
+    fn clusters(status: &RayServiceStatus) -> (&str, &str) {
         (&status.active_service_status.ray_cluster_name, &status.pending_service_status.ray_cluster_name)
     }
 
@@ -290,15 +290,15 @@ mod tests {
         let made = cluster(&fruit, &spec, &first);
         let seen = || Observed { pending: Some(&made), ..Observed::default() };
         update(&fruit, &spec, &mut status, seen(), at(1));
-        assert_eq!(names(&status), ("", first.as_str()));
+        assert_eq!(clusters(&status), ("", first.as_str()));
         let serving = Observed { points_to: Some(first.clone()), endpoints: 2, ..seen() };
         update(&fruit, &spec, &mut status, serving, at(2));
-        assert_eq!((names(&status), status.service_status.as_str()), ((first.as_str(), ""), "Running"));
+        assert_eq!((clusters(&status), status.service_status.as_str()), ((first.as_str(), ""), "Running"));
         assert_eq!(reasons(&status), [("True", "NonZeroServeEndpoints"), ("False", "NoPendingCluster")]);
         let seen = Observed { active: Some(&made), points_to: Some(first.clone()), ..Observed::default() };
         update(&fruit, &spec, &mut status, seen, at(3));
         assert_eq!(reasons(&status), [("False", "ZeroServeEndpoints"), ("False", "NoPendingCluster")]);
-        assert_eq!((names(&status), status.service_status.as_str()), ((first.as_str(), ""), ""));
+        assert_eq!((clusters(&status), status.service_status.as_str()), ((first.as_str(), ""), ""));
     }
 
     #[test]
@@ -314,11 +314,11 @@ mod tests {
         assert!(!next.is_empty() && next != "fruit-aaaaa", "{next}");
         assert_eq!(reasons(&status)[1], ("True", "BothActivePendingClustersExist"));
         update(&fruit, &spec, &mut status, seen(), at(1));
-        assert_eq!(names(&status), ("fruit-aaaaa", next.as_str()), "the name stays until the cluster exists");
+        assert_eq!(clusters(&status), ("fruit-aaaaa", next.as_str()), "the name stays until the cluster exists");
         let made = cluster(&fruit, &spec, &next);
         let seen = Observed { pending: Some(&made), points_to: Some(next.clone()), ..seen() };
         update(&fruit, &spec, &mut status, seen, at(2));
-        assert_eq!(names(&status), (next.as_str(), ""));
+        assert_eq!(clusters(&status), (next.as_str(), ""));
         assert_eq!(reasons(&status)[1], ("False", "NoPendingCluster"));
     }
 
@@ -330,7 +330,7 @@ mod tests {
         let mut status = RayServiceStatus::default();
         status.active_service_status.ray_cluster_name = "fruit-aaaaa".into();
         assert_eq!(suspension(&fruit, &spec, &mut status, true, at(0)), Suspension::Stop);
-        assert_eq!((status.is_true(condition::SUSPENDING), names(&status)), (true, ("", "")));
+        assert_eq!((status.is_true(condition::SUSPENDING), clusters(&status)), (true, ("", "")));
         spec.suspend = false;
         assert_eq!(suspension(&fruit, &spec, &mut status, true, at(1)), Suspension::Delete);
         assert_eq!(suspension(&fruit, &spec, &mut status, false, at(2)), Suspension::Stop);
@@ -350,6 +350,6 @@ mod tests {
         let (event, _) = update(&fruit, &spec, &mut status, Observed::default(), at(60));
         assert!(event.unwrap().contains("timeout exceeded after 60s"));
         assert!(status.has_timed_out());
-        assert_eq!(names(&status), ("", ""));
+        assert_eq!(clusters(&status), ("", ""));
     }
 }

@@ -10,8 +10,9 @@ use berth_apimachinery::names::is_dns1035_label;
 use kube::ResourceExt;
 
 use super::types::RayServiceSpec;
+use crate::ray::cluster::validate as cluster_rules;
 use crate::ray::constants::CLUSTER_NAME_MAX;
-use crate::ray::job::validate::{Invalid, cluster};
+use crate::ray::job::validate::Invalid;
 use crate::ray::types::RayClusterSpec;
 use crate::ray::yaml;
 
@@ -68,7 +69,7 @@ fn spec(spec: &RayServiceSpec, annotations: &BTreeMap<String, String>) -> Result
     if read.auth_options.as_ref().is_some_and(|options| options.enable_k8s_token_auth == Some(true)) {
         return Err("K8s token auth mode is currently not supported for RayService".to_owned());
     }
-    cluster(&read, annotations)?;
+    cluster_rules::spec(&read, annotations)?;
     let head_service = read.head_group_spec.head_service.as_ref();
     if head_service.and_then(|service| service.metadata.name.as_ref()).is_some_and(|name| !name.is_empty()) {
         return Err("spec.rayClusterConfig.headGroupSpec.headService.metadata.name should not be set".to_owned());
