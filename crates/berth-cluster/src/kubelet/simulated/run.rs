@@ -7,7 +7,9 @@
 
 use std::time::Duration;
 
-use berth_api::berth::{EXIT_CODE_ANNOTATION, RUN_DURATION_ANNOTATION, RunDuration, SimulatedPods};
+use berth_api::berth::{
+    CONTAINER_RUN_DURATION_PREFIX, EXIT_CODE_ANNOTATION, RUN_DURATION_ANNOTATION, RunDuration, SimulatedPods,
+};
 use berth_apimachinery::well_known;
 use k8s_openapi::api::core::v1::{Container, Pod};
 use kube::ResourceExt;
@@ -37,7 +39,9 @@ pub fn plan(pod: &Pod, container: &Container, runtime: &SimulatedPods, seed: u64
     });
     let restarts_always =
         pod.spec.as_ref().and_then(|spec| spec.restart_policy.as_deref()).unwrap_or("Always") == "Always";
-    let duration = annotation(RUN_DURATION_ANNOTATION)
+    let own = format!("{CONTAINER_RUN_DURATION_PREFIX}{}", container.name);
+    let duration = annotation(&own)
+        .or_else(|| annotation(RUN_DURATION_ANNOTATION))
         .and_then(|text| text.trim().parse().ok())
         .or(command.duration)
         .or_else(|| rule.and_then(|rule| rule.duration))
@@ -245,6 +249,11 @@ mod tests {
             (Some(180), 2)
         );
         assert_eq!(run(&[], &["sleep", "5"]), (Some(5), 9));
+        let both = [("berth.dev/run-duration", "180s"), ("run-duration.berth.dev/main", "20s")];
+        let named = Container { name: "main".into(), ..container(&["train"]) };
+        assert_eq!(plan(&pod(&both), &named, &runtime, 1).duration.map(|d| d.as_secs()), Some(20));
+        let other = Container { name: "log".into(), ..container(&["train"]) };
+        assert_eq!(plan(&pod(&both), &other, &runtime, 1).duration.map(|d| d.as_secs()), Some(180));
         assert_eq!(run(&[], &["train"]), (Some(7), 9));
     }
 
