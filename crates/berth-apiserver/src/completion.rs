@@ -20,7 +20,8 @@ use tokio::runtime::Handle;
 pub(crate) struct Disconnection(Arc<AtomicBool>);
 
 impl Disconnection {
-    /// True once the client has disconnected: stop between steps of divisible work.
+    /// True once the client has disconnected. Work that consists of independent steps should then
+    /// stop after a step.
     pub(crate) fn is_known(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }

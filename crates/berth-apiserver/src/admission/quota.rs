@@ -1,18 +1,18 @@
 //! ResourceQuota: rejects objects that exceed the quotas of their namespace.
 //!
-//! The used amounts are stored in each quota's status. A create charges them there first, guarded
-//! by the quota's revision, so that of two concurrent creates only those that fit together
-//! succeed. Deletion and completion release what the object used. A new or changed quota is
-//! recounted, as are all quotas when the server starts.
+//! The used amounts are stored in each quota's status. A create first adds the object's amounts
+//! there. The quota's revision guards this write, so that of two concurrent creates only those that
+//! fit together succeed. Deletion and completion release what the object used. A new or changed
+//! quota is recounted, as are all quotas when the server starts.
 //!
 //! A charge for a write that fails afterwards is released at once. If that release cannot be
 //! written, the next recount repairs it; until then the quota reports more usage than there is.
 //!
-//! It never reports less. A recount would miss objects that are charged but not stored yet, and
-//! those that are deleted but not released yet. So every write that changes usage holds the
-//! namespace's [`Turn`] from before its charge until its last follow-up, and a recount waits until
-//! no write holds it. Writes in namespaces without a quota hold the turn too, because the first
-//! quota may be created before they end.
+//! A quota never reports less usage than there is. A recount would miss objects that are charged
+//! but not stored yet, and those that are deleted but not released yet. So every write that changes
+//! usage holds the namespace's [`Turn`] from before its charge until its last follow-up, and a
+//! recount waits until no write holds it. Writes in namespaces without a quota hold the turn too,
+//! because the first quota may be created before they end.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -74,8 +74,8 @@ pub(crate) struct Charge {
 }
 
 impl Charge {
-    /// Ends the turn if the write was of a quota: its recount waits for all turns, and the write
-    /// itself changes no usage.
+    /// Ends the turn if the written object is a quota: its recount waits for all turns, and the
+    /// write itself changes no usage.
     pub(crate) fn end_for_count(&mut self, row: &ResourceInfo) {
         if is_about(row) {
             self.turn = None;

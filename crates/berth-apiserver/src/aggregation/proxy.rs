@@ -79,7 +79,7 @@ pub(super) async fn send(objects: &Objects, remote: &Remote, request: Forwarded<
     // Drives the connection until the response body has been read or dropped.
     tokio::spawn(async move {
         if let Err(error) = connection.await {
-            tracing::debug!(%error, "connection to an aggregated API server");
+            tracing::debug!(%error, "a connection to an aggregated API server failed");
         }
     });
     let separator = if request.query.is_empty() { "" } else { "?" };

@@ -101,8 +101,8 @@ fn bound_policies(objects: &Objects, policies: &str, bindings: &str) -> Vec<(Str
     policies.collect()
 }
 
-/// Whether match criteria match a request, and the form in which they request the objects. Absent
-/// criteria match every request.
+/// The resource in whose form a policy gets the objects of a request; `None` if the match criteria
+/// do not match the request. Absent criteria match every request.
 fn concerned(
     state: &State,
     request: &AdmissionRequest<'_>,

@@ -60,7 +60,7 @@ pub(super) fn text(summary: &Value) -> String {
     text
 }
 
-/// Names of namespaces, pods and containers need no escaping.
+/// The labels of a pod's metrics. Names of namespaces, pods and containers need no escaping.
 fn labels(pod: &Value) -> String {
     let reference = |field: &str| pod["podRef"][field].as_str().unwrap_or_default();
     format!("namespace=\"{}\",pod=\"{}\"", reference("namespace"), reference("name"))
