@@ -285,8 +285,8 @@ impl ApiServer {
     }
 
     /// Checks the APIServices with a Service: periodically, and at once when an APIService, its
-    /// Service or its endpoints change. Runs until dropped. Started with the listener, not in
-    /// virtual time.
+    /// Service or its endpoints change. Runs until dropped. It is started with the listener, and
+    /// not in virtual time.
     pub async fn follow_services(self) {
         self.inner.services.follow().await;
     }

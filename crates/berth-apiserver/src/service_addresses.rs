@@ -87,8 +87,8 @@ pub(crate) async fn release(state: &State, taken: &[String]) {
     }
 }
 
-/// After a Service was written: ensures an IPAddress for each of its addresses, and deletes its
-/// others.
+/// After a Service was written: ensures that each of its addresses has an IPAddress, and deletes
+/// its other IPAddresses.
 pub(crate) async fn follow(state: &State, service: &Value, gone: bool) {
     let kept: BTreeSet<&str> = if gone { BTreeSet::new() } else { of(service).collect() };
     for address in &kept {

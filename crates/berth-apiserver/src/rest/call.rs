@@ -58,7 +58,7 @@ impl Call {
         let text = |name: header::HeaderName| {
             headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default().to_owned()
         };
-        // A scale is of a built-in kind, also for custom resources.
+        // The kind of a scale is built in, also for custom resources.
         let is_scale = row.versions[version].subresource(&info.subresource).is_some_and(|it| it.scale.is_some());
         // Reviews, and subresources that are actions, have no table columns.
         let is_review = row.origin == Origin::Virtual && info.verb == "create";

@@ -96,7 +96,8 @@ pub(crate) async fn update(
     Err(Status::modified(&call.group_resource(), &call.info.name))
 }
 
-/// Returns `None` on a conflicting write that is worth a retry.
+/// Tries to replace the object once. Returns `None` after a conflicting write that is worth a
+/// retry.
 async fn try_update(
     call: &mut Call,
     target: Target,
