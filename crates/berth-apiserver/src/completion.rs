@@ -73,7 +73,7 @@ pub(crate) struct Completing<T: 'static> {
 
 impl<T: 'static> Completing<T> {
     /// A future that completes `request`. `client` is marked as disconnected if this future is
-    /// dropped before the response is complete.
+    /// dropped after a write and before the response is complete.
     pub(crate) fn new(client: Disconnection, request: impl Future<Output = T> + Send + 'static) -> Completing<T> {
         Completing { request: Some(Box::pin(request)), client, has_written: false }
     }

@@ -253,7 +253,8 @@ fn milliseconds(duration: Duration) -> f64 {
 }
 
 impl Report {
-    /// Starts per second: the interval ends when the last pod executes its first instruction.
+    /// Starts per second. The interval begins with the first creation and ends when the last pod
+    /// executes its first instruction.
     fn rate(&self) -> f64 {
         let first = self.burst.iter().filter_map(|it| it.created).min();
         let last = self.burst.iter().filter_map(|it| it.started).max();

@@ -38,7 +38,8 @@ use crate::state::{State, unwritten};
 const QUEUE: &str = "system:quotas";
 /// Plural name of quotas.
 const PLURAL: &str = "resourcequotas";
-/// Attempts to charge a quota that concurrent writes change.
+/// Maximum number of attempts to charge a quota that concurrent writes change, and to update a
+/// quota while the store's queue is full.
 const ATTEMPTS: usize = 16;
 
 /// The quotas of all namespaces. The names of namespaces with quotas are cached, because every
@@ -205,8 +206,8 @@ impl Quotas {
         }
     }
 
-    /// Recounts one quota that is new or whose limits changed. Waits for all writes that hold the
-    /// namespace's [`Turn`]; later writes wait for it.
+    /// Recounts one quota. Waits for all writes that hold the namespace's [`Turn`]; later writes
+    /// wait for the recount.
     pub(crate) async fn recount(&self, namespace: &str, name: &str) {
         let lock = self.lock_of(namespace);
         let _alone = lock.write().await;
@@ -407,9 +408,9 @@ fn counted(limited: &Amounts) -> BTreeSet<(String, String)> {
 }
 
 /// Writes the used amounts that `use_of` returns, unless the status has them already. Retries after
-/// every conflicting write, as each conflict means that another write succeeded. Retries
-/// [`ATTEMPTS`] times when the store's queue is full, then in [`QUEUE`]. Writes in the queue
-/// `queue`, or in that of the user.
+/// every conflicting write, as each conflict means that another write succeeded. The first write is
+/// in the store's queue `queue`, or in that of the user. If this queue is full, the next writes are
+/// in [`QUEUE`], until [`ATTEMPTS`] of them were rejected.
 async fn rewrite(
     state: &State,
     mut record: Arc<Record>,

@@ -19,8 +19,8 @@ use crate::{Body, Objects, UserInfo};
 /// a watch.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Headers that are not forwarded. Most concern one connection or hop. With `Accept-Encoding`, the
-/// response would be compressed twice.
+/// Headers that are forwarded in neither direction. Most concern one connection or hop. With
+/// `Accept-Encoding`, the response would be compressed twice.
 const OWN_HEADERS: [HeaderName; 9] = [
     header::CONNECTION,
     header::TE,

@@ -157,8 +157,8 @@ impl Call {
         }
         if self.info.namespace.is_empty() {
             let reads_all = matches!(self.info.verb.as_str(), "list" | "watch");
-            // Reviews and events may be posted without a namespace in the path if the body names
-            // it. Upstream does not serve this path.
+            // All other requests need a namespace in the path, even if the body names one, as
+            // upstream.
             return if reads_all { Ok(()) } else { Err(Status::no_such_path()) };
         }
         Ok(())

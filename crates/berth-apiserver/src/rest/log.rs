@@ -132,7 +132,7 @@ struct Follow {
     pod: Arc<Value>,
     container: String,
     part: LogPart,
-    /// Bytes sent so far, counted from the beginning of the log.
+    /// Length in bytes of the log as it was last read.
     written: usize,
     ended: bool,
 }

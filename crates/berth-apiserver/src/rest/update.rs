@@ -267,8 +267,9 @@ pub(crate) fn is_finished_deletion(object: &Value) -> bool {
         && (meta::kind(object) != "Namespace" || object["spec"]["finalizers"].as_array().is_none_or(Vec::is_empty))
 }
 
-/// `old` with the defaults that were introduced after it was stored, for comparison with `new`: a
-/// new default is not a change by the client. `None` if nothing is missing.
+/// `old` with the defaults that were introduced after it was stored, for comparison with `new`,
+/// which gets them too: a new default is not a change by the client. `None` for custom resources,
+/// and if the specification did not change.
 fn complete_old(call: &Call, new: &mut Value, old: &Value) -> Option<Arc<Value>> {
     // Without a difference in the specification `old` lacks no default, so only changes to the
     // specification pay for defaulting.

@@ -117,7 +117,7 @@ fn concerned(
     matching::matches(&criteria, &asked.about(request), request.name, &ServerLookup(state))
 }
 
-/// Match criteria with the defaults of absent fields.
+/// Adds the defaults of absent fields to match criteria.
 fn stored_defaults(criteria: &mut Value) {
     if let Some(criteria) = criteria.as_object_mut() {
         for (field, default) in
