@@ -5,7 +5,7 @@ use std::fmt::Write;
 
 use serde_json::Value;
 
-/// One metric: the field of a summary that it is read from, and what that is divided by.
+/// One metric: the field of a summary that holds its value, and the divisor of that value.
 struct Metric {
     suffix: &'static str,
     kind: &'static str,
