@@ -27,10 +27,13 @@
 //! assert_eq!(Quantity::parse("1500m").unwrap(), Quantity::parse("1.5").unwrap());
 //! assert!(Quantity::parse("1 GB").is_err());
 //!
-//! // A merge patch contains the changes between two states of an object. let (old, new) =
-//! (json!({"a": 1, "b": 2}), json!({"a": 1, "c": 3})); let patch = merge_diff(&old, &new);
-//! assert_eq!(patch, json!({"b": null, "c": 3})); let mut patched = old; apply_merge(&mut patched,
-//! &patch); assert_eq!(patched, new);
+//! // A merge patch contains the changes between two states of an object.
+//! let (old, new) = (json!({"a": 1, "b": 2}), json!({"a": 1, "c": 3}));
+//! let patch = merge_diff(&old, &new);
+//! assert_eq!(patch, json!({"b": null, "c": 3}));
+//! let mut patched = old;
+//! apply_merge(&mut patched, &patch);
+//! assert_eq!(patched, new);
 //!
 //! let labels = BTreeMap::from([("team".to_owned(), "blue".to_owned())]);
 //! assert!(LabelSelector::parse("team in (blue, green), !gpu").unwrap().matches(&labels));
