@@ -150,7 +150,7 @@ impl Schedule {
 }
 
 impl Calendar {
-    /// `after` is in whole seconds.
+    /// As [`Schedule::next`], for an `after` in whole seconds.
     fn next(&self, after: Timestamp, zone: &TimeZone) -> Option<Timestamp> {
         let minutes = |count: i64| SignedDuration::from_mins(count);
         let first = after.as_second().div_euclid(60) + 1;

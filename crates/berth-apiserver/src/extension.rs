@@ -1,5 +1,6 @@
-//! API groups that other code in this process serves. In a real cluster an aggregated API server
-//! would serve them. They are authorized like all requests, and read-only.
+//! API groups that other code in this process serves. In other clusters, an aggregated API server
+//! would serve such a group. The groups are read-only. Requests for them are authorized like all
+//! requests.
 
 use std::pin::Pin;
 use std::sync::Arc;

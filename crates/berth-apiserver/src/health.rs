@@ -2,8 +2,8 @@
 //! are those of kube-apiserver: `ok`, or with `?verbose` one line for each check. `?exclude=NAME`
 //! skips a check.
 //!
-//! A failed liveness probe restarts the server. So a store that cannot write makes the server not
-//! ready. It fails the liveness probe only if a restart would help.
+//! A failed liveness probe restarts the server. Therefore a store that cannot write makes the
+//! server not ready, but fails the liveness probe only if a restart would help.
 
 use std::borrow::Cow;
 

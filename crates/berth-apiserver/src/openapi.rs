@@ -177,7 +177,8 @@ mod tests {
         let info = RequestInfo::parse(&http::Method::GET, path, "");
         let response = handle(registry, &Cache::default(), true, &info, &http::HeaderMap::new())?;
         let body = http_body_util::BodyExt::collect(response.into_body());
-        let body = futures::FutureExt::now_or_never(body).expect("all there").expect("never fails").to_bytes();
+        let body =
+            futures::FutureExt::now_or_never(body).expect("the body is complete").expect("never fails").to_bytes();
         Some(serde_json::from_slice(&body).expect("JSON"))
     }
 

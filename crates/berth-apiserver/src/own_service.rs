@@ -2,9 +2,10 @@
 //! address at which this server listens. As in kube-apiserver, a missing Service is created and
 //! changes to it are reverted.
 //!
-//! Endpoints cannot be loopback addresses, because no other machine could reach them. A server
-//! that listens at a loopback address has the Service without endpoints. It deletes endpoints that
-//! it created itself at an earlier address, and keeps endpoints that other clients wrote.
+//! Endpoints cannot be loopback addresses, because no other machine could reach them. A server that
+//! listens at a loopback address has the Service without endpoints, and so has one that listens at
+//! the unspecified address. At a loopback address, the server deletes endpoints that it created
+//! itself at an earlier address, and keeps endpoints that other clients wrote.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;

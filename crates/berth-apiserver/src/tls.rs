@@ -118,7 +118,8 @@ impl CertificatesHandle {
 }
 
 impl Listener {
-    /// Binds `address` (port 0: any free one). Client certificates are checked at the time `now`.
+    /// Binds `address` (port 0: any free one). Client certificates are checked at the time that
+    /// `now` returns.
     pub async fn bind(
         address: SocketAddr,
         certificates: &Certificates,

@@ -1,10 +1,10 @@
 //! `berth bench starts`: pods of one process on this machine, from their creation to the first
 //! instruction of their program.
 //!
-//! Each pod writes the machine's time into its termination message, so both ends of an interval
-//! are read from one clock. The time between a pod's binding and its first instruction is measured
-//! twice: from the creation request (an upper bound, which includes the scheduler), and from the
-//! watch event that shows the binding.
+//! Each pod writes the time of this machine's clock into its termination message, so both ends of
+//! an interval are read from one clock. The time between a pod's binding and its first instruction
+//! is measured twice: from the creation request (an upper bound, which includes the scheduler), and
+//! from the watch event that shows the binding.
 
 use std::collections::BTreeMap;
 use std::process::ExitCode;
@@ -253,7 +253,8 @@ fn milliseconds(duration: Duration) -> f64 {
 }
 
 impl Report {
-    /// Starts per second, from the first creation to the last first instruction.
+    /// Starts per second. The interval begins with the first creation and ends when the last pod
+    /// executes its first instruction.
     fn rate(&self) -> f64 {
         let first = self.burst.iter().filter_map(|it| it.created).min();
         let last = self.burst.iter().filter_map(|it| it.started).max();

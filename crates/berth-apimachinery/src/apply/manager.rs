@@ -177,8 +177,8 @@ impl FieldManager {
             }
             return;
         }
-        // A reset list stays empty until the first apply; so does that of an object older than
-        // field ownership.
+        // A reset list stays empty until the first apply. The list of an object that is older than
+        // field ownership does too.
         if managed.managers.is_empty() && live.is_some() {
             return;
         }
@@ -438,9 +438,10 @@ impl FieldManager {
     }
 }
 
-/// Fields that updates of a kind never own: the identity of objects, and the containers at these
-/// paths. Such a container exists from creation and has no owner; its fields are owned as usual.
-/// Upstream, a new object is compared with an empty object that already has these containers.
+/// Fields that updates of a kind never own: the identity of objects, and the containers at the
+/// paths `always_there`. Such a container exists from creation and has no owner; its fields are
+/// owned as usual. Upstream, a new object is compared with an empty object that already has these
+/// containers.
 pub fn never_owned(always_there: &[Vec<String>]) -> Arc<Set> {
     if always_there.is_empty() {
         return NEVER_OWNED.clone();

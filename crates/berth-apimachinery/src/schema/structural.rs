@@ -51,8 +51,8 @@ impl StructuralOptions {
 /// Exceptions that the structural check allows.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Exceptions {
-    /// True if properties in value validations may be completed by additional entries of the
-    /// structure.
+    /// True if value validations may mention a property that the structure allows only by
+    /// `additionalProperties`.
     pub properties_by_additional: bool,
     /// True if `additionalProperties` may occur inside value validations.
     pub nested_additional_properties: bool,

@@ -78,7 +78,8 @@ fn are_equal(a: &Value, b: &Value) -> bool {
     a.len() == b.len() && a.iter().all(|(name, amount)| b.get(name).is_some_and(|other| is_same(amount, other)))
 }
 
-/// Sets the overhead, node selector and tolerations of the class. Returns why that is impossible.
+/// Sets the overhead, node selector and tolerations of the class. The error is the reason why that
+/// is impossible.
 fn take_over(spec: &mut Map<String, Value>, class: &Value) -> Result<(), String> {
     let overhead = &class["overhead"]["podFixed"];
     if is_set(overhead) {

@@ -29,7 +29,7 @@ pub struct Rule {
     pub resources: Vec<String>,
     /// Names of objects; empty for all.
     pub resource_names: Vec<String>,
-    /// Paths; one with `*` at the end includes all paths below it.
+    /// Paths; one with `*` at the end includes all paths that begin with the part before `*`.
     pub non_resource_urls: Vec<String>,
 }
 
@@ -246,7 +246,8 @@ fn text<'a>(object: &'a Value, field: &str) -> &'a str {
     object.get(field).and_then(Value::as_str).unwrap_or_default()
 }
 
-/// True if the user is the subject of a binding in `namespace` (empty: of the cluster).
+/// True if `subject`, of a binding in `namespace` (empty: of the cluster), is the user or a group
+/// of the user.
 pub fn applies_to(user: &UserInfo, subject: &Value, namespace: &str) -> bool {
     Subject::from_value(subject).is(user, namespace)
 }

@@ -12,9 +12,9 @@ use crate::UserInfo;
 /// Names of the headers that carry an identity, compared without regard to case.
 #[derive(Clone, Debug, Default)]
 pub struct RequestHeaders {
-    /// Headers for the name; the first one in the request is used.
+    /// Headers for the name; the first one with a value in the request is used.
     pub names: Vec<String>,
-    /// Headers for the uid; the first one in the request is used.
+    /// Headers for the uid; the first one with a value in the request is used.
     pub uids: Vec<String>,
     /// Headers for groups; all are used.
     pub groups: Vec<String>,

@@ -10,7 +10,8 @@ const LISTS: [&str; 3] = ["initContainers", "containers", "ephemeralContainers"]
 /// The container named `wanted`; without a name, the pod's only one.
 ///
 /// # Errors
-/// 400 for a name that the pod does not have, and without a name if the pod has several containers.
+/// 400 for a name that the pod does not have, and without a name unless the pod has exactly one
+/// main container.
 pub(crate) fn selected(pod: &Value, wanted: &str) -> Result<String, Status> {
     let names: Vec<&str> = LISTS
         .iter()

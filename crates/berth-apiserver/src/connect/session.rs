@@ -134,7 +134,7 @@ impl Resize {
         (Resize(sender), receiver)
     }
 
-    /// Takes a size as clients send it: `{"Width":80,"Height":24}`. Others are ignored.
+    /// Takes a size as clients send it: `{"Width":80,"Height":24}`. Other messages are ignored.
     pub(super) fn set(&self, message: &[u8]) {
         let Ok(size) = serde_json::from_slice::<Value>(message) else { return };
         let number = |field: &str| size[field].as_u64().and_then(|number| u16::try_from(number).ok());

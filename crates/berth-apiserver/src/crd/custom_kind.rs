@@ -8,8 +8,8 @@ use berth_apimachinery::status::Status;
 use berth_kinds::crd::{Rules, conversion};
 use serde_json::Value;
 
-/// Converts custom resources of one kind between its versions, in the server's process. In a real
-/// cluster, the operator's webhook does that.
+/// Converts custom resources of one kind between its versions, in the server's process. In other
+/// clusters, the conversion webhook of the kind's operator does that.
 pub trait Converter: Send + Sync {
     /// Returns `object` in version `to_api_version`. Metadata must not change. An error is returned
     /// to the client.

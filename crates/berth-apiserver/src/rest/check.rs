@@ -140,7 +140,7 @@ impl Call {
                 None => schema.validate(object, &root),
             });
             errors.extend(schema.validate_embedded(object, Root::Resource, &root));
-            // On update, items must be unique only if they were in the old object.
+            // An update may have duplicate items if the old object has some.
             let duplicates = schema.validate_lists(object, &root);
             if !duplicates.is_empty() && old.is_none_or(|old| schema.validate_lists(old, &root).is_empty()) {
                 errors.extend(duplicates);

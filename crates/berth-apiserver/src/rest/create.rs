@@ -39,8 +39,8 @@ pub(crate) enum Tracking {
     Done,
 }
 
-/// Restores packed `managedFields`: a webhook may have replaced them, and its value in that place
-/// is not a packed list of ours.
+/// Replaces the packed `managedFields` of an object with `list`. A list that is not packed was set
+/// by a webhook, and stays.
 pub(crate) fn keep_owners(object: &mut Value, list: Option<Value>) {
     if packed::take(object).is_some() {
         packed::put_back(object, list);

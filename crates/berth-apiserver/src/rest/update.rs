@@ -96,7 +96,8 @@ pub(crate) async fn update(
     Err(Status::modified(&call.group_resource(), &call.info.name))
 }
 
-/// Returns `None` on a conflicting write that is worth a retry.
+/// Tries to replace the object once. Returns `None` after a conflicting write that is worth a
+/// retry.
 async fn try_update(
     call: &mut Call,
     target: Target,
@@ -266,8 +267,9 @@ pub(crate) fn is_finished_deletion(object: &Value) -> bool {
         && (meta::kind(object) != "Namespace" || object["spec"]["finalizers"].as_array().is_none_or(Vec::is_empty))
 }
 
-/// `old` with the defaults that were introduced after it was stored, for comparison with `new`: a
-/// new default is not a change by the client. `None` if nothing is missing.
+/// `old` with the defaults that were introduced after it was stored, for comparison with `new`,
+/// which gets them too: a new default is not a change by the client. `None` for custom resources,
+/// and if the specification did not change.
 fn complete_old(call: &Call, new: &mut Value, old: &Value) -> Option<Arc<Value>> {
     // Without a difference in the specification `old` lacks no default, so only changes to the
     // specification pay for defaulting.

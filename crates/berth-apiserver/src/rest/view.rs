@@ -51,8 +51,8 @@ impl View {
         self.version != self.row.storage_version && self.custom.as_ref().is_some_and(|custom| custom.calls_webhook())
     }
 
-    /// Stored objects, converted to this version, in their order. A conversion webhook gets all of
-    /// them in one call per stored version.
+    /// Stored objects, converted to this version, in their order. A conversion webhook gets the
+    /// objects of each stored version together, instead of one by one.
     pub(crate) fn show_all(&self, records: &[Arc<Record>]) -> Result<Vec<Arc<Value>>, Status> {
         let Some(custom) = self.custom.as_ref().filter(|_| self.calls_webhook()) else {
             return records.iter().map(|record| self.show(record)).collect();
@@ -104,8 +104,8 @@ impl View {
     }
 
     /// [`View::convert`] for watch events and write results; `None` if the stored form needs no
-    /// conversion. An object that cannot be converted is returned as stored, because a watch has no
-    /// way to report the error.
+    /// conversion or cannot be converted. The caller then uses the stored form, because a watch has
+    /// no way to report the error.
     pub(crate) fn convert_if_needed(&self, stored: &Value) -> Option<Value> {
         if !self.is_foreign() && self.version == self.row.storage_version {
             return None;

@@ -148,7 +148,7 @@ struct Stream {
 }
 
 impl Stream {
-    /// The next chunk: one or more lines.
+    /// The next chunk: one or more events.
     async fn next(&mut self) -> Option<Bytes> {
         if !self.initial.is_empty() {
             let mut out = BytesMut::new();

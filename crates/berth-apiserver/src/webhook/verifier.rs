@@ -1,9 +1,9 @@
 //! Verifies the certificates of webhook servers: by rustls' rules, and also those that only Go's
 //! TLS accepts.
+//!
 //! Many webhooks serve with a self-signed CA certificate (`openssl req -x509`, Go's `httptest`) and
 //! use that certificate as caBundle. The rules of web browsers reject a CA certificate as server
 //! certificate. Go, and with it Kubernetes, accepts it.
-//! certificate; Go, and with it Kubernetes, accepts it.
 
 use std::sync::Arc;
 

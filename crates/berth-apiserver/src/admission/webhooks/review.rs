@@ -19,7 +19,7 @@ const GROUP: &str = "admission.k8s.io";
 /// The content of an admission review request.
 pub(crate) struct ReviewRequest<'a> {
     pub(crate) uid: &'a str,
-    /// The version and resource as which the webhook gets the object.
+    /// The resource, with its version, in whose form the webhook gets the object.
     pub(crate) target: &'a Target,
     /// Kind, resource and subresource of the original request.
     pub(crate) requested: &'a Target,

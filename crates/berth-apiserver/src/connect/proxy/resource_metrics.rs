@@ -5,7 +5,7 @@ use std::fmt::Write;
 
 use serde_json::Value;
 
-/// One metric: the field of a summary that it is read from, and what that is divided by.
+/// One metric: the field of a summary that holds its value, and the divisor of that value.
 struct Metric {
     suffix: &'static str,
     kind: &'static str,
@@ -60,7 +60,7 @@ pub(super) fn text(summary: &Value) -> String {
     text
 }
 
-/// Names of namespaces, pods and containers need no escaping.
+/// The labels of a pod's metrics. Names of namespaces, pods and containers need no escaping.
 fn labels(pod: &Value) -> String {
     let reference = |field: &str| pod["podRef"][field].as_str().unwrap_or_default();
     format!("namespace=\"{}\",pod=\"{}\"", reference("namespace"), reference("name"))

@@ -128,7 +128,7 @@ async fn carry(
     }
 }
 
-/// Sends frames until all senders are dropped, then the last one. Returns the output, still open.
+/// Sends frames until all senders are dropped, then a GOAWAY frame. Returns the output, still open.
 async fn write<W: AsyncWrite + Unpin>(mut output: W, mut frames: mpsc::Receiver<Frame>) -> io::Result<W> {
     let mut deflater = Deflater::new();
     let mut buffer = BytesMut::with_capacity(CHUNK_BYTES + 16);

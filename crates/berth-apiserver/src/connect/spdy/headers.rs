@@ -66,7 +66,7 @@ impl Inflater {
         let mut raw = Decompress::new(false);
         let mut output = Vec::with_capacity(dictionary.len() + 1);
         let read = raw.decompress_vec(&stored, &mut output, FlushDecompress::Sync);
-        debug_assert!(read.is_ok() && output == dictionary, "a stored block is its content");
+        debug_assert!(read.is_ok() && output == dictionary, "a stored block decompresses to its content");
         Inflater { raw, has_begun: false }
     }
 

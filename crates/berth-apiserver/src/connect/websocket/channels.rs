@@ -83,7 +83,8 @@ pub(crate) async fn serve(io: Io, format: Format, wanted: Wanted, action: &'stat
     while connection.join_next().await.is_some() {}
 }
 
-/// Sends the outcome and closes the connection. A client that has disconnected does not get them.
+/// Sends the outcome and closes the connection. A client that has disconnected does not get the
+/// outcome.
 async fn finish(sender: &Sender, outcome: &Outcome, format: Format) {
     let text = if format.has_status { Some(outcome.status().to_string()) } else { outcome.text() };
     if let Some(text) = text {
