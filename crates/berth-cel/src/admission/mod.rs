@@ -39,9 +39,9 @@ use crate::value::{Value, untyped, view};
 /// The declarations that an expression may refer to.
 #[derive(Clone, Debug, Default)]
 pub struct Declared {
-    /// `params`.
+    /// True if `params` is declared.
     pub params: bool,
-    /// `authorizer`.
+    /// True if `authorizer` is declared.
     pub authorizer: bool,
     /// The type of `object` and `oldObject`, if known.
     pub object: Option<Type>,

@@ -11,7 +11,8 @@ use crate::value::{Map, NAMED_FORMATS, Outcome, Value, named_format, text_of_dou
 const PRECISION_MAX: usize = 1000;
 
 pub(super) fn implementation(name: &str) -> Option<Implementation> {
-    /// A function without parameters for each format, by its name and place in the table.
+    /// Returns, for each name, the function without parameters whose result is the format at this
+    /// index of the table.
     macro_rules! constants {
         ($($name:literal => $index:literal),*) => {
             match name {

@@ -129,7 +129,7 @@ impl<'a> List<'a> {
                         None => items.push(item),
                     }
                 }
-                // A merged list keeps its keys for later comparisons.
+                // The result has no keys, so later comparisons depend on the order of its items.
                 return Ok(Value::List(List::Owned(Arc::new(items))));
             }
             _ => {

@@ -131,7 +131,7 @@ impl fmt::Display for Timestamp {
     }
 }
 
-/// A number of digits only.
+/// Parses a number that consists of digits only, without a sign.
 fn number<T: FromStr>(digits: &str) -> Option<T> {
     digits.bytes().all(|b| b.is_ascii_digit()).then(|| digits.parse().ok()).flatten()
 }

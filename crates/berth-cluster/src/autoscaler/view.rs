@@ -31,7 +31,7 @@ pub struct View {
     pub pending: Vec<Arc<PodInfo>>,
     /// The cluster's name, region and version.
     pub site: Site,
-    /// DaemonSets, each with its pod without a node.
+    /// DaemonSets, each with a sample of its pods that is not bound to a node.
     daemons: Vec<(Arc<DaemonSet>, PodInfo)>,
 }
 
@@ -80,7 +80,8 @@ impl View {
         state
     }
 
-    /// Nodes and the pods on them. Nodes that start count as ready, ordered machines as nodes.
+    /// Nodes and the pods on them. Nodes that are still starting count as ready, and ordered
+    /// machines count as nodes.
     pub fn cluster(&self) -> &Cluster {
         self.cluster.get_or_init(|| self.build_cluster())
     }
@@ -93,7 +94,8 @@ impl View {
         for (pool_name, nodes) in &self.nodes {
             for node in nodes {
                 match self.pools.get(pool_name) {
-                    // Waiting does not make this machine ready.
+                    // A node that is still starting counts as ready. This does not hold for the
+                    // node of this machine, which does not become ready by waiting.
                     Some(pool)
                         if !pool.spec.is_process() && !has_taint(node, REMOVAL_TAINT) && !is_complete(pool, node) =>
                     {

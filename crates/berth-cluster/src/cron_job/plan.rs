@@ -146,8 +146,8 @@ struct Timetable {
 impl Timetable {
     fn of(spec: &CronJobSpec) -> Result<Self, Notice> {
         let text = spec.schedule.as_str();
-        // Kubernetes accepts a zone in the schedule of CronJobs that have had one since before
-        // 1.27.
+        // Kubernetes still accepts a time zone in `schedule` for CronJobs that have had it since
+        // before version 1.27.
         let in_text = ["TZ=", "CRON_TZ="].iter().find_map(|prefix| text.strip_prefix(prefix));
         let in_text = in_text.map(|rest| rest.split_once(' ').unwrap_or((rest, "")));
         let (zone_name, text) = match (in_text, spec.time_zone.as_deref()) {

@@ -30,7 +30,8 @@ pub fn first_failed<'a, J: AsRef<Job> + 'a>(jobs: impl IntoIterator<Item = &'a J
     first.map(|(job, _)| job)
 }
 
-/// The first rule that matches a failed job, with the first of the jobs that it matches to fail.
+/// The first rule that matches a failed job, and of the jobs that it matches, the one that failed
+/// first.
 pub fn first_matching_rule<'r, 'j, J: AsRef<Job> + 'j>(
     rules: &'r [FailurePolicyRule],
     failed: &'j [J],

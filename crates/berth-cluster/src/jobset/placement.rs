@@ -55,7 +55,7 @@ pub enum PlacementError {
     /// The leader's node does not have this label.
     #[error("node does not have topology label: {0}")]
     NodeLabelMissing(String),
-    /// A follower without any node selector.
+    /// The follower has no node selector.
     #[error("follower pod node selector not set")]
     SelectorMissing,
     /// The follower's node selector does not have this key.
@@ -162,7 +162,8 @@ pub fn same_job(leader: &Pod, follower: &Pod) -> Result<(), PlacementError> {
     Err(PlacementError::OwnersDiffer { follower: of_follower.uid.clone(), leader: of_leader.uid.clone() })
 }
 
-/// True if every follower among `pods` is bound to the domain of its leader, which is on `node`.
+/// True if the node selector of every follower among `pods` selects the domain of `leader`, which
+/// is on `node`.
 pub fn placements_match<'a>(
     leader: &Pod,
     pods: impl IntoIterator<Item = &'a Pod>,
@@ -181,8 +182,8 @@ pub fn placements_match<'a>(
 pub struct FollowerRemoval {
     /// Its position in the list of pods.
     pub position: usize,
-    /// All its conditions, including the condition with the reason of the removal; `None` if it has
-    /// that condition.
+    /// All its conditions, including the condition with the reason of the removal; `None` if it
+    /// already has that condition.
     pub conditions: Option<Vec<PodCondition>>,
 }
 

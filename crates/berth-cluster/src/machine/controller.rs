@@ -44,12 +44,13 @@ pub(super) fn install(manager: &mut Manager, node: MachineNode, kubelet_version:
         .controller("machine-node")
         .watch(&nodes, move |delta| Some(ObjectKey::of(delta.latest().as_ref())).filter(|key| key.name == own))
         .watch(&pools, move |delta| delta.latest().spec.is_process().then(|| ObjectKey::cluster(&of_pool)));
-    // The machine registers without any existing object.
+    // The machine registers even if no object exists that would trigger a reconcile.
     builder.queue().add(ObjectKey::cluster(&reconciler.node.name));
     builder.run(reconciler);
 }
 
-/// Actions of this process. A new process repeats them all.
+/// What this process has measured and written so far. A new process starts without it, and does
+/// everything at once.
 #[derive(Debug, Default)]
 struct State {
     shortages: Shortages,
@@ -171,7 +172,8 @@ impl MachineReconciler {
         Ok(())
     }
 
-    /// Writes labels and status if they differ from the facts, and the status every five minutes.
+    /// Writes labels and status if they differ from the facts, and the status at least every five
+    /// minutes.
     async fn report(&self, registration: &Registration<'_>, node: &Node, now: Timestamp) -> Result<(), Error> {
         let api: Api<Node> = Api::all(self.client.clone());
         let known = node.status.as_ref().and_then(|status| status.conditions.as_deref()).unwrap_or_default();
@@ -179,7 +181,8 @@ impl MachineReconciler {
         let is_known = |condition: &NodeCondition| known.iter().any(|other| is_same(condition, other));
         let is_current = conditions.iter().all(is_known) && registration.is_reported(node);
         let reported = self.state.lock().reported;
-        // The first report of this process: the cache does not have versions of the system.
+        // The first report of this process always writes the status (`reported` is `None`), because
+        // the cache does not keep `nodeInfo`, so changed versions would not be noticed.
         if !is_current || is_due(reported, REPORT, now) {
             let mut patch = registration.status_patch(node);
             let others = known.iter().filter(|condition| !TYPES.contains(&condition.type_.as_str()));
@@ -198,7 +201,8 @@ impl MachineReconciler {
     }
 
     async fn patch_status(&self, api: &Api<Node>, node: &Node, status: Value) -> Result<(), Error> {
-        // At this version only, because the patch contains conditions of other controllers.
+        // The patch applies to this version of the Node only, because it contains conditions of
+        // other controllers.
         let patch = json!({ "metadata": { "resourceVersion": node.resource_version() }, "status": status });
         let parameters = PatchParams::default();
         let patch = Patch::Merge(&patch);

@@ -89,8 +89,8 @@ pub struct State {
     active: BTreeMap<Turn, ObjectKey>,
     /// Nodes that may have more free capacity than when the pending pods were last tried.
     changed: BTreeSet<String>,
-    /// Pods whose binding is being written: they count on their node, and changes to the unbound
-    /// pod are ignored.
+    /// Pods whose binding is being written: they are counted on their node, and changes to the
+    /// unbound pod are ignored.
     assumed: BTreeSet<ObjectKey>,
     storage: Storage,
     /// Pods without a node that use claims, by claim.

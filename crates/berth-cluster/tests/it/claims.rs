@@ -126,7 +126,7 @@ fn on_disk(node: &str, root: PathBuf) -> Folders {
     BTreeMap::from([(node.to_owned(), folders)])
 }
 
-/// Waits for a virtual time in which all pending actions have happened.
+/// Waits for one virtual minute, in which all pending actions happen.
 async fn settle() {
     tokio::time::sleep(std::time::Duration::from_secs(60)).await;
 }
@@ -389,14 +389,14 @@ async fn the_claim_of_an_ephemeral_volume_is_deleted_with_its_pod() {
             kinds.volumes.list(&ListParams::default()).await.unwrap().items.is_empty()
         })
         .await;
-        // Another object has the name.
+        // A claim with this name exists that was not created for the pod.
         create(&kinds.claims, claim("q-scratch", None, ONCE)).await;
         scratch["metadata"]["name"] = json!("q");
         create(&kinds.pods, scratch).await;
         let conflict = "PVC default/q-scratch was not created for pod default/q (pod is not owner)";
         eventually("the pod waits", async || kinds.waits_because("q").await.contains(conflict)).await;
         let said = [format!("ephemeral volume scratch: {conflict}")];
-        eventually("it is said", async || kinds.said("q", "FailedBinding").await == said).await;
+        eventually("an event reports it", async || kinds.said("q", "FailedBinding").await == said).await;
     };
     world.run(install(Folders::new()), until).await;
 }
@@ -417,12 +417,12 @@ async fn a_claim_that_requests_more_is_expanded() {
         eventually("the claim has it", async || size().await == "3Gi").await;
         let name = kinds.claims.get("c").await.unwrap().spec.unwrap().volume_name.unwrap();
         assert_eq!(json!(kinds.volumes.get(&name).await.unwrap().spec)["capacity"]["storage"], "3Gi");
-        eventually("it is said", async || kinds.said("c", "VolumeResizeSuccessful").await.len() == 1).await;
+        eventually("an event reports it", async || kinds.said("c", "VolumeResizeSuccessful").await.len() == 1).await;
     };
     world.run(install(Folders::new()), until).await;
 }
 
-/// Folders that cannot be created until they are repaired.
+/// Fails to create folders until the flag is set.
 #[derive(Debug, Default)]
 struct Broken(Mutex<bool>);
 
