@@ -157,7 +157,7 @@ pub struct Inputs<'a> {
 }
 
 impl<'a> Inputs<'a> {
-    /// Values in the order of declaration.
+    /// The values of the variables, in the order of [`PLACES`].
     pub(crate) fn values(&self) -> Vec<Value<'a>> {
         let text = |pointer: &str| self.request.pointer(pointer).and_then(Json::as_str).unwrap_or_default().to_owned();
         let request_resource = Attributes {

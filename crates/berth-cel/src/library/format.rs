@@ -141,7 +141,7 @@ fn signed(value: i64, digits: String) -> String {
     if value < 0 { format!("-{digits}") } else { digits }
 }
 
-/// `3.140000×10⁰⁰`.
+/// The number in scientific notation: `3.140000×10⁰⁰`.
 fn scientific(value: f64, precision: usize) -> String {
     let text = format!("{value:.precision$e}");
     let (mantissa, exponent) = text.split_once('e').unwrap_or((&text, "0"));

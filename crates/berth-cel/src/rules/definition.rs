@@ -262,7 +262,7 @@ impl Checker<'_> {
     }
 }
 
-/// True if the node and all nodes below it are structural enough for types.
+/// True if the node and all nodes below it are structural enough to derive their types.
 fn is_structured(schema: &Json) -> bool {
     let properties = schema.get("properties").and_then(Json::as_object);
     let additional = schema.get("additionalProperties").filter(|values| !values.is_null());

@@ -11,7 +11,7 @@ use crate::error::EvalError;
 /// A list: borrowed from JSON, or created by an expression.
 #[derive(Clone, Debug)]
 pub enum List<'a> {
-    /// Items of an object.
+    /// Items of a list in an object.
     Json(&'a [Json], Option<&'a Decl>),
     /// Items created by an expression.
     Owned(Arc<Vec<Value<'a>>>),

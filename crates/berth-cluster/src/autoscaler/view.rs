@@ -101,7 +101,7 @@ impl View {
                     {
                         let state = self.with_daemons(completed(pool, node, &self.site));
                         cluster.set_node(state.node.clone());
-                        // Existing daemon pods already count.
+                        // Existing daemon pods are already counted.
                         for pod in state.pods.values().filter(|pod| !self.has_daemon(pod, state.name())) {
                             cluster.place(pod.clone(), state.name());
                         }
@@ -193,7 +193,7 @@ pub fn is_complete(pool: &NodePool, node: &Node) -> bool {
     is_ready(node) && pool.spec.accelerator().is_none_or(|accelerator| has(accelerator.resource_name()))
 }
 
-/// The ready state of a node that is still starting.
+/// A node that is still starting, in the state that it will have when it is ready.
 fn completed(pool: &NodePool, node: &Node, site: &Site) -> Node {
     let zone = node.labels().get(well_known::ZONE).cloned().unwrap_or_default();
     let mut completed_node = template(pool, site, &zone, &node.name_any());

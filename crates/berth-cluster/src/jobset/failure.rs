@@ -68,7 +68,7 @@ pub struct Outcome {
     pub event: Option<(String, String)>,
 }
 
-/// Applies the failure policy to the failed jobs of a set, at least one.
+/// Applies the failure policy to the failed jobs of a set, of which there is at least one.
 pub fn apply_failure_policy<J: AsRef<Job>>(
     set: &JobSet,
     status: &mut JobSetStatus,

@@ -133,7 +133,8 @@ pub fn leader_name(pod: &Pod) -> Result<String, PlacementError> {
     Ok(format!("{}-{}-{}-0", label(JOBSET_NAME)?, label(REPLICATED_JOB_NAME)?, label(JOB_INDEX)?))
 }
 
-/// The only leader of a follower's job that is not deleted.
+/// The leader of a follower's job. There must be exactly one that has not terminated and is not
+/// being deleted.
 pub fn leader_of(follower: &Pod, cluster: &dyn ClusterView) -> Result<Pod, PlacementError> {
     let wanted = leader_name(follower)?;
     let namespace = follower.metadata.namespace.as_deref().unwrap_or_default();

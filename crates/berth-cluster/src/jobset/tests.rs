@@ -201,7 +201,7 @@ fn a_set_restarts_until_no_restart_is_left() {
             world.settle();
             assert_eq!(world.set.status.as_ref().unwrap().restarts, attempt);
             assert!(world.jobs.values().all(|job| job.metadata.deletion_timestamp.is_some()));
-            // One of the two is deleted first.
+            // One of the two jobs disappears before the other.
             world.jobs.remove("s-worker-0");
             world.settle();
             assert_eq!(world.jobs.contains_key("s-worker-0"), strategy == "Recreate", "{strategy}");

@@ -143,7 +143,7 @@ impl MachineReconciler {
 
     /// Renews the Lease, as a heartbeat.
     async fn renew(&self, node: &Node, now: Timestamp) -> Result<(), Error> {
-        // A little early, because timers are a little late.
+        // The Lease is renewed a little early, because timers fire a little late.
         let period = PERIOD - Duration::from_millis(500);
         if !is_due(self.state.lock().renewed, period, now) {
             return Ok(());
@@ -213,21 +213,22 @@ impl MachineReconciler {
     fn observe(&self, written: kube::Result<Node>) -> Result<(), Error> {
         match written {
             Ok(node) => self.nodes.observe(node),
-            // Registered again by the next reconcile.
+            // The next reconcile registers the Node again.
             Err(error) if is_not_found(&error) => {}
             Err(error) => return Err(error.into()),
         }
         Ok(())
     }
 
-    /// An event for each condition that changed.
+    /// Records an event for each condition that changed.
     fn announce(&self, node: &Node, before: &[NodeCondition], after: &[NodeCondition]) {
         for condition in after {
             let known = before.iter().find(|known| known.type_ == condition.type_);
             if known.is_none_or(|known| known.status == condition.status) {
                 continue;
             }
-            // `KubeletHasDiskPressure` of the kubelet is `NodeHasDiskPressure` as an event.
+            // As in the kubelet, the event for reason `KubeletHasDiskPressure` has the reason
+            // `NodeHasDiskPressure`.
             let reason = condition.reason.as_deref().unwrap_or_default().replacen("KubeletHas", "NodeHas", 1);
             let reason = if reason == "KubeletReady" { "NodeReady".to_owned() } else { reason };
             let is_bad = (condition.status == "True") != (condition.type_ == "Ready");

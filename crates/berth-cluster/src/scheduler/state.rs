@@ -501,7 +501,7 @@ impl State {
         let resolved = pod.claims().next().is_some().then(|| pod.with_volumes(&self.storage));
         match fits(resolved.as_ref().unwrap_or(pod), node, &Resources::default()) {
             Ok(()) => true,
-            // Other pods would have to be evicted.
+            // The pod fits only if pods of lower priority are evicted.
             Err(reasons) => {
                 self.preemption
                     && reasons.iter().all(Unfit::is_resolvable)
