@@ -57,8 +57,8 @@ impl Estimate {
         Estimate { min: self.min.min(other.min), max: self.max.max(other.max) }
     }
 
-    /// Multiplied by a factor and rounded up, in floating point as upstream: the rounding is
-    /// visible in large costs.
+    /// The estimate multiplied by a factor and rounded up. The computation is in floating point, as
+    /// upstream, because the rounding is visible in large costs.
     fn scaled(self, factor: f64) -> Estimate {
         let scale = |value: u64| {
             let scaled = (value as f64 * factor).ceil();

@@ -97,7 +97,8 @@ impl Program {
         &self.root
     }
 
-    /// The estimated range of its cost; `sizes` provides maximum sizes of variables.
+    /// The estimated range of the cost of one evaluation; `sizes` provides maximum sizes of
+    /// variables.
     pub fn estimate(&self, sizes: &dyn Sizes) -> Estimate {
         estimate::estimate(&self.ast.0, &self.ast.1, sizes)
     }
@@ -125,7 +126,7 @@ struct Planner<'e> {
     checked: &'e Checked,
     uses: Vec<bool>,
     globals: Vec<String>,
-    /// Names of fold variables, outermost first; `None` for slots without a name.
+    /// Names of the accumulators and variables of the enclosing folds, outermost first.
     locals: Vec<String>,
     failure: Option<String>,
 }

@@ -63,8 +63,8 @@ async fn create_objects(client: &Client, pools: &[NamedNodePool]) -> Result<(), 
         let object = NodePool::new(&pool.name, pool.spec.clone());
         match api.create(&PostParams::default(), &object).await {
             Ok(_) => {}
-            // After a restart, the configuration of the pool may have changed. Its number of nodes
-            // belongs to the autoscaler.
+            // After a restart, the configuration of the pool may have changed. The number of nodes
+            // is not reset, because the autoscaler manages it.
             Err(error) if is_already_exists(&error) => {
                 let mut spec = serde_json::to_value(&pool.spec).unwrap_or_default();
                 if let Some(spec) = spec.as_object_mut() {

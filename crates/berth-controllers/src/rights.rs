@@ -324,7 +324,7 @@ impl Audience {
 
 /// A kind with an editor and a viewer role.
 struct UserKind {
-    /// The kind in the names of its roles.
+    /// The part of its roles' names that stands for the kind.
     name: String,
     group: String,
     resource: String,

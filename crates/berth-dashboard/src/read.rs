@@ -47,7 +47,7 @@ impl fmt::Display for Unread {
             }
             Unread::Refused { code: 403, message } => write!(f, "You may not read this: {message}"),
             Unread::Refused { message, .. } => f.write_str(message),
-            Unread::Failed(message) => write!(f, "The API server did not answer: {message}"),
+            Unread::Failed(message) => write!(f, "The API server sent no valid response: {message}"),
         }
     }
 }

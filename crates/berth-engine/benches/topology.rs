@@ -31,7 +31,7 @@ fn name(text: &str) -> Name {
     Name::from(text)
 }
 
-/// One queue and one flavor whose nodes are in racks of blocks.
+/// One queue, and one flavor whose nodes are in racks, which are in blocks.
 struct Cluster {
     engine: Engine,
     now: Time,

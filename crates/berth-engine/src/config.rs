@@ -44,7 +44,7 @@ impl Default for EngineConfig {
 /// Fair sharing between cluster queues.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FairSharing {
-    /// Rules a preemption must satisfy, tried in order.
+    /// Rules of which a preemption must satisfy one; they are tried in this order.
     pub preemption_strategies: Vec<PreemptionStrategy>,
 }
 

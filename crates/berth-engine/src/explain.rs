@@ -116,7 +116,7 @@ pub struct Outlook {
     pub cause: Option<WaitCause>,
     /// Flavors tried per pod set, and searches for victims.
     pub considered: Considered,
-    /// Quotas that are short, in the order the search met them.
+    /// Quotas that are short, in the order in which the search found them.
     pub shortages: Vec<Shortage>,
     /// Workloads that it would preempt, and the rule that allows it.
     pub victims: Vec<(WorkloadKey, PreemptionReason)>,
@@ -224,7 +224,8 @@ pub enum Preemptible {
     /// The policy is Never: `withinClusterQueue` in the workload's own queue,
     /// `reclaimWithinCohort` elsewhere.
     PolicyNever,
-    /// The policy allows preemption by priority and age, but not of this workload.
+    /// The policy depends on priority and age, by which it does not allow the preemption of this
+    /// holder.
     PolicyExcludes(PreemptionPolicy),
     /// The holder's queue, or a cohort between it and the common one, uses no more than its own
     /// quota.
@@ -399,8 +400,8 @@ fn outlook(world: &mut World, id: WorkloadId, queue: QueueId, now: Time) -> Outl
     }
 }
 
-/// Shares that decide whether the workload may preempt in the queues that hold what is short. Only
-/// holders that are preempted if shares allow it count.
+/// Shares that decide whether the workload may preempt in the queues that hold the quota that is
+/// short. Only holders whose preemption depends on shares are considered.
 fn compared_shares(world: &mut World, entry: &Entry, shortages: &[Shortage]) -> Vec<ComparedShares> {
     let mut list: Vec<ComparedShares> = Vec::new();
     if !world.is_fair_sharing() || entry.assignment.mode() != AssignmentMode::Preempt {
@@ -586,8 +587,8 @@ fn preemptible(world: &World, preemptor: &Preemptor<'_>, id: WorkloadId, queue: 
     }
 }
 
-/// True if fair sharing lets the workload preempt regardless of the shares: with it, its queue uses
-/// no more than its own quota (§10.7).
+/// True if fair sharing lets the workload preempt regardless of the shares, because its queue would
+/// use no more than its own quota after the admission (§10.7).
 fn takes_back_its_own(world: &World, preemptor: &Preemptor<'_>) -> bool {
     world.config.gates.fair_sharing_preempt_within_nominal
         && preemptor.need.iter().all(|&fr| {

@@ -332,8 +332,8 @@ impl Collector {
         }
     }
 
-    /// Reads from the API server if an owner exists. An owner of an unknown kind counts as
-    /// existing, because a wrong deletion cannot be undone.
+    /// Asks the API server whether an owner exists. An owner of an unknown kind counts as existing,
+    /// because a wrong deletion cannot be undone.
     async fn exists(&self, owner: &Owner, namespace: &str) -> Result<bool, Error> {
         let Some(kind) = self.kinds.of_owner(&owner.api_version, &owner.kind) else { return Ok(true) };
         let api = self.api_of(&kind, namespace);

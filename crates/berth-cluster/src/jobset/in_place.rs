@@ -81,7 +81,8 @@ pub fn all_equal(attempts: &[i32]) -> bool {
     attempts.first().is_some_and(|first| attempts.iter().all(|attempt| attempt == first))
 }
 
-/// True if one of these attempts exceeds `maxRestarts`, without restarts that do not count.
+/// True if one of these attempts exceeds `maxRestarts`, after the restarts that do not count are
+/// subtracted.
 pub fn exceeds_max_restarts(set: &JobSet, attempts: &[i32]) -> bool {
     let status = set.status.clone().unwrap_or_default();
     let uncounted = status.restarts.saturating_sub(status.restarts_count_towards_max);

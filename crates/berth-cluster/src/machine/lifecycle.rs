@@ -129,7 +129,7 @@ fn unknown(known: &[NodeCondition], now: Timestamp) -> Option<Vec<NodeCondition>
     }
     keep_transitions(&mut conditions, known);
     for condition in &mut conditions {
-        // The last message of the machine itself.
+        // The heartbeat time stays that of the machine's last report.
         let last = known.iter().find(|other| other.type_ == condition.type_);
         condition.last_heartbeat_time = last.and_then(|last| last.last_heartbeat_time.clone());
     }

@@ -29,7 +29,7 @@ pub fn updated(
     let is_delete = |when: &Option<String>| when.as_deref() == Some(DELETE);
     let goes_with_pod = is_delete(&policy.when_scaled) && is_surplus;
     let goes_with_set = is_delete(&policy.when_deleted) && !goes_with_pod;
-    // The set's pods of other times have other UIDs.
+    // Pods are compared by name, because earlier pods with this ordinal had other UIDs.
     let is_of_pod = |owner: &OwnerReference| owner.kind == "Pod" && owner.name == pod.name_any();
     let is_of_set = |owner: &OwnerReference| owner.kind == "StatefulSet" && owner.uid == set.uid().unwrap_or_default();
     let (ours, mut owners): (Vec<_>, Vec<_>) =

@@ -89,8 +89,8 @@ pub struct State {
     active: BTreeMap<Turn, ObjectKey>,
     /// Nodes that may have more free capacity than when the pending pods were last tried.
     changed: BTreeSet<String>,
-    /// Pods whose binding is being written: they count on their node, and changes to the unbound
-    /// pod are ignored.
+    /// Pods whose binding is being written: they are counted on their node, and changes to the
+    /// unbound pod are ignored.
     assumed: BTreeSet<ObjectKey>,
     storage: Storage,
     /// Pods without a node that use claims, by claim.
@@ -501,7 +501,7 @@ impl State {
         let resolved = pod.claims().next().is_some().then(|| pod.with_volumes(&self.storage));
         match fits(resolved.as_ref().unwrap_or(pod), node, &Resources::default()) {
             Ok(()) => true,
-            // Other pods would have to be evicted.
+            // The pod fits only if pods of lower priority are evicted.
             Err(reasons) => {
                 self.preemption
                     && reasons.iter().all(Unfit::is_resolvable)

@@ -40,7 +40,7 @@ impl Scheduler {
             Some(name) => {
                 let volume = lock(&self.state).volume(name);
                 match volume {
-                    // The binder completes it.
+                    // The binder completes the binding.
                     Some(volume) if refers_to(&volume, &claim) => Ok(true),
                     Some(volume) => self.reserve(&with_reference(&volume, &claim)).await,
                     None => Ok(false),

@@ -183,7 +183,8 @@ impl PodInfo {
             || self.spread_constraints().next().is_some()
     }
 
-    /// Pods with equal classes fit on the same nodes: it contains all fields that the filters read.
+    /// The pod's scheduling class, which contains all fields that the filters read. Pods of equal
+    /// classes therefore fit on the same nodes.
     pub fn class(&self) -> &Arc<str> {
         self.class.get_or_init(|| Arc::from(self.write_class()))
     }

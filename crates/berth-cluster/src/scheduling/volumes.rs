@@ -148,8 +148,7 @@ impl Storage {
             let why = "pod has unbound immediate PersistentVolumeClaims".to_owned();
             return VolumeNeeds { blocked: Some(why), ..VolumeNeeds::default() };
         }
-        // Small claims first, so that a large one does not take the only volume of a small one's
-        // size.
+        // As in kube-scheduler, the smallest claims choose first.
         needs.unbound.sort_by(|a, b| {
             let sizes = requested(&a.claim).partial_cmp(&requested(&b.claim));
             sizes.unwrap_or(std::cmp::Ordering::Equal).then_with(|| a.key.cmp(&b.key))

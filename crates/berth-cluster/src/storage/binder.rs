@@ -276,7 +276,8 @@ impl Reconciler for Volumes {
             let claim = claim_key(&volume).and_then(|key| self.writer.claims.get(&key));
             let plan = volume::plan(&volume, claim.as_deref());
             if matches!(plan.step, volume::Step::Phase("Released", _)) && self.is_claim_there(&volume).await? {
-                // The cache does not show the claim yet; its event reconciles the volume.
+                // The cache does not show the claim yet. The claim's watch event will trigger a
+                // reconcile of the volume.
                 return Ok(Action::Wait);
             }
             self.writer.note(volume.as_ref(), plan.note.as_ref());

@@ -9,7 +9,7 @@
 //! - `expansion`: claims that request more than they have.
 //! - `ephemeral`: claims that are created for one pod and deleted with it.
 //!
-//! Protection of claims and volumes in use is in `garbage::volumes`. Mounting is the kubelet's.
+//! Protection of claims and volumes in use is in `garbage::volumes`. The kubelet mounts volumes.
 
 mod binder;
 mod claim;

@@ -240,7 +240,7 @@ async fn a_machine_whose_process_ended_becomes_unknown_and_comes_back() {
     world
         .run(install_lifecycle, async {
             tokio::time::sleep(Duration::from_secs(30)).await;
-            wait(&world, "within its grace", |node| status(node, "Ready") == "True").await;
+            wait(&world, "the Node is Ready within the grace period", |node| status(node, "Ready") == "True").await;
             let node = wait(&world, "unknown", |node| status(node, "Ready") == "Unknown").await;
             let node = if taints(&node).is_empty() {
                 wait(&world, "tainted", |node| !taints(node).is_empty()).await

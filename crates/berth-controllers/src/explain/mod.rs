@@ -204,7 +204,8 @@ impl Explain {
         variants
     }
 
-    /// The Workload with this name, or else the Workload of an unfinished job with this name.
+    /// The Workload with this name, or else the newest Workload of a job with this name. Finished
+    /// Workloads of jobs are used only if there is no other.
     fn find(&self, namespace: &str, name: &str) -> Result<Arc<Workload>, Unexplained> {
         if let Some(workload) = self.stores.workloads.get(&ObjectKey::namespaced(namespace, name)) {
             return Ok(workload);

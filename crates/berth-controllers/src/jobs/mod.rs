@@ -131,7 +131,7 @@ pub trait Job:
     fn is_active(&self) -> bool;
 
     /// Pods that have ended and will not be replaced, per pod set; `None` for kinds whose status
-    /// does not say.
+    /// does not show such pods.
     fn reclaimable_pods(&self) -> Option<Vec<ReclaimablePod>> {
         None
     }
@@ -147,8 +147,8 @@ pub trait Job:
         false
     }
 
-    /// False if the job differs from the Workload's pod sets in a way that the pod sets themselves
-    /// do not show.
+    /// False if the job no longer matches the Workload's pod sets in a way that a comparison with
+    /// the job's own pod sets does not show.
     fn is_in_step(&self, _recorded: &[PodSet]) -> bool {
         true
     }

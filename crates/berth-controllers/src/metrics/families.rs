@@ -10,7 +10,7 @@ use Kind::{Counter, Gauge, Histogram};
 enum Kind {
     Counter,
     Gauge,
-    /// With these upper bounds of its buckets.
+    /// A histogram whose buckets have these upper bounds.
     Histogram(&'static [f64]),
 }
 

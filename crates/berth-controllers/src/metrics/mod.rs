@@ -288,7 +288,8 @@ impl Metrics {
     }
 }
 
-/// Kueue's labels; those about Go describe the Rust build instead.
+/// Labels of `kueue_build_info`. They have Kueue's names; the labels about Go describe the Rust
+/// build.
 fn build_info() -> [(&'static str, &'static str); 6] {
     [
         ("git_version", concat!("v", env!("CARGO_PKG_VERSION"))),

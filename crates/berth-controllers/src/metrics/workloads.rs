@@ -118,7 +118,7 @@ fn entry<'a, V: Default>(map: &'a mut BTreeMap<String, V>, name: &str) -> &'a mu
     if !map.contains_key(name) {
         map.insert(name.to_owned(), V::default());
     }
-    map.get_mut(name).expect("it was put there if it was not")
+    map.get_mut(name).expect("a missing entry was inserted above")
 }
 
 /// Namespace and name of a workload's local queue.

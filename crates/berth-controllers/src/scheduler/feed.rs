@@ -225,7 +225,7 @@ impl SchedulerState {
         let mut translated = environment.translate(workload);
         self.refine(&mut translated);
         if !self.refusals().allow(&translated.key, || What::of(workload)) {
-            // Treated like a workload in back-off.
+            // The workload is treated like one in back-off.
             translated.requeued = Some(false);
         }
         Event::WorkloadUpserted(Box::new(translated))

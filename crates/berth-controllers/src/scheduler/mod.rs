@@ -51,21 +51,22 @@ struct Inner {
     clock: Clock,
 }
 
-/// Times of a workload in nanoseconds. Objects carry whole seconds, so that two workloads admitted
-/// within one second would be ordered by their UIDs. After a restart only whole seconds are known.
+/// Times of a workload in nanoseconds. Objects contain only whole seconds; by these, two workloads
+/// that are admitted within one second would be ordered by their UIDs. After a restart only whole
+/// seconds are known.
 #[derive(Clone, Copy, Default)]
 struct Exact {
     seen: Option<Time>,
     reserved: Option<Time>,
 }
 
-/// Due-queues of the controllers that are woken by changes in the engine.
+/// Work queues of the controllers that are woken by changes in the engine.
 struct Listeners {
     cycles: Queue,
     statuses: StatusQueues,
 }
 
-/// Due-queues of the controllers that write the statuses of cluster queues and local queues.
+/// Work queues of the controllers that write the statuses of cluster queues and local queues.
 /// Registering the scheduler requires them. Therefore these two controllers are registered first,
 /// and miss no change in usage or counts.
 pub(crate) struct StatusQueues {
@@ -200,6 +201,7 @@ impl SchedulerState {
 
 /// A timestamp as the engine counts time.
 pub fn time(at: Timestamp) -> Time {
-    // Nanoseconds since 1970 fit 64 bits until the year 2262; later times are cut to that.
+    // Nanoseconds since 1970 fit 64 bits from the year 1677 until the year 2262; other times are
+    // clamped to this range.
     Time(i64::try_from(at.as_nanosecond()).unwrap_or(if at.as_second() < 0 { i64::MIN } else { i64::MAX }))
 }

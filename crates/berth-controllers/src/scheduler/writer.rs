@@ -40,9 +40,9 @@ use crate::plan::NewEvent;
 use crate::stores::{Stores, controller_of};
 use crate::workload::status;
 
-/// Longest event message.
+/// Maximum length of an event message, in bytes.
 const EVENT_MESSAGE_MAX: usize = 1024;
-/// Writes in flight at once: enough to fill a durable store's batches.
+/// Maximum number of writes in flight: enough to fill the batches of a durable store.
 const IN_FLIGHT_MAX: usize = 64;
 /// Maximum number of writes in flight that only report why a workload waits.
 const REPORTS_MAX: usize = 8;

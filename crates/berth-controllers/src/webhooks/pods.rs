@@ -233,7 +233,8 @@ pub(super) fn validate_pod(object: &Value, old: Option<&Value>) -> Vec<Error> {
     let Some(old) = old else { return errors };
     const IMMUTABLE: &str = "field is immutable";
     let before = names_group(old);
-    // A pod that was stored without webhooks gets its group when it is settled.
+    // A pod that was stored without webhooks gets its group later from the controllers, in
+    // [`held::settle_pod`].
     let is_settled = before.is_none() && held::is_held(old) && !held::is_held(object);
     if before != group && !is_settled {
         errors.push(Error::invalid(&at_group, group.unwrap_or_default(), IMMUTABLE));

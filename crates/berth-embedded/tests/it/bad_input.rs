@@ -96,8 +96,8 @@ async fn an_invalid_cluster_queue_is_rejected_with_its_field_and_not_stored() {
 
     let quota = |quota: Value| queue("bad", json!({"resourceGroups": [group(&["cpu"], "f", quota)]}));
     let negative = create(&client, QUEUES, &quota(json!({"nominalQuota": -1}))).await;
-    // In a real cluster a webhook rejects this. Clients check for its code, so code and message
-    // are the same here.
+    // If Kueue is installed, its webhook rejects this object. Clients check for the code of that
+    // rejection, so code and message are the same here.
     assert_status(&negative, 403, "Forbidden", "admission webhook \"vclusterqueue.kb.io\" denied the request: spec");
     assert_status(&negative, 403, "Forbidden", "spec.resourceGroups[0].flavors[0].resources[0].nominalQuota");
 

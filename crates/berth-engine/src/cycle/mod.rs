@@ -188,8 +188,8 @@ fn decide(
                 entries.push(entry);
             }
         }
-        // Entries whose outcome no ordering can change, and that affect no other entry, are
-        // settled now.
+        // Entries whose outcome no ordering can change, and that affect no other entry, are decided
+        // now.
         let no_entry_acts = process::no_entry_acts(world, &entries[..first], &entries[first..]);
         let is_done = |entry: &mut Box<Entry>| no_entry_acts || process::is_hopeless(world, entry);
         let done: Vec<_> = entries.extract_if(first.., is_done).collect();

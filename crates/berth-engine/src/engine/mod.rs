@@ -26,7 +26,8 @@ use crate::world::World;
 /// under a millisecond, unless some head searches for victims among many candidates.
 pub const HEADS_PER_PART: usize = 64;
 
-/// Objects whose status may have changed by an event or a cycle, apart from its decisions.
+/// Objects whose status may have changed because of an event or a cycle, apart from the cycle's
+/// decisions.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Effects {
     /// Cluster queues.
@@ -52,7 +53,7 @@ impl Engine {
         Engine { world: World::new(config), pending_queues: PendingQueues::default(), parts: Parts::default() }
     }
 
-    /// The configuration with which it was made.
+    /// The configuration with which the engine was created.
     pub fn config(&self) -> &EngineConfig {
         &self.world.config
     }

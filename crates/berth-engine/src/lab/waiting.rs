@@ -131,7 +131,7 @@ impl Lab<'_> {
         self.engine.world.workloads.id(workload).is_some_and(|id| self.engine.pending_queues.second_pass.awaits(id))
     }
 
-    /// Why a workload is in no place of any queue. `None` if it is in one, or does not exist.
+    /// Why a workload is not in any queue. `None` if it is in a queue, or does not exist.
     pub fn why_not_queued(&self, workload: &WorkloadKey) -> Option<NotQueued> {
         let world = &self.engine.world;
         let id = world.workloads.id(workload)?;

@@ -74,7 +74,8 @@ pub struct Workload {
     pub evicted: Option<Eviction>,
     /// Condition Preempted, when True.
     pub preempted: Option<Eviction>,
-    /// Status of condition Requeued, if present: `Some(false)` blocks the queue.
+    /// Status of condition Requeued, if present: with `Some(false)`, the workload is not
+    /// considered.
     pub requeued: Option<bool>,
     /// `status.requeueState.requeueAt`.
     pub requeue_at: Option<Time>,

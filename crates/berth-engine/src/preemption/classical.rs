@@ -29,7 +29,7 @@ pub(crate) fn find(world: &mut World, preemptor: &Preemptor<'_>) -> (Vec<Target>
     (last.targets, searched)
 }
 
-/// One pass over the candidates.
+/// Result of one pass over the candidates.
 #[derive(Default)]
 struct Attempt {
     /// Workloads to evict; empty if the pass failed.
@@ -39,7 +39,8 @@ struct Attempt {
     passed_over: Vec<Fate>,
 }
 
-/// Attempts with and without borrowing, in the order in which they are made (§9.6).
+/// The attempts in the order in which they are made: true for an attempt in which the preemptor may
+/// borrow (§9.6).
 fn attempts(world: &World, preemptor: &Preemptor<'_>, candidates: &[Candidate]) -> Vec<bool> {
     let forbidden = world.queue(preemptor.queue).config.preemption.borrow_within_cohort == BorrowWithinCohort::Never;
     let from_others = candidates.iter().any(|candidate| candidate.class != CandidateClass::SameQueue);

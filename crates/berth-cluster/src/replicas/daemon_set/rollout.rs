@@ -41,7 +41,7 @@ pub(super) fn surges(set: &DaemonSet) -> bool {
 /// The pods of a node that are not deleted.
 #[derive(Clone, Copy)]
 enum Pods<'a> {
-    /// None, or several of one template. Placement handles such a node.
+    /// No pod, or several pods of one template. The rollout does not touch such a node.
     Unsettled,
     New(&'a Arc<Pod>),
     Old(&'a Arc<Pod>),

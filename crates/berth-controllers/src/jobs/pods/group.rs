@@ -145,7 +145,7 @@ impl<'a> Group<'a> {
     }
 
     /// How the group ended; `None` if it has not. A group ends when as many pods have succeeded as
-    /// it has places, or when no pod runs and failed pods must not be replaced.
+    /// it has places, or when all its pods have ended and failed pods must not be replaced.
     pub fn finished(&self) -> Option<Finished> {
         if !self.is_group() {
             let pod = self.first();
@@ -224,8 +224,9 @@ impl<'a> Group<'a> {
         by_role.into_iter().map(set).collect()
     }
 
-    /// Assigns pods to the places of the group's Workload. If there are too many pods, the newest
-    /// ones are excess. If too many have ended, the oldest are replaced.
+    /// Assigns pods to the places of the group's Workload. If more pods count than there are
+    /// places, gated pods are excess first, and the newest first among equals. Failed and deleted
+    /// pods keep the remaining places, the newest first; the others are replaced.
     pub fn surplus(&self, workload: &Workload) -> Surplus {
         let mut surplus = Surplus::default();
         if !self.is_group() {

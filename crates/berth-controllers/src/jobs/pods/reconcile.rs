@@ -33,7 +33,8 @@ pub fn reconcile(context: Context<'_>, namespace: &str, unit: &Unit, pods: &[Arc
     let mut plan = Plan::default();
     let mut unsettled = pods.iter().filter(|pod| held::is_unsettled(pod.as_ref())).peekable();
     if unsettled.peek().is_some() {
-        // Settling can move a pod to another unit, or out of queueing.
+        // `settle_pod` can move a pod to another unit, or exclude it from queueing, so nothing else
+        // is planned in this step.
         for pod in unsettled {
             match held::settle_pod(context, pod) {
                 Ok(settled) => plan.steps.push(Step::Patch(Box::new(settled))),
