@@ -114,8 +114,8 @@ impl<K> Clone for Index<K> {
     }
 }
 
-/// Number of deletions that are remembered against replayed older states; the oldest ones are
-/// dropped.
+/// Maximum number of remembered deletions, which prevent a replayed older state from restoring a
+/// deleted object. Beyond it, the oldest ones are dropped.
 const FORGOTTEN_MAX: usize = 4096;
 
 /// Number of recently used objects that stay unpacked, at about eight kilobytes each. This covers

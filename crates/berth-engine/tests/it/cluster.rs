@@ -117,8 +117,8 @@ impl Job {
         self.topology(|request| request.mode = Some(mode))
     }
 
-    /// Requests slices of this number of pods in one domain of a level. After other slices,
-    /// requests slices within those.
+    /// Requests slices of this number of pods in one domain of a level. A second call requests
+    /// smaller slices within the slices of the first one.
     pub fn slices(self, level: &str, size: i32) -> Self {
         self.topology(|request| request.slices.push(SliceConstraint { level: Name::from(level), size }))
     }
