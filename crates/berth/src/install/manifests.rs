@@ -49,7 +49,7 @@ pub struct Settings {
     pub readiness: String,
     /// Path of the liveness probe.
     pub liveness: String,
-    /// Port of the probes: a number, or a template's placeholder. The following ports too.
+    /// Port of the probes. Like the other ports, it is a number or a template's placeholder.
     pub health_port: Value,
     /// Port of the metrics.
     pub metrics_port: Value,
@@ -173,7 +173,8 @@ fn flow_schema(values: &Values) -> Value {
         "metadata": {"name": rights::LEADER_ELECTION, "labels": rights::labels(&[])},
         "spec": {
             "priorityLevelConfiguration": {"name": "leader-election"},
-            // Between the FlowSchemas of Kubernetes' leaders in kube-system.
+            // Between Kubernetes' FlowSchemas system-leader-election (100) and
+            // workload-leader-election (200).
             "matchingPrecedence": 150,
             "rules": [{
                 "subjects": [{"kind": "ServiceAccount", "serviceAccount": account}],

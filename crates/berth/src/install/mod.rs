@@ -49,9 +49,9 @@ pub struct Options {
     #[arg(long)]
     without_crds: bool,
     /// API version of the MutatingAdmissionPolicies by which the API server holds queued jobs while
-    /// no controller is available. v1 needs Kubernetes 1.36; v1beta1 needs Kubernetes 1.34 with
-    /// API version v1beta1 and feature gate MutatingAdmissionPolicy enabled. With `none`, objects that name a queue are
-    /// rejected while no controller is available.
+    /// no controller is available. v1 needs Kubernetes 1.36; v1beta1 needs Kubernetes 1.34 with API
+    /// version v1beta1 and feature gate MutatingAdmissionPolicy enabled. With `none`, objects that
+    /// name a queue are rejected while no controller is available.
     #[arg(long, value_name = "VERSION", default_value = hold::VERSION, value_parser = [hold::VERSIONS[0], hold::VERSIONS[1], NO_HOLD])]
     hold_policy: String,
     /// Apply the objects to the cluster (server-side) instead of printing them. Checks first, as

@@ -99,7 +99,7 @@ fn in_main() -> AttachParams {
     AttachParams::default().container("main")
 }
 
-/// Input, separate outputs, and the exit code.
+/// A command gets its input, and its outputs and its exit code are returned separately.
 async fn commands(pods: &Api<Pod>) {
     let script = "read line; echo got $line; echo done >&2; exit 3";
     let mut shell = pods.exec("real", ["sh", "-c", script], &in_main().stdin(true)).await.expect("started");

@@ -287,9 +287,9 @@ fn an_installation_that_is_down_holds_queued_jobs_and_no_others() {
     let workloads = cluster.run(&["get", "workloads", "-A", "-o", "name"]);
     assert_eq!(workloads.lines().count(), 1, "workloads exist although no controller runs: {workloads}");
 
-    // The controllers return and settle all held jobs, within the quota.
+    // The controllers start again and process all held objects. What runs stays within the quota.
     let _controller = here.controller(&[]);
-    cluster.wait_until("the held ones to run", 60, |_| {
+    cluster.wait_until("the held jobs and pods to run", 60, |_| {
         here.running("team", "app=queued") == 1
             && here.running("easy", "app=defaulted") == 1
             && here.running("team", "app=set") == 2
@@ -304,7 +304,7 @@ fn an_installation_that_is_down_holds_queued_jobs_and_no_others() {
         let (name, namespace) = (&object["metadata"]["name"], &object["metadata"]["namespace"]);
         let (name, namespace) = (name.as_str().expect("a name"), namespace.as_str().expect("a namespace"));
         let expected = json!(name == "too-big");
-        cluster.wait_until(&format!("{resource} {name} to be settled"), 30, |_| {
+        cluster.wait_until(&format!("the controllers to process {resource} {name}"), 30, |_| {
             here.get(resource, name, namespace).pointer(field) == Some(&expected)
         });
         let made = here.get(resource, name, namespace);
@@ -323,7 +323,7 @@ fn an_installation_that_is_down_holds_queued_jobs_and_no_others() {
         unsettled["items"].as_array().into_iter().flatten().find(|pod| !pod["metadata"]["annotations"][HELD].is_null());
     assert_eq!(unsettled, None);
     for label in ["app=plain", "app=plain-pod"] {
-        assert_eq!(here.running("team", label), 1, "{label} was never changed");
+        assert_eq!(here.running("team", label), 1, "the pod with label {label} no longer runs");
     }
     never_beyond_quota(&history.states(), &cluster.get(&["clusterqueues"]));
 }
@@ -344,11 +344,11 @@ fn with_all_jobs_managed_those_without_a_queue_are_held_too() {
         here.create(&job("without", namespace, None, "100m"));
         here.create(&pod("bare", namespace, None));
         here.create(&pods_of("Deployment", "web", namespace, None));
-        // An object of a kind whose integration is off.
+        // The integration of StatefulSets is off.
         here.create(&pods_of("StatefulSet", "db", namespace, None));
     }
     assert_eq!(here.get("job", "without", "managed")["spec"]["suspend"], true);
-    here.cluster.wait_until("the other ones to run", 30, |_| {
+    here.cluster.wait_until("the objects in the unmanaged namespace to run", 30, |_| {
         here.running("free", "app=without") == 1
             && here.running("free", "app=bare") == 1
             && here.running("free", "app=web") == 2
@@ -369,11 +369,11 @@ fn with_all_jobs_managed_those_without_a_queue_are_held_too() {
     assert_ne!(here.get("jobset", "set", "managed")["spec"]["suspend"], true);
 
     let _controller = here.controller(&[]);
-    here.cluster.wait_until("it to be settled", 30, |_| {
+    here.cluster.wait_until("the controllers to process the held job and pods", 30, |_| {
         let settled = |object: &Value| object["metadata"]["annotations"][HELD].is_null();
         settled(&here.get("job", "without", "managed")) && held().iter().all(settled)
     });
-    assert_eq!(here.get("job", "without", "managed")["spec"]["suspend"], true, "it runs although it has no queue");
+    assert_eq!(here.get("job", "without", "managed")["spec"]["suspend"], true, "the job runs although it has no queue");
     assert_eq!(here.running("free", "app=without"), 1);
 }
 

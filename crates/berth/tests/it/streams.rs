@@ -90,7 +90,7 @@ fn forwards(cluster: &Cluster, target: &str, port: &str) {
 
 /// The options of `logs`.
 fn logs(cluster: &Cluster) {
-    // Through the standard output of the container's first process.
+    // The lines are written to the standard output of the container's first process.
     let print = "for i in 1 2 3; do echo $i > /proc/1/fd/1; done";
     cluster.run(&["exec", "real", "-c", "main", "--", "sh", "-c", print]);
     let lines = |arguments: &[&str]| cluster.run(&[&["logs", "real", "-c", "main"], arguments].concat());

@@ -98,7 +98,8 @@ const PODS: &str = r#"{"apiVersion": "v1", "kind": "List", "items": [
      "containers": [{"name": "main", "image": "busybox", "command": ["sh"], "stdin": true, "tty": true}]}}
 ]}"#;
 
-/// In a typed line, which the terminal echoes, the printed words are split by quotes.
+/// The terminal echoes typed lines. Quotes split the printed words in them, so that only the output
+/// has the whole words.
 #[test]
 fn interactive_sessions_have_a_terminal() {
     if !rustix::process::geteuid().is_root() {

@@ -106,7 +106,8 @@ impl Drop for Up {
     }
 }
 
-/// Stops the pods, even if the test fails.
+/// Folder of the cluster. If the test fails, the cluster is started and interrupted once more,
+/// which stops its pods.
 struct Home(tempfile::TempDir);
 
 impl Drop for Home {
