@@ -333,6 +333,9 @@ mod tests {
         let green = ObjectReference { namespace: Some("green".into()), ..about("train") };
         recorder.event_about(green, EventType::Normal, "Tested", "green");
         tokio::select! { () = post => {}, () = tokio::time::sleep(Duration::from_secs(10)) => {} }
-        assert!(responses.lock().iter().any(|(message, _)| message == "green"), "the event waits for one turn");
+        assert!(
+            responses.lock().iter().any(|(message, _)| message == "green"),
+            "the event of namespace green was not written in time"
+        );
     }
 }

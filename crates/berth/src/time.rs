@@ -233,8 +233,8 @@ impl ClusterTime {
                 match &written {
                     // A full disk stays full for many intervals, so only the first failure is
                     // logged.
-                    Err(error) if is_kept => tracing::warn!("cluster time is not kept: {error:#}"),
-                    Ok(()) if !is_kept => tracing::info!("cluster time is kept again"),
+                    Err(error) if is_kept => tracing::warn!("cannot store cluster time: {error:#}"),
+                    Ok(()) if !is_kept => tracing::info!("cluster time is stored again"),
                     _ => {}
                 }
                 is_kept = written.is_ok();
@@ -295,7 +295,7 @@ fn parse(text: &str) -> Option<Kept> {
 
 fn keep(file: &Path, time: Kept) {
     if let Err(error) = write(file, time) {
-        tracing::warn!("cluster time is not kept: {error:#}");
+        tracing::warn!("cannot store cluster time: {error:#}");
     }
 }
 

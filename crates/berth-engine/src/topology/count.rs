@@ -181,7 +181,7 @@ impl Count {
                 }
             }
         }
-        debug_assert!(self.overlaid.is_sorted_by(|a, b| a < b), "a leaf is noted once");
+        debug_assert!(self.overlaid.is_sorted_by(|a, b| a < b), "the list has a leaf twice");
         for id in (0..tree.leaf_start()).rev() {
             if std::mem::take(&mut self.stale[id]) {
                 let capacity = sum_children(tree, &self.of, &self.capacities, id);

@@ -304,7 +304,7 @@ impl Cluster {
                 return lines;
             }
         }
-        panic!("no end of decisions: {lines:?}");
+        panic!("the decisions do not end: {lines:?}");
     }
 
     /// Names of workloads that hold quota.

@@ -40,7 +40,7 @@ pub async fn bind(address: BindAddress, what: &str) -> anyhow::Result<Option<Tcp
             Err(_) => TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)).await,
         },
     };
-    bound.map(Some).with_context(|| format!("{what}: cannot listen there"))
+    bound.map(Some).with_context(|| format!("{what}: cannot listen on this address"))
 }
 
 /// A response in preparation.

@@ -440,7 +440,7 @@ mod tests {
         assert!(first(&is("Deployment")) < first(&is("CustomResourceDefinition")));
         assert!(first(&is("Deployment")) < first(&is("APIService")));
         let holding = objects(&values(), &parts(true));
-        assert_eq!(holding, all[..holding.len()], "the first step is the beginning of the whole");
+        assert_eq!(holding, all[..holding.len()], "the objects of the first step are the first of all objects");
         let others: Vec<&Value> =
             holding.iter().filter(|object| !holds(object)).map(|object| &object["kind"]).collect();
         assert_eq!(others, ["Namespace", "Service"]);

@@ -326,7 +326,7 @@ mod tests {
             apply_to(config, vec![object]).await
         };
         let applied = tokio::time::timeout(Duration::from_secs(60), all);
-        let applied = applied.await.expect("it ends");
+        let applied = applied.await.expect("the installation ends in time");
         let asked = asked.lock().clone();
         (applied, asked)
     }
@@ -334,7 +334,7 @@ mod tests {
     #[tokio::test]
     async fn a_cluster_that_is_briefly_busy_does_not_stop_an_installation() {
         let (applied, asked) = installed(2, 2).await;
-        applied.expect("it is applied");
+        applied.expect("the object is applied");
         assert_eq!(asked, ["GET", "GET", "PATCH", "PATCH", "PATCH"]);
     }
 

@@ -267,8 +267,11 @@ fn admitted_once_per_eviction(states: &[(Value, bool)]) {
                 *evictions.entry(key).or_default() += u32::from(!is_true(workload, "Finished"));
             }
             (true, true) => {
-                assert_eq!(last["status"]["admission"], workload["status"]["admission"], "{key} was moved");
-                assert!(!is_true(&last, "Finished") || is_true(workload, "Finished"), "{key} runs again");
+                assert_eq!(
+                    last["status"]["admission"], workload["status"]["admission"],
+                    "the assignment of {key} changed while it was admitted"
+                );
+                assert!(!is_true(&last, "Finished") || is_true(workload, "Finished"), "{key} is not finished any more");
             }
             (false, false) => {}
         }

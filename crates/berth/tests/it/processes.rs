@@ -112,20 +112,23 @@ fn a_leader_that_loses_its_lease_continues_to_serve_and_can_lead_again() {
     cluster.run(&["patch", "lease", "berth-controller", "-n", "berth-system", "--type=merge", "-p", &taken]);
     replica.wait_logged("this replica no longer leads");
     let line = replica.line("this replica no longer leads").unwrap_or_default();
-    assert!(line.starts_with("20") && line.contains("is held by other"), "when and why: {line}");
+    assert!(
+        line.starts_with("20") && line.contains("is held by other"),
+        "the line lacks the time or the reason: {line}"
+    );
     assert_eq!(replica.get("/healthz").0, 200);
     assert_eq!(replica.get("/readyz"), (200, "ok".to_owned()), "the standby replica is not ready");
     assert!(!replica.leads() && !replica.ended());
     apply(&cluster, &job("after", "team-blue"));
     pause(Duration::from_secs(2));
-    assert!(!is_running(&cluster, "after", "team-blue"), "only a leader admits");
+    assert!(!is_running(&cluster, "after", "team-blue"), "a replica that does not lead admitted the job");
 
     cluster.wait_until("the replica to lead again", 20, |c| replica.leads() && is_running(c, "after", "team-blue"));
     let counts = admissions(&cluster);
     assert_eq!(counts.values().copied().collect::<Vec<_>>(), [1, 1], "{counts:?}");
     replica.terminate();
     let lease = cluster.get(&["lease", "berth-controller", "-n", "berth-system"]);
-    assert_eq!(lease["spec"]["holderIdentity"], json!(""), "the Lease is released");
+    assert_eq!(lease["spec"]["holderIdentity"], json!(""), "the Lease is not released");
 }
 
 #[test]

@@ -84,8 +84,8 @@ fn forwards(cluster: &Cluster, target: &str, port: &str) {
     let mut page = String::new();
     connection.read_to_string(&mut page).expect("a response");
     assert!(page.contains("Directory listing"), "{target}: {page}");
-    kubectl.kill().expect("it runs");
-    kubectl.wait().expect("it ends");
+    kubectl.kill().expect("kubectl can be killed");
+    kubectl.wait().expect("kubectl can be waited for");
 }
 
 /// The options of `logs`.

@@ -30,7 +30,7 @@ impl Terminal {
         let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
         let master = openpt(flags).expect("a terminal");
         unlockpt(&master).expect("unlocked");
-        let slave = ioctl_tiocgptpeer(&master, flags).expect("its other side");
+        let slave = ioctl_tiocgptpeer(&master, flags).expect("the other side of the terminal");
         tcsetwinsize(&master, size(30, 90)).expect("resized");
         let stdio = |slave: &OwnedFd| Stdio::from(slave.try_clone().expect("a copy"));
         // The controlling terminal of kubectl, so that the kernel signals changes of its size.

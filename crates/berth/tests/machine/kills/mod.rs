@@ -72,7 +72,7 @@ impl Up {
 
     /// A client, once the API responds.
     async fn client(&mut self) -> Client {
-        let ready = self.ready.take().expect("asked for once");
+        let ready = self.ready.take().expect("`client` is called once");
         timeout(Duration::from_secs(60), ready).await.expect("berth is ready in time").expect("berth is running");
         let file = Kubeconfig::read_from(&self.kubeconfig).expect("a kubeconfig");
         let config =
@@ -116,7 +116,7 @@ impl Drop for Home {
             return;
         }
         let mut up = Up::spawn(self.0.path());
-        let ready = up.ready.take().expect("asked for once");
+        let ready = up.ready.take().expect("a new process has the receiver");
         let _ = std::thread::spawn(move || ready.blocking_recv()).join();
         let _ = Command::new("kill").args(["-INT", &up.id().to_string()]).status();
         let _ = up.process.wait();
