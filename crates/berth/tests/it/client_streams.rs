@@ -17,8 +17,8 @@ use crate::cluster::{Cluster, file};
 
 const PODS: &str = "tests/clients/pods.json";
 
-/// A cluster with pods that run as processes and simulated pods. Skips the running test if the pod
-/// has no server for a forwarded port.
+/// A cluster with pods that run as processes and simulated pods. Skips the running test if python3
+/// is not installed, which serves the forwarded port in the pod.
 fn with_processes() -> Option<Cluster> {
     if !Path::new("/usr/bin/python3").exists() {
         berth_testing::skip("python3 is not installed");

@@ -43,8 +43,7 @@ impl Victims {
             while !stopped.load(Ordering::Relaxed) {
                 const TICK: Duration = Duration::from_millis(100);
                 pause(TICK);
-                // A replica that lost its Lease ends, and is started again, as a Deployment would
-                // do.
+                // A replica that has ended is started again, as a Deployment would do.
                 for replica in &mut replicas {
                     if replica.ended() {
                         *replica = start();
@@ -190,7 +189,8 @@ fn one_workload_each(states: &[(Value, bool)]) -> usize {
     of_job.len()
 }
 
-/// At every moment, the usage of a cohort's workloads is within its quota, for each flavor.
+/// At every moment, the usage of a cohort's workloads is within the cohort's quota, for each flavor
+/// and resource.
 pub fn never_beyond_quota(states: &[(Value, bool)], queues: &Value) {
     type Amounts = BTreeMap<(String, String, String), Quantity>;
     let quantity = |value: &Value| Quantity::from_json(value).expect("a quantity");

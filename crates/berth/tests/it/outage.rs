@@ -41,11 +41,10 @@ impl Installed {
         let mut arguments = vec!["--apply", "--kubeconfig", &kubeconfig];
         arguments.extend(file.as_deref());
         install(&arguments);
-        // A port that is still free when the controllers return. No other process uses it in
-        // between.
+        // The webhook port of the controllers at every start. No other process uses it in between.
         let port = TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("an address").port();
-        // The Service's endpoint is the test's own process. Without a selector, the simulated pods
-        // of the Deployment are not endpoints.
+        // The Service's only endpoint is the controllers' process that the test starts. Without a
+        // selector, the simulated pods of the Deployment are not endpoints.
         cluster.run(&["patch", "service", "berth-webhook", "-n", "berth-system", "--type", "merge", "-p", NO_SELECTOR]);
         apply(
             &cluster,
@@ -235,7 +234,7 @@ fn an_installation_that_is_down_holds_queued_jobs_and_no_others() {
         let (name, namespace) = (&object["metadata"]["name"], &object["metadata"]["namespace"]);
         let (name, namespace) = (name.as_str().expect("a name"), namespace.as_str().expect("a namespace"));
         let made = here.get(resource, name, namespace);
-        assert_eq!(made.pointer(field), Some(&json!(true)), "{resource} {name} is held: {made}");
+        assert_eq!(made.pointer(field), Some(&json!(true)), "{resource} {name} is not held: {made}");
         assert_eq!(made["metadata"]["annotations"][HELD], "false", "{resource} {name}");
     }
     here.create(&pod("queued-pod", "team", Some("main")));
@@ -283,9 +282,13 @@ fn an_installation_that_is_down_holds_queued_jobs_and_no_others() {
     for name in ["queued", "too-big", "set", "torch", "ray", "serve"] {
         assert!(pods(&format!("app={name}")).is_empty(), "{name}");
     }
-    assert_eq!(here.running("team", "app=early"), 1, "running pods continue");
+    assert_eq!(here.running("team", "app=early"), 1, "the pod of the first job no longer runs");
     let workloads = cluster.run(&["get", "workloads", "-A", "-o", "name"]);
-    assert_eq!(workloads.lines().count(), 1, "workloads exist although no controller runs: {workloads}");
+    assert_eq!(
+        workloads.lines().count(),
+        1,
+        "the only workload must be that of the first job, because no controller runs: {workloads}"
+    );
 
     // The controllers start again and process all held objects. What runs stays within the quota.
     let _controller = here.controller(&[]);
@@ -410,7 +413,8 @@ fn the_api_server_calls_the_webhooks_while_their_certificate_changes() {
         let refused = cluster.refused(&["create", "-f", &path.display().to_string()]);
         assert!(refused.contains("queued-jobs.validate.berth.dev"), "{refused}");
     };
-    // The managed fields of an object stored as v1beta1 name that version.
+    // An object that was created as v1beta1 can be read as v1beta2, although its managed fields
+    // name v1beta1.
     apply(
         cluster,
         &json!({"apiVersion": "kueue.x-k8s.io/v1beta1", "kind": "ClusterQueue", "metadata": {"name": "old"},

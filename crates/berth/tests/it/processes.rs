@@ -268,7 +268,7 @@ fn the_controllers_groups_are_served_behind_the_api_server() {
     let of_both = seen_by(&["team-blue", "team-green"]);
     assert!(of_both.contains("of-team-green") && !of_both.contains("ithheld"), "{of_both}");
 
-    // A user needs the permission, and must send the request to the API server.
+    // A user without the permission is rejected.
     let raw = "/apis/visibility.kueue.x-k8s.io/v1beta2/clusterqueues/full/pendingworkloads";
     let refused = cluster.refused(&["get", "--raw", raw, "--as", "eve"]);
     assert!(refused.contains("forbidden"), "{refused}");

@@ -59,7 +59,7 @@ fn kubectl_reaches_the_programs_of_a_pod() {
     cluster.interrupt();
 }
 
-/// `cp` both ways.
+/// Copies a folder to a pod and back (`cp`), and runs a command that fails.
 fn copies(cluster: &Cluster, from: &str, back: &str) {
     std::fs::create_dir_all(format!("{from}/sub")).expect("a folder");
     std::fs::write(format!("{from}/sub/file"), vec![7; 1 << 20]).expect("written");

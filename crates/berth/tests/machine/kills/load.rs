@@ -199,7 +199,8 @@ impl Load {
         })
     }
 
-    /// Deletes the rest of the pods that run forever, and waits until all others have ended.
+    /// Repeats the creations whose effect is unknown, deletes all pods that run forever, and waits
+    /// until all others have ended.
     pub async fn settle(&mut self, client: &Client, limit: Duration) {
         let deadline = Instant::now() + limit;
         while !self.unsure.is_empty() {

@@ -26,9 +26,10 @@ const VARIABLE: &str = "BERTH_TEST_KILLS";
 const SEED: &str = "BERTH_TEST_SEED";
 /// Number of kills without the variable.
 const KILLS: u64 = 5;
-/// Maximum time between the start and every fourth kill, which comes while pods are being adopted.
+/// Maximum milliseconds between the start and every fourth kill, which may come while pods are
+/// being adopted.
 const EARLY: u64 = 1_500;
-/// Maximum time between the API's first response and each of the other kills.
+/// Maximum milliseconds between the API's first response and each of the other kills.
 const LATE: u64 = 2_500;
 /// Time for all pods to end after the last kill, and for all traces of them to disappear.
 const SETTLED: Duration = Duration::from_secs(240);
@@ -145,7 +146,7 @@ async fn killed_clusters_run_no_pod_twice_lose_none_and_leave_nothing_behind() {
         } else {
             let client = up.client().await;
             let moment = Duration::from_millis(next(&mut random) % LATE);
-            // The future is dropped during a request, whose effect is then unknown.
+            // The future may be dropped during a request, whose effect is then unknown.
             let _ = timeout(moment, load.run(&client)).await;
         }
         up.kill();
