@@ -104,7 +104,8 @@ enum Keys {
 /// Objects by a computed value, such as pods by node; see [`Cache::index`].
 pub struct Index<K> {
     cache: Cache<K>,
-    /// Read and written only while the cache's state is locked, so both always match.
+    /// Read and written only while the cache's state is locked, so that the index always matches
+    /// the cache.
     state: Arc<RwLock<IndexState<K>>>,
 }
 

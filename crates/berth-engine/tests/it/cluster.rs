@@ -207,8 +207,8 @@ impl Cluster {
         }));
     }
 
-    /// Adds nodes `host-…` of one topology with levels `rack` and `kubernetes.io/hostname`, and a
-    /// flavor for them.
+    /// Adds a topology with levels `rack` and `kubernetes.io/hostname`, nodes `RACK-0`, `RACK-1`
+    /// and so on, and a flavor for them.
     pub fn racks(&mut self, flavor: &str, racks: &[(&str, &[i64])]) -> &mut Self {
         self.topology("racks", &["rack", HOSTNAME]);
         self.flavor_with(flavor, |flavor| flavor.topology = Some(Name::from("racks")));

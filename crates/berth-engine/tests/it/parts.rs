@@ -7,7 +7,7 @@ use berth_engine::{CycleOutcome, CycleResult, Event, Name, Verdict};
 
 use crate::cluster::{Cluster, job, plan_lines, queue};
 
-/// Three queues without a cohort, with one job each. `change` is applied to each queue.
+/// Adds three queues without a cohort, with one job each.
 fn three(cluster: &mut Cluster, flavor: &str) {
     for (at, name) in ["a", "b", "c"].into_iter().enumerate() {
         cluster.queue(queue(name).flavor(flavor, 4));

@@ -153,7 +153,7 @@ fn figures_match_the_workloads(host: &mut Host, plan: &Plan) -> Result<(), TestC
     Ok(())
 }
 
-/// All state that a user could see.
+/// All observable state of the queues.
 pub fn fingerprint(host: &mut Host, plan: &Plan) -> String {
     let mut text = String::new();
     for at in 0..plan.queues.len() {
