@@ -213,7 +213,7 @@ impl Config {
         if let Some(topology) = &self.topology
             && topology.levels.is_empty()
         {
-            return problem("topology.levels".to_owned(), "at least one level is needed: the nodes");
+            return problem("topology.levels".to_owned(), "at least one level is needed, whose domains are the nodes");
         }
         let levels: Vec<&str> =
             self.topology.iter().flat_map(|it| &it.levels).map(|level| level.node_label.as_str()).collect();

@@ -62,7 +62,7 @@ pub enum RunError {
         source: Box<ActionError>,
     },
     /// The async runtime could not be created.
-    #[error("cannot start")]
+    #[error("cannot create the async runtime")]
     Runtime(#[source] std::io::Error),
 }
 

@@ -54,7 +54,8 @@ impl RecentObjects {
         self.0.push_back((key.clone(), value.clone()));
     }
 
-    /// Compares pointers: all revisions of an object share one allocation of the key.
+    /// Removes the object with this key. Keys are compared by pointer, because all revisions of an
+    /// object share one allocation of the key.
     fn forget(&mut self, key: &Arc<str>) {
         if let Some(at) = self.0.iter().rposition(|(kept, _)| Arc::ptr_eq(kept, key)) {
             self.0.remove(at);

@@ -42,7 +42,7 @@ async fn serve(options: &Options) -> anyhow::Result<ExitCode> {
     let client = connect::asking(config)?;
     let listener = TcpListener::bind(options.listen)
         .await
-        .with_context(|| format!("--listen {}: cannot listen there; choose another address", options.listen))?;
+        .with_context(|| format!("--listen {}: cannot listen on this address; choose another one", options.listen))?;
     let address = listener.local_addr().context("--listen")?;
     let hosts = Hosts { beyond_loopback: !address.ip().is_loopback(), names: options.hosts.clone() };
     if hosts.beyond_loopback {

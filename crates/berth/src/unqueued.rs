@@ -50,7 +50,8 @@ async fn said(client: &Client, namespace: &str, kind: &str, name: &str) -> Vec<S
     events.iter().take(SAID_MAX).map(|event| format!("{}: {}", text(&event.reason), text(&event.message))).collect()
 }
 
-/// `group` is the name of the pod's group and the number of its pods, if that can be read.
+/// The explanation of a pod as text. `group` is the name of the pod's group and the number of its
+/// pods, if that can be read.
 fn of_pod(pod: &Pod, group: Option<(&str, Option<usize>)>, said: &[String]) -> String {
     let (namespace, name) = (pod.namespace().unwrap_or_default(), pod.name_any());
     let mut lines = Vec::new();

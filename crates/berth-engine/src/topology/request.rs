@@ -36,7 +36,7 @@ pub(crate) struct GroupRequest {
     pub flavor: FlavorId,
     pub workers: usize,
     pub leader: Option<usize>,
-    /// The search to make; `Err` if the request itself is invalid.
+    /// What is searched for; `Err` if the request itself is invalid.
     pub wanted: Result<Wanted, TopologyProblem>,
     /// Pods of an earlier placement that stay.
     pub retained: Option<RetainedPlacement>,

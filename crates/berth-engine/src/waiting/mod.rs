@@ -216,8 +216,8 @@ impl PendingQueues {
         let selected = world.is_selected(queue, local);
         let pending_queue = self.get_or_insert(queue);
         if !selected {
-            // A flush must leave this workload inadmissible, so it has to check each workload of
-            // the line.
+            // A flush must leave this workload inadmissible. Without `selection`, the flush checks
+            // the namespace of each workload in line.
             pending_queue.selection = None;
         }
         pending_queue.insert(key, class, local, reported);
@@ -313,8 +313,8 @@ impl PendingQueues {
         due
     }
 
-    /// Moves the inadmissible workloads of a tree that a change may have helped back to the heap.
-    /// Returns the number of workloads moved.
+    /// Moves the inadmissible workloads of a tree back to the heap, because a change may have
+    /// helped them. Returns the number of workloads moved.
     pub fn flush(&mut self, world: &mut World, root: NodeId, now: Time) -> usize {
         if world.tree.node(root).cyclic {
             return 0;
@@ -346,8 +346,8 @@ impl PendingQueues {
         moved
     }
 
-    /// Makes workloads of inadmissible lines inadmissible one by one if the queue does not select
-    /// their namespace: a flush does not help them.
+    /// Takes workloads whose namespace the queue does not select out of inadmissible lines, and
+    /// makes each inadmissible for that reason: a flush of the lines does not help them.
     fn mark_unselected_inadmissible(&mut self, world: &mut World, queue: QueueId) {
         let mut all_selected = true;
         for id in self.get_or_insert(queue).inadmissible_in_lines() {

@@ -48,7 +48,7 @@ pub(crate) struct PendingQueue {
     pub selection: Option<u64>,
 }
 
-/// A class and, in usage-based queues, the local queue.
+/// The key of a line: its class and, in usage-based queues, its local queue.
 type LineId = (ClassId, LocalQueueId);
 
 /// All lines of a class: one, or one per local queue.
@@ -421,7 +421,10 @@ impl PendingQueue {
 
     /// Forgets which classes are inadmissible. Only for a queue without workloads in line.
     pub fn forget_no_fit(&mut self) {
-        debug_assert!(self.in_inadmissible_lines().next().is_none(), "a line that is set aside would be lost");
+        debug_assert!(
+            self.in_inadmissible_lines().next().is_none(),
+            "the queue has an inadmissible line, which would be lost"
+        );
         self.no_fit.clear();
     }
 

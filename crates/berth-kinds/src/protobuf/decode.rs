@@ -210,7 +210,7 @@ fn map_entry(entry: &[u8], kind: Kind, depth: usize) -> Result<(String, Value), 
     Ok((key, value.unwrap_or_else(empty)))
 }
 
-/// One value; several kinds of messages are not objects in JSON.
+/// Decodes one value. Some messages, such as times and quantities, are not objects in JSON.
 fn single(wire: Wire<'_>, kind: Kind, depth: usize) -> Result<Value, DecodeError> {
     let bytes = match wire {
         Wire::Bytes(bytes) => bytes,

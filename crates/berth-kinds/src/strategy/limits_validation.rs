@@ -44,7 +44,8 @@ const WHOLE_RESOURCES: [&str; 9] = [
     "services.loadbalancers",
     "services.nodeports",
 ];
-/// Resources that a quota with a scope of pods can limit. With `BestEffort`, only `pods`.
+/// Resources that a quota with a scope of pods can limit. A quota with the scope `BestEffort` can
+/// limit only `pods`.
 const POD_RESOURCES: [&str; 7] =
     ["cpu", "limits.cpu", "limits.memory", "memory", "pods", "requests.cpu", "requests.memory"];
 const CONTAINER_RESOURCES: [&str; 3] = ["cpu", "ephemeral-storage", "memory"];

@@ -1,5 +1,5 @@
-//! Services: type, ports and a cluster IP. Clients expect a cluster IP, although the simulated
-//! network does not route it. The cluster has one address family, IPv4.
+//! Services: type, ports and a cluster IP. Clients expect a cluster IP, even in a cluster whose
+//! pods have no network that serves it. The cluster has one address family, IPv4.
 
 use std::collections::BTreeSet;
 

@@ -331,7 +331,7 @@ fn of_pods(name: &'static str, held: &Held) -> Policy {
 fn queued_pod_owners(held: &Held) -> Policy {
     let queue = format!("object.metadata.labels['{}']", labels::QUEUE_NAME);
     let mut policy = of_pod_owners("berth-hand-queue-to-pods", held, Some(&queue), "");
-    // Also on update: the pod template may have been replaced.
+    // The policy also applies to updates, because the pod template may have been replaced.
     policy.operations = &["CREATE", "UPDATE"];
     policy.queued = true;
     // The object selector also matches an update whose old object has the label; the update may
@@ -379,7 +379,7 @@ fn of_pod_owners(name: &'static str, held: &Held, queue: Option<&str>, metadata:
     };
     let simple = |framework: &str| format!("{{{}}}", parent(framework));
     let index = annotations::POD_GROUP_POD_INDEX_LABEL;
-    // The group's name is a hash. The controllers set it when they settle the pods.
+    // The group's name is a hash. The controllers set it when they process the held pods.
     let of_set = format!(
         "{}, '{}': 'true', '{}': 'true', '{index}': \
          object.spec.template.?metadata.?annotations[?'{index}'].orValue('apps.kubernetes.io/pod-index')",

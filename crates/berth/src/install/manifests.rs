@@ -49,7 +49,7 @@ pub struct Settings {
     pub readiness: String,
     /// Path of the liveness probe.
     pub liveness: String,
-    /// Port of the probes: a number, or a template's placeholder. The following ports too.
+    /// Port of the probes. Like the other ports, it is a number or a template's placeholder.
     pub health_port: Value,
     /// Port of the metrics.
     pub metrics_port: Value,
@@ -173,7 +173,8 @@ fn flow_schema(values: &Values) -> Value {
         "metadata": {"name": rights::LEADER_ELECTION, "labels": rights::labels(&[])},
         "spec": {
             "priorityLevelConfiguration": {"name": "leader-election"},
-            // Between the FlowSchemas of Kubernetes' leaders in kube-system.
+            // Between Kubernetes' FlowSchemas system-leader-election (100) and
+            // workload-leader-election (200).
             "matchingPrecedence": 150,
             "rules": [{
                 "subjects": [{"kind": "ServiceAccount", "serviceAccount": account}],
@@ -439,7 +440,7 @@ mod tests {
         assert!(first(&is("Deployment")) < first(&is("CustomResourceDefinition")));
         assert!(first(&is("Deployment")) < first(&is("APIService")));
         let holding = objects(&values(), &parts(true));
-        assert_eq!(holding, all[..holding.len()], "the first step is the beginning of the whole");
+        assert_eq!(holding, all[..holding.len()], "the objects of the first step are the first of all objects");
         let others: Vec<&Value> =
             holding.iter().filter(|object| !holds(object)).map(|object| &object["kind"]).collect();
         assert_eq!(others, ["Namespace", "Service"]);

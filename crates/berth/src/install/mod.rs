@@ -49,9 +49,9 @@ pub struct Options {
     #[arg(long)]
     without_crds: bool,
     /// API version of the MutatingAdmissionPolicies by which the API server holds queued jobs while
-    /// no controller is available. v1 needs Kubernetes 1.36; v1beta1 needs Kubernetes 1.34 with
-    /// API version v1beta1 and feature gate MutatingAdmissionPolicy enabled. With `none`, objects that name a queue are
-    /// rejected while no controller is available.
+    /// no controller is available. v1 needs Kubernetes 1.36; v1beta1 needs Kubernetes 1.34 with API
+    /// version v1beta1 and feature gate MutatingAdmissionPolicy enabled. With `none`, objects that
+    /// name a queue are rejected while no controller is available.
     #[arg(long, value_name = "VERSION", default_value = hold::VERSION, value_parser = [hold::VERSIONS[0], hold::VERSIONS[1], NO_HOLD])]
     hold_policy: String,
     /// Apply the objects to the cluster (server-side) instead of printing them. Checks first, as
@@ -326,7 +326,7 @@ mod tests {
             apply_to(config, vec![object]).await
         };
         let applied = tokio::time::timeout(Duration::from_secs(60), all);
-        let applied = applied.await.expect("it ends");
+        let applied = applied.await.expect("the installation ends in time");
         let asked = asked.lock().clone();
         (applied, asked)
     }
@@ -334,7 +334,7 @@ mod tests {
     #[tokio::test]
     async fn a_cluster_that_is_briefly_busy_does_not_stop_an_installation() {
         let (applied, asked) = installed(2, 2).await;
-        applied.expect("it is applied");
+        applied.expect("the object is applied");
         assert_eq!(asked, ["GET", "GET", "PATCH", "PATCH", "PATCH"]);
     }
 

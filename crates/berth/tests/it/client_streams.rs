@@ -17,8 +17,8 @@ use crate::cluster::{Cluster, file};
 
 const PODS: &str = "tests/clients/pods.json";
 
-/// A cluster with pods that run as processes and simulated pods. Skips the running test if the pod
-/// has no server for a forwarded port.
+/// A cluster with pods that run as processes and simulated pods. Skips the running test if python3
+/// is not installed, which serves the forwarded port in the pod.
 fn with_processes() -> Option<Cluster> {
     if !Path::new("/usr/bin/python3").exists() {
         berth_testing::skip("python3 is not installed");
@@ -99,7 +99,7 @@ fn in_main() -> AttachParams {
     AttachParams::default().container("main")
 }
 
-/// Input, separate outputs, and the exit code.
+/// A command gets its input, and its outputs and its exit code are returned separately.
 async fn commands(pods: &Api<Pod>) {
     let script = "read line; echo got $line; echo done >&2; exit 3";
     let mut shell = pods.exec("real", ["sh", "-c", script], &in_main().stdin(true)).await.expect("started");

@@ -139,7 +139,7 @@ async fn kube_runtime_works() {
     controller.abort();
 }
 
-/// Waits for a ConfigMap with another UID than this one.
+/// Waits until the ConfigMap `name` exists with a UID other than `but`.
 async fn exists(maps: &Api<ConfigMap>, name: &str, but: Option<String>) -> ConfigMap {
     for _ in 0..400 {
         if let Some(found) = maps.get_opt(name).await.expect("a response")
@@ -149,7 +149,7 @@ async fn exists(maps: &Api<ConfigMap>, name: &str, but: Option<String>) -> Confi
         }
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
-    panic!("{name} did not come");
+    panic!("{name} was not created");
 }
 
 async fn until(condition: impl Fn() -> bool) {
@@ -159,5 +159,5 @@ async fn until(condition: impl Fn() -> bool) {
         }
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
-    panic!("the reflector did not follow");
+    panic!("the reflector did not receive the change");
 }

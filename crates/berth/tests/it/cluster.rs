@@ -1,4 +1,4 @@
-//! A `berth up` process, and kubectl against it.
+//! A `berth up` or `berth apiserver` process, and kubectl against it.
 
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader};
@@ -9,7 +9,7 @@ use std::time::Duration;
 use berth_api::berth::explanation::{GROUP, VERSION};
 use serde_json::Value;
 
-/// A running `berth up`; killed when dropped.
+/// A running `berth up` or `berth apiserver`; killed when dropped.
 pub struct Cluster {
     process: Child,
     pub kubeconfig: PathBuf,

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::cluster::Cluster;
 
-/// Pods that print the devices that they can see.
+/// A pod with this number of GPUs, whose program only sleeps.
 fn pod(name: &str, gpus: u32) -> Value {
     let limits = if gpus > 0 { json!({"nvidia.com/gpu": gpus}) } else { json!({}) };
     let container = json!({"name": "main", "image": "host", "command": ["sleep", "10000"],
@@ -16,7 +16,8 @@ fn pod(name: &str, gpus: u32) -> Value {
         "spec": {"terminationGracePeriodSeconds": 1, "containers": [container]}})
 }
 
-/// Visible devices by the variables of CUDA and of the container toolkit, and device files.
+/// The devices that a pod sees: the variables of CUDA and of the NVIDIA container toolkit, and the
+/// device files.
 fn seen(cluster: &Cluster, pod: &str, folder: &Path) -> String {
     let script = format!("echo $CUDA_VISIBLE_DEVICES $NVIDIA_VISIBLE_DEVICES $(ls {} 2>/dev/null)", folder.display());
     cluster.run(&["exec", pod, "--", "sh", "-c", &script]).trim().to_owned()

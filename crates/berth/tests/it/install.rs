@@ -278,7 +278,8 @@ async fn webhooks_use_a_trusted_certificate_that_is_renewed() {
         ready(&first) && ready(&second)
     });
     let before = bundle();
-    // Other programs' writes of a Workload's status are validated and not changed.
+    // The validating configuration has one more webhook: for writes of a Workload's status by other
+    // programs.
     for (configuration, count) in [("mutatingwebhookconfigurations", 35), ("validatingwebhookconfigurations", 36)] {
         let kinds = "Kueue's kinds, and queued kinds with and without a queue";
         assert_eq!(trusted(configuration).len(), count, "{kinds}");
@@ -306,7 +307,8 @@ async fn webhooks_use_a_trusted_certificate_that_is_renewed() {
         assert!(decoded(&answer["response"]["patch"]).contains("/spec/suspend"), "{answer}");
     }
 
-    // The stored certificate expires now. It is checked every sixth of its lifetime.
+    // The Secret now states that its certificate has expired. The replicas check it every sixth of
+    // its lifetime.
     let ended = "berth.dev/not-after=2020-01-01T00:00:00Z";
     cluster.run(&["annotate", "secret", "berth-webhook-certificate", "-n", "berth-system", "--overwrite", ended]);
     cluster.wait_until("the certificate to be renewed", 60, |_| bundle() != before);

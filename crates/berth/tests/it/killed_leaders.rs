@@ -43,8 +43,7 @@ impl Victims {
             while !stopped.load(Ordering::Relaxed) {
                 const TICK: Duration = Duration::from_millis(100);
                 pause(TICK);
-                // A replica that lost its Lease ends, and is started again, as a Deployment would
-                // do.
+                // A replica that has ended is started again, as a Deployment would do.
                 for replica in &mut replicas {
                     if replica.ended() {
                         *replica = start();
@@ -190,7 +189,8 @@ fn one_workload_each(states: &[(Value, bool)]) -> usize {
     of_job.len()
 }
 
-/// At every moment, the usage of a cohort's workloads is within its quota, for each flavor.
+/// At every moment, the usage of a cohort's workloads is within the cohort's quota, for each flavor
+/// and resource.
 pub fn never_beyond_quota(states: &[(Value, bool)], queues: &Value) {
     type Amounts = BTreeMap<(String, String, String), Quantity>;
     let quantity = |value: &Value| Quantity::from_json(value).expect("a quantity");
@@ -267,8 +267,11 @@ fn admitted_once_per_eviction(states: &[(Value, bool)]) {
                 *evictions.entry(key).or_default() += u32::from(!is_true(workload, "Finished"));
             }
             (true, true) => {
-                assert_eq!(last["status"]["admission"], workload["status"]["admission"], "{key} was moved");
-                assert!(!is_true(&last, "Finished") || is_true(workload, "Finished"), "{key} runs again");
+                assert_eq!(
+                    last["status"]["admission"], workload["status"]["admission"],
+                    "the assignment of {key} changed while it was admitted"
+                );
+                assert!(!is_true(&last, "Finished") || is_true(workload, "Finished"), "{key} is not finished any more");
             }
             (false, false) => {}
         }

@@ -15,7 +15,7 @@ fn a_newcomer_follows_the_quickstart() {
     let shorter = |name: &str, seconds: &str, fewer: &str| {
         let manifest = std::fs::read_to_string(file(&format!("examples/quickstart/{name}"))).expect("an example");
         let shorter = manifest.replace(&format!("\"{seconds}\""), &format!("\"{fewer}\""));
-        assert_ne!(shorter, manifest, "{name} takes {seconds} seconds");
+        assert_ne!(shorter, manifest, "{name} does not contain {seconds} seconds");
         let path = folder.path().join(name);
         std::fs::write(&path, shorter).expect("a copy");
         path.display().to_string()

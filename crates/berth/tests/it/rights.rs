@@ -128,8 +128,8 @@ fn named_calls(rules: &Value, out: &mut BTreeSet<NamedCall>) {
     }
 }
 
-/// A permission that no single call requires: applying an absent object requires it, and is a call
-/// to `patch`.
+/// A permission that the calls do not show: applying an object that does not exist requires
+/// `create`, but is recorded as `patch`.
 const NOT_SHOWN: (&str, &str, &str) = ("discovery.k8s.io", "endpointslices", "create");
 
 #[test]

@@ -6,5 +6,5 @@ mod idle;
 mod kills;
 
 #[path = "../it/cluster.rs"]
-#[expect(dead_code, reason = "the other binary needs the rest")]
+#[expect(dead_code, reason = "only the other test binary uses the other items of this module")]
 mod cluster;

@@ -62,7 +62,7 @@ fn change() -> impl Strategy<Value = Change> {
     ]
 }
 
-/// Usage above capacity, per node of the quota tree and per machine. Workloads that are being
+/// Usage minus capacity, per node of the quota tree and per machine. Workloads that are being
 /// evicted do not count: as in Kueue, their capacity is free as soon as their eviction is decided.
 fn excess(host: &mut Host, plan: &Plan) -> BTreeMap<String, i64> {
     let leaving = host.leaving();

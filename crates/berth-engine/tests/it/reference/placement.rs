@@ -222,8 +222,8 @@ impl Book<'_> {
             let sizes = |capacity: Capacity| (capacity.slices, capacity.slices_beside_leader);
             return self.spread(self.in_order(below), slices, leader, sizes, self.slice_size, false);
         }
-        // The inner layer at or below the next level determines the multiples in which pods are
-        // distributed.
+        // The outermost inner layer at or below the next level determines the multiples in which
+        // pods are distributed.
         let inner = self.gang.slices.iter().skip(1).filter(|(at, _)| *at > level).map(|(_, size)| *size);
         let unit = inner.max().unwrap_or(1);
         let sizes = |capacity: Capacity| (capacity.pods / unit, capacity.pods_beside_leader / unit);

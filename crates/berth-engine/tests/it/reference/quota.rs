@@ -134,7 +134,7 @@ pub fn borrows_with(plan: &Plan, used: &Use, node: Node, fr: Fr, more: i64) -> b
     own < usage(plan, used, node, fr) + more
 }
 
-/// True if the node uses no more than its own quota of all these flavor-resources.
+/// True if the node uses no more than the quota of its subtree, for each of these flavor-resources.
 pub fn within_nominal(plan: &Plan, used: &Use, node: Node, frs: &[Fr]) -> bool {
     frs.iter().all(|fr| usage(plan, used, node, *fr) <= subtree(plan, node, *fr))
 }

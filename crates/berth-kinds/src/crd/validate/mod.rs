@@ -378,7 +378,8 @@ fn check_rules(schema: &Value, parsed: Option<&Arc<Schema>>, checks: &Checks<'_>
     let mut stored = StoredExpressions::default();
     checks.old.into_iter().flat_map(schemas).for_each(|(_, schema)| stored.add(schema));
     let options = rules::Options {
-        // One version back, so that after a downgrade every stored expression is still valid.
+        // The functions of the Kubernetes version before this server's, so that every stored
+        // expression is still valid after a downgrade.
         env: Env::new(berth_cel::NEWEST),
         env_stored: checks.stored.clone(),
         stored: &stored,

@@ -80,7 +80,7 @@ impl Scan {
         found
     }
 
-    /// Supervisors, programs of pods, and ended children that were not waited for.
+    /// Finds supervisors, programs of pods, and ended children that were not waited for.
     fn process(&self, pid: u32, found: &mut Vec<String>) {
         if pid == self.berth {
             return;
@@ -99,8 +99,8 @@ impl Scan {
         }
     }
 
-    /// Mounts of pods in any mount namespace: those at the folders of pods, and those of
-    /// namespaces.
+    /// Finds mounts of pods in the mount namespace of a process: mounts at the folders of pods, and
+    /// bind mounts of namespaces.
     fn mounts(&self, pid: u32, known: &mut BTreeSet<PathBuf>, found: &mut Vec<String>) {
         let Ok(namespace) = std::fs::read_link(format!("/proc/{pid}/ns/mnt")) else { return };
         if !known.insert(namespace) {
@@ -111,7 +111,8 @@ impl Scan {
         found.extend(text.lines().filter(|line| line.contains(&node)).map(|line| format!("mount of {pid}: {line}")));
     }
 
-    /// A namespace without processes and mounts exists as long as a process has it open.
+    /// Finds namespaces that `berth up` has open. Such a namespace exists even without processes
+    /// and mounts.
     fn open_namespaces(&self, found: &mut Vec<String>) {
         for file in entries(Path::new(&format!("/proc/{}/fd", self.berth))) {
             let Ok(target) = std::fs::read_link(&file) else { continue };

@@ -14,9 +14,9 @@ use tokio::time::{Instant, sleep};
 
 /// Pause between two requests.
 const PAUSE: Duration = Duration::from_millis(120);
-/// Objects created after one start of the cluster.
+/// Number of objects created after each start of the cluster.
 const OBJECTS_PER_START: usize = 8;
-/// Programs of the pods of a Job.
+/// Number of pods of a Job.
 const COMPLETIONS: usize = 2;
 
 /// A number that looks random (an LCG of Knuth's).
@@ -30,7 +30,7 @@ pub fn next(state: &mut u64) -> u64 {
 enum Kind {
     /// Runs for some hundredths of a second or some seconds, and ends with this code.
     Once { hundredths: u64, exit_code: i32 },
-    /// The same with a device.
+    /// Has a device, runs for a moment and succeeds.
     Device,
     /// Fails once, and succeeds when it is restarted.
     Retried,
@@ -199,7 +199,8 @@ impl Load {
         })
     }
 
-    /// Deletes the rest of the pods that run forever, and waits until all others have ended.
+    /// Repeats the creations whose effect is unknown, deletes all pods that run forever, and waits
+    /// until all others have ended.
     pub async fn settle(&mut self, client: &Client, limit: Duration) {
         let deadline = Instant::now() + limit;
         while !self.unsure.is_empty() {

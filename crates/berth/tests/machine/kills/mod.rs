@@ -26,9 +26,10 @@ const VARIABLE: &str = "BERTH_TEST_KILLS";
 const SEED: &str = "BERTH_TEST_SEED";
 /// Number of kills without the variable.
 const KILLS: u64 = 5;
-/// Maximum time between the start and every fourth kill, which comes while pods are being adopted.
+/// Maximum milliseconds between the start and every fourth kill, which may come while pods are
+/// being adopted.
 const EARLY: u64 = 1_500;
-/// Maximum time between the API's first response and each of the other kills.
+/// Maximum milliseconds between the API's first response and each of the other kills.
 const LATE: u64 = 2_500;
 /// Time for all pods to end after the last kill, and for all traces of them to disappear.
 const SETTLED: Duration = Duration::from_secs(240);
@@ -72,7 +73,7 @@ impl Up {
 
     /// A client, once the API responds.
     async fn client(&mut self) -> Client {
-        let ready = self.ready.take().expect("asked for once");
+        let ready = self.ready.take().expect("`client` is called once");
         timeout(Duration::from_secs(60), ready).await.expect("berth is ready in time").expect("berth is running");
         let file = Kubeconfig::read_from(&self.kubeconfig).expect("a kubeconfig");
         let config =
@@ -106,7 +107,8 @@ impl Drop for Up {
     }
 }
 
-/// Stops the pods, even if the test fails.
+/// Folder of the cluster. If the test fails, the cluster is started and interrupted once more,
+/// which stops its pods.
 struct Home(tempfile::TempDir);
 
 impl Drop for Home {
@@ -115,7 +117,7 @@ impl Drop for Home {
             return;
         }
         let mut up = Up::spawn(self.0.path());
-        let ready = up.ready.take().expect("asked for once");
+        let ready = up.ready.take().expect("a new process has the receiver");
         let _ = std::thread::spawn(move || ready.blocking_recv()).join();
         let _ = Command::new("kill").args(["-INT", &up.id().to_string()]).status();
         let _ = up.process.wait();
@@ -144,7 +146,7 @@ async fn killed_clusters_run_no_pod_twice_lose_none_and_leave_nothing_behind() {
         } else {
             let client = up.client().await;
             let moment = Duration::from_millis(next(&mut random) % LATE);
-            // The future is dropped during a request, whose effect is then unknown.
+            // The future may be dropped during a request, whose effect is then unknown.
             let _ = timeout(moment, load.run(&client)).await;
         }
         up.kill();
