@@ -310,7 +310,7 @@ async fn week(seed: u64) {
     let configuration = json!({
         "waitForPodsReady": { "timeout": "15m", "requeuingStrategy": { "backoffMaxSeconds": 600 } },
         // In one half of the weeks, jobs leave flavors that failed.
-        "flavorCoolDown": if seed % 2 == 0 { json!({ "initial": "10m", "maximum": "2h" }) } else { Value::Null },
+        "flavorCoolDown": if seed.is_multiple_of(2) { json!({ "initial": "10m", "maximum": "2h" }) } else { Value::Null },
     });
     let options = Options::in_memory(clock.clone(), seed, Some(cluster(&mut draw)), Some(configuration));
     let embedded = Embedded::start(options).await.expect("the cluster starts");
