@@ -43,7 +43,7 @@ pub struct Calendar {
 struct Field {
     /// Bit `n` is set if value `n` matches.
     bits: u64,
-    /// The field has a `*` or `?` without a step, so it restricts nothing.
+    /// True if the field has a `*` or `?` without a step, so it restricts nothing.
     is_star: bool,
 }
 

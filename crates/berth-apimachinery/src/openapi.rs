@@ -160,7 +160,7 @@ impl Document {
     }
 }
 
-/// How the Go type of a definition decodes its value, where the published schema does not say it.
+/// How the Go type of a definition decodes its value, if the published schema does not describe it.
 ///
 /// Source: the documentation of the types of apiextensions.k8s.io/v1.
 fn reads(definition: &str) -> Option<Reads> {

@@ -290,7 +290,7 @@ impl Quantity {
         format!("{sign}{whole}.{}", fraction.trim_end_matches('0'))
     }
 
-    /// Whether the amount is zero.
+    /// True if the amount is zero.
     pub const fn is_zero(&self) -> bool {
         self.amount == 0
     }

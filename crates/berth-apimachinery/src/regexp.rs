@@ -204,7 +204,7 @@ mod tests {
         }
         assert_eq!(refusal("a**"), "error parsing regexp: invalid nested repetition operator: `**`");
         assert!(refusal("(x{10}){10}{10}").ends_with("invalid nested repetition operator: `{10}{10}`"));
-        assert!(compile("a+?b*?c??").is_ok(), "lazy operators are no second ones");
+        assert!(compile("a+?b*?c??").is_ok(), "a lazy operator does not count as a second operator");
     }
 
     #[test]

@@ -585,7 +585,7 @@ fn unexpected(token: &Token<'_>, expected: &str) -> ParseError {
 pub struct FieldRequirement {
     /// The field, e.g. `metadata.name` or `spec.nodeName`.
     pub field: String,
-    /// Whether the value must differ.
+    /// True if the value must differ.
     pub negated: bool,
     /// The value, unescaped.
     pub value: String,

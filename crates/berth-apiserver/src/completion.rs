@@ -109,7 +109,7 @@ mod tests {
 
     use super::*;
 
-    /// Drops a waiting request that has written (or not, without `writes`). Returns whether the
+    /// Drops a waiting request, which has written before if `writes` is set. Returns whether the
     /// request completed after its wait ended.
     async fn completes_after_drop(writes: bool) -> bool {
         let (release, released) = oneshot::channel::<()>();

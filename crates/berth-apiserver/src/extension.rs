@@ -100,7 +100,7 @@ pub async fn answer(
     Ok(in_accepted(accept, &document))
 }
 
-/// Whether discovery lists the verb for the request's resource.
+/// True if discovery lists the verb for the request's resource.
 fn has_verb(extension: &dyn Extension, info: &RequestInfo) -> bool {
     let name = match info.subresource.as_str() {
         "" => info.resource.clone(),

@@ -18,7 +18,7 @@ use crate::{Body, RequestInfo};
 pub(crate) struct Health<'a> {
     /// The store of all objects.
     pub(crate) store: &'a dyn Store,
-    /// Whether all objects that every cluster has are stored.
+    /// True if all objects that every cluster has are stored.
     pub(crate) is_started: bool,
 }
 

@@ -195,7 +195,7 @@ impl ApiServer {
         Ok(())
     }
 
-    /// Whether bootstrap is complete: all objects that every cluster has are stored.
+    /// True if bootstrap is complete: all objects that every cluster has are stored.
     pub(crate) fn is_started(&self) -> bool {
         self.inner.started.load(Ordering::Relaxed)
     }

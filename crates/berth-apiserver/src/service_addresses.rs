@@ -32,7 +32,7 @@ fn of(service: &Value) -> impl Iterator<Item = &str> {
     given.filter(|address| !address.is_empty() && *address != "None")
 }
 
-/// Whether a Service has addresses or, on an update, had addresses before.
+/// True if a Service has addresses or, on an update, had addresses before.
 pub(crate) fn concerns(service: &Value, before: Option<&Value>) -> bool {
     of(service).chain(before.into_iter().flat_map(of)).next().is_some()
 }

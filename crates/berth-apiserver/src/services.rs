@@ -55,7 +55,7 @@ impl KindHook for ServiceHook {
 struct ServiceWrite {
     state: Arc<State>,
     lock: Arc<Mutex<()>>,
-    /// Whether the client chose the cluster IP.
+    /// True if the client chose the cluster IP.
     is_chosen: bool,
     /// The allocated node ports, if the write may change node ports.
     drawn: Option<Drawn>,

@@ -62,7 +62,7 @@ pub enum ListenError {
         /// Error of the operating system.
         source: std::io::Error,
     },
-    /// The certificate, its key or the authority cannot be used.
+    /// The certificate, its key or the certificate authority cannot be used.
     #[error("TLS set-up: {0}")]
     Tls(String),
 }

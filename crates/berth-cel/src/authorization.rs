@@ -60,7 +60,7 @@ pub struct Check {
     pub(crate) attributes: Attributes,
 }
 
-/// What a check is about so far.
+/// The parts of a check that are set so far.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Authorizer,

@@ -74,7 +74,8 @@ pub(crate) enum CostRule {
     Validate,
     /// Creating a list with the items of the result.
     NewList,
-    /// Creating a list by iterating over the first argument as often as the second says, or once.
+    /// Creating a list by iterating over the first argument. The second argument is the number of
+    /// iterations, by default one.
     Flatten,
     /// Creating a list by comparing every item of this argument with every other.
     SelfCompare(usize),

@@ -24,7 +24,8 @@ pub struct Estimate {
 pub trait Sizes {
     /// Maximum number of characters, items or entries of the value at a path; `None` if unknown. A
     /// path starts with a variable. `@items`, `@values` and `@keys` step into collections. The path
-    /// is empty for a value that no variable leads to. `type_` is the static type of the value.
+    /// is empty for a value that is not part of a variable. `type_` is the static type of the
+    /// value.
     fn max_size(&self, path: &[&str], type_: &Type) -> Option<u64>;
 }
 

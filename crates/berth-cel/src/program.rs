@@ -374,7 +374,7 @@ fn missing(name: &str) -> Node {
 }
 
 /// Plans `in` with a list. A list of simple constants becomes a set, in which a lookup adds nothing
-/// to the cost, whatever the length of the list.
+/// to the cost, regardless of the length of the list.
 fn member(operands: [Node; 2]) -> Node {
     let constants = match &operands[1] {
         Node::Const(Value::List(list)) if list.is_empty() => return Node::Const(Value::Bool(false)),

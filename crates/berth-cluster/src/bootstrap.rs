@@ -80,8 +80,8 @@ async fn create_objects(client: &Client, pools: &[NamedNodePool]) -> Result<(), 
 }
 
 /// Creates the default storage class in a cluster without storage classes. A cluster with another
-/// class gets no second one. If a user deletes all classes, the next start creates the default
-/// again.
+/// class does not get a second one. If a user deletes all classes, the next start creates the
+/// default again.
 async fn create_storage_class(client: &Client) -> Result<(), kube::Error> {
     let api: Api<StorageClass> = Api::all(client.clone());
     if !api.list_metadata(&ListParams::default().limit(1)).await?.items.is_empty() {

@@ -160,7 +160,7 @@ impl Apiserver {
         self.streams.clone()
     }
 
-    /// An in-process client with all rights, whose objects have no `managedFields`.
+    /// An in-process client with all permissions, whose objects have no `managedFields`.
     pub fn client(&self, user: &str) -> Client {
         Client::new(self.server.in_process(UserInfo::master(user)).agent(AGENT).lean(), "default")
     }

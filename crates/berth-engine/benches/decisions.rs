@@ -1,7 +1,7 @@
 //! Benchmarks of decisions: one group per quantity that the cost depends on.
-//! docs/performance-engine.md has the figures and says how to run them.
+//! docs/performance-engine.md contains the results, and explains how to run the benchmarks.
 //!
-//! Every figure is for the engine alone: events and cycles in memory, without API and without
+//! Every result is for the engine alone: events and cycles in memory, without API and without
 //! translation of objects.
 
 mod cluster;
@@ -324,7 +324,7 @@ fn fair_sharing(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// The figures of one queue's status, by the number of its running workloads.
+/// The amounts in one queue's status, by the number of its running workloads.
 fn status(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("cluster_queue_status");
     for running in [10, 10_000] {

@@ -1,7 +1,7 @@
 //! Benchmarks of decisions under topology-aware scheduling. docs/performance-engine.md has the
-//! figures and says how to run them.
+//! results and explains how to run the benchmarks.
 //!
-//! Every figure is for the engine alone, and for whole cycles: popping, quota, placement,
+//! Every result is for the engine alone, and for whole cycles: popping, quota, placement,
 //! bookkeeping, the decision.
 
 mod measure;

@@ -143,7 +143,7 @@ impl crate::Engine {
         }
     }
 
-    /// Drops the penalty of a workload that was deleted or holds no quota any more.
+    /// Drops the penalty of a workload that was deleted or no longer holds quota.
     pub(crate) fn drop_penalty(&mut self, id: WorkloadId) {
         let local = self.world.record(id).local;
         self.world.local_mut(local).ledger.penalties.remove(&id);

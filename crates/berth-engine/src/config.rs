@@ -147,7 +147,8 @@ feature_gates! {
     priority_boost "PriorityBoost" = false;
     /// Places the pods of workloads in topology domains (§14).
     topology_aware_scheduling "TopologyAwareScheduling" = true;
-    /// Takes the domains with the least free capacity first, for pods that name no level (§14.6).
+    /// Takes the domains with the least free capacity first, for pods that do not request a level
+    /// (§14.6).
     tas_profile_mixed "TASProfileMixed" = true;
     /// Spreads pods that prefer a level evenly over its domains (§14.8).
     tas_balanced_placement "TASBalancedPlacement" = false;

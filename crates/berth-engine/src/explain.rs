@@ -3,8 +3,8 @@
 //! Every decision of a cycle carries what was tried ([`crate::Considered`]). Details that cost more
 //! than the decision are computed here. For a quota that is short they are every level of the tree
 //! above it, the workloads that hold it, whether those could be preempted, and the policy that
-//! protects them. The workloads ahead in the queue are listed as well. The search is the one of the
-//! cycle, run on the live state and rolled back. It decides and changes nothing.
+//! protects them. The workloads ahead in the queue are listed as well. The search is that of the
+//! cycle. It runs on the live state and is rolled back, so it changes nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -76,11 +76,11 @@ pub enum Standing {
         /// True while it is not considered because its back-off has not expired (§4.6).
         backing_off: bool,
     },
-    /// The workload waits in no queue.
+    /// The workload is not in a queue.
     NotQueued(NotQueued),
 }
 
-/// Why a workload waits in no queue (§4.1).
+/// Why a workload is not in a queue (§4.1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NotQueued {
     /// The workload has finished.
@@ -97,7 +97,7 @@ pub enum NotQueued {
     WaitingForReplacementPods,
     /// The workload's concurrent-admission variants wait in its place (§23).
     VariantsWait,
-    /// There is no such local queue (§21.4).
+    /// The local queue does not exist (§21.4).
     NoLocalQueue,
     /// The workload's local queue is stopped (§21.3).
     LocalQueueStopped,
@@ -110,7 +110,7 @@ pub enum NotQueued {
 /// The decision that a waiting workload would get if its turn came now.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Outlook {
-    /// How well the workload could be served.
+    /// The assignment mode that the workload could get.
     pub mode: AssignmentMode,
     /// Why it would keep waiting. `None` if it would be admitted.
     pub cause: Option<WaitCause>,
@@ -127,9 +127,9 @@ pub struct Outlook {
     pub shares: Vec<ComparedShares>,
     /// Workloads whose pods must be ready first (§20.4); at most fifty.
     pub unready: Vec<WorkloadKey>,
-    /// Number of them whose names are withheld from the reader.
+    /// Number of such workloads whose names are withheld from the reader.
     pub unready_withheld: usize,
-    /// Number of them beyond those listed.
+    /// Number of such workloads beyond those listed.
     pub unready_unlisted: usize,
 }
 
@@ -239,7 +239,7 @@ impl Outlook {
 }
 
 impl Engine {
-    /// Explains a workload. `None` if the engine does not have it. The cost is about that of
+    /// Explains a workload. `None` if the engine does not contain it. The cost is about that of
     /// deciding the workload, plus one read of each workload that waits in its queue or holds quota
     /// that is short.
     pub fn explain(&mut self, workload: &WorkloadKey, now: Time) -> Option<Explanation> {

@@ -34,7 +34,7 @@ pub struct ClusterQueueStatus {
     pub weighted_share: WeightedShare,
 }
 
-/// Figures of a ClusterQueue that metrics show in addition to those of its status.
+/// Counts and amounts of a ClusterQueue that metrics show in addition to those in its status.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct ClusterQueueFigures {
     /// Figures of the ClusterQueue's status.

@@ -129,7 +129,7 @@ pub enum Policy {
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct WorkloadSet {
-    /// Number of times that the list of templates is created.
+    /// Number of times that one workload is created from each template.
     pub count: u32,
     /// Delay before each creation.
     pub creation_interval_ms: u64,

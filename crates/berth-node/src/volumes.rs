@@ -1,8 +1,9 @@
 //! The volumes of a pod on disk.
 //!
-//! Files from the API are written as kubelets write them: each version is a folder of its own, the
-//! link `..data` points to the current one, and each visible name is a link through `..data`. A
-//! reader sees all old or all new files, because one rename changes `..data`.
+//! Files from the API are written in the same way as in kubelets. Each version is a folder of its
+//! own, the link `..data` points to the current version, and each visible name is a link through
+//! `..data`. A reader sees either all old or all new files, because a single rename changes
+//! `..data`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -50,8 +51,8 @@ pub(crate) fn create(folder: &PodFolder, config: &SandboxConfig, may_chown: bool
     Ok(())
 }
 
-/// The layers of an image volume that are mounted over each other. One layer alone is used as it
-/// is, because the kernel has no overlay of one folder.
+/// The layers of an image volume that need an overlay mount; `None` for a single folder, which is
+/// bound directly.
 pub(crate) fn overlaid(root: &ImageRoot) -> Option<&[PathBuf]> {
     match root {
         ImageRoot::Layers { folders } if folders.len() > 1 => Some(folders),
@@ -59,7 +60,7 @@ pub(crate) fn overlaid(root: &ImageRoot) -> Option<&[PathBuf]> {
     }
 }
 
-/// Where the files of an image volume are.
+/// The location of an image volume's files; `mounted` is the folder of its overlay.
 fn image_files(mounted: PathBuf, root: &ImageRoot) -> PathBuf {
     match root {
         ImageRoot::Layers { folders } if folders.len() == 1 => folders[0].clone(),
@@ -68,7 +69,7 @@ fn image_files(mounted: PathBuf, root: &ImageRoot) -> PathBuf {
     }
 }
 
-/// Where each volume's files are.
+/// The location of each volume's files.
 pub(crate) fn sources(folder: &PodFolder, config: &SandboxConfig) -> BTreeMap<String, VolumeSource> {
     let source = |name: &String, volume: &Volume| match volume {
         Volume::EmptyDir { .. } => {
@@ -149,7 +150,7 @@ fn replace(path: &Path, files: &BTreeMap<String, FileContent>, group: Option<u32
     }
 }
 
-/// Links every visible name through `..data`, and removes the links of names that are gone.
+/// Links every visible name through `..data`, and removes the links of names that no longer exist.
 fn link_names(path: &Path, files: &BTreeMap<String, FileContent>) -> io::Result<()> {
     let names: BTreeSet<&str> = files.keys().map(|name| name.split('/').next().unwrap_or(name)).collect();
     for name in &names {

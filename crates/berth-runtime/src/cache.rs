@@ -23,7 +23,7 @@ use serde::de::DeserializeOwned;
 use crate::ObjectKey;
 use crate::packing::Packing;
 
-/// A change of one cached object. At least one side is set.
+/// A change to one cached object. At least one side is set.
 pub struct Delta<K> {
     /// The object before the change; `None` if it is new.
     pub old: Option<Arc<K>>,

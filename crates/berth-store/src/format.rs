@@ -164,7 +164,7 @@ pub(crate) enum Format {
 pub(crate) enum Unreadable {
     /// SQLite or the operating system reported an error.
     Engine(rusqlite::Error),
-    /// The content is not the one that was written.
+    /// The content differs from the content that was written.
     Damaged(String),
 }
 

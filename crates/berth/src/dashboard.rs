@@ -1,5 +1,5 @@
-//! `berth dashboard`: the web pages, served on this machine with the rights of a kubeconfig, as
-//! `kubectl proxy` serves the API.
+//! `berth dashboard`: the web pages, served on this machine with the permissions of a kubeconfig,
+//! as `kubectl proxy` serves the API.
 
 use std::net::SocketAddr;
 use std::process::ExitCode;

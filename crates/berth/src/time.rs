@@ -25,7 +25,8 @@ pub struct TimeOptions {
     time_scale: f64,
     /// The time (RFC 3339) at which cluster time and real time are equal. All processes of a
     /// cluster with a scaled clock need the same value; `berth apiserver` prints it. Default: eight
-    /// hours from now. With an existing data folder, the value that continues its cluster time.
+    /// hours from now. With an existing data folder, the default is the value with which
+    /// its cluster time continues.
     #[arg(long, value_name = "TIME", requires = "time_scale")]
     time_origin: Option<Timestamp>,
 }
@@ -133,8 +134,8 @@ const BEHIND_MAX: SignedDuration = SignedDuration::from_hours(365 * 24);
 pub const FILE: &str = "cluster-time";
 /// Interval of writes of the file, in real time.
 const EVERY: Duration = Duration::from_secs(2);
-/// How far the stored bound is ahead of cluster time, in real time. Longer than the interval,
-/// because a busy machine may be late.
+/// Lead of the stored bound over cluster time, in real time. Longer than the interval, because a
+/// busy machine may be late.
 const AHEAD: Duration = Duration::from_secs(5);
 /// Maximum real time between the readings of the two clocks.
 const MOMENT: Duration = Duration::from_millis(20);

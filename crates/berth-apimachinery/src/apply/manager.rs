@@ -410,7 +410,7 @@ impl FieldManager {
                 managers.remove(&key);
             }
         }
-        // The time is that of the last change of the entry or the object; a repeated apply keeps
+        // The time is that of the last change to the entry or the object; a repeated apply keeps
         // it.
         if object.is_some() || before.map(|owned| &owned.set) != managers.get(&key).map(|owned| &owned.set) {
             times.insert(key, write.now.to_owned());

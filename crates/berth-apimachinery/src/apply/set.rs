@@ -1,9 +1,9 @@
 //! Sets of paths to fields, and their compact form `fieldsV1`.
 //!
-//! A set is a tree: each node says whether it is a member and which nodes are below it. A node that
-//! neither is a member nor has members below it does not exist, so two sets are equal exactly if
-//! their trees are. Sets share subtrees: a copy is cheap, and most writes leave most of a manager's
-//! set unchanged.
+//! A set is a tree: each node records whether it is a member, and which nodes are below it. A node
+//! that neither is a member nor has members below it does not exist, so two sets are equal exactly
+//! if their trees are. Sets share subtrees: a copy is cheap, and most writes leave most of a
+//! manager's set unchanged.
 
 use std::borrow::Cow;
 use std::collections::HashMap;

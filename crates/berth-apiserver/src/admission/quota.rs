@@ -68,7 +68,7 @@ pub(crate) struct Turn(#[expect(dead_code, reason = "dropping it is what ends th
 /// The charge of a write, and its turn. Held until the write is stored and its follow-ups are
 /// done, or until the charge is released.
 pub(crate) struct Charge {
-    /// Whether the charge must be [released](Quotas::released) when the write fails.
+    /// True if the charge must be [released](Quotas::released) when the write fails.
     pub(crate) is_charged: bool,
     turn: Option<Turn>,
 }
@@ -83,7 +83,7 @@ impl Charge {
     }
 }
 
-/// Whether `row` is ResourceQuotas.
+/// True if `row` is ResourceQuotas.
 pub(super) fn is_about(row: &ResourceInfo) -> bool {
     row.group.is_empty() && row.plural == PLURAL
 }
@@ -137,7 +137,7 @@ impl Quotas {
         }
     }
 
-    /// Whether a write in a namespace, of this subresource, is charged to quotas.
+    /// True if a write in a namespace, of this subresource, is charged to quotas.
     fn covers(&self, namespace: &str, subresource: &str) -> bool {
         matches!(subresource, "" | "resize") && self.has(namespace)
     }

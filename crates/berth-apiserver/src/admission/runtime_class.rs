@@ -51,7 +51,7 @@ impl AdmissionPlugin for RuntimeClass {
     }
 }
 
-/// The RuntimeClass that the pod names; `None` if it names none.
+/// The RuntimeClass of the pod, if the pod names one.
 fn find(request: &AdmissionRequest<'_>) -> Result<Option<Arc<Value>>, Status> {
     let name = request.object.as_ref().and_then(|pod| pod["spec"]["runtimeClassName"].as_str()).unwrap_or_default();
     if name.is_empty() {

@@ -69,7 +69,7 @@ pub(crate) async fn forward(
     }
 }
 
-/// Sends a request over a new connection. The error says why there is no response.
+/// Sends a request over a new connection. The error is the reason if there is no response.
 pub(super) async fn send(objects: &Objects, remote: &Remote, request: Forwarded<'_>) -> Result<Response<Body>, String> {
     let (host, port) = remote.address(objects).map_err(|why| why.to_string())?;
     let name = service::server_name(&remote.namespace, &remote.service);

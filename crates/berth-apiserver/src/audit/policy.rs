@@ -92,7 +92,7 @@ pub struct Decision {
     pub level: Level,
     /// Stages that are not recorded.
     pub omit_stages: Vec<Stage>,
-    /// Whether `managedFields` are omitted from recorded objects.
+    /// True if `managedFields` are omitted from recorded objects.
     pub omit_managed_fields: bool,
 }
 

@@ -13,13 +13,13 @@ use super::rbac::{Rule, uncovered};
 /// Annotation; `false` opts a default object out of updates.
 const AUTOUPDATE: &str = "rbac.authorization.kubernetes.io/autoupdate";
 
-/// Whether a stored object may be updated.
+/// True if a stored object may be updated.
 pub fn is_wanted(stored: &Value) -> bool {
     meta::annotation(stored, AUTOUPDATE) == Some("true")
 }
 
-/// `actual` updated to `wanted`, whichever kind they are; `None` when nothing is missing. Extras
-/// stay.
+/// `actual` updated to `wanted`, regardless of their kind; `None` if nothing is missing. Additional
+/// entries are kept.
 pub fn object(wanted: &Value, actual: &Value) -> Option<Value> {
     match meta::kind(wanted) {
         "ClusterRole" | "Role" => role(wanted, actual, false),

@@ -81,7 +81,7 @@ impl RequestHeaders {
         headers
     }
 
-    /// Whether a header is one of these headers, which must be removed after authentication.
+    /// True if a header is one of these headers, which must be removed after authentication.
     pub fn is_one(&self, header: &str) -> bool {
         let mut exact = self.names.iter().chain(&self.uids).chain(&self.groups);
         let starts = |prefix: &String| header.get(..prefix.len()).is_some_and(|it| it.eq_ignore_ascii_case(prefix));

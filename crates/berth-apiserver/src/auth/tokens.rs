@@ -412,7 +412,7 @@ impl SecretTokens for Tokens {
     }
 }
 
-/// Whether a Secret holds the token of this service account: by type, name and uid.
+/// True if a Secret holds the token of this service account: by type, name and uid.
 pub fn is_token_of(secret: &Value, account: &Value) -> bool {
     let annotation = |name: &str| secret["metadata"]["annotations"][name].as_str().unwrap_or_default();
     secret["type"] == TOKEN_TYPE

@@ -31,7 +31,7 @@ pub(crate) fn selected(pod: &Value, wanted: &str) -> Result<String, Status> {
     }
 }
 
-/// Whether the spec of a container says that it runs on a terminal.
+/// True if a container runs on a terminal, by its spec.
 pub(super) fn has_terminal(pod: &Value, name: &str) -> bool {
     let mut all = LISTS.iter().flat_map(|list| pod["spec"][*list].as_array().into_iter().flatten());
     all.any(|container| container["name"] == name && container["tty"] == true)

@@ -4,7 +4,7 @@
 //! A request is authorized and admitted (operation CONNECT) like any other. The HTTP connection
 //! then changes its protocol: to a WebSocket ([`websocket`]) or to SPDY ([`spdy`]). A separate task
 //! serves the session. The session counts as a connection of the listener until it ends.
-//! [`PodStreams`] provides the programs behind a session; this module knows no runtime of pods.
+//! [`PodStreams`] provides the programs of a session. This module does not depend on a pod runtime.
 
 mod command;
 mod containers;
@@ -36,13 +36,13 @@ use crate::rest::Call;
 use crate::{ApiServer, Body, RequestInfo, UserInfo};
 use upgrade::Upgrade;
 
-/// Whether a request is for a subresource of this module.
+/// True if a request is for a subresource of this module.
 pub(crate) fn is_connection(info: &RequestInfo) -> bool {
     let is_stream = matches!(info.subresource.as_str(), "exec" | "attach" | "portforward");
     is_proxy(info) || (info.is_resource_request && info.api_group.is_empty() && info.resource == "pods" && is_stream)
 }
 
-/// Whether a request is forwarded to a pod, a service or a node.
+/// True if a request is forwarded to a pod, a service or a node.
 pub(crate) fn is_proxy(info: &RequestInfo) -> bool {
     info.is_resource_request
         && info.api_group.is_empty()
@@ -106,7 +106,7 @@ fn check_verb(call: &Call, method: &Method) -> Result<(), Status> {
 }
 
 /// Returns 403 unless the user may `create` the subresource. A WebSocket begins with a GET, and the
-/// right to read must not suffice to run commands (as upstream since 1.35).
+/// permission to read must not suffice to run commands (as upstream since 1.35).
 fn authorize_create(call: &Call) -> Result<(), Status> {
     let attributes = Attributes { verb: "create", ..Attributes::of(&call.info) };
     let decision = auth::decide(&call.server.inner.objects, &attributes, &call.user);

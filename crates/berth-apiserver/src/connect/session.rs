@@ -81,9 +81,9 @@ pub(super) struct Wanted {
     pub(super) stdin: bool,
     pub(super) stdout: bool,
     pub(super) stderr: bool,
-    /// The client sends sizes of its terminal.
+    /// True if the client sends sizes of its terminal.
     pub(super) resize: bool,
-    /// The program runs on a terminal.
+    /// True if the program runs on a terminal.
     pub(super) terminal: bool,
 }
 

@@ -42,7 +42,7 @@ pub(super) async fn delete_objects(state: &State, requests: &dyn OwnRequests, de
     finish(state, meta::name(definition)).await;
 }
 
-/// Sets the condition in a definition's status that its objects are being deleted.
+/// Sets the condition in a definition's status which reports that its objects are being deleted.
 async fn mark_terminating(state: &State, name: &str) {
     let key = objects::key(GROUP, PLURAL, "", name);
     let Some(record) = state.store().get(&key) else { return };

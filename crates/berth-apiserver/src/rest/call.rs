@@ -143,7 +143,7 @@ impl Call {
         self.row.api_version(&self.version().name)
     }
 
-    /// Whether the object's `status` is written through its subresource only.
+    /// True if the object's `status` is written through its subresource only.
     pub(crate) fn has_status_subresource(&self) -> bool {
         self.version().subresource("status").is_some()
     }
@@ -158,7 +158,7 @@ impl Call {
         if self.info.namespace.is_empty() {
             let reads_all = matches!(self.info.verb.as_str(), "list" | "watch");
             // Reviews and events may be posted without a namespace in the path if the body names
-            // it. Upstream serves no such path.
+            // it. Upstream does not serve this path.
             return if reads_all { Ok(()) } else { Err(Status::no_such_path()) };
         }
         Ok(())

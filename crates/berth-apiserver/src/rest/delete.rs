@@ -332,7 +332,7 @@ pub(crate) async fn delete_collection(call: &mut Call) -> Result<Response<Body>,
 /// Deletes the objects with these names, until a deletion fails. Returns the warnings of admission
 /// and the error.
 async fn delete_each(call: &Call, names: Vec<String>, options: &DeleteOptions) -> (Vec<String>, Option<Status>) {
-    // A deletion that is under way when another one fails, or when the client disconnects, is
+    // A deletion that is in progress when another one fails, or when the client disconnects, is
     // completed: it may have been stored already.
     let failed = AtomicBool::new(false);
     let goes_on = |_: &String| {

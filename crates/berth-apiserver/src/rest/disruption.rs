@@ -47,7 +47,7 @@ pub(super) async fn allow(call: &Call, pod: &Value) -> Result<Allowed, Status> {
     let Some(name) = budget_of(call, pod)? else { return Ok(Allowed::Counted) };
     let key = objects::key(GROUP, PLURAL, meta::namespace(pod), &name);
     for _ in 0..ATTEMPTS {
-        // The budget was deleted since: no limit applies.
+        // The budget has been deleted in the meantime, so no limit applies.
         let Some(record) = call.server.store().get(&key) else { return Ok(Allowed::Counted) };
         let Some(charged) = charged(call, &record, pod)? else { return Ok(Allowed::Uncounted) };
         if call.options.dry_run {

@@ -67,7 +67,7 @@ where
     // `Limited` needs errors that convert into boxed errors; the message is enough here.
     let body = body.map_err(|error| std::io::Error::other(error.to_string()));
     let body = Box::pin(Limited::new(body, BODY_BYTES_MAX)).collect();
-    // A client that stalls after its headers holds only a timer.
+    // A client that sends no body after its headers uses only a timer.
     let Ok(body) = tokio::time::timeout(patience, body).await else {
         return Err(Status::timeout("request did not complete within the allotted timeout", 0));
     };

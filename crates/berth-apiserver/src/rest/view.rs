@@ -21,7 +21,7 @@ pub(crate) struct View {
 }
 
 impl View {
-    /// Whether this view returns the stored bytes unchanged.
+    /// True if this view returns the stored bytes unchanged.
     pub(crate) fn is_stored_form(&self, record: &Record) -> bool {
         if self.version != self.row.storage_version || self.is_foreign() {
             return false;
@@ -30,12 +30,12 @@ impl View {
         self.custom.as_ref().is_none_or(|custom| record.revision > custom.since)
     }
 
-    /// Whether the objects are stored as another kind (events.k8s.io as core events).
+    /// True if the objects are stored as another kind (events.k8s.io as core events).
     fn is_foreign(&self) -> bool {
         self.row.storage() != (self.row.group.as_str(), self.row.plural.as_str())
     }
 
-    /// Whether this is a version of a built-in kind that is not the stored one.
+    /// True if this is a version of a built-in kind that is not the stored one.
     fn is_other_builtin(&self) -> bool {
         self.custom.is_none() && !self.is_foreign() && self.version != self.row.storage_version
     }
@@ -46,7 +46,7 @@ impl View {
         if self.is_stored_form(record) { Ok(value) } else { self.convert(&value).map(Arc::new) }
     }
 
-    /// Whether a conversion webhook converts stored objects to this version.
+    /// True if a conversion webhook converts stored objects to this version.
     pub(crate) fn calls_webhook(&self) -> bool {
         self.version != self.row.storage_version && self.custom.as_ref().is_some_and(|custom| custom.calls_webhook())
     }

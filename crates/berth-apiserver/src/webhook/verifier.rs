@@ -15,7 +15,7 @@ use rustls::server::ParsedCertificate;
 use rustls::{CertificateError, DigitallySignedStruct, Error, RootCertStore, SignatureScheme};
 use x509_parser::prelude::{FromDer, X509Certificate};
 
-/// Verifies servers against authorities.
+/// Verifies server certificates against trusted certificate authorities.
 #[derive(Debug)]
 pub(super) struct Verifier {
     web: Arc<WebPkiServerVerifier>,

@@ -169,7 +169,7 @@ fn json_of(value: &Value<'_>) -> Result<Json, String> {
 
 /// Applies a mutation to an object. If the schema is known, fields must be declared, and an apply
 /// configuration may not set parts of atomic lists and maps. `Types` are those of field ownership:
-/// they define metadata for every kind, whatever the schema says.
+/// they define metadata for every kind, regardless of the schema.
 pub fn apply(mutation: &Mutation, object: &Json, known: Option<(&Schema, &Types)>) -> Result<Json, String> {
     match mutation {
         Mutation::Patch(operations) => {

@@ -1,5 +1,5 @@
-//! The CronJob controller (batch/v1) of kube-controller-manager: creates a Job at each start time of
-//! a schedule, follows the Jobs until they finish, and deletes old ones.
+//! The CronJob controller (batch/v1) of kube-controller-manager: creates a Job at each start time
+//! of a schedule, follows the Jobs until they finish, and deletes old ones.
 //!
 //! Each reconcile reads the CronJob and its Jobs from the caches and applies [`plan::plan`]. Queue
 //! labels of the Job template reach the Jobs, so a queueing system queues them like any other Job.

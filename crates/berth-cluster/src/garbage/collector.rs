@@ -59,7 +59,7 @@ pub fn install(manager: &mut Manager, kinds: Kinds) {
             {
                 tracing::warn!(
                     definition = delta.latest().name_any(),
-                    "garbage collection ignores a change of this definition: too many definitions changed at once"
+                    "garbage collection ignores a change to this definition: too many definitions changed at once"
                 );
             }
             None
@@ -267,7 +267,7 @@ impl Collector {
         tracing::debug!(
             owner,
             dependent = uid,
-            "cycle of owners in foreground deletion: this reference no longer blocks"
+            "owners in foreground deletion form a cycle: this owner reference no longer blocks the deletion"
         );
         self.change_owners(uid, record, |mut reference| {
             if reference.uid == owner {

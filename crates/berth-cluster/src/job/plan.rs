@@ -44,7 +44,8 @@ pub const UNCOUNTED_MAX: usize = 500;
 pub struct Removal {
     /// The pod.
     pub pod: Arc<Pod>,
-    /// True to remove the tracking finalizer first, so that the deletion does not count as a failure.
+    /// True to remove the tracking finalizer first, so that the deletion does not count as a
+    /// failure.
     pub forget: bool,
 }
 
@@ -570,8 +571,9 @@ impl Plan {
         self.finish.is_none().then_some(settled)
     }
 
-    /// The status after the finalizers of all pods but `still_tracked` (UIDs) are removed: uncounted
-    /// pods are counted, and the Job finishes if none is left. `status` is the last written status.
+    /// The status after the finalizers of all pods but `still_tracked` (UIDs) are removed:
+    /// uncounted pods are counted, and the Job finishes if none is left. `status` is the last
+    /// written status.
     pub fn counted_status(
         &mut self,
         mut status: JobStatus,

@@ -58,7 +58,7 @@ pub fn rule_applies(rule: &FailurePolicyRule, job: &Job, failed: &JobCondition) 
         && any(&rule.target_replicated_jobs, &|target| target == entry)
 }
 
-/// A change of the status, with the condition that reports it, if one does.
+/// A change to the status, with the condition that reports it, if one does.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Outcome {
     /// The condition that was set; its event is a warning.

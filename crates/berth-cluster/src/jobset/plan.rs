@@ -232,8 +232,8 @@ impl Plan {
     }
 }
 
-/// The job as it must run. Since the job was created, the set's template may have got labels, node
-/// selectors, tolerations and gates, by which a queueing system places the pods.
+/// The job as it must run. Since the job was created, a queueing system may have added labels, node
+/// selectors, tolerations and gates to the set's template, in order to place the pods.
 ///
 /// Upstream only adds to the job's node selector and tolerations. A set that was moved to a flavor
 /// with different label keys could then never be scheduled. Here they follow the template.

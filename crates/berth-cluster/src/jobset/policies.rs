@@ -1,5 +1,5 @@
-//! When a set has succeeded, in which order it starts, and how long it is kept: success policy,
-//! startup policy, dependencies, time to live.
+//! Success of a set, the order in which it starts, and the time for which it is kept: success
+//! policy, startup policy, dependencies, time to live.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

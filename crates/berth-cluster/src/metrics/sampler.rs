@@ -174,7 +174,7 @@ mod tests {
         let mut samples = Samples::default();
         samples.record(vec![stats("a", 100, &[("c", 96, 2_000_000_000)])], None);
         assert_eq!(cpu(&samples, "a"), Some(vec![500_000_000]));
-        // It was restarted meanwhile, and its counter began anew.
+        // It was restarted in the meantime, so its counter started again.
         samples.record(vec![stats("a", 110, &[("c", 108, 200_000_000)])], None);
         assert_eq!(cpu(&samples, "a"), Some(vec![100_000_000]));
     }

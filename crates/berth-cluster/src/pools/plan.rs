@@ -96,7 +96,7 @@ pub fn plan(
         .collect();
     groups.extend(orphaned.iter().map(|group| (group.as_deref(), 0, None)));
 
-    // Order what a group lacks, and remove what it has too many of.
+    // Order the machines that each group lacks, and remove its surplus machines.
     for (group, wanted, zone) in groups {
         let here: Vec<&Arc<Node>> = alive.iter().copied().filter(|node| request_of(node) == group).collect();
         let creating = status.creating.iter().filter(|instance| instance.resize_request.as_deref() == group).count();
@@ -161,7 +161,7 @@ pub fn plan(
     }
     status.creating.retain(|instance| !arrived.contains(&instance.name));
 
-    // Nodes become ready, and show their accelerators, when their delays are over.
+    // Nodes become ready, and show their accelerators, when their delays have elapsed.
     let (_, complete) = resources_with_accelerators(pool);
     let is_complete = |node: &Node| {
         let allocatable = node.status.as_ref().and_then(|status| status.allocatable.as_ref());
@@ -205,7 +205,7 @@ pub fn plan(
     plan
 }
 
-/// The status of the pool that stands for the machine on which Berth runs.
+/// The status of the pool that represents the machine on which Berth runs.
 fn of_machine(pool: &NodePool, nodes: &[Arc<Node>], status: NodePoolStatus) -> NodePoolStatus {
     let count = |number: usize| i32::try_from(number).unwrap_or(i32::MAX);
     NodePoolStatus {

@@ -289,8 +289,8 @@ fn after_provisioning(
     Step::Until(due.into_iter().min())
 }
 
-/// The capacity was revoked, by this controller or by a user who simulates the cloud: the machines
-/// are removed.
+/// The capacity was revoked, either by this controller or by a user to simulate the cloud. The
+/// machines are removed.
 fn revoked(status: ProvisioningRequestStatus, world: &World) -> Step {
     let details = &status.provisioning_class_details;
     let (Some(group), Some(name)) = (details.get(NODE_GROUP).cloned(), details.get(RESIZE_REQUEST).cloned()) else {
@@ -332,7 +332,7 @@ fn cheapest<'a>(
     best.map(|(_, pool, zone, nodes)| (pool, zone, nodes))
 }
 
-/// True if all pods fit on existing nodes, beside the pods of other requests with reserved
+/// True if all pods fit on existing nodes, in addition to the pods of other requests with reserved
 /// capacity.
 fn fit(pods: &[Arc<PodInfo>], world: &World) -> bool {
     let mut cluster = world.view.cluster().clone();

@@ -3,8 +3,8 @@
 //! Pods are created in order, each after all earlier pods are available, and deleted in reverse
 //! order; with `Parallel`, all at once. A changed template replaces pods from the highest ordinal
 //! down to the partition, at most `maxUnavailable` at a time. Each pod has its own claim for every
-//! claim template; the claim outlives the pod. Templates are kept as ControllerRevisions: a pod that
-//! is not yet to be replaced is recreated from the template that it had.
+//! claim template; the claim outlives the pod. Templates are kept as ControllerRevisions: a pod
+//! that is not yet to be replaced is recreated from the template that it had.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -362,8 +362,8 @@ impl Reconciler for Controller {
 }
 
 impl Controller {
-    /// Claims the set's pods and records its template. Returns the pods, the planned history and the
-    /// revision that pods had before the current one.
+    /// Claims the set's pods and records its template. Returns the pods, the planned history and
+    /// the revision that pods had before the current one.
     async fn observe(&self, set: &StatefulSet) -> Result<(Vec<Arc<Pod>>, History, Option<Revision>), Error> {
         let (key, selector) = (ObjectKey::of(set), selector(set));
         let mut orphans = self.orphans.candidates(&key.namespace, &selector);

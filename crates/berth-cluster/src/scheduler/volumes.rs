@@ -23,7 +23,7 @@ impl Scheduler {
                 }
                 Err(error) => {
                     let error = berth_runtime::brief(&error);
-                    tracing::warn!(pod = %pod.key, claim = %choice.claim, %error, "the node of a claim was not written");
+                    tracing::warn!(pod = %pod.key, claim = %choice.claim, %error, "cannot write the selected node to a claim");
                     lock(&self.state).binding_failed(&pod.key);
                     return false;
                 }

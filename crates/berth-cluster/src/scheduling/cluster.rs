@@ -76,7 +76,7 @@ impl NodeState {
 #[derive(Clone, Debug, Default)]
 pub struct Cluster {
     nodes: BTreeMap<String, NodeState>,
-    /// The node of each pod, also if the node does not exist (any more).
+    /// The node of each pod, even if the node does not exist or was deleted.
     places: BTreeMap<ObjectKey, (String, Arc<PodInfo>)>,
     /// Pods with required anti-affinity, which other pods must respect.
     exclusive: BTreeSet<ObjectKey>,

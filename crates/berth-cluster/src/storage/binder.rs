@@ -82,7 +82,7 @@ pub fn install(manager: &mut Manager) {
             let new = delta.new.as_ref().filter(|_| delta.old.is_none());
             new.map(|pod| claims_of(pod)).unwrap_or_default()
         })
-        // One at a time, so that no two claims choose the same volume.
+        // Claims are handled one at a time, so that no two claims choose the same volume.
         .concurrency(1);
     let queue = binder.queue();
     binder.run(Claims { writer: writer.clone(), classes, of_class, of_claim: of_claim(&volumes), waiting });

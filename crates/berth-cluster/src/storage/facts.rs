@@ -92,7 +92,7 @@ pub fn parse(text: &str) -> Quantity {
     Quantity::parse(text).unwrap_or(Quantity::ZERO)
 }
 
-/// Name of the volume that the claim names; `None` if it names none.
+/// Name of the claim's volume, if the claim names one.
 pub fn volume_name(claim: &PersistentVolumeClaim) -> Option<&str> {
     claim.spec.as_ref()?.volume_name.as_deref().filter(|name| !name.is_empty())
 }

@@ -1,7 +1,7 @@
 //! Storage: binds claims to volumes, provisions volumes for claims, expands them, and creates the
 //! claims of generic ephemeral volumes.
 //!
-//! - `matching`: which volume suits a claim. The scheduler uses it, too.
+//! - `matching`: the choice of a volume for a claim, which the scheduler uses as well.
 //! - `claim`, `volume`: the next write for a claim or volume (`step`), pure; `binder` makes the
 //!   writes.
 //! - `local`: the provisioner of class `standard`. On the node of this machine a volume is a folder

@@ -50,7 +50,7 @@ pub struct State {
     pub updates: Vec<(String, Volume)>,
     /// Bytes in volumes that `disk` reports.
     pub volume_bytes: BTreeMap<String, u64>,
-    /// Reason for which changes of limits are refused.
+    /// Reason for which changes to limits are refused.
     pub limits_refused: Option<String>,
 }
 

@@ -113,7 +113,7 @@ async fn a_suspended_job_deletes_its_pods_and_starts_again_when_resumed() {
             eventually("both pods run", async || status(&client, "held").await.ready == Some(2)).await;
             suspend(true).await;
             eventually("the pods are deleted", async || pods(&client).await.is_empty()).await;
-            eventually("the status says so", async || status(&client, "held").await.active.is_none()).await;
+            eventually("the status shows it", async || status(&client, "held").await.active.is_none()).await;
             tokio::time::sleep(Duration::from_secs(600)).await;
             assert!(pods(&client).await.is_empty(), "a suspended job makes no pods");
             suspend(false).await;
@@ -257,7 +257,7 @@ async fn the_status_of_a_job_with_hundreds_of_pods_is_not_written_for_each_of_th
         .await;
     let writes = usize::MAX - writes_left.load(std::sync::atomic::Ordering::SeqCst);
     let status_writes = writes - 300 - 300;
-    assert!(status_writes < 40, "beside making and counting each pod: {status_writes} writes");
+    assert!(status_writes < 40, "in addition to creating and counting each pod: {status_writes} writes");
     let job = jobs(&client).get("wide").await.unwrap();
     assert_eq!(job.status.unwrap().completed_indexes.as_deref(), Some("0-299"));
     assert_eq!(world.started.lock().unwrap().len(), 300);

@@ -720,7 +720,7 @@ async fn the_kubelet_of_simulated_nodes_leaves_the_pods_of_other_nodes_alone() {
     };
     let until = async {
         machine.sleep(60).await;
-        // The node stops being ready, and is ready again.
+        // The node becomes not ready, and ready again.
         let nodes: Api<Node> = Api::all(machine.client());
         for status in ["False", "True"] {
             let patch = Patch::Merge(json!({"status": {"conditions": [{"type": "Ready", "status": status}]}}));

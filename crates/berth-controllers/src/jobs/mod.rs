@@ -69,7 +69,7 @@ pub trait Job:
     /// The field that names the controller that reconciles the job, if the kind has one.
     const MANAGED_BY: Option<&'static [&'static str]> = Some(&["spec", "managedBy"]);
 
-    /// True for kinds whose running pods are not affected by changes of the objects that the job
+    /// True for kinds whose running pods are not affected by changes to the objects that the job
     /// refers to. A changed reference then does not stop a running job.
     const PODS_ARE_SET_WHILE_RUNNING: bool = false;
 
@@ -116,7 +116,7 @@ pub trait Job:
     /// changed anything.
     fn restore(&mut self, infos: &[PodSetInfo]) -> bool;
 
-    /// True if the API accepts changes of a suspended job's templates now.
+    /// True if the API accepts changes to a suspended job's templates now.
     fn can_be_restored(&self) -> bool {
         true
     }

@@ -208,7 +208,7 @@ impl Metrics {
         self.counted().series.add("kueue_preempted_workloads_total", &labels, 1.0);
     }
 
-    /// Counts a Workload that was created for a job of this kind, `after` the job's creation.
+    /// Counts a Workload created for a job of this kind, and the time `after` the job's creation.
     pub fn workload_created(&self, kind: &str, after: Duration) {
         if !self.inner.settings.creation_latency {
             return;

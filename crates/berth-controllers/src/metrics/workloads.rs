@@ -1,4 +1,4 @@
-//! Counts of events and stages of workloads, derived from changes of the objects, regardless of the
+//! Counts of events and stages of workloads, derived from changes to the objects, regardless of the
 //! controller that wrote them.
 
 use std::collections::BTreeMap;
@@ -32,7 +32,7 @@ enum Stage<'a> {
 }
 
 impl<'a> Stage<'a> {
-    /// The stage of a workload; one without a reason has not been evaluated yet (KEP-10852).
+    /// The stage of a workload. A workload without a reason has not been evaluated yet (KEP-10852).
     fn of(workload: &'a Workload) -> Stage<'a> {
         if status::is_finished(workload) {
             return Stage::Finished;

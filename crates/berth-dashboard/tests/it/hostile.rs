@@ -212,7 +212,7 @@ async fn an_api_that_fails_or_never_responds_is_reported() {
     let silent = tower::service_fn(|_: Request<Body>| std::future::pending::<Result<Response<Body>, Infallible>>());
     let silent = dashboard(Client::new(silent, "default"), clock());
     let page = ask(&silent, Method::GET, "/workloads/team/job", "localhost").await;
-    assert!(page.status() == StatusCode::BAD_GATEWAY && page.body().contains("no answer within"), "{}", page.body());
+    assert!(page.status() == StatusCode::BAD_GATEWAY && page.body().contains("no response within"), "{}", page.body());
 }
 
 #[tokio::test(start_paused = true)]

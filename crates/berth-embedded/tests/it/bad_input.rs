@@ -196,7 +196,7 @@ async fn a_job_that_cannot_run_stays_suspended_and_its_workload_has_the_reason()
     let missing = submit(&client, "blue", "lost", "nowhere", "1").await;
     assert!(message(&missing).contains("LocalQueue nowhere doesn't exist"), "{missing}");
     let events = get(&client, "/api/v1/namespaces/blue/events").await.body.to_string();
-    assert!(events.contains("LocalQueue nowhere doesn't exist"), "an event says so, too: {events}");
+    assert!(events.contains("LocalQueue nowhere doesn't exist"), "an event reports it too: {events}");
 
     let other = submit(&client, "green", "foreign", "main", "1").await;
     assert!(message(&other).contains("namespace doesn't match ClusterQueue selector"), "{other}");

@@ -96,7 +96,7 @@ pub enum Verdict {
     /// fails.
     Admit(Admit),
     /// Evict these victims, then show why the workload still waits. The engine keeps the victims'
-    /// quota counted until their objects say it was released.
+    /// quota counted until their objects show its release.
     Preempt {
         /// Workloads to evict.
         victims: Vec<Victim>,

@@ -168,7 +168,7 @@ pub struct ConsideredVictim {
     pub fate: VictimFate,
 }
 
-/// Outcome of a search for victims for one candidate.
+/// What a search for victims decided about one candidate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum VictimFate {
     /// The candidate is one of the victims.

@@ -191,7 +191,7 @@ impl Engine {
         }
     }
 
-    /// Recomputes the quota tree after a change of configuration.
+    /// Recomputes the quota tree after a change to configuration.
     pub(super) fn refresh_tree(&mut self) {
         self.world.tree.refresh();
     }

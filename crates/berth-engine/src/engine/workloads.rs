@@ -119,7 +119,7 @@ impl Engine {
         }
         let record = world.record_mut(id);
         if is_assumed(record) && facts.reserved_at.is_none() {
-            // An older version of the object. The reservation was decided after it.
+            // This is an older version of the object, from before the decision on the reservation.
             facts.reserved_at = record.facts.reserved_at;
         }
         if facts.evicted.is_some() || facts.admission.is_none() {

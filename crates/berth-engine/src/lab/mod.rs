@@ -65,7 +65,7 @@ pub struct AssignOptions {
 /// An assignment, with names in place of ids.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AssignmentReport {
-    /// How well the workload is served.
+    /// The assignment mode of the workload.
     pub mode: AssignmentMode,
     /// Highest level borrowed from; 0 if nothing is borrowed.
     pub borrowing: u32,

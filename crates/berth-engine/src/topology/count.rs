@@ -42,7 +42,7 @@ impl Capacity {
         (Reverse(0), Reverse(self.score), slices, self.pods)
     }
 
-    /// Sort key while the leader was not placed yet: domains that can take it come first.
+    /// Sort key while the leader has not been placed: domains that can take it come first.
     pub fn rank_with_leader(&self, least_free: bool) -> (Reverse<i64>, Reverse<i64>, i64, i64) {
         let slices = if least_free { self.slices_with_leader } else { -self.slices_with_leader };
         (Reverse(self.leader), Reverse(self.score), slices, self.pods_with_leader)
@@ -100,7 +100,7 @@ pub(crate) struct Count {
     /// Leaves that the pods may use, in order.
     open: Vec<Open>,
     barred: Vec<Bar>,
-    /// Numbers of the last changes of usage and of node capacity that were counted; `None` before
+    /// Numbers of the last changes in usage and node capacity that were counted; `None` before
     /// the first count.
     seen: Option<(u64, u64)>,
     /// Open leaves that were counted with an overlay. They are counted again next time.

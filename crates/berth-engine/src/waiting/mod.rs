@@ -1,5 +1,5 @@
-//! Waiting workloads: one [`PendingQueue`] per cluster queue, and the moves between its places (§3,
-//! §4).
+//! Waiting workloads: one [`PendingQueue`] per cluster queue, and the moves of workloads within and
+//! between them (§3, §4).
 //!
 //! A pending queue has three disjoint places: the active heap, the inadmissible workloads, and the
 //! popped workload. Nothing is polled: an event that can change a decision moves exactly the
@@ -110,7 +110,7 @@ impl PendingQueues {
         self.get_or_insert(queue).take_unreported_reason(class, lane, id)
     }
 
-    /// Requeues a popped workload (§4.4, §4.5). It gets no place if it may not wait any more.
+    /// Requeues a popped workload (§4.4, §4.5). It is not added again if it may no longer wait.
     pub fn requeue(
         &mut self,
         world: &mut World,
@@ -234,7 +234,7 @@ impl PendingQueues {
         self.put_in_line(world, queue, id, reported);
     }
 
-    /// Prepares for a change of a popped workload's sort key.
+    /// Prepares for a change to a popped workload's sort key.
     pub fn detach(&mut self, queue: QueueId) {
         self.get_or_insert(queue).detach();
     }

@@ -22,7 +22,7 @@ fn quoted(cell: &str) -> Vec<&str> {
     cell.split('`').skip(1).step_by(2).collect()
 }
 
-/// Why a place does not exist; `None` if it does.
+/// Why a place does not exist; `None` if it exists.
 fn missing(folder: &str, place: &str) -> Option<String> {
     let (file, name) = place.split_once("::").map_or((place, None), |(file, name)| (file, Some(name)));
     let Ok(source) = std::fs::read_to_string(Path::new(folder).join(file)) else {

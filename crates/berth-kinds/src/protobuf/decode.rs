@@ -1,5 +1,5 @@
 //! Protobuf to JSON. Go encodes plain fields even when they are zero, and omits nil pointers. JSON
-//! omits both, so zero values are dropped unless Go's JSON has them.
+//! omits both, so zero values are dropped unless Go's JSON contains them.
 
 use base64::Engine;
 use serde_json::{Map, Number, Value, json};

@@ -165,7 +165,7 @@ fn check_selector(spec: &Value, path: &Path<'_>, errors: &mut Vec<Error>) {
     let expressions = spec["scopeSelector"]["matchExpressions"].as_array().map(Vec::as_slice).unwrap_or_default();
     let mut seen = Vec::new();
     let mut valid: HashSet<&str> = HashSet::new();
-    // In Go's notation, as upstream.
+    // With the names of Go's struct fields, as kube-apiserver shows them.
     let shown = expressions
         .iter()
         .map(|it| json!({"ScopeName": it["scopeName"], "Operator": it["operator"], "Values": it["values"]}));

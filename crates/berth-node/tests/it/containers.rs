@@ -50,7 +50,7 @@ async fn environment_directory_and_user_are_those_of_the_configuration() {
 }
 
 #[tokio::test]
-async fn a_program_that_does_not_exist_fails_with_127_each_time_it_is_asked_for() {
+async fn a_program_that_does_not_exist_fails_with_127_at_each_start() {
     for level in LEVELS {
         let Some(node) = Node::open(level).await else { continue };
         let pod = node.sandbox().await;
@@ -131,10 +131,10 @@ async fn a_followed_log_ends_with_its_container() {
 }
 
 #[tokio::test]
-async fn a_container_above_its_memory_limit_is_killed_and_says_so() {
+async fn a_container_above_its_memory_limit_is_killed_and_reported_as_oom_killed() {
     for level in LEVELS {
         let Some(node) = Node::open(level).await else { continue };
-        // `tail` keeps a line without end in memory.
+        // `tail` keeps a line that never ends in memory.
         let (exit, _) = node
             .run_with("head -c 1000000000 /dev/zero | tail | wc -c; exit 9", |config| {
                 config.limits = Limits { memory_bytes: Some(64 << 20), ..Limits::default() };
@@ -209,7 +209,7 @@ async fn containers_of_a_pod_share_its_network_and_not_its_processes() {
     assert!(lines[0].parse::<u32>().unwrap() <= 4, "{log}");
     let own = std::fs::read_link("/proc/self/ns/net").unwrap();
     assert_ne!(lines[1], own.to_str().unwrap());
-    assert_eq!(lines[2], "0x9", "the loopback interface is up");
+    assert_eq!(lines[2], "0x9", "the loopback interface is not up");
 }
 
 #[tokio::test]

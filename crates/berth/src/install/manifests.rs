@@ -24,8 +24,8 @@ pub fn configuration() -> String {
 
 const KUEUE: &str = "kueue.x-k8s.io";
 const QUEUE_NAME: &str = "kueue.x-k8s.io/queue-name";
-/// Namespaces whose jobs are never queued, beside the controllers' own: the components of the
-/// cluster must not wait for quota.
+/// Namespaces whose jobs are never queued, in addition to the controllers' own. The components of
+/// the cluster must not wait for quota.
 pub const UNMANAGED: [&str; 2] = ["kube-system", "kueue-system"];
 
 /// User and group of the controllers' process, which the image has (`Dockerfile`). They belong to
@@ -103,7 +103,7 @@ pub struct Values {
 pub struct Parts {
     /// CustomResourceDefinitions.
     pub crds: bool,
-    /// The policies that hold jobs while no controller answers, in this API version.
+    /// The policies that hold jobs while no controller is available, in this API version.
     pub hold_policy: Option<String>,
     /// Only the objects that hold jobs, and their prerequisites.
     pub hold_only: bool,
@@ -310,7 +310,8 @@ fn unmanaged_namespaces(values: &Values) -> Vec<&str> {
 }
 
 /// One webhook configuration. Jobs without a queue never depend on a webhook. Jobs with a queue are
-/// held by policies ([`hold`]) while no controller answers; without the policies they are rejected.
+/// held by policies ([`hold`]) while no controller is available; without the policies they are
+/// rejected.
 fn webhooks(values: &Values, kind: &str, parts: &Parts) -> Value {
     let (path, short) = match kind {
         "MutatingWebhookConfiguration" => ("/mutate", "default"),

@@ -1,6 +1,6 @@
 //! Client programs from the registries, as their users write them (`tests/clients`), and kube-rs's
 //! own runtime. `tests/clients/install` installs the programs; a test of a missing program is
-//! skipped visibly.
+//! skipped with a notice.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -142,7 +142,7 @@ async fn kube_runtime_works() {
 /// Waits for a ConfigMap with another UID than this one.
 async fn exists(maps: &Api<ConfigMap>, name: &str, but: Option<String>) -> ConfigMap {
     for _ in 0..400 {
-        if let Some(found) = maps.get_opt(name).await.expect("an answer")
+        if let Some(found) = maps.get_opt(name).await.expect("a response")
             && found.uid() != but
         {
             return found;

@@ -25,7 +25,7 @@ struct Installed {
     configuration: Option<String>,
 }
 
-/// Patch that makes the endpoints of a Service those that the test writes.
+/// Patch that removes the selector of a Service, so that the test can write its endpoints.
 const NO_SELECTOR: &str = r#"{"spec": {"selector": null}}"#;
 
 impl Installed {
@@ -44,8 +44,8 @@ impl Installed {
         // A port that is still free when the controllers return. No other process uses it in
         // between.
         let port = TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("an address").port();
-        // The Service's endpoint is the test's own process. Without a selector, the simulated pods of
-        // the Deployment are no endpoints.
+        // The Service's endpoint is the test's own process. Without a selector, the simulated pods
+        // of the Deployment are not endpoints.
         cluster.run(&["patch", "service", "berth-webhook", "-n", "berth-system", "--type", "merge", "-p", NO_SELECTOR]);
         apply(
             &cluster,
@@ -154,7 +154,7 @@ fn an_installation_that_is_down_holds_queued_jobs_and_no_others() {
     here.queue("easy", "default", "1");
     here.create(&json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "free"}}));
 
-    // Up: the webhooks are called over the wire, and decide.
+    // While the controllers are up, their webhooks are called over the network and decide.
     let refused = {
         let path = cluster.kubeconfig.with_file_name("refused.json");
         std::fs::write(&path, job("refused", "team", Some("Not-A-Name"), "100m").to_string()).expect("written");
@@ -167,7 +167,7 @@ fn an_installation_that_is_down_holds_queued_jobs_and_no_others() {
     let mut history = History::of(cluster, "workloads");
     controller.kill();
 
-    // Down: jobs without a queue are stored as written, and run.
+    // While the controllers are down, jobs without a queue are stored as written, and run.
     here.create(&job("plain", "team", None, "100m"));
     here.create(&job("unmanaged", "free", None, "100m"));
     here.create(&pod("plain-pod", "team", None));
@@ -285,7 +285,7 @@ fn an_installation_that_is_down_holds_queued_jobs_and_no_others() {
     }
     assert_eq!(here.running("team", "app=early"), 1, "running pods continue");
     let workloads = cluster.run(&["get", "workloads", "-A", "-o", "name"]);
-    assert_eq!(workloads.lines().count(), 1, "no controller creates workloads: {workloads}");
+    assert_eq!(workloads.lines().count(), 1, "workloads exist although no controller runs: {workloads}");
 
     // The controllers return and settle all held jobs, within the quota.
     let _controller = here.controller(&[]);
@@ -373,7 +373,7 @@ fn with_all_jobs_managed_those_without_a_queue_are_held_too() {
         let settled = |object: &Value| object["metadata"]["annotations"][HELD].is_null();
         settled(&here.get("job", "without", "managed")) && held().iter().all(settled)
     });
-    assert_eq!(here.get("job", "without", "managed")["spec"]["suspend"], true, "it has no queue to be admitted by");
+    assert_eq!(here.get("job", "without", "managed")["spec"]["suspend"], true, "it runs although it has no queue");
     assert_eq!(here.running("free", "app=without"), 1);
 }
 

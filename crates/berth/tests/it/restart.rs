@@ -55,7 +55,7 @@ fn a_killed_cluster_continues_and_no_job_runs_twice() {
 
     let cluster = Cluster::durable(data.path(), &arguments);
     assert!(pods(&cluster).is_superset(&before), "pods were lost");
-    assert_eq!(decisions(&cluster), decided, "the journal has the decisions of the killed process");
+    assert_eq!(decisions(&cluster), decided, "the journal lacks decisions of the killed process");
     cluster.wait_until("the new process to announce itself", 10, |cluster| lease_holder(cluster) != holder);
     cluster.wait_until("all jobs to complete", 120, |cluster| {
         let jobs = cluster.get(&["jobs", "-n", "team-blue"]);

@@ -1,4 +1,5 @@
-//! kubectl and the programs of a pod, without a terminal: copies, forwarded ports, logs and proxies.
+//! kubectl and the programs of a pod, without a terminal: copies, forwarded ports, logs and
+//! proxies.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -81,7 +82,7 @@ fn forwards(cluster: &Cluster, target: &str, port: &str) {
     let mut connection = TcpStream::connect(address).expect("connected");
     connection.write_all(b"GET / HTTP/1.0\r\n\r\n").expect("sent");
     let mut page = String::new();
-    connection.read_to_string(&mut page).expect("an answer");
+    connection.read_to_string(&mut page).expect("a response");
     assert!(page.contains("Directory listing"), "{target}: {page}");
     kubectl.kill().expect("it runs");
     kubectl.wait().expect("it ends");

@@ -1,4 +1,4 @@
-//! kubectl on a terminal, as a person uses it: `exec -it`, `attach -it` and `debug -it`.
+//! kubectl on a terminal, as in interactive use: `exec -it`, `attach -it` and `debug -it`.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -66,7 +66,7 @@ impl Terminal {
         tcsetwinsize(&self.keyboard, size(rows, columns)).expect("resized");
     }
 
-    /// Waits until the screen shows a text.
+    /// Waits until the screen shows a string.
     fn wait_for(&self, text: &str) {
         for _ in 0..1200 {
             if self.screen.lock().expect("no thread panics while it holds the screen").contains(text) {

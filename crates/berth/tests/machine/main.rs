@@ -1,5 +1,5 @@
-//! Tests that load the whole machine for a while. Cargo runs test binaries in sequence, so they
-//! delay no other test.
+//! Tests that load the whole machine for a while. Cargo runs test binaries in sequence, so these
+//! tests do not delay others.
 
 mod connections;
 mod idle;

@@ -21,7 +21,7 @@ pub(super) struct Checked<'a> {
 pub(super) struct Violation {
     /// Short reason.
     pub(super) reason: String,
-    /// Which containers or fields, and the forbidden values.
+    /// The containers or fields, and the forbidden values.
     pub(super) detail: String,
 }
 

@@ -29,7 +29,7 @@ use super::{AdmissionPlugin, AdmissionRequest, Operation, forbidden};
 use checks::{details, evaluate, items, reasons};
 use policy::{Level, PREFIX, Policy, Standard};
 
-/// Configuration of the plugin, as `PodSecurityConfiguration` has it.
+/// Configuration of the plugin, with the fields of `PodSecurityConfiguration`.
 #[derive(Clone, Debug, Default)]
 pub struct PodSecurity {
     /// Policy of namespaces without labels.

@@ -1,5 +1,6 @@
 //! ValidatingAdmissionPolicies: expressions that reject requests, return warnings or add audit
-//! annotations, as a binding says. Policies that change objects are in [`mutating`].
+//! annotations. A binding selects the objects and the actions. Policies that change objects are in
+//! [`mutating`].
 //!
 //! A policy is compiled once and cached until a policy or binding is written. Without policies, a
 //! write pays for one lock. [`berth_cel::admission`] evaluates the expressions; [`matching`]

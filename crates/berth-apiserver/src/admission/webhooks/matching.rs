@@ -36,7 +36,7 @@ pub struct RequestAttributes<'a> {
 
 /// Data that matching needs from the server.
 pub trait Lookup {
-    /// Resources that serve the same objects as `target`, in order; without the kind where it is
+    /// Resources that serve the same objects as `target`, in order; without the kind if it is
     /// unknown.
     fn equivalents(&self, target: &Target) -> Vec<(GroupVersionResource, Option<GroupVersionKind>)>;
 

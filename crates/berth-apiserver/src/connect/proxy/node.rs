@@ -1,5 +1,5 @@
-//! `nodes/proxy`: the paths of a kubelet that tools read. They are answered here, because the nodes
-//! of this cluster have no kubelet with a port of its own.
+//! `nodes/proxy`: the paths of a kubelet that tools read. This module serves them, because the
+//! nodes of this cluster have no kubelet with a port of its own.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ use crate::{Body, RequestInfo};
 
 /// The media type of Prometheus' text format.
 const METRICS_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
-/// The paths that are answered.
+/// The served paths.
 const PATHS: &str = "/containerLogs/NAMESPACE/POD/CONTAINER, /healthz, /metrics/resource, /pods and /stats/summary";
 
 /// Answers a request to a node's kubelet.
@@ -84,7 +84,7 @@ fn pods_of(call: &Call, node: &str) -> Value {
     json!({"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": on_node.collect::<Vec<_>>()})
 }
 
-/// The log of a container on the node, as `pods/log` has it.
+/// The log of a container on the node, in the format of `pods/log`.
 async fn container_logs(
     call: &Call,
     node: &str,

@@ -1,4 +1,4 @@
-//! `/metrics/resource` of a kubelet: the use of CPU and memory by pods and containers, in the text
+//! `/metrics/resource` of a kubelet: the CPU and memory usage of pods and containers, in the text
 //! format of Prometheus, with the names of a kubelet.
 
 use std::fmt::Write;
@@ -34,7 +34,7 @@ const METRICS: [Metric; 2] = [
     },
 ];
 
-/// The metrics of a summary (`/stats/summary`). Nothing is written for an absent figure.
+/// The metrics of a summary (`/stats/summary`). Nothing is written for a missing value.
 pub(super) fn text(summary: &Value) -> String {
     let mut text = String::new();
     let pods = || summary["pods"].as_array().into_iter().flatten();

@@ -193,7 +193,7 @@ impl Incoming {
                     let headers = self.inflater.headers(&block)?;
                     self.accept(id, fin, headers).await;
                 }
-                // Must be decompressed to keep the state of the compression.
+                // The headers are not needed, but decompressing them updates the compression state.
                 Frame::SynReply { block, .. } => drop(self.inflater.headers(&block)?),
                 Frame::Headers { id, fin, block } => {
                     self.inflater.headers(&block)?;
@@ -315,7 +315,7 @@ struct Windows {
 }
 
 struct WindowState {
-    /// Whether the client uses windows.
+    /// True if the client uses windows.
     is_used: bool,
     initial: i64,
     connection: i64,

@@ -171,7 +171,7 @@ async fn the_input_of_a_command_ends_when_its_client_disconnects() {
     let path = format!("p/exec?container=main&stdin=true&stdout=true&command=sh&command=-c&command={script}");
     let mut socket = fixture.open(&path, V5).await;
     socket.send(on(0, b"hello")).await.expect("sent");
-    while socket.next().await.expect("an answer").expect("sound") != on(1, b"hello") {}
+    while socket.next().await.expect("a response").expect("sound") != on(1, b"hello") {}
     drop(socket);
     let deadline = std::time::Duration::from_secs(30);
     let seen = tokio::time::timeout(deadline, async {
@@ -308,7 +308,7 @@ async fn a_request_without_an_upgrade_is_rejected_and_a_shutdown_ends_sessions()
     let mut socket =
         fixture.open(&format!("p/exec?container=main&stdin=true&stdout=true&command=cat&x={url}"), V5).await;
     socket.send(on(0, b"hello")).await.expect("sent");
-    while socket.next().await.expect("an answer").expect("sound") != on(1, b"hello") {}
+    while socket.next().await.expect("a response").expect("sound") != on(1, b"hello") {}
     drop(fixture);
     let end = async { while socket.next().await.is_some_and(|message| message.is_ok()) {} };
     tokio::time::timeout(std::time::Duration::from_secs(30), end).await.expect("the session ends with the server");
@@ -325,7 +325,7 @@ async fn a_malformed_spdy_client_is_disconnected() {
     );
     stream.write_all(request.as_bytes()).await.expect("sent");
     let mut head = vec![0; 12];
-    stream.read_exact(&mut head).await.expect("an answer");
+    stream.read_exact(&mut head).await.expect("a response");
     assert_eq!(head, b"HTTP/1.1 101");
     stream.write_all(b"GET / HTTP/1.1\r\n\r\n").await.expect("sent");
     let mut rest = Vec::new();

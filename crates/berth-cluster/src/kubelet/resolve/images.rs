@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::Context;
 
-/// The image of a container, as its runtime is asked for it.
+/// The request to the runtime for a container's image.
 pub fn image_request(container: &Container, credentials: Vec<RegistryCredential>) -> ImageRequest {
     let policy = pull_policy(container.image_pull_policy.as_deref());
     ImageRequest { reference: container.image.clone().unwrap_or_default(), policy, credentials }
@@ -35,7 +35,7 @@ fn pull_policy(policy: Option<&str>) -> ImagePullPolicy {
     }
 }
 
-/// The credentials in a pod's pull secrets, and the names of secrets without any.
+/// The credentials in a pod's pull secrets, and the names of the secrets that have none.
 pub fn pull_secrets(context: &Context<'_>) -> (Vec<RegistryCredential>, Vec<String>) {
     let (mut credentials, mut missing) = (Vec::new(), Vec::new());
     let references = context.pod.spec.iter().flat_map(|spec| spec.image_pull_secrets.iter().flatten());
@@ -49,7 +49,8 @@ pub fn pull_secrets(context: &Context<'_>) -> (Vec<RegistryCredential>, Vec<Stri
     (credentials, missing)
 }
 
-/// The credentials in a secret of type `kubernetes.io/dockerconfigjson` or `kubernetes.io/dockercfg`.
+/// The credentials in a secret of type `kubernetes.io/dockerconfigjson` or
+/// `kubernetes.io/dockercfg`.
 fn of_secret(secret: &Secret) -> Option<Vec<RegistryCredential>> {
     let data = secret.data.as_ref()?;
     let parse = |key: &str| data.get(key).and_then(|bytes| serde_json::from_slice::<Value>(&bytes.0).ok());
@@ -75,7 +76,8 @@ fn user_and_password(entry: &Value) -> Option<(String, String)> {
     Some((username.to_owned(), password.trim_matches('\0').to_owned()))
 }
 
-/// A registry without scheme and API version: `https://index.docker.io/v1/` is `index.docker.io`.
+/// A registry without scheme and API version: `https://index.docker.io/v1/` becomes
+/// `index.docker.io`.
 fn normal(registry: &str) -> String {
     let bare = registry.strip_prefix("https://").or_else(|| registry.strip_prefix("http://")).unwrap_or(registry);
     let bare = bare.trim_end_matches('/');

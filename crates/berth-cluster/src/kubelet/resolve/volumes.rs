@@ -19,7 +19,7 @@ pub struct TokenSource {
     pub volume: String,
     /// Path of the file in the volume.
     pub path: String,
-    /// Audience; the API server's if empty.
+    /// Audience; if empty, the API server's.
     pub audience: String,
     /// Lifetime in seconds.
     pub expiration_seconds: i64,
@@ -40,7 +40,7 @@ pub fn token_sources(pod: &Pod) -> Vec<TokenSource> {
     sources.collect()
 }
 
-/// True if the files of the volume change with the objects that they come from.
+/// True if the files of the volume follow changes to the objects from which they come.
 pub fn is_refreshed(volume: &VolumeSpec) -> bool {
     volume.config_map.is_some()
         || volume.secret.is_some()
@@ -115,7 +115,7 @@ pub fn volume(
     })
 }
 
-/// The name of a volume's source: the field beside `name`.
+/// The name of a volume's source: the field next to `name`.
 fn source_name(spec: &VolumeSpec) -> Option<String> {
     let value = serde_json::to_value(spec).ok()?;
     value.as_object()?.keys().find(|key| *key != "name").cloned()
@@ -136,7 +136,7 @@ fn host_path(source: &HostPathVolumeSource) -> Result<Volume, String> {
     Ok(Volume::HostPath { path: PathBuf::from(&source.path), kind })
 }
 
-/// The folder of a bound claim. A generic ephemeral volume's claim must belong to the pod.
+/// The folder of a bound claim. The claim of a generic ephemeral volume must belong to the pod.
 fn claim(context: &Context<'_>, name: &str, is_ephemeral: bool) -> Result<Volume, String> {
     let claim = context.objects.claims.get(&ObjectKey::namespaced(context.namespace(), name));
     let Some(claim) = claim else { return Err(format!("persistentvolumeclaim {name:?} not found")) };
@@ -157,6 +157,8 @@ fn claim(context: &Context<'_>, name: &str, is_ephemeral: bool) -> Result<Volume
     match found.spec.as_ref().map(|spec| (&spec.host_path, &spec.local)) {
         Some((Some(source), _)) => host_path(source),
         Some((None, Some(source))) => Ok(Volume::Folder { path: PathBuf::from(&source.path) }),
-        _ => Err(format!("persistentvolume {volume:?} is neither hostPath nor local, and this node mounts no others")),
+        _ => Err(format!(
+            "persistentvolume {volume:?} is neither hostPath nor local, and this node supports only these types"
+        )),
     }
 }

@@ -1,5 +1,5 @@
-//! Plans one step of a DaemonSet: from the set, the nodes, its pods and the time, the pods to create
-//! and to delete, and the status. Pure.
+//! Plans one step of a DaemonSet: from the set, the nodes, its pods and the time, the pods to
+//! create and to delete, and the status. Pure.
 //!
 //! Source: Kubernetes documentation, "DaemonSet" and "Perform a Rolling Update on a DaemonSet", and
 //! the behaviour of kube-controller-manager 1.35.
@@ -199,8 +199,8 @@ fn back_off(node: &str, now: Timestamp, plan: &mut Plan) -> Option<Duration> {
     None
 }
 
-/// Plans the deletion of a node's surplus pods. During a rollout with a surge, a node has an old pod
-/// and a new one until the new one is available.
+/// Plans the deletion of a node's surplus pods. During a rollout with a surge, a node has an old
+/// pod and a new one until the new one is available.
 fn keep_one(snapshot: &Snapshot<'_>, node: &str, eligible: Eligibility, running: &[Arc<Pod>], plan: &mut Plan) {
     if !rollout::surges(snapshot.set) {
         plan.delete.extend(running.iter().skip(1).cloned());

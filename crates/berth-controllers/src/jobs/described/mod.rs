@@ -60,7 +60,7 @@ impl Group {
 pub enum Injection {
     /// Into the pod templates.
     Templates,
-    /// Into `podSetInfos` beside them; the kind's operator applies those.
+    /// Into the field `podSetInfos` next to the templates. The kind's operator applies it.
     Infos,
 }
 

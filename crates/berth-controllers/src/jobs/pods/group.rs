@@ -224,8 +224,8 @@ impl<'a> Group<'a> {
         by_role.into_iter().map(set).collect()
     }
 
-    /// Assigns pods to the places of the group's Workload. The newest of too many pods are excess;
-    /// the oldest of too many ended pods are replaced.
+    /// Assigns pods to the places of the group's Workload. If there are too many pods, the newest
+    /// ones are excess. If too many have ended, the oldest are replaced.
     pub fn surplus(&self, workload: &Workload) -> Surplus {
         let mut surplus = Surplus::default();
         if !self.is_group() {
@@ -287,8 +287,8 @@ pub fn is_deleting(pod: &Pod) -> bool {
     pod.metadata.deletion_timestamp.is_some()
 }
 
-/// True if the pod will not run (any more): it failed, or it is being deleted and has no node or
-/// has ended.
+/// True if the pod will not run, or will not run again: it failed, or it is being deleted and has
+/// no node or has ended.
 pub fn is_lost(pod: &Pod) -> bool {
     let is_placed = pod.spec.as_ref().is_some_and(|spec| spec.node_name.as_ref().is_some_and(|node| !node.is_empty()));
     phase(pod) == "Failed" || (is_deleting(pod) && (is_terminated(pod) || !is_placed))

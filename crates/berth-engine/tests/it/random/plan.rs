@@ -68,11 +68,11 @@ pub struct Job {
     pub queue: usize,
     pub priority: i64,
     pub sets: Vec<PodSet>,
-    /// Selects another tier than the second flavor's.
+    /// True if the pod set selects another tier than the second flavor's.
     pub selects: bool,
-    /// Tolerates the third flavor's taint.
+    /// True if the pod set tolerates the third flavor's taint.
     pub tolerates: bool,
-    /// Requests placement on nodes.
+    /// True if the pod set requests placement on nodes.
     pub placed: bool,
 }
 

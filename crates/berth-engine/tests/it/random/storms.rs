@@ -15,7 +15,7 @@ use super::invariants::{every_workload_is_in_one_place, in_use, nodes, usage_mat
 use super::plan::{Cohort, Plan, Queue, Quota, RESOURCES, Step, quota, wide_plan};
 use crate::reference::quota as tree;
 
-/// A change of the configuration or of a workload.
+/// A change to the configuration or to a workload.
 #[derive(Debug, Clone)]
 enum Change {
     /// Sets the quotas of the n-th flavor of the n-th queue (modulo their numbers).

@@ -111,7 +111,7 @@ impl Entry {
         (self.job.priority, self.job.sets.clone(), self.job.selects, self.job.tolerates)
     }
 
-    /// Quota that the workload holds, if any.
+    /// Quota that the workload holds; `None` if it holds none.
     pub fn held(&self) -> Option<&Held> {
         match &self.place {
             Place::Holding(held) => Some(held),

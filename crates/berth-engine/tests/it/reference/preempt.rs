@@ -112,7 +112,7 @@ impl Model {
         self.holder(name).held().is_some_and(|held| held.evicted)
     }
 
-    /// Which of two candidates is preempted first (§9.5).
+    /// Compares two candidates in the order of preemption (§9.5).
     fn candidate_order(&self, own: usize, a: &str, b: &str) -> Ordering {
         let key = |name: &str| {
             let entry = self.holder(name);

@@ -208,7 +208,7 @@ impl Share {
         self.weight == 0 && self.ratio.0 > 0
     }
 
-    /// Which share is larger (§10.2).
+    /// Compares two shares (§10.2).
     pub fn compare(&self, other: &Share) -> Ordering {
         let weight = |share: &Share, of: i64| if share.is_infinite() || share.weight == 0 { 1 } else { of };
         match (self.is_infinite(), other.is_infinite()) {

@@ -28,9 +28,9 @@ use parts::part;
 /// Checks of this definition in addition to those of every definition.
 struct Checks<'a> {
     structural: StructuralOptions,
-    /// Every version has a schema.
+    /// True if every version has a schema.
     schema: bool,
-    /// Defaults have no unknown fields.
+    /// True if defaults have no unknown fields.
     pruned_defaults: bool,
     conversion: conversion::Checks,
     /// The stored definition, on update.
@@ -230,7 +230,7 @@ fn schema_options(definition: &Value, checks: &Checks<'_>) -> StructuralOptions 
     StructuralOptions { structural, ..checks.structural }
 }
 
-/// Whether a schema has defaults or `x-kubernetes-…` extensions at any depth.
+/// True if a schema has defaults or `x-kubernetes-…` extensions at any depth.
 fn needs_structure(schema: &Value) -> bool {
     has_default(schema) || has_extension(schema)
 }

@@ -1,4 +1,4 @@
-//! What pods may leave behind on the machine: processes, mounts, control groups, namespaces,
+//! Remains that pods may leave on the machine: processes, mounts, control groups, namespaces,
 //! network interfaces, devices and folders.
 
 use std::collections::BTreeSet;
@@ -34,9 +34,9 @@ impl Scan {
         self.bridge.as_ref().is_some_and(|name| Path::new("/sys/class/net").join(name).exists())
     }
 
-    /// Checks that a pod that runs is found, so that a search that finds nothing means something.
+    /// Checks that a pod that runs is found, so that an empty result of the search is meaningful.
     pub fn expect_a_running_pod(&self) {
-        assert!(self.has_bridge(), "the pod network has a bridge");
+        assert!(self.has_bridge(), "the pod network has no bridge");
         let found = self.find();
         for kind in ["process", "mount", "control group", "network interface", "folder"] {
             assert!(found.iter().any(|trace| trace.starts_with(kind)), "no {kind} of a running pod: {found:#?}");
@@ -99,7 +99,8 @@ impl Scan {
         }
     }
 
-    /// Mounts of pods in any mount namespace: those at the folders of pods, and those of namespaces.
+    /// Mounts of pods in any mount namespace: those at the folders of pods, and those of
+    /// namespaces.
     fn mounts(&self, pid: u32, known: &mut BTreeSet<PathBuf>, found: &mut Vec<String>) {
         let Ok(namespace) = std::fs::read_link(format!("/proc/{pid}/ns/mnt")) else { return };
         if !known.insert(namespace) {
@@ -110,7 +111,7 @@ impl Scan {
         found.extend(text.lines().filter(|line| line.contains(&node)).map(|line| format!("mount of {pid}: {line}")));
     }
 
-    /// A namespace without processes and mounts lives as long as a process has it open.
+    /// A namespace without processes and mounts exists as long as a process has it open.
     fn open_namespaces(&self, found: &mut Vec<String>) {
         for file in entries(Path::new(&format!("/proc/{}/fd", self.berth))) {
             let Ok(target) = std::fs::read_link(&file) else { continue };
