@@ -51,8 +51,8 @@ pub(crate) fn create(folder: &PodFolder, config: &SandboxConfig, may_chown: bool
     Ok(())
 }
 
-/// The layers of an image volume that are mounted over each other. A single layer is used
-/// without an overlay, because the kernel has no overlay of one folder.
+/// The layers of an image volume that need an overlay mount; `None` for a single folder, which is
+/// bound directly.
 pub(crate) fn overlaid(root: &ImageRoot) -> Option<&[PathBuf]> {
     match root {
         ImageRoot::Layers { folders } if folders.len() > 1 => Some(folders),
@@ -60,7 +60,7 @@ pub(crate) fn overlaid(root: &ImageRoot) -> Option<&[PathBuf]> {
     }
 }
 
-/// Where the files of an image volume are.
+/// The location of an image volume's files; `mounted` is the folder of its overlay.
 fn image_files(mounted: PathBuf, root: &ImageRoot) -> PathBuf {
     match root {
         ImageRoot::Layers { folders } if folders.len() == 1 => folders[0].clone(),
@@ -69,7 +69,7 @@ fn image_files(mounted: PathBuf, root: &ImageRoot) -> PathBuf {
     }
 }
 
-/// Where each volume's files are.
+/// The location of each volume's files.
 pub(crate) fn sources(folder: &PodFolder, config: &SandboxConfig) -> BTreeMap<String, VolumeSource> {
     let source = |name: &String, volume: &Volume| match volume {
         Volume::EmptyDir { .. } => {

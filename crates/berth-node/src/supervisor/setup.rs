@@ -105,7 +105,7 @@ fn write_sysctls(launch: &Launch) -> Result<(), String> {
     Ok(())
 }
 
-/// Mounts the shared memory, the volumes in memory and the volumes of layered images.
+/// Mounts the shared memory, the volumes in memory and those of layered images.
 fn mount_shared(folder: &PodFolder, launch: &Launch) -> std::io::Result<()> {
     let flags = MountFlags::NOSUID | MountFlags::NODEV;
     let path = shared_memory(folder);
@@ -137,7 +137,7 @@ fn mount_shared(folder: &PodFolder, launch: &Launch) -> std::io::Result<()> {
 /// Options of a volume in memory.
 fn memory_options(launch: &Launch, size_limit_bytes: Option<u64>) -> std::io::Result<CString> {
     let group = launch.config.fs_group.filter(|_| launch.level == Level::Full);
-    // New files belong to the volume's group.
+    // New files inherit the volume's group.
     let mut options = if group.is_some() { "mode=2777" } else { "mode=777" }.to_owned();
     if let Some(size) = size_limit_bytes.or(launch.config.limits.memory_bytes) {
         options += &format!(",size={size}");
