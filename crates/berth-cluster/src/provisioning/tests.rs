@@ -232,7 +232,9 @@ fn machines_that_the_cloud_takes_back_revoke_a_provisioned_request_and_return_an
     };
     let withdrawn = Some(("pool".to_owned(), resize.clone()));
     // Before the machines are complete, the request waits again.
-    let Step::Write { status, withdraw, .. } = next(&held, &with_node(Some(100)), 100) else { panic!("it waits again") };
+    let Step::Write { status, withdraw, .. } = next(&held, &with_node(Some(100)), 100) else {
+        panic!("it waits again")
+    };
     assert_eq!((withdraw, status.provisioning_class_details.len()), (withdrawn.clone(), 0));
     // The machines of the first order must be gone before a second order.
     let mut waits = held.clone();
@@ -244,7 +246,10 @@ fn machines_that_the_cloud_takes_back_revoke_a_provisioned_request_and_return_an
     assert_eq!(next(&held, &with_node(Some(500)), 400), Step::Until(Some(at(500))));
     let Step::Write { status, withdraw, .. } = next(&held, &with_node(Some(500)), 500) else { panic!("it is revoked") };
     let revoked = status.conditions.last().unwrap();
-    assert_eq!((revoked.type_.as_str(), revoked.reason.as_str(), withdraw), ("CapacityRevoked", "Reclaimed", withdrawn));
+    assert_eq!(
+        (revoked.type_.as_str(), revoked.reason.as_str(), withdraw),
+        ("CapacityRevoked", "Reclaimed", withdrawn)
+    );
 }
 
 #[test]
