@@ -47,6 +47,8 @@ kinds! {
     RayCluster: namespaced "ray.io" "v1" "rayclusters";
     /// A Ray cluster that serves requests.
     RayService: namespaced "ray.io" "v1" "rayservices";
+    /// A schedule of RayJobs.
+    RayCronJob: namespaced "ray.io" "v1" "raycronjobs";
     /// A group of arbitrary objects that are deployed together.
     AppWrapper: namespaced "workload.codeflare.dev" "v1beta2" "appwrappers";
     /// Training by Kubeflow Trainer.

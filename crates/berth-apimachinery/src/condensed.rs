@@ -3,7 +3,7 @@
 //! A few programs write the objects of one kind: two workloads of a cluster differ mostly in names,
 //! times and identifiers. A [`Condenser`] keeps some texts as references. Every other text is
 //! stored as a sequence of ranges to copy from a reference and bytes to insert between them.
-//! Reading a text back takes a few copies. The format is private to the process.
+//! Reading a string back takes a few copies. The format is private to the process.
 
 use std::sync::Arc;
 

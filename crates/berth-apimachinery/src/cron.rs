@@ -43,7 +43,7 @@ pub struct Calendar {
 struct Field {
     /// Bit `n` is set if value `n` matches.
     bits: u64,
-    /// The field has a `*` or `?` without a step, so it restricts nothing.
+    /// True if the field has a `*` or `?` without a step, so it restricts nothing.
     is_star: bool,
 }
 
@@ -150,7 +150,7 @@ impl Schedule {
 }
 
 impl Calendar {
-    /// `after` is in whole seconds.
+    /// As [`Schedule::next`], for an `after` in whole seconds.
     fn next(&self, after: Timestamp, zone: &TimeZone) -> Option<Timestamp> {
         let minutes = |count: i64| SignedDuration::from_mins(count);
         let first = after.as_second().div_euclid(60) + 1;

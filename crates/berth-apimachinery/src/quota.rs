@@ -64,7 +64,7 @@ pub fn usage(group: &str, resource: &str, object: &Value) -> Amounts {
     used
 }
 
-/// True if a pod no longer counts: it has ended, or its grace period is over.
+/// True if all containers of a pod have ended: it then counts only for `count/pods`.
 pub fn has_ended(pod: &Value) -> bool {
     matches!(pod["status"]["phase"].as_str(), Some("Succeeded" | "Failed"))
 }

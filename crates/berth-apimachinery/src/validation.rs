@@ -348,7 +348,7 @@ pub fn validate_delete_options(options: &Value) -> Vec<Error> {
 /// The interdependent options of a list or watch request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ListOptions {
-    /// Whether this is a watch.
+    /// True if this is a watch.
     pub watch: bool,
     /// The requested revision; empty for the newest.
     pub resource_version: String,

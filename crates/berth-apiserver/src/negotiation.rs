@@ -69,7 +69,8 @@ pub fn parameter<'a>(parameters: &Parameters<'a>, name: &str) -> Option<&'a str>
     parameters.iter().find(|(key, _)| *key == name).map(|(_, value)| *value)
 }
 
-/// Whether to indent a response: as the query says; without a query, for interactive programs.
+/// True if a response is indented: if the query requests it or, without a query, for interactive
+/// programs.
 pub fn is_pretty(query: Option<&str>, user_agent: &str) -> bool {
     match query.filter(|value| !value.is_empty()) {
         Some(value) => matches!(value, "1" | "t" | "T" | "true" | "True" | "TRUE"),

@@ -192,7 +192,8 @@ impl Checker<'_> {
         self.env.struct_type(name).map(|object| Type::Type(Some(Arc::new(Type::Object(object)))))
     }
 
-    /// The type of an item of a literal; an optional item holds an optional of it.
+    /// The type that an item adds to a literal. The expression of an optional item (`?item`) must
+    /// be an optional; its type parameter is returned.
     fn unwrapped(&mut self, value: &Expr, optional: bool) -> Type {
         let type_ = self.type_of(value);
         if !optional {

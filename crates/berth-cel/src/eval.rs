@@ -130,8 +130,9 @@ impl<'a> Machine<'a> {
         }
     }
 
-    /// The value of a node at the start of a path; the path pays for it. Each step costs one. An
-    /// optional step without a result costs nothing, nor do the steps after it.
+    /// The value of a node of a path, without the cost of evaluating the path, which the caller
+    /// charges. Each step costs one. An optional step without a result costs nothing, nor do the
+    /// steps after it.
     fn attribute(&mut self, node: &Node) -> Outcome<'a> {
         match node {
             Node::Slot(place) => self.slot(*place),

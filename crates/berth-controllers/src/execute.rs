@@ -240,7 +240,7 @@ where
         }
     }
 
-    /// Reports on an object that the API server rejected a write for which the object waits. A
+    /// Records an event on an object if the API server rejected a write that the object needs. A
     /// policy, a quota or a webhook may be the cause.
     fn report_refused(&self, object: &J, what: &str, error: &kube::Error) {
         if is_refusal(error) {

@@ -195,7 +195,7 @@ impl Gate {
         self.row().default
     }
 
-    /// Whether Kueue locks it at its default.
+    /// True if Kueue locks it at its default.
     pub fn is_locked(self) -> bool {
         self.stage() == Stage::Stable
     }

@@ -285,7 +285,7 @@ pub fn objects_named(names: &Names) -> Vec<Value> {
     objects
 }
 
-/// Which users get a role. Kueue aggregates roles for batch administrators and batch users, and
+/// The users that get a role. Kueue aggregates roles for batch administrators and batch users, and
 /// into Kubernetes' `view`, `edit` and `admin`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Audience {
@@ -324,7 +324,7 @@ impl Audience {
 
 /// A kind with an editor and a viewer role.
 struct UserKind {
-    /// The kind in the names of its roles.
+    /// The part of its roles' names that stands for the kind.
     name: String,
     group: String,
     resource: String,

@@ -160,7 +160,8 @@ impl Apiserver {
         self.streams.clone()
     }
 
-    /// An in-process client with all rights, whose objects have no `managedFields`.
+    /// An in-process client with all permissions. The objects that it reads have no
+    /// `managedFields`.
     pub fn client(&self, user: &str) -> Client {
         Client::new(self.server.in_process(UserInfo::master(user)).agent(AGENT).lean(), "default")
     }
@@ -231,8 +232,7 @@ pub fn extensions(controllers: &Controllers) -> Vec<Arc<dyn Extension>> {
     vec![Arc::new(Explanations(controllers.clone())), Arc::new(PendingWorkloads(controllers.clone()))]
 }
 
-/// The API group `visibility.kueue.x-k8s.io`, which an aggregated API server serves in a real
-/// cluster.
+/// The API group `visibility.kueue.x-k8s.io`, which Kueue serves as an aggregated API server.
 struct PendingWorkloads(Controllers);
 
 impl Extension for PendingWorkloads {

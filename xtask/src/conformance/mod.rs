@@ -198,7 +198,7 @@ pub fn main(options: &Options) -> ExitCode {
         println!("{}", serde_json::to_string_pretty(&report).expect("a report of strings and numbers serializes"));
         return if options.check { check(&file, &listed, &ignored, &tallies) } else { ExitCode::SUCCESS };
     }
-    // Print for people.
+    // Print text for users.
     let (mut agree, mut total) = (0, 0);
     for (suite, tally) in &tallies {
         println!("{suite} {}/{}{}", tally.agree, tally.total, disagreements::summary(&listed, suite, tally));

@@ -39,6 +39,9 @@ pub const API_VERSION: &str = "berth.dev/v1alpha1";
 /// Pod annotation: how long the simulated containers run, as a Go duration (`180s`, `1h30m`) or
 /// `forever`.
 pub const RUN_DURATION_ANNOTATION: &str = "berth.dev/run-duration";
+/// Start of the annotation of a pod with the run time of one simulated container; the container's
+/// name follows. It overrides [`RUN_DURATION_ANNOTATION`].
+pub const CONTAINER_RUN_DURATION_PREFIX: &str = "run-duration.berth.dev/";
 /// Pod annotation: the exit code of the simulated containers.
 pub const EXIT_CODE_ANNOTATION: &str = "berth.dev/exit-code";
 /// Annotation of a simulated pod: the output of every command of `pods/exec` in it.

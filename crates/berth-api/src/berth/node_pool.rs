@@ -3,7 +3,7 @@
 //! `spec` describes the machines and the bounds of their number. `spec.nodes` is the desired
 //! number, written by the autoscaler or by `kubectl scale`; a managed instance group calls it the
 //! target size. `status.creating` lists machines that were ordered and have not registered as
-//! Nodes, so that a restart loses no order.
+//! Nodes, so that no order is lost in a restart.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -183,7 +183,7 @@ fn schema_facts(facts: &mut Facts, prefix: &str, path: &str, schema: &Value) {
     }
 }
 
-/// 1 and 1.0 are the same bound.
+/// A number as an integer if it is one, because 1 and 1.0 are the same bound.
 fn number(value: &Value) -> Value {
     match value.as_f64() {
         Some(float) if float.fract() == 0.0 => (float as i64).into(),

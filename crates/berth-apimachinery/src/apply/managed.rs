@@ -97,7 +97,7 @@ impl Identity {
 pub struct Managed {
     /// Owned fields of each manager, by [`Identity::key`].
     pub managers: Managers,
-    /// Time of the last change of each entry, by [`Identity::key`].
+    /// Time of the last change to each entry, by [`Identity::key`].
     pub times: BTreeMap<String, String>,
 }
 

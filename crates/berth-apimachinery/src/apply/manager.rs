@@ -177,8 +177,8 @@ impl FieldManager {
             }
             return;
         }
-        // A reset list stays empty until the first apply; so does that of an object older than
-        // field ownership.
+        // A reset list stays empty until the first apply. The list of an object that is older than
+        // field ownership does too.
         if managed.managers.is_empty() && live.is_some() {
             return;
         }
@@ -410,7 +410,7 @@ impl FieldManager {
                 managers.remove(&key);
             }
         }
-        // The time is that of the last change of the entry or the object; a repeated apply keeps
+        // The time is that of the last change to the entry or the object; a repeated apply keeps
         // it.
         if object.is_some() || before.map(|owned| &owned.set) != managers.get(&key).map(|owned| &owned.set) {
             times.insert(key, write.now.to_owned());
@@ -438,9 +438,10 @@ impl FieldManager {
     }
 }
 
-/// Fields that updates of a kind never own: the identity of objects, and the containers at these
-/// paths. Such a container exists from creation and has no owner; its fields are owned as usual.
-/// Upstream, a new object is compared with an empty object that already has these containers.
+/// Fields that updates of a kind never own: the identity of objects, and the containers at the
+/// paths `always_there`. Such a container exists from creation and has no owner; its fields are
+/// owned as usual. Upstream, a new object is compared with an empty object that already has these
+/// containers.
 pub fn never_owned(always_there: &[Vec<String>]) -> Arc<Set> {
     if always_there.is_empty() {
         return NEVER_OWNED.clone();

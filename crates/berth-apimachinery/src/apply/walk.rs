@@ -8,7 +8,7 @@ use super::path::{PathElement, path_text};
 use super::set::Set;
 use super::types::{Atom, List, MapType, Relationship, Scalar, TypeRef, Types};
 
-/// A value does not match its type.
+/// The error for a value that does not match its type.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{}", fault_text(.faults))]
 pub struct TypeError {

@@ -219,7 +219,8 @@ pub struct Schema {
     pub embedded_resource: bool,
     /// `x-kubernetes-int-or-string`.
     pub int_or_string: bool,
-    /// The definition is `resource.Quantity`: numbers are accepted and strings are made canonical.
+    /// True if the definition is `resource.Quantity`: numbers are accepted and strings are made
+    /// canonical.
     pub quantity: bool,
     /// True if a field of a built-in kind is omitted when its value is false, zero or empty,
     /// because its Go type is a plain value with `omitempty`.

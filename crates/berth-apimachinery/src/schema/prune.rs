@@ -122,7 +122,8 @@ impl Pruner {
     }
 }
 
-/// `None` for an unknown entry; `Some(None)` for a known entry without a schema.
+/// The schema of a map entry: `None` for an unknown entry, `Some(None)` for a known entry without a
+/// schema.
 fn known_entry<'a>(node: &'a Schema, name: &str) -> Option<Option<&'a Schema>> {
     match (node.properties.get(name), &node.additional_properties) {
         (Some(property), _) => Some(Some(property)),

@@ -26,7 +26,7 @@ pub(super) fn implementation(name: &str) -> Option<Implementation> {
     })
 }
 
-/// A duration in a unit of so many nanoseconds, or a part of a timestamp.
+/// A duration in units of `unit` nanoseconds, or the part of a timestamp that `take` returns.
 fn amount<'a>(args: &[Value<'a>], unit: i64, take: fn(&DateTime) -> i64) -> Outcome<'a> {
     match args {
         [Value::Duration(nanos)] => Ok(Value::Int(nanos / unit)),

@@ -11,7 +11,7 @@ use crate::error::EvalError;
 /// A list: borrowed from JSON, or created by an expression.
 #[derive(Clone, Debug)]
 pub enum List<'a> {
-    /// Items of an object.
+    /// Items of a list in an object.
     Json(&'a [Json], Option<&'a Decl>),
     /// Items created by an expression.
     Owned(Arc<Vec<Value<'a>>>),
@@ -129,7 +129,7 @@ impl<'a> List<'a> {
                         None => items.push(item),
                     }
                 }
-                // A merged list keeps its keys for later comparisons.
+                // The result has no keys, so later comparisons depend on the order of its items.
                 return Ok(Value::List(List::Owned(Arc::new(items))));
             }
             _ => {

@@ -2,7 +2,8 @@
 //!
 //! Source: Google's documentation of node auto-provisioning and workload separation. Known keys of
 //! `cloud.google.com/` and `kubernetes.io/` select properties of the pool; unknown ones are
-//! rejected. Any other key becomes a label and a taint of the pool, if the pod tolerates that taint.
+//! rejected. Any other key becomes a label and a taint of the pool, if the pod tolerates that
+//! taint.
 
 use std::collections::BTreeMap;
 

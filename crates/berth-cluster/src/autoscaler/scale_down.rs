@@ -77,7 +77,7 @@ pub fn plan_scale_down(
         for node in nodes {
             let node_name = node.name_any();
             let Some(state) = view.cluster().node(&node_name) else { continue };
-            // A marked node: drain it, and remove it once it is empty and its delay is over.
+            // A marked node: drain it, and remove it once it is empty and its delay has elapsed.
             if let Some(marked) = taint_time(node, REMOVAL_TAINT) {
                 let pods: Vec<&Arc<PodInfo>> = counted(state).collect();
                 plan.evict.extend(pods.iter().filter(|pod| !pod.is_terminating()).map(|pod| pod.key.clone()));

@@ -338,7 +338,7 @@ impl Budget {
         Self { nodes, totals: view.totals(), limits }
     }
 
-    /// How many nodes like this one the limits allow, at most `wanted`.
+    /// Number of nodes like this one that the limits allow, at most `wanted`.
     fn limited(&self, node: &k8s_openapi::api::core::v1::Node, wanted: usize) -> usize {
         let mut one = BTreeMap::new();
         add_capacity(&mut one, node, 1);

@@ -55,7 +55,8 @@ impl Kinds {
         list.kinds.iter().find(|known| known.resource.group == group && known.resource.kind == kind).cloned()
     }
 
-    /// Adds a kind or marks it as served. Returns its position, and true if it was not served before.
+    /// Adds a kind or marks it as served. Returns its position, and true if it was not served
+    /// before.
     fn add(&self, resource: ApiResource, is_namespaced: bool) -> (usize, bool) {
         let mut list = self.lock();
         let key = (resource.group.clone(), resource.plural.clone());

@@ -131,7 +131,7 @@ impl Namespaces {
                 let api: Api<PartialObjectMeta<DynamicObject>> =
                     Api::namespaced_with(self.client.clone(), &name, &kind);
                 if let Err(error) = delete_all_of(&api, &kind, &mut remaining).await {
-                    // The other kinds are still deleted.
+                    // The deletion continues with the other kinds.
                     remaining.failures.push(error);
                 }
             }

@@ -85,8 +85,8 @@ pub fn is_terminating(pod: &Pod) -> bool {
     !is_terminated(pod) && is_deleted(pod)
 }
 
-/// True if the pod counts as failed for this Job. A deleted pod counts at once, because it may never
-/// report a phase, unless the Job replaces only failed pods.
+/// True if the pod counts as failed for this Job. A deleted pod counts at once, because it may
+/// never report a phase, unless the Job replaces only failed pods.
 pub fn is_failed(pod: &Pod, job: &Job) -> bool {
     match phase(pod) {
         "Failed" => true,

@@ -73,7 +73,7 @@ impl Plan {
     }
 }
 
-/// The plan of a step that only records the autoscaler's specification.
+/// The plan of a step that only records the autoscaler's generation as observed.
 pub(super) fn blank(autoscaler: &HorizontalPodAutoscaler) -> Plan {
     let mut plan = Plan { status: autoscaler.status.clone().unwrap_or_default(), ..Plan::default() };
     plan.status.observed_generation = autoscaler.metadata.generation;

@@ -192,7 +192,7 @@ impl<'a> Draft<'a> {
     }
 }
 
-/// The status of the pool that stands for the machine on which Berth runs.
+/// The status of the pool that represents the machine on which Berth runs.
 fn of_machine(pool: &NodePool, nodes: &[Arc<Node>], status: NodePoolStatus) -> NodePoolStatus {
     let count = |number: usize| i32::try_from(number).unwrap_or(i32::MAX);
     NodePoolStatus {

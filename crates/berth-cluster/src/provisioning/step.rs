@@ -332,8 +332,8 @@ fn after_provisioning(
     Step::Until(due.into_iter().min())
 }
 
-/// The capacity was revoked, by this controller or by a user who simulates the cloud: the machines
-/// are removed.
+/// The capacity was revoked, either by this controller or by a user to simulate the cloud. The
+/// machines are removed.
 fn revoked(status: ProvisioningRequestStatus, world: &World) -> Step {
     let Some((group, name)) = held(&status) else { return Step::Until(None) };
     let pool = world.view.pools.get(&group);

@@ -32,7 +32,7 @@ pub enum FolderError {
     #[error("the name \"{0}\" of the volume is not a file name")]
     Name(String),
     /// The volume's path differs from that of its folder.
-    #[error("the path {path} of the volume is not its folder {folder}")]
+    #[error("the volume's path is {path}, but its folder must be {folder}")]
     Foreign {
         /// Path in the volume.
         path: String,
@@ -45,7 +45,7 @@ pub enum FolderError {
     /// The file system reported an error.
     #[error("{action} {}", path.display())]
     Io {
-        /// What was attempted.
+        /// The attempted operation.
         action: &'static str,
         /// Path of the file or folder.
         path: PathBuf,

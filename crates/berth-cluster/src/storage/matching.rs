@@ -69,7 +69,7 @@ pub struct Place<'a> {
 pub enum Search<'a> {
     /// Any available volume, and one that is reserved for the claim.
     Any,
-    /// A volume that is reserved for the claim: the scheduler chooses among all other volumes.
+    /// Only a volume that is reserved for the claim: the scheduler chooses among all other volumes.
     Reserved,
     /// Volumes that this node can reach.
     On(Place<'a>),

@@ -68,7 +68,7 @@ struct Cluster {
     requests: Requests,
 }
 
-/// Number of uses of each method on each kind (and subresource).
+/// Number of requests by method and resource (with subresource).
 type Requests = Arc<Mutex<BTreeMap<String, usize>>>;
 
 /// A connection to the server that counts requests.

@@ -44,7 +44,7 @@ async fn a_budget_allows_as_many_evictions_as_leave_enough_healthy_pods() {
         let status = budgets.get("number").await.unwrap().status.unwrap();
         let conditions = status.conditions.unwrap();
         assert_eq!((conditions[0].type_.as_str(), conditions[0].status.as_str()), ("DisruptionAllowed", "True"));
-        // The eviction of a drain. The Deployment creates another pod.
+        // Evicts a pod, as `kubectl drain` does. The Deployment creates another pod.
         let name = pods.list(&ListParams::default()).await.unwrap().items[0].name_any();
         budgets.delete("share", &Default::default()).await.unwrap();
         pods.evict(&name, &EvictParams::default()).await.expect("allowed");

@@ -41,7 +41,7 @@ pub struct File {
     pub tls: Option<Tls>,
     /// Client-side rate limits.
     pub client_connection: Option<ClientConnection>,
-    /// Also manage jobs that name no queue.
+    /// Also manage jobs without a queue name.
     pub manage_jobs_without_queue_name: bool,
     /// Namespaces in which jobs are managed.
     pub managed_jobs_namespace_selector: Option<LabelSelector>,

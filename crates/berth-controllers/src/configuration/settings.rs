@@ -30,7 +30,7 @@ const FLUSH_DELAY: Duration = Duration::from_millis(1);
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Config {
-    /// Also manage jobs that name no queue: they stay suspended until a queue is set.
+    /// Also manage jobs without a queue name. They stay suspended until a queue is set.
     pub manage_jobs_without_queue_name: bool,
     /// Namespaces in which jobs are managed; by default all but `kube-system` and the controllers'
     /// own namespace.

@@ -18,7 +18,7 @@ use crate::webhooks::labels;
 
 /// Namespace in which jobs are never managed, besides the controllers' own.
 const SYSTEM_NAMESPACE: &str = "kube-system";
-/// The controllers' namespace if the file names none.
+/// The controllers' namespace if the file does not set it.
 const NAMESPACE_DEFAULT: &str = "kueue-system";
 /// Name of the dispatcher that has settings.
 const INCREMENTAL_DISPATCHER: &str = "kueue.x-k8s.io/multikueue-dispatcher-incremental";

@@ -212,7 +212,7 @@ fn read_file(path: &Path) -> io::Result<Vec<DecisionRecord>> {
     Ok(records)
 }
 
-/// The files of a journal, at the end of the newest.
+/// The files of a journal, the newest of which is open for appending.
 struct Files {
     folder: PathBuf,
     number: u64,

@@ -109,7 +109,8 @@ impl Job for BatchJob {
 
     fn pods_ready(&self) -> bool {
         let status = self.status.clone().unwrap_or_default();
-        // Pods that succeeded are only in this list until the Job controller counts them.
+        // Until the Job controller has counted a succeeded pod, only `uncountedTerminatedPods`
+        // contains it.
         let uncounted = status.uncounted_terminated_pods.and_then(|pods| pods.succeeded).map_or(0, |list| list.len());
         let done = status.succeeded.unwrap_or(0).saturating_add(i32::try_from(uncounted).unwrap_or(i32::MAX));
         done.saturating_add(status.ready.unwrap_or(0)) >= pods(self)

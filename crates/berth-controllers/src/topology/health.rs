@@ -258,7 +258,7 @@ pub fn ended_message(pod: &Pod) -> String {
     format!("Pod {} was terminated because its assigned node {host} has failed", pod.name_any())
 }
 
-/// The fields of a node that affect its health; changes of other fields need no assessment.
+/// The fields of a node that affect its health; changes to other fields need no assessment.
 pub fn facts(node: &Node) -> (Option<String>, bool, Vec<BTreeMap<String, String>>) {
     let conditions = node.status.as_ref().and_then(|status| status.conditions.as_ref());
     let ready = conditions.into_iter().flatten().find(|it| it.type_ == "Ready").map(|it| it.status.clone());

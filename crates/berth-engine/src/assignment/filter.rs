@@ -94,7 +94,8 @@ fn matches_flavor(template: &PodTemplate, flavor: &ResourceFlavor) -> bool {
 fn matches_affinity(affinity: &NodeAffinity, labels: &Labels) -> bool {
     let Some(terms) = &affinity.required else { return true };
     let known = |requirement: &&Requirement| labels.contains_key(&requirement.key);
-    // A term without any relevant expression excludes no flavor: some node of the flavor may match.
+    // A term without any relevant expression does not exclude a flavor, because some node of the
+    // flavor may match.
     if terms.iter().any(|term| !term.expressions.iter().any(|requirement| labels.contains_key(&requirement.key))) {
         return true;
     }

@@ -40,9 +40,9 @@ pub(crate) use parts::Parts;
 pub(crate) struct Entry {
     pub workload: WorkloadId,
     pub queue: QueueId,
-    /// The entry waits for preemptions that it started (§3.4).
+    /// True if the entry waits for preemptions that it started (§3.4).
     pub is_preemptor: bool,
-    /// The entry holds quota already. Only its topology is computed (§17.6).
+    /// True if the entry holds quota already. Only its topology is computed (§17.6).
     pub second_pass: bool,
     pub assignment: Assignment,
     pub requested: Arc<[RequestedPodSet]>,
@@ -188,8 +188,8 @@ fn decide(
                 entries.push(entry);
             }
         }
-        // Entries whose outcome no ordering can change, and that affect no other entry, are
-        // settled now.
+        // Entries whose outcome no ordering can change, and that affect no other entry, are decided
+        // now.
         let no_entry_acts = process::no_entry_acts(world, &entries[..first], &entries[first..]);
         let is_done = |entry: &mut Box<Entry>| no_entry_acts || process::is_hopeless(world, entry);
         let done: Vec<_> = entries.extract_if(first.., is_done).collect();
@@ -216,7 +216,7 @@ fn second_passes(world: &World, pending_queues: &mut PendingQueues, now: Time) -
     due.collect()
 }
 
-/// Nominates an entry. False if the entry takes no further part in the cycle.
+/// Nominates an entry. Returns false if the entry drops out of the cycle.
 fn consider(
     world: &mut World,
     pending_queues: &mut PendingQueues,
@@ -335,7 +335,7 @@ fn admit(world: &mut World, pending_queues: &mut PendingQueues, entry: &mut Entr
     pending_queues.forget(world, entry.workload);
     let checks = crate::engine::hold::checks_for(world, entry.queue, Some(&admission));
     let replaces = entry.replaced.map(|id| world.record(id).key().clone());
-    // The computed usage is what the workload takes, unless it already holds a part of that.
+    // The workload takes the computed usage, unless it already holds a part of it.
     let taken = (!entry.second_pass && entry.replaced.is_none()).then(|| {
         let places = entry.net_places(world);
         // No other entry refers to them: they are moved, not copied.

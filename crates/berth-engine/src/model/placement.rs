@@ -3,7 +3,8 @@
 use super::Labels;
 use crate::ids::Name;
 
-/// A label selector; a workload's namespace must match its cluster queue's.
+/// A label selector. The namespace of a workload must match the selector of the workload's cluster
+/// queue.
 ///
 /// An empty selector matches everything. A missing selector, which matches nothing, is the `None`
 /// of the `Option` around it.

@@ -129,7 +129,7 @@ pub enum FungibilityPolicy {
     TryNextFlavor,
 }
 
-/// Which of two imperfect flavors is better (§8.9).
+/// Preference between two imperfect flavors (§8.9).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum FungibilityPreference {
     /// Prefer borrowing to preempting.

@@ -23,7 +23,7 @@ pub struct Node {
     pub taints: Vec<Taint>,
     /// Allocatable amounts, including `pods`.
     pub allocatable: ResourceList,
-    /// Condition Ready is True.
+    /// True if condition Ready is True.
     pub ready: bool,
     /// `spec.unschedulable`.
     pub unschedulable: bool,

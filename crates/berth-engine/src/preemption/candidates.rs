@@ -211,7 +211,7 @@ pub(crate) fn sort_by_order<T: Copy>(
     }
 }
 
-/// Which of two candidates is preempted first (§9.5).
+/// Compares two candidates in the order of preemption (§9.5).
 pub(crate) fn compare(
     world: &World,
     (a, a_queue): (WorkloadId, QueueId),

@@ -22,7 +22,7 @@ pub(crate) fn find(world: &mut World, preemptor: &Preemptor<'_>) -> (Vec<Target>
     let ids: Vec<WorkloadId> = taken.iter().map(|target| target.workload).collect();
     let targets = if fits { preemptor.fill_back(world, taken, true) } else { Vec::new() };
     let passed_over = retry.into_iter().map(|id| (id, VictimFate::ShareTooSmall)).collect();
-    let searched = Searched::new(candidates.into_iter(), &ids, &targets, &passed_over);
+    let searched = Searched::new(candidates.into_iter(), &ids, &targets, passed_over);
     (targets, searched)
 }
 

@@ -1,5 +1,4 @@
-//! Strings for people: amounts and findings as Kueue writes them in messages, and whole
-//! explanations.
+//! Text for users: amounts and findings in the wording of Kueue's messages, and whole explanations.
 
 mod explanation;
 mod message;

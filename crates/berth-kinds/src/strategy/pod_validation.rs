@@ -241,7 +241,7 @@ pub(crate) fn pod_update(new: &Value, old: &Value) -> Vec<Error> {
             return errors;
         }
     }
-    // Revert all allowed changes in a copy. The rest must equal the old specification.
+    // All allowed changes are reverted in a copy, which must then equal the old specification.
     let mut reverted = new_spec.clone();
     let fields = reverted.as_object_mut();
     let Some(fields) = fields else { return errors };

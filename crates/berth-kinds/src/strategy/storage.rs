@@ -23,8 +23,8 @@ pub(super) fn claim_spec(spec: &mut Map<String, Value>) {
     }
 }
 
-/// Copies the data source of a claim to both of its fields, whichever of them is set. Sources
-/// without a group get the core group. Claims in templates are not changed.
+/// Sets both `dataSource` and `dataSourceRef` of a claim if only one of them is set and it names no
+/// namespace. Sources without a group get the core group. Claims in templates are not changed.
 fn default_data_source(spec: &mut Map<String, Value>) {
     let is_local = spec.get("dataSourceRef").is_none_or(|source| source["namespace"].is_null());
     let given = |spec: &Map<String, Value>, field: &str| spec.get(field).filter(|source| source.is_object()).cloned();

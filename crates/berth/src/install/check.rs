@@ -84,7 +84,7 @@ pub async fn look(client: &Client, objects: &[Value], hold_only: bool) -> anyhow
 
     for (group, service) in running(&configurations, &ready) {
         report.obstacles.push(format!(
-            "Service {} answers webhooks of {group}, so other queueing controllers are running. Both would admit workloads. \
+            "Service {} serves webhooks of {group}, so other queueing controllers are running. Both would admit workloads. \
              Stop them first; for Kueue: `kubectl scale deployment kueue-controller-manager -n kueue-system --replicas=0`",
             named(&service)
         ));
@@ -153,7 +153,7 @@ fn named((namespace, name): &Service) -> String {
     format!("{namespace}/{name}")
 }
 
-/// Which of these Services have a ready endpoint.
+/// The Services among these that have a ready endpoint.
 async fn ready(client: &Client, services: BTreeSet<Service>) -> anyhow::Result<BTreeSet<Service>> {
     let mut ready = BTreeSet::new();
     for (namespace, name) in services {
@@ -355,7 +355,7 @@ fn conversions(
         }
     }
     for (service, names) in others {
-        let state = if ready.contains(&service) { "which answers" } else { "which has no ready endpoint" };
+        let state = if ready.contains(&service) { "which responds" } else { "which has no ready endpoint" };
         let then = match &own {
             Some(own) => format!("`berth install --apply` changes the conversion to Service {}", named(own)),
             None => "this installation does not change the conversion".to_owned(),

@@ -65,7 +65,7 @@ impl ConversionError {
     }
 }
 
-/// The API versions.
+/// The API version to which an object is converted.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum To {
     V1beta1,

@@ -1,5 +1,5 @@
 //! The integration of AppWrapper, which deploys any objects together. Its pod templates are
-//! declared, or inferred for well-known kinds. Additions of admission are written beside each
+//! declared, or inferred for well-known kinds. Additions of admission are written next to each
 //! component, and the AppWrapper operator applies them when it creates the component.
 
 use berth_api::kueue::conditions;
@@ -126,7 +126,7 @@ fn of_ray(groups: Vec<Group>) -> Vec<Group> {
     written.map(|group| Group { added: Vec::new(), ..group }).collect()
 }
 
-/// Writes the additions of admission beside each component.
+/// Writes the additions of admission next to each component.
 pub(super) fn set_infos(spec: &mut Value, infos: &[PodSetInfo]) {
     let Ok(components) = components(spec) else { return };
     let mut infos = infos.iter();

@@ -57,7 +57,7 @@ mod tests {
     fn pods_with_equal_requirements_have_one_role() {
         let spec =
             |image: &str, cpu: &str| json!({"containers": [{"image": image, "resources": {"requests": {"cpu": cpu}}}]});
-        assert_eq!(role(&spec("a", "1")), role(&spec("b", "1")), "the image is no requirement");
+        assert_eq!(role(&spec("a", "1")), role(&spec("b", "1")), "the image is not a requirement");
         assert_ne!(role(&spec("a", "1")), role(&spec("a", "2")));
         let mut selected = spec("a", "1");
         selected["nodeSelector"] = json!({});
