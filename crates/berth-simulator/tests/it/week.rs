@@ -187,6 +187,7 @@ impl World {
         let context = self.context();
         let workloads = self.list("Workload").await;
         let usage = usage(&workloads);
+        // Both queues lend all they do not use.
         for (flavor, resource, limit) in [
             ("spot", "nvidia.com/gpu", 8),
             ("on-demand", "nvidia.com/gpu", 8),
@@ -289,15 +290,21 @@ fn is_true(object: &Value, type_: &str) -> bool {
     condition(object, type_).is_some_and(|condition| condition["status"] == "True")
 }
 
-/// Quota in use by flavor and resource.
+/// Quota in use by flavor and resource. Pods that have ended use no quota.
 fn usage(workloads: &[Value]) -> BTreeMap<(String, String), i64> {
     let mut usage = BTreeMap::new();
     for workload in workloads.iter().filter(|w| is_true(w, "QuotaReserved") && !is_true(w, "Finished")) {
+        let ended = |set: &Value| {
+            let known = workload["status"]["reclaimablePods"].as_array().into_iter().flatten();
+            known.filter(|known| known["name"] == set["name"]).filter_map(|known| known["count"].as_i64()).sum::<i64>()
+        };
         for set in workload["status"]["admission"]["podSetAssignments"].as_array().into_iter().flatten() {
+            let count = set["count"].as_i64().unwrap_or(1).max(1);
+            let left = count - ended(set);
             for (resource, flavor) in set["flavors"].as_object().into_iter().flatten() {
                 let amount = set["resourceUsage"][resource].as_str().and_then(|text| Quantity::parse(text).ok());
                 let key = (flavor.as_str().unwrap_or_default().to_owned(), resource.clone());
-                *usage.entry(key).or_insert(0) += amount.map_or(0, |amount| amount.milli_value() / 1000);
+                *usage.entry(key).or_insert(0) += amount.map_or(0, |amount| amount.milli_value() / 1000 / count * left);
             }
         }
     }
