@@ -17,7 +17,8 @@ mod supply;
 
 pub use configuration::{
     AutoscalingConfiguration, AutoscalingProfile, ClusterConfiguration, ExitCode, NamedNodePool, NodeAutoProvisioning,
-    ProvisioningClass, ProvisioningFailure, ResourceLimit, RunDuration, RunRule, SchedulerConfiguration, SimulatedPods,
+    OperatorConfiguration, ProvisioningClass, ProvisioningFailure, ResourceLimit, RunDuration, RunRule,
+    SchedulerConfiguration, SimulatedPods,
 };
 pub use duration::{Duration, DurationError};
 pub use images::{ImageConfiguration, ImageFiles, ImageMapping};
