@@ -233,8 +233,10 @@ impl Embedded {
         };
         let mut manager = Manager::new(client, options.clock.clone());
         api.serve(berth_controllers::install_with(&mut manager, controllers, &options.decisions));
+        let operators = berth_operators::Options::from(&cluster.configuration.operators);
         let install = |manager: &mut Manager| {
             berth_cluster::install(manager, cluster);
+            berth_operators::install(manager, operators);
             if let Some(network) = network {
                 berth_network::install(manager, network);
             }

@@ -5,7 +5,9 @@
 //! knows the API and the clock, and no kubelet and no API server.
 
 pub mod ray;
+mod unattended;
 
+use berth_api::berth::OperatorConfiguration;
 use berth_runtime::Manager;
 
 /// The operators that run.
@@ -13,6 +15,12 @@ use berth_runtime::Manager;
 pub struct Options {
     /// RayCluster, RayJob, RayService and RayCronJob, as KubeRay runs them.
     pub ray: bool,
+}
+
+impl From<&OperatorConfiguration> for Options {
+    fn from(configuration: &OperatorConfiguration) -> Self {
+        Self { ray: configuration.ray }
+    }
 }
 
 impl Default for Options {
@@ -26,4 +34,5 @@ pub fn install(manager: &mut Manager, options: Options) {
     if options.ray {
         ray::install(manager);
     }
+    unattended::install(manager, options);
 }

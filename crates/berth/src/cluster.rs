@@ -53,7 +53,11 @@ async fn simulate(options: &Options) -> anyhow::Result<ExitCode> {
     let mut manager = Manager::new(client, clock);
     let seed = process::entropy()?;
     let cluster = berth_cluster::Options { configuration, seed, root_ca, ..berth_cluster::Options::default() };
-    let install: component::Install = Box::new(move |manager| berth_cluster::install(manager, cluster.clone()));
+    let operators = berth_operators::Options::from(&cluster.configuration.operators);
+    let install: component::Install = Box::new(move |manager| {
+        berth_cluster::install(manager, cluster.clone());
+        berth_operators::install(manager, operators);
+    });
     install(&mut manager);
     let caches = manager.cache_state();
     let leading = Leading::default();

@@ -45,6 +45,23 @@ pub struct ClusterConfiguration {
     pub scheduler: SchedulerConfiguration,
     /// Files that stand in for container images, if pods run as processes of this machine.
     pub images: ImageConfiguration,
+    /// The operators of other projects that run in the cluster.
+    pub operators: OperatorConfiguration,
+}
+
+/// The operators of other projects that run in the cluster. A user who installs such a project turns
+/// ours off.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct OperatorConfiguration {
+    /// RayCluster, RayJob, RayService and RayCronJob, in place of KubeRay.
+    pub ray: bool,
+}
+
+impl Default for OperatorConfiguration {
+    fn default() -> Self {
+        Self { ray: true }
+    }
 }
 
 /// A node pool of the configuration: its name and the spec of a NodePool.
@@ -387,6 +404,7 @@ struct Rest {
     pods: SimulatedPods,
     scheduler: SchedulerConfiguration,
     images: ImageConfiguration,
+    operators: OperatorConfiguration,
 }
 
 impl Default for Rest {
@@ -401,6 +419,7 @@ impl Default for Rest {
             pods: SimulatedPods::default(),
             scheduler: SchedulerConfiguration::default(),
             images: ImageConfiguration::default(),
+            operators: OperatorConfiguration::default(),
         }
     }
 }
@@ -484,6 +503,7 @@ impl ClusterConfiguration {
             pods: rest.pods,
             scheduler: rest.scheduler,
             images: rest.images,
+            operators: rest.operators,
         };
         // Validation of incomplete values would only repeat the errors above.
         if problems.is_empty() {

@@ -16,7 +16,8 @@ mod problem;
 
 pub use configuration::{
     AutoscalingConfiguration, AutoscalingProfile, ClusterConfiguration, ExitCode, NamedNodePool, NodeAutoProvisioning,
-    ProvisioningClass, ProvisioningFailure, ResourceLimit, RunDuration, RunRule, SchedulerConfiguration, SimulatedPods,
+    OperatorConfiguration, ProvisioningClass, ProvisioningFailure, ResourceLimit, RunDuration, RunRule,
+    SchedulerConfiguration, SimulatedPods,
 };
 pub use duration::{Duration, DurationError};
 pub use images::{ImageConfiguration, ImageFiles, ImageMapping};
