@@ -163,7 +163,7 @@ impl ClusterController {
             is_settled = !plan.is_interim;
             if let Err((what, why)) = self.apply(cluster, plan).await {
                 is_settled = false;
-                failure = Some((what, berth_runtime::message(&why)));
+                failure = Some((what, without_drawn_name(&berth_runtime::message(&why))));
                 error = Some(why.into());
             }
         }
@@ -210,7 +210,7 @@ impl ClusterController {
                     self.record(cluster, &Notice::normal(reason, message));
                 }
                 Err(error) => {
-                    let why = berth_runtime::message(&error);
+                    let why = without_drawn_name(&berth_runtime::message(&error));
                     let message =
                         format!("Failed to create {what} Pod for the cluster {}, {why}", ObjectKey::of(cluster));
                     self.record(cluster, &Notice::warning(failure.event(), message));
@@ -326,5 +326,18 @@ impl ClusterController {
                 Err(error.into())
             }
         }
+    }
+}
+
+/// A rejection without the end of the pod's name, which the API server draws anew at each attempt.
+/// A status that differed at each attempt would itself start the next one.
+fn without_drawn_name(message: &str) -> String {
+    const BEFORE: &str = "pods \"";
+    const DRAWN: usize = 5;
+    let Some((before, rest)) = message.split_once(BEFORE) else { return message.to_owned() };
+    let Some((name, after)) = rest.split_once('"') else { return message.to_owned() };
+    match name.len().checked_sub(DRAWN).filter(|end| name.is_char_boundary(*end)) {
+        Some(end) if name[..end].ends_with('-') => format!("{before}{BEFORE}{}\"{after}", &name[..end]),
+        _ => message.to_owned(),
     }
 }

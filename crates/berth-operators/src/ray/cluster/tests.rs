@@ -550,3 +550,12 @@ fn a_store_in_redis_is_known_to_the_head_and_to_the_clean_up() {
     let container = &template.spec.unwrap().containers[0];
     assert_eq!((container.readiness_probe.as_ref(), variable(container, "RAY_REDIS_ADDRESS")), (None, "redis:6379"));
 }
+
+#[test]
+fn a_rejected_pod_gives_the_same_message_at_each_attempt() {
+    let rejected = |name: &str| format!("pods \"{name}\" is forbidden: quota");
+    let message = "pods \"demo-head-\" is forbidden: quota";
+    assert_eq!(super::without_drawn_name(&rejected("demo-head-ab2cd")), message);
+    assert_eq!(super::without_drawn_name(&rejected("demo-head-x9z7w")), message);
+    assert_eq!(super::without_drawn_name("no such host"), "no such host");
+}
