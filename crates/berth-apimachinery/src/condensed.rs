@@ -3,7 +3,7 @@
 //! A few programs write the objects of one kind: two workloads of a cluster differ mostly in names,
 //! times and identifiers. A [`Condenser`] keeps some texts as references. Every other text is
 //! stored as a sequence of ranges to copy from a reference and bytes to insert between them.
-//! Reading a string back takes a few copies. The format is private to the process.
+//! Reading a text back takes a few copies. The format is private to the process.
 
 use std::sync::Arc;
 
@@ -41,7 +41,7 @@ pub struct Condensed {
 
 impl Condenser {
     /// Condenses a text. A text that resembles no reference replaces the least recently used
-    /// reference.
+    /// reference, unless it is too long.
     pub fn condense(&mut self, text: &[u8]) -> Condensed {
         for at in 0..self.references.len() {
             if let Some(steps) = self.references[at].steps_to(text, text.len() / 2) {

@@ -166,7 +166,8 @@ impl Calendar {
             } else if !self.is_day(&local) {
                 local.date().tomorrow().ok()?.to_zoned(zone.clone()).ok()?.timestamp()
             } else if !self.hours.matches(local.hour()) {
-                // Within this hour, a change of the clock is only found in steps of minutes.
+                // If the clock changes before the end of this hour, the search continues minute by
+                // minute.
                 let end = at.checked_add(minutes(60 - i64::from(local.minute()))).ok()?;
                 if zone.to_offset(end) == local.offset() { end } else { at.checked_add(minutes(1)).ok()? }
             } else if !self.minutes.matches(local.minute()) {

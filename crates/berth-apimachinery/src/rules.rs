@@ -1,8 +1,8 @@
 //! Matching of webhook and admission policy rules with requests.
 //!
 //! A rule lists operations, groups, versions and resources (`*` matches all), and a scope. A
-//! subresource follows a slash: `pods` is only the pod itself, `pods/*` all its subresources,
-//! `*/scale` the scale of every resource.
+//! subresource follows a slash: `pods` is only the pod itself, `pods/*` the pod and all its
+//! subresources, `*/scale` the scale of every resource.
 
 use serde_json::Value;
 

@@ -26,7 +26,7 @@ pub struct RequestInfo {
     pub resource: String,
     /// Subresource, empty for the resource itself.
     pub subresource: String,
-    /// Name of the object, empty for collections.
+    /// Name of the object. For a collection: the name that its field selector requires, or empty.
     pub name: String,
     /// Path segments from the resource on.
     pub parts: Vec<String>,

@@ -191,7 +191,7 @@ async fn admitted(client: &Client, name: &str) -> anyhow::Result<()> {
 
 struct Report {
     count: usize,
-    /// Time until every Job had a Workload.
+    /// Time until every Job had a Workload that its ClusterQueue counted.
     submitted: Duration,
     /// Time until the API server responded to the deletion.
     answered: Duration,

@@ -50,7 +50,8 @@ pub enum Output {
     Json,
 }
 
-/// Runs a bench. The exit code is a failure if an object was lost, admitted twice or miscounted.
+/// Runs a bench. The exit code is a failure if the bench found an error, such as an object that was
+/// lost, admitted twice or miscounted.
 pub fn main(options: &Options) -> anyhow::Result<ExitCode> {
     match &options.command {
         Command::Load(options) => load::main(options),

@@ -47,8 +47,8 @@ pub struct Team<'a> {
 }
 
 impl Simulated {
-    /// Starts a cluster of nodes with 32 CPUs each. Pods take `runtime` and no time to start or
-    /// stop.
+    /// Starts a cluster of nodes with 32 CPUs each. Pods run for `runtime`, and take no time to
+    /// start or stop.
     pub async fn start(data_dir: Option<&Path>, nodes: u32, runtime: Duration) -> anyhow::Result<Self> {
         let folder = Folder::of(data_dir)?;
         let cluster = json!({

@@ -128,8 +128,8 @@ async fn run(options: &Options) -> anyhow::Result<ExitCode> {
     let (pages, found, listing) = list(&clients[0], options.page).await?;
 
     let expected = options.listed.max(made);
-    // Every namespace has a ConfigMap with the certificate of the server's certificate authority,
-    // unless the server has none.
+    // The list may contain one more object: every namespace has a ConfigMap with the certificate of
+    // the server's certificate authority, if the server has one.
     let lost = expected.saturating_sub(found);
     let report = json!({
         "api": format!("{:?}", options.api),

@@ -4,8 +4,8 @@
 //! Sizes are those of the public machine-type pages; reservations follow GKE's "Plan node sizes"
 //! page (CPU: 6 % of the first core, 1 % of the second, 0.5 % of the next two, 0.25 % of the rest;
 //! memory: 25 % of the first 4 GiB, 20 % of the next 4, 10 % of the next 8, 6 % of the next 112, 2
-//! % above, plus 100 MiB). Prices are list prices of us-central1 rounded to the cent; they only
-//! rank pools and colour reports.
+//! % above, plus 100 MiB). Prices are list prices of us-central1 rounded to the cent; they are used
+//! only to rank pools and to estimate costs in reports.
 
 /// One machine type.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -83,7 +83,7 @@ fn every_definition_is_complete_and_free_of_private_keywords() {
 }
 
 #[test]
-fn every_field_of_berths_own_types_is_described() {
+fn every_field_of_kueues_kinds_is_described() {
     fn visit(path: &str, schema: &Value, bare: &mut Vec<String>) {
         let properties = schema["properties"].as_object().into_iter().flatten();
         for (name, property) in properties {

@@ -531,8 +531,8 @@ fn status_of(error: ApplyError, managed: &Managed, applied: &Value, gvk: &GroupV
     }
 }
 
-/// The fields of an object that one manager applied, with name and namespace: a configuration it
-/// could apply again.
+/// The fields of an object that one manager applied, as a configuration without name and namespace.
+/// `None` if the manager has applied nothing.
 pub fn extract_applied(
     types: &Types,
     root: &TypeRef,
@@ -552,8 +552,8 @@ pub fn extract_applied(
     Ok(Some(extract(types, root, object, &owned.set.leaves(), false)?))
 }
 
-/// The manager's name: the client's `fieldManager`, else the first word of its user agent, cut to
-/// the allowed length.
+/// The manager's name: the client's `fieldManager`, else its user agent up to the first `/` or
+/// control character, cut to the allowed length.
 pub fn manager_name(field_manager: &str, user_agent: &str) -> String {
     if !field_manager.is_empty() {
         return field_manager.to_owned();
@@ -562,7 +562,7 @@ pub fn manager_name(field_manager: &str, user_agent: &str) -> String {
     let mut end = 0;
     for (at, c) in name.char_indices() {
         let next = at + c.len_utf8();
-        // The first unprintable character ends the name.
+        // The first control character ends the name.
         if next > FIELD_MANAGER_BYTES_MAX || c.is_control() {
             break;
         }

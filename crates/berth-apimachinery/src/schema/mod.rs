@@ -312,7 +312,8 @@ fn is_unwanted_null(value: &Value, schema: &Schema) -> bool {
 }
 
 impl Schema {
-    /// The next target of a reference, or an empty schema.
+    /// The node itself or, if it is a reference, the target of the reference. An unlinked reference
+    /// has an empty target.
     pub(crate) fn target_or_empty(&self) -> &Schema {
         static EMPTY: std::sync::LazyLock<Schema> = std::sync::LazyLock::new(Schema::default);
         match &self.reference {

@@ -29,7 +29,7 @@ impl Schema {
     }
 }
 
-/// Prunes values without a schema: every field is unknown.
+/// The walk that prunes a value. In a value without a schema, every field is unknown.
 pub(super) struct Pruner {
     path: String,
     unknown: Vec<String>,
@@ -55,7 +55,7 @@ impl Pruner {
                     }
                 }
                 for name in dropped {
-                    // apiVersion, kind and metadata of the root object are always known.
+                    // apiVersion, kind and metadata of the root value are removed without a report.
                     if !(self.path.is_empty() && is_meta_field(&name)) {
                         self.below_name(&name, Pruner::report);
                     }

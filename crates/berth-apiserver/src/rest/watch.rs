@@ -402,7 +402,7 @@ impl Shaper {
 }
 
 fn line(out: &mut BytesMut, kind: &str, object: &Value) {
-    let bytes = serde_json::to_vec(object).expect("a JSON value always serialises");
+    let bytes = serde_json::to_vec(object).expect("a JSON value always serializes");
     plain_line(out, kind, &[Bytes::from(bytes), Bytes::new()]);
 }
 
