@@ -66,8 +66,8 @@ pub struct ApiOptions {
     /// True if the controllers run in another process, which serves their API groups as an
     /// aggregated API server.
     pub controllers_elsewhere: bool,
-    /// Omits Berth's kinds, roles and admission: an installation adds them, as to any cluster.
-    /// Kinds and admission of other projects (JobSet) are not omitted.
+    /// True if Berth's kinds, roles and admission are omitted, because an installation adds them,
+    /// as in any other cluster. Kinds and admission of other projects (JobSet) are not omitted.
     pub bare: bool,
 }
 

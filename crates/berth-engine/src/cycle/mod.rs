@@ -338,7 +338,7 @@ fn admit(world: &mut World, pending_queues: &mut PendingQueues, entry: &mut Entr
     // The workload takes the computed usage, unless it already holds a part of it.
     let taken = (!entry.second_pass && entry.replaced.is_none()).then(|| {
         let places = entry.net_places(world);
-        // No other entry refers to them: they are moved, not copied.
+        // No other entry refers to the usage and the places, so they are moved instead of copied.
         entry.net_places = None;
         (std::mem::take(&mut entry.assignment.usage), Arc::unwrap_or_clone(places))
     });

@@ -26,8 +26,9 @@ pub(crate) fn find(world: &mut World, preemptor: &Preemptor<'_>) -> (Vec<Target>
     (targets, searched)
 }
 
-/// Adds candidates until the preemptor fits, under one strategy and then the other. Candidates
-/// whose share was too small are left in `retry`.
+/// Adds candidates until the preemptor fits: first under the first configured strategy, then under
+/// `LessThanInitialShare` if that is the second one. Candidates whose share was too small are left
+/// in `retry`.
 fn take_until_it_fits(
     world: &mut World,
     preemptor: &Preemptor<'_>,
