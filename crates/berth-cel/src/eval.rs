@@ -296,7 +296,7 @@ impl<'a> Machine<'a> {
         let mut values = Vec::with_capacity(args.len());
         let mut failed = None;
         for (index, arg) in args.iter().enumerate() {
-            // After the last argument nothing is skipped.
+            // If the last argument fails, no other argument is skipped, so the call is charged.
             let ends = stops && index + 1 < args.len();
             values.push(if ends { self.eval(arg)? } else { self.argument(arg, &mut failed)? });
         }

@@ -46,7 +46,7 @@ pub const WRITES: &[(&str, &str, &[&str])] = &[
     ("", "pods", &["delete", "patch"]),
     ("", "pods/status", &["patch"]),
     ("", "podtemplates", &["create", "patch"]),
-    // A read: the definitions show whether the cluster serves an optional kind.
+    // This call is a read: the definitions show whether the cluster serves an optional kind.
     ("apiextensions.k8s.io", "customresourcedefinitions", &["get"]),
     ("authorization.k8s.io", "subjectaccessreviews", &["create"]),
     ("autoscaling.x-k8s.io", "provisioningrequests", &["create", "delete"]),

@@ -361,7 +361,8 @@ async fn install_objects(client: &Client, objects: Vec<Value>) -> Result<(), Emb
 /// Installs the CustomResourceDefinitions of Berth and updates those of an earlier version. `bare`
 /// omits those that an installation adds.
 async fn install_definitions(client: &Client, bare: bool) -> Result<(), EmbeddedError> {
-    // Untyped: the typed schemas of a definition are some megabytes of optional fields.
+    // The definitions stay untyped, because the typed schemas of one definition are some megabytes
+    // of optional fields.
     let api: Api<DynamicObject> = Api::all_with(client.clone(), &ApiResource::erase::<CustomResourceDefinition>(&()));
     let failed = |name: &str, error| EmbeddedError::Install {
         what: format!("CustomResourceDefinition {name}"),

@@ -122,8 +122,8 @@ impl Cost {
         Self {
             still_staying: victims.iter().filter(|p| !p.is_terminating()).count(),
             highest,
-            // Shifted so that each further victim increases the sum, regardless of the sign of its
-            // priority.
+            // The priorities are shifted, so that each further victim increases the sum, regardless
+            // of the sign of its priority.
             sum: victims.iter().map(|p| i64::from(p.priority) - i64::from(i32::MIN)).sum(),
             count: victims.len(),
             latest_start: Reverse(important.filter_map(|p| p.started()).min().unwrap_or(Timestamp::MAX)),

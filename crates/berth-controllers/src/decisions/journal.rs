@@ -94,7 +94,8 @@ impl Journal {
     fn end(&mut self) {
         self.decisions.end_journal();
         if let Some(writer) = self.writer.take() {
-            // The writer does not panic; if it did, its message is on standard error.
+            // The writer does not panic. If it did, the message of the panic would be on standard
+            // error.
             drop(writer.join());
         }
     }

@@ -141,7 +141,7 @@ pub(super) fn ancestor_of_metadata(
         });
         let resource = match known {
             Some(framework) => framework.resource(),
-            // The level between a Deployment and its pods.
+            // A ReplicaSet is the level between a Deployment and its pods.
             None if group == "apps" && reference.kind == "ReplicaSet" => "replicasets".to_owned(),
             None => return ancestors::Lookup::Unwatched,
         };

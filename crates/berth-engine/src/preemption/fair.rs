@@ -81,8 +81,8 @@ fn first_pass(
     targets: &mut Vec<Target>,
     retry: &mut Vec<WorkloadId>,
 ) -> bool {
-    // Evaluated once, before any candidate is removed: victims of its own queue do not turn
-    // borrowing into reclaiming.
+    // This is evaluated once, before any candidate is removed: victims of the preemptor's own queue
+    // do not turn borrowing into reclaiming.
     let within_nominal = world.config.gates.fair_sharing_preempt_within_nominal
         && world.tree.is_within_nominal(preemptor.node, preemptor.need);
     let mut ordering = VictimQueues::new(world, preemptor, candidates);
