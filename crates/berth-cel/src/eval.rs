@@ -130,9 +130,8 @@ impl<'a> Machine<'a> {
         }
     }
 
-    /// The value of a node of a path, without the cost of evaluating the path, which the caller
-    /// charges. Each step costs one. An optional step without a result costs nothing, nor do the
-    /// steps after it.
+    /// The value of a node of a path. Each step costs one; the caller charges the base cost of the
+    /// path. An optional step without a result costs nothing, nor do the steps after it.
     fn attribute(&mut self, node: &Node) -> Outcome<'a> {
         match node {
             Node::Slot(place) => self.slot(*place),

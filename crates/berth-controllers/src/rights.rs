@@ -333,7 +333,8 @@ struct UserKind {
     view: Audience,
 }
 
-/// The kinds with roles for users: Kueue's, and every integrated kind of job.
+/// The kinds with roles for users: Kueue's, and the integrated kinds of jobs except pods,
+/// Deployments and StatefulSets.
 fn user_kinds() -> Vec<UserKind> {
     let kueue = |name: &str, resource: &str, has_status, view| UserKind {
         name: name.to_owned(),

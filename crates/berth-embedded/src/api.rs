@@ -85,7 +85,7 @@ impl Apiserver {
     /// Opens the store and installs Berth's objects. The server accepts requests once this returns.
     ///
     /// # Errors
-    /// The store cannot be opened or written.
+    /// The store cannot be opened, or an object cannot be installed.
     pub async fn start(options: ApiOptions) -> Result<Self, EmbeddedError> {
         let store = open(&options.storage)?;
         let clock = options.clock.clone();

@@ -449,7 +449,7 @@ async fn pods_of_a_lost_node_fail_as_disrupted_and_their_job_continues() {
 }
 
 /// A Job with a pod failure policy counts and replaces a pod once it has failed. A pod that no
-/// kubelet started also gets that phase; otherwise its Job would wait forever.
+/// kubelet started fails too when it is deleted; otherwise its Job would wait forever.
 #[tokio::test(start_paused = true)]
 async fn a_job_with_a_failure_policy_replaces_pods_that_are_deleted_before_they_start() {
     for is_bound in [false, true] {
