@@ -495,7 +495,8 @@ impl Checker<'_> {
         }
     }
 
-    /// Checks literals that can be validated without evaluation.
+    /// Checks that the elements of a literal list or map have one type, unless the environment
+    /// allows mixed types, and that literal timestamps, durations and patterns are valid.
     fn literals(&mut self, expr: &Expr) {
         match &expr.kind {
             Kind::List(elements) => {

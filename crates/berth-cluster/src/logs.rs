@@ -40,13 +40,13 @@ impl std::fmt::Debug for PodLogs {
 /// The requested part of a log: the fields of Kubernetes' `PodLogOptions`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LogOptions {
-    /// The log of the container's previous run.
+    /// True for the log of the container's previous run.
     pub previous: bool,
     /// Only lines that are at most this many seconds old.
     pub since_seconds: Option<i64>,
     /// Only lines at or after this time.
     pub since_time: Option<Timestamp>,
-    /// Start each line with its time.
+    /// True if each line starts with its time.
     pub timestamps: bool,
     /// Only this many lines at the end of the log.
     pub tail_lines: Option<i64>,

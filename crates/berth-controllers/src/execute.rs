@@ -191,7 +191,8 @@ where
                     self.workloads.observe(made);
                     let job = object.and_then(|object| object.meta().creation_timestamp.as_ref());
                     if let Some(created) = job.filter(|_| !is_variant(&workload)) {
-                        // Objects carry whole seconds, and clocks of two machines differ.
+                        // The duration may be negative, because objects contain whole seconds and
+                        // the clocks of two machines differ.
                         let after = self.clock.now().duration_since(created.0).unsigned_abs();
                         self.metrics.workload_created(&J::kind(&()), after);
                     }

@@ -24,7 +24,7 @@ pub enum Unread {
         /// Its message.
         message: String,
     },
-    /// No response, or one that cannot be parsed.
+    /// There was no response, or it cannot be parsed. The string describes the failure.
     Failed(String),
 }
 

@@ -116,8 +116,8 @@ fn cycle_of_admissions(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// Some quota was freed, but too little for any workload. Every waiting workload is tried again and
-/// none can be admitted.
+/// The free quota of each cohort is too small for any workload. A flush makes the engine try every
+/// waiting workload again, and none can be admitted.
 fn nothing_admissible(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("nothing_admissible");
     group.sample_size(20);
@@ -278,7 +278,7 @@ fn preemption(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// Fair sharing: 200 queues at the bottom of a tree of five levels, each with a head.
+/// Fair sharing: 50 or 200 queues at the bottom of a tree of five levels, each with a head.
 fn fair_sharing(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("fair_sharing");
     group.sample_size(20);

@@ -368,7 +368,7 @@ fn outlook(world: &mut World, id: WorkloadId, queue: QueueId, now: Time) -> Outl
         }
     };
     let mode = entry.assignment.mode();
-    // A copy, because the code below computes the assignment again.
+    // The record is taken from a copy, because the code below computes the assignment again.
     let considered = entry.assignment.clone().take_considered(world);
     let mut shortages = Vec::new();
     let mut known = Holders::default();

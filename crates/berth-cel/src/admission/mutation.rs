@@ -205,7 +205,7 @@ pub fn apply(mutation: &Mutation, object: &Json, known: Option<(&Schema, &Types)
     }
 }
 
-/// True if the patch fails at one of its own `test` operations and would succeed without it.
+/// True if one of the patch's `test` operations fails, and the operations before it succeed.
 fn has_failing_test(object: &Json, operations: &Json) -> bool {
     let Some(list) = operations.as_array() else { return false };
     list.iter().enumerate().filter(|(_, operation)| operation["op"] == "test").any(|(index, _)| {

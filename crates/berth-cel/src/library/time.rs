@@ -96,7 +96,7 @@ mod tests {
         };
         is("2026-01-15T12:00:00Z", "America/Los_Angeles", 4);
         is("2026-07-15T12:00:00Z", "America/Los_Angeles", 5);
-        // The hour that is repeated.
+        // Both times are in the hour that is repeated when summer time ends.
         is("2026-10-25T00:30:00Z", "Europe/Berlin", 2);
         is("2026-10-25T01:30:00Z", "Europe/Berlin", 2);
         is("2026-01-15T12:00:00Z", "Asia/Kolkata", 17);

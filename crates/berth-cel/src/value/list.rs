@@ -65,7 +65,8 @@ impl<'a> List<'a> {
         fields
             .iter()
             .map(|field| match item {
-                // Looked up by the name in the object, because keys need not be identifiers.
+                // The key is looked up by its name in the object, because it need not be an
+                // identifier.
                 Value::Map(Map::Json(map, _)) => map.get(field).map(untyped),
                 Value::Map(map) => map.get_str(field).and_then(Result::ok),
                 _ => None,

@@ -96,7 +96,7 @@ pub fn plan(cron_job: &CronJob, jobs: &[Arc<Job>], now: Timestamp) -> Plan {
             plan.notices.insert(Notice::warning("UnexpectedJob", message));
         }
     }
-    // An empty list is stored as no list, so that it equals the next plan's.
+    // An empty list is stored as an absent one, so that the status equals that of the next plan.
     plan.status.active = plan.status.active.filter(|active| !active.is_empty());
     plan
 }

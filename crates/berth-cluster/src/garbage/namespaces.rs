@@ -72,7 +72,8 @@ impl Reconciler for Namespaces {
 }
 
 impl Namespaces {
-    /// Creates the default service account and the CA ConfigMap of a namespace.
+    /// Creates the default service account and the CA ConfigMap of a namespace, and restores the
+    /// data of the ConfigMap.
     async fn ensure_defaults(&self, name: &str) -> Result<(), Error> {
         let metadata =
             |object: &str| ObjectMeta { name: Some(object.into()), namespace: Some(name.into()), ..Default::default() };

@@ -90,8 +90,8 @@ pub fn exceeds_max_restarts(set: &JobSet, attempts: &[i32]) -> bool {
     attempts.iter().any(|attempt| attempt.saturating_sub(uncounted) > allowed)
 }
 
-/// Records the attempt before the highest one as the previous attempt. Returns true if that changes
-/// the status.
+/// Records the attempt before the highest one as the previous attempt, unless the recorded one is
+/// as high. Returns true if that changes the status.
 pub fn update_previous(status: &mut JobSetStatus, attempts: &[i32]) -> bool {
     let Some(over) = attempts.iter().max().map(|furthest| furthest - 1) else { return false };
     let is_news = over > status.previous_in_place_restart_attempt.unwrap_or(-1);

@@ -181,10 +181,10 @@ pub fn placements_match<'a>(
 /// A follower to remove, and the conditions to write first, if they change.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FollowerRemoval {
-    /// Its position in the list of pods.
+    /// The follower's position in the list of pods.
     pub position: usize,
-    /// All its conditions, including the condition with the reason of the removal; `None` if it
-    /// already has that condition.
+    /// All conditions of the follower, including the condition with the reason of the removal;
+    /// `None` if it already has that condition.
     pub conditions: Option<Vec<PodCondition>>,
 }
 

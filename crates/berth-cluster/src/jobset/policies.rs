@@ -73,7 +73,7 @@ pub fn dependencies_reached(
 /// Why a set's remaining time cannot be computed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TtlError {
-    /// It has not finished.
+    /// The set has not finished.
     #[error("unable to find the status of the finished JobSet {namespace}/{name}")]
     NotFinished {
         /// Namespace of the set.
@@ -81,7 +81,7 @@ pub enum TtlError {
         /// Name of the set.
         name: String,
     },
-    /// Its terminal condition has no time.
+    /// The set's terminal condition has no time.
     #[error("unable to find the time when the JobSet {namespace}/{name} finished")]
     NoTime {
         /// Namespace of the set.

@@ -128,7 +128,7 @@ fn limit(
     if wanted > current {
         let rate = match rules(|behavior| behavior.scale_up.as_ref()) {
             Some(rules) => rate(rules, history, current, now, true).max(current),
-            // Without rules: twice as many, but at least four.
+            // Without rules, the number may be doubled, or increased to four if that is more.
             None => current.saturating_mul(2).max(4),
         };
         let (most, reason) = if bounds.max > rate { (rate, UP_LIMIT) } else { (bounds.max, TOO_MANY) };

@@ -468,7 +468,7 @@ impl State {
         let node = self.cluster.place_of(key).map(str::to_owned);
         if let Some(pod) = self.cluster.remove_pod(key) {
             self.changed.extend(node);
-            // A claim may be for one pod only, and that pod can be on any node.
+            // Claims that only one pod may use are now free for pods on any node.
             for claim in pod.claims() {
                 self.try_users_of(&claim);
             }

@@ -78,7 +78,7 @@ pub fn install(manager: &mut Manager) {
             keys
         })
         .watch(&pods, |delta| {
-            // The first consumer of a claim: only a new pod changes the message.
+            // A new pod may be the first consumer of a claim, which changes the claim's message.
             let new = delta.new.as_ref().filter(|_| delta.old.is_none());
             new.map(|pod| claims_of(pod)).unwrap_or_default()
         })

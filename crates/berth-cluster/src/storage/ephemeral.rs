@@ -92,7 +92,8 @@ impl Reconciler for Ephemeral {
 }
 
 impl Ephemeral {
-    /// Creates the claim, or records an event if another object has its name.
+    /// Creates the claim. Records an event if the creation fails, or if a claim of this name exists
+    /// that was not created for the pod.
     async fn ensure(
         &self,
         key: &ObjectKey,

@@ -63,12 +63,12 @@ async fn a_budget_allows_as_many_evictions_as_leave_enough_healthy_pods() {
             let status = budgets.get("half").await.unwrap().status.unwrap_or_default();
             status.conditions.unwrap_or_default().into_iter().find(|it| it.reason == "SyncFailed").map(|it| it.message)
         };
-        // A pod whose controller has an unknown kind: no pod may be evicted.
+        // The kind of this pod's controller has no scale, so no pod may be evicted.
         let owner = json!([{"apiVersion": "batch/v1", "kind": "Job", "name": "j", "uid": "u", "controller": true}]);
         let stray = json!({"metadata": {"name": "stray", "labels": {"app": "web"}, "ownerReferences": owner},
             "spec": {"containers": [{"name": "c", "image": "i"}]}});
         pods.create(&PostParams::default(), &serde_json::from_value(stray).unwrap()).await.unwrap();
-        eventually("it is reported", async || {
+        eventually("the condition reports the failure", async || {
             refused().await.as_deref() == Some("jobs.batch does not implement the scale subresource")
         })
         .await;

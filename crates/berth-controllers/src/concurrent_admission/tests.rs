@@ -411,8 +411,8 @@ fn variants_preempt_one_at_a_time_the_most_preferred_first() {
     let waits = |flavor: &str| variant(flavor).with("QuotaReserved", false, "WaitingForQuota", NOW);
     let turn = Some(Duration::from_secs(300));
     for (reservation, spot, open, again) in [
-        // First no variant is blocked, then only a less preferred one, then the most preferred of
-        // two.
+        // First no variant is blocked, then only a less preferred one, and then both, of which the
+        // preferred one preempts.
         (waits("reservation"), waits("spot"), vec![], None),
         (variant("reservation"), waits("spot").blocked(), vec!["spot"], turn),
         (waits("reservation"), waits("spot").blocked(), vec!["spot"], turn),

@@ -168,7 +168,7 @@ impl Explain {
         Ok(found.object(&self.stores, (!is_whole).then(|| listable.why())))
     }
 
-    /// Like [`Explain::of`], but names every workload. For readers that may see everything.
+    /// Like [`Explain::of`], but names every workload. This is for readers that may see everything.
     ///
     /// # Errors
     /// No Workload has the name, or several jobs have it.

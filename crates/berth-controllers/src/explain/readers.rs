@@ -80,8 +80,8 @@ impl Readers {
         if namespaces.is_empty() {
             return listable;
         }
-        // Limited in time, because a request waits for it; the API server may count that request
-        // against the same limit as the reviews.
+        // The reviews are limited in time, because a request waits for them; the API server may
+        // count that request against the same limit as the reviews.
         match tokio::time::timeout(PATIENCE, self.ask(reader, namespaces, &mut listable)).await {
             Ok(Ok(())) => {}
             Ok(Err(problem)) => listable.failed = Some(problem),

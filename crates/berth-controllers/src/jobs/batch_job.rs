@@ -83,7 +83,7 @@ impl Job for BatchJob {
                 spec.completions = Some(info.count);
             }
         }
-        // Labels that the Job controller added to the template stay.
+        // Labels that the API server added to the template stay.
         let mut info = info.clone();
         let labels = spec.template.metadata.as_ref().and_then(|metadata| metadata.labels.as_ref());
         for (key, value) in labels.into_iter().flatten() {

@@ -89,7 +89,7 @@ impl Role {
 /// Which series are exported.
 #[derive(Default)]
 struct Settings {
-    /// Series per flavor and resource of cluster queues.
+    /// True if cluster queues have series per flavor and resource.
     cluster_queue_resources: bool,
     cohorts: bool,
     creation_latency: bool,

@@ -129,7 +129,8 @@ pub(super) fn watch<'a>(
     })
 }
 
-/// Feeds namespaces, flavors, queues and their checks.
+/// Feeds namespaces, flavors, topologies, admission checks, cohorts and queues to the scheduler
+/// state.
 fn watch_queues<'a>(
     mut builder: ControllerBuilder<'a>,
     scheduler: &SchedulerState,

@@ -116,8 +116,8 @@ impl SchedulerState {
         let now = self.now();
         let mut exact = self.exact();
         let known = exact.entry(workload.key.clone()).or_default();
-        // A workload first seen in the second of its creation: that time is used as its creation
-        // time.
+        // If a workload was first seen in the second of its creation, the time at which it was seen
+        // is used as its creation time.
         let seen = *known.seen.get_or_insert(now);
         if seen.seconds() == workload.created.seconds() {
             workload.created = seen;

@@ -237,7 +237,7 @@ pub(super) fn install(
         decisions: decisions.clone(),
     });
     let in_flight = config.client_limit.map_or(IN_FLIGHT_MAX, |limit| {
-        // Truncated on purpose: request rates are small numbers.
+        // The cast truncates the quotient, which is a small number.
         ((limit.qps / LIMITED_PART) as usize).clamp(2, IN_FLIGHT_MAX)
     });
     {

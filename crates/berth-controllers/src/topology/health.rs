@@ -156,8 +156,8 @@ fn node_health(workload: &Workload, host: &str, pods: &[&Arc<Pod>], view: &View<
     }
     match repulsion(workload, host, &node, view) {
         Repulsion::None => Health::Good,
-        // Pods that run there may continue until they end, unless the gate excludes pods from the
-        // decision.
+        // If the gate is on, pods that run there may continue until they end. If it is off, a taint
+        // that repels the pods at once fails the node, even while pods run there.
         Repulsion::Now if !view.gates.on(Gate::TASReplaceNodeOnPodTermination) => Health::Failed,
         Repulsion::Now | Repulsion::Later => {
             if progressing {

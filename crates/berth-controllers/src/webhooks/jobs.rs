@@ -141,7 +141,7 @@ pub(super) fn ancestor_of_metadata(
         });
         let resource = match known {
             Some(framework) => framework.resource(),
-            // The level between a Deployment and its pods.
+            // A ReplicaSet is the level between a Deployment and its pods.
             None if group == "apps" && reference.kind == "ReplicaSet" => "replicasets".to_owned(),
             None => return ancestors::Lookup::Unwatched,
         };
@@ -237,8 +237,8 @@ pub fn validate_job_on_create<J: Job>(job: &J, gates: &Gates) -> Vec<Error> {
     errors
 }
 
-/// Validates a change to a job of any kind; [`validate_job_on_create`] is applied too.
-/// `default_queue`: the namespace has a default local queue.
+/// Validates a change to a job of any kind. The caller also applies [`validate_job_on_create`] to
+/// the new object. `default_queue`: the namespace has a default local queue.
 pub fn validate_job_on_update<J: Job>(new: &J, old: &J, default_queue: bool, gates: &Gates) -> Vec<Error> {
     const IMMUTABLE: &str = "field is immutable";
     let metadata = Path::new("metadata");
@@ -509,7 +509,7 @@ fn with_annotations_path(list: &Path<'_>, index: usize, then: impl FnOnce(&Path<
 }
 
 /// Validates groups of pod sets that are placed together: exactly two pod sets with the same
-/// topology request, one of them with a single pod.
+/// topology request, at least one of them with a single pod.
 fn grouping(pod_sets: &[PodSet], list: &Path<'_>) -> Vec<Error> {
     let annotation = |set: &PodSet, key: &str| -> Option<String> {
         set.template.metadata.as_ref()?.annotations.as_ref()?.get(key).cloned()

@@ -178,7 +178,8 @@ fn join_set(object: &mut Value, gates: &Gates) {
 const BOTH: &str = "both the 'kueue.x-k8s.io/pod-group-total-count' annotation and the 'kueue.x-k8s.io/pod-group-name' \
                     label should be set";
 
-/// Validates a new or changed pod; pods that are not queued are ignored.
+/// Validates a new or changed pod. Of a pod that is not queued, only the managed label is
+/// validated.
 pub(super) fn validate_pod(object: &Value, old: Option<&Value>) -> Vec<Error> {
     let names_group = |object: &Value| {
         let of = [label(object, labels::POD_GROUP_NAME), annotation(object, annotations::POD_GROUP_NAME)];

@@ -288,7 +288,7 @@ fn of_several_reasons_the_one_to_resolve_first_is_reported() {
     assert_eq!(why(&bare, &waits).as_deref(), Some("Suspended: LocalQueue lq is inactive"));
     bare.local_queues.observe(local("None", "2"));
     assert_eq!(why(&bare, &waits).as_deref(), Some("Misconfigured: ClusterQueue cq doesn't exist"));
-    // A queue that is not active yet.
+    // The queue is not active yet.
     bare.cluster_queues.observe(read::<ClusterQueue>(json!({"apiVersion": KUEUE, "kind": "ClusterQueue",
         "metadata": {"name": "cq"}, "spec": {}})));
     assert_eq!(why(&bare, &waits).as_deref(), Some("Suspended: ClusterQueue cq is inactive"));

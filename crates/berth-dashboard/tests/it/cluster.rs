@@ -123,7 +123,7 @@ async fn pages_show_quota_order_and_reasons() {
     assert!(shown.contains("Admitted 3 cpu of default"), "{shown}");
     assert!(shown.contains("withinClusterQueue Never, reclaimWithinCohort Never, borrowWithinCohort Never"), "{shown}");
 
-    // By the job's name. The page has the text of `berth explain`.
+    // The page of a workload, requested by the name of its job, has the text of `berth explain`.
     let path = "/apis/explain.berth.dev/v1alpha1/namespaces/default/workloads/three/explanation";
     let request = http::Request::get(path).body(Vec::new()).expect("a request");
     let explained: Value = embedded.admin_client().request(request).await.expect("an explanation");

@@ -37,7 +37,8 @@ pub(super) fn running(pod: &Value, name: &str) -> Result<ContainerId, Status> {
     Ok(id(pod, name, &status["containerID"], status["restartCount"].as_u64().unwrap_or(0)))
 }
 
-/// The run whose log is requested: the current one, or the previous one.
+/// The run whose log is requested: the current one, or the previous one if `previous` is true or
+/// the current one did not start.
 ///
 /// # Errors
 /// 400 if that run does not exist.

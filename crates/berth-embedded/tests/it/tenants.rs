@@ -139,7 +139,7 @@ async fn ask(client: &Client, path: &str) -> Result<Value, kube::Error> {
 /// The fields that contain a mark of the other tenant; `[]` represents each item of a list.
 fn marks(value: &Value) -> BTreeSet<String> {
     fn is_marked(text: &str) -> bool {
-        // As a whole number: a UID may contain the same digits.
+        // A priority is searched as a whole number, because a UID may contain the same digits.
         let is_priority = |part: &str| PRIORITIES.contains(&part);
         text.contains(NAME) || text.split(|it: char| !it.is_ascii_alphanumeric()).any(is_priority)
     }
@@ -236,7 +236,7 @@ async fn a_tenant_sees_counts_and_amounts_of_another_tenant_but_no_names() {
     let fields = ["aheadWithheld", "candidatesWithheld", "holdersWithheld", "victimsWithheld", "withheld"];
     assert_eq!(withheld(&seen), set(&fields), "{seen:#}");
     assert_eq!(seen["withheld"]["reason"], "NotAllowed");
-    // Only names of the other tenant are withheld; its own are present.
+    // Only names of the other tenant are withheld; names of the reader's own workloads are present.
     let length = |list: &Value| list.as_array().map_or(0, Vec::len) as u64;
     let sum =
         |groups: &Value| groups.as_array().into_iter().flatten().filter_map(|it| it["workloads"].as_u64()).sum::<u64>();

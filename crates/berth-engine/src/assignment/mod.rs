@@ -39,9 +39,9 @@ pub(crate) struct AssignmentRequest {
     pub pinned: Option<Pins>,
     /// The elastic slice that the workload replaces. Its quota counts as free (§13.2).
     pub replaced: Option<WorkloadId>,
-    /// Use the flavors of the admission that the workload holds instead of searching (§8.2).
+    /// True to use the flavors of the admission that the workload holds, without a search (§8.2).
     pub second_pass: bool,
-    /// Start at the flavor where the last search ended (§8.12).
+    /// True to start at the flavor at which the last search ended (§8.12).
     pub resume: bool,
 }
 

@@ -235,8 +235,8 @@ fn consider(
     false
 }
 
-/// Carries out an entry's outcome: counts the admission, or puts the workload back (§5.10). True
-/// if the next cycle may decide something that this one could not.
+/// Carries out an entry's outcome: counts the admission, evicts a workload that lost nodes, or puts
+/// the workload back (§5.10). True if the next cycle may decide something that this one could not.
 fn conclude(
     world: &mut World,
     pending_queues: &mut PendingQueues,
@@ -297,7 +297,7 @@ pub(crate) fn put_back(
     let issued = !victims.is_empty();
     let scan = std::mem::take(&mut entry.assignment.scan);
     // The workload has found its flavors and waits for other workloads to leave or to be ready. Its
-    // next search starts with the same flavors.
+    // next search starts at the first flavor, so that it considers these flavors again.
     let found = matches!(cause, WaitCause::Migrating { .. } | WaitCause::PodsNotReady);
     let cleared = issued || found || entry.assignment.deferred || cause.is_preemption_gated() || !keeps_scan;
     record.scan = (!cleared && scan.has_more_flavors()).then(|| Box::new(scan));
@@ -338,7 +338,7 @@ fn admit(world: &mut World, pending_queues: &mut PendingQueues, entry: &mut Entr
     // The workload takes the computed usage, unless it already holds a part of it.
     let taken = (!entry.second_pass && entry.replaced.is_none()).then(|| {
         let places = entry.net_places(world);
-        // No other entry refers to them: they are moved, not copied.
+        // No other entry refers to the usage and the places, so they are moved instead of copied.
         entry.net_places = None;
         (std::mem::take(&mut entry.assignment.usage), Arc::unwrap_or_clone(places))
     });

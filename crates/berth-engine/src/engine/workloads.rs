@@ -23,7 +23,7 @@ impl Engine {
                 let relevant = self.update_record(id, workload);
                 let record = self.world.record(id);
                 if let Some(holding) = record.holding.as_ref().filter(|_| record.priority != priority) {
-                    // Other workloads may preempt it now (§4.7).
+                    // Other workloads may be able to preempt this workload now (§4.7).
                     self.request_flush(holding.queue, now);
                 }
                 (id, relevant)

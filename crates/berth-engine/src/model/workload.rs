@@ -64,7 +64,7 @@ pub struct Workload {
     pub admitted: bool,
     /// True if condition Finished is True.
     pub finished: bool,
-    /// QuotaReserved=False with reason OnHold.
+    /// True if condition QuotaReserved is False with reason OnHold.
     pub on_hold: bool,
     /// True if WaitingForReplacementPods is True.
     pub waiting_for_replacement_pods: bool,
@@ -83,13 +83,15 @@ pub struct Workload {
     pub checks: Vec<CheckStatus>,
     /// Nodes of its topology assignment that failed.
     pub unhealthy_nodes: Vec<Name>,
-    /// Annotation `kueue.x-k8s.io/elastic-job`: the job may change its size while it runs (§13).
+    /// True if annotation `kueue.x-k8s.io/elastic-job` is set: the job may change its size while it
+    /// runs (§13).
     pub elastic: bool,
     /// The elastic slice that this workload replaces (§13).
     pub replaces: Option<WorkloadKey>,
     /// Set if this workload is a concurrent-admission variant (§23).
     pub variant: Option<Variant>,
-    /// Label `kueue.x-k8s.io/concurrent-admission-parent`: its variants wait in its place (§23).
+    /// True if label `kueue.x-k8s.io/concurrent-admission-parent` is set: the workload's variants
+    /// wait in its place (§23).
     pub has_variants: bool,
     /// True if a single Pod owns it. With gate SkipReassignmentForPodOwnedWorkloads it keeps its
     /// nodes (§15.5).

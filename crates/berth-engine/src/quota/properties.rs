@@ -194,7 +194,7 @@ impl Reference<'_> {
 }
 
 /// Runs `cases` cases, the same cases in every run, so that a failure is due to a change to the
-/// code. `BERTH_PROPERTY_CASES` sets another number.
+/// code. `BERTH_PROPERTY_CASES` sets another number of cases, which then differ from run to run.
 fn config(cases: u32) -> ProptestConfig {
     let given = std::env::var("BERTH_PROPERTY_CASES").ok().and_then(|text| text.parse().ok());
     ProptestConfig {

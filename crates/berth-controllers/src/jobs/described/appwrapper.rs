@@ -119,8 +119,8 @@ fn numbered(mut groups: Vec<Group>, label: &'static str) -> Vec<Group> {
     groups
 }
 
-/// Only what the component's spec contains: AppWrapper ignores the containers and pods that KubeRay
-/// adds.
+/// Only the groups whose pods the component's spec contains: AppWrapper ignores the containers and
+/// pods that KubeRay adds.
 fn of_ray(groups: Vec<Group>) -> Vec<Group> {
     let written = groups.into_iter().filter(|group| group.default.is_none());
     written.map(|group| Group { added: Vec::new(), ..group }).collect()

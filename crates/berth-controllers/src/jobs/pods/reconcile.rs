@@ -608,8 +608,9 @@ impl Reconcile<'_> {
         }
     }
 
-    /// Deletes the started pods; with `waiting`, also the gated ones. Each pod first gets a
-    /// condition with the reason, so that its end does not count as a failure of the pod.
+    /// Deletes the pods that have started and not ended; with `waiting`, deletes all pods. Each pod
+    /// first gets a condition with the reason, so that its end does not count as a failure of the
+    /// pod.
     fn stop(&mut self, reason: &str, message: &str, waiting: bool) {
         for pod in self.group.pods() {
             if group::is_deleting(pod) || (!waiting && (group::is_gated(pod) || group::is_terminated(pod))) {

@@ -34,7 +34,8 @@ pub fn role(spec: &Value) -> String {
         shape.insert(list.to_owned(), Value::from(shapes));
     }
     for field in FIELDS {
-        // Called before admission plugins add their tolerations, so only the user's are compared.
+        // This code runs before admission plugins add their tolerations, so only the user's
+        // tolerations are compared.
         shape.insert(field.to_owned(), present(&spec[field]));
     }
     shape.insert("resources".to_owned(), present(&spec["resources"]["requests"]));
