@@ -313,7 +313,8 @@ impl Manager {
         }
     }
 
-    /// Keeps the caches up to date. Returns only when an informer has panicked.
+    /// Keeps the caches up to date. Returns only when an informer or the event recorder has
+    /// panicked.
     pub async fn follow(&mut self) -> ManagerError {
         loop {
             if let Some(Err(source)) = self.informer_tasks.join_next_with_id().await {

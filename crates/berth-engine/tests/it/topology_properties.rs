@@ -489,7 +489,7 @@ proptest! {
         layered in 0_usize..3,
         leader in proptest::option::of(0_i64..4),
     ) {
-        // Layers of racks and hosts within blocks: two of them, one, or none.
+        // Layers of blocks, racks and hosts, of racks and hosts, or none.
         let sizes = [inner * times * 2, inner * times, inner];
         let levels = if layered == 2 { vec![0, 1, 2] } else { vec![1, 2] };
         let mut layers: Vec<(usize, i32)> = levels.into_iter().map(|level| (level, sizes[level])).collect();

@@ -208,9 +208,9 @@ fn check_ephemeral(container: &Value, others: &HashSet<&str>, path: &Path<'_>, e
     }
 }
 
-/// Validates an update of a pod's specification. It may change images, shorten the deadline and add
-/// tolerations. While the pod has scheduling gates, it may also remove gates and narrow the node
-/// selection.
+/// Validates an update of a pod's specification. It may change images, set or shorten the deadline,
+/// and add tolerations. While the pod has scheduling gates, it may also remove gates and narrow the
+/// node selection.
 pub(crate) fn pod_update(new: &Value, old: &Value) -> Vec<Error> {
     let mut errors = Vec::new();
     let path = Path::new("spec");

@@ -173,7 +173,8 @@ impl Strategy for Claims {
         errors
     }
 
-    /// The specification is immutable, except that a bound claim may request more storage.
+    /// The specification is immutable, except for the size and the attributes class of a bound
+    /// claim, and for a volume or storage class that is not set yet.
     fn validate_update(&self, new: &Value, old: &Value) -> Vec<Error> {
         let mut errors = self.validate(new);
         let is_bound = new["status"]["phase"] == "Bound";
@@ -505,7 +506,7 @@ impl Strategy for Drivers {
 pub(crate) struct Capacities;
 
 impl Strategy for Capacities {
-    /// The specification is immutable; the status may change.
+    /// Nodes and storage class are immutable; the capacity may change.
     fn validate_update(&self, new: &Value, old: &Value) -> Vec<Error> {
         let mut errors = Vec::new();
         for field in ["nodeTopology", "storageClassName"] {

@@ -172,7 +172,8 @@ async fn ready(client: &Client, services: BTreeSet<Service>) -> anyhow::Result<B
     Ok(ready)
 }
 
-/// Services that convert or serve Kueue's kinds and do not belong to this installation.
+/// Ready Services of webhooks for Kueue's kinds, each with the kinds' API group. `configurations`
+/// are those of other programs.
 fn running(configurations: &[Value], ready: &BTreeSet<Service>) -> BTreeSet<(&'static str, Service)> {
     let hooks = configurations.iter().flat_map(hooks);
     let about_queues = hooks.filter(|hook| {
@@ -236,7 +237,8 @@ fn written() -> Vec<Subject> {
     all.flat_map(|(group, resource, verbs)| operations(verbs).into_iter().map(|it| one(group, resource, it))).collect()
 }
 
-/// The webhooks that would reject each subject: webhooks with failure policy Fail and no endpoint.
+/// The webhooks that would reject each subject: webhooks with failure policy Fail whose Service has
+/// no ready endpoint.
 fn refusals(
     configurations: &[Value],
     ready: &BTreeSet<Service>,

@@ -114,9 +114,9 @@ pub fn holds(object: &Value) -> bool {
     object["apiVersion"].as_str().is_some_and(|version| version.starts_with("admissionregistration.k8s.io/"))
 }
 
-/// All objects in the order of creation: first those that hold jobs, which need nothing else; then
-/// the controllers; last those that need running controllers. An interrupted installation has
-/// therefore not taken over any job.
+/// All objects in the order of creation: first the namespace, the Service and the objects that hold
+/// jobs; then the controllers; last those that need running controllers. An interrupted
+/// installation has therefore not taken over any job.
 pub fn objects(values: &Values, parts: &Parts) -> Vec<Value> {
     let mut objects = vec![
         json!({
@@ -150,7 +150,7 @@ pub fn objects(values: &Values, parts: &Parts) -> Vec<Value> {
     objects
 }
 
-/// The Services by which the API server reaches the webhooks.
+/// The Service by which the API server reaches the webhooks.
 fn webhook_service(values: &Values) -> Value {
     json!({
         "apiVersion": "v1", "kind": "Service",

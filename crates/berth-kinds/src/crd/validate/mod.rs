@@ -393,8 +393,8 @@ fn stored_versions(definition: &Value) -> Vec<Error> {
     check_stored_versions(stored, &definition["spec"]["versions"], &Path::new("status.storedVersions"))
 }
 
-/// Checks that all versions in which objects may be stored are still defined, including the storage
-/// version.
+/// Checks that the stored versions include the storage version, and that all of them are still
+/// defined.
 pub fn check_stored_versions(stored: &[Value], versions: &Value, path: &Path<'_>) -> Vec<Error> {
     let mut errors = Vec::new();
     if stored.is_empty() {

@@ -153,7 +153,7 @@ impl Bound {
         Ok(self.listener.local_addr()?)
     }
 
-    /// URLs to print.
+    /// URL to print.
     pub fn describe(&self) -> Option<String> {
         Some(format!("https://{}/mutate", self.listener.local_addr().ok()?))
     }
