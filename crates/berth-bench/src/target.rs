@@ -36,7 +36,7 @@ const START_MAX: Duration = Duration::from_secs(60);
 pub enum Where {
     /// In this process, on a durable store.
     Embedded,
-    /// `berth apiserver` and `berth controller` as separate processes, over TLS.
+    /// (for `berth bench api`) `berth apiserver` as a separate process, over TLS.
     Processes,
 }
 

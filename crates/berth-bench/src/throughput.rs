@@ -53,8 +53,8 @@ pub struct Options {
     #[arg(long, default_value_t = 20_000)]
     writes: usize,
     /// Creates per second, over all clients, in a second round; 0 for no second round. In the first
-    /// round each client sends its next create as soon as the last one has returned, so its latency
-    /// is that of a saturated server.
+    /// round, each client sends its next create request as soon as the last one has returned, so
+    /// the latencies of the first round are those of a saturated server.
     #[arg(long, default_value_t = 10_000)]
     rate: u32,
     /// Payload of an object, in bytes.

@@ -109,7 +109,7 @@ pub enum PlanError {
     /// The job had more than one workload; the others were deleted.
     #[error("extra workloads")]
     ExtraWorkloads,
-    /// An owner in the chain above the job is not known, or not yet.
+    /// An owner in the chain above the job does not exist, or is not in the cache yet.
     #[error("workload owner not found")]
     OwnerNotFound,
     /// The chain of owners above the job is longer than the controllers follow.

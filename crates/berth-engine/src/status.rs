@@ -128,7 +128,7 @@ pub enum QueueProblem {
     },
     /// The queue's cohorts form a cycle. Not part of the condition.
     CohortCycle,
-    /// A problem that a recorded case prescribes.
+    /// A problem that a test case recorded from Kueue prescribes.
     #[cfg(feature = "lab")]
     Prescribed {
         /// Reason of the condition.
@@ -178,7 +178,8 @@ pub struct WeightedShare {
     pub value: i64,
     /// Resource that determines the share, if anything is borrowed.
     pub dominant_resource: Option<Name>,
-    /// True if any flavor and resource is above the node's own quota.
+    /// True if the usage of any flavor and resource is above the own quota of the ClusterQueue or
+    /// Cohort.
     pub borrowing: bool,
     /// The exact value; infinite if the weight is zero.
     pub precise: f64,

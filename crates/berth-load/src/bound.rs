@@ -15,8 +15,8 @@ pub fn lower_bound(plan: &Plan) -> Duration {
     for queue in &plan.queues {
         *capacity.entry(&queue.cohort).or_default() += i128::from(queue.nominal);
     }
-    // Work that arrives at or after each instant, latest first, in thousandths of a CPU times
-    // nanoseconds.
+    // Work of the arrivals so far (the latest arrivals come first), by cohort, in thousandths of a
+    // CPU times nanoseconds.
     let mut left: BTreeMap<&str, i128> = BTreeMap::new();
     let mut bound = Duration::ZERO;
     for arrival in plan.arrivals.iter().rev() {

@@ -20,7 +20,7 @@ use jiff::{SignedDuration, Timestamp};
 pub struct TimeOptions {
     /// Run the embedded cluster's clock this many times faster than real time. The clock starts in
     /// the past and stays behind real time for eight hours. It starts at most one year in the past,
-    /// so with a value above 1,097 it catches up sooner.
+    /// so with a value above 1,096 it catches up sooner.
     #[arg(long, value_name = "N", default_value_t = 1.0, value_parser = scale)]
     time_scale: f64,
     /// The time (RFC 3339) at which cluster time and real time are equal. All processes of a

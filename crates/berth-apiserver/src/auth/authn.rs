@@ -164,7 +164,7 @@ pub fn websocket_token(headers: &HeaderMap) -> Result<Option<(String, String)>, 
         .decode(token)
         .ok()
         .and_then(|token| String::from_utf8(token).ok())
-        .ok_or("the bearer token in the subprotocols is not base64url of text")?;
+        .ok_or("the bearer token in the subprotocols is not base64url-encoded text")?;
     if token.is_empty() {
         return Ok(None);
     }

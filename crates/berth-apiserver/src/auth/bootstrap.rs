@@ -141,7 +141,7 @@ fn roles() -> Vec<Value> {
                 rule("authentication.k8s.io", "selfsubjectreviews", "create"),
             ],
         ),
-        // In the order in which the aggregation controller combines them.
+        // The rules are in the order in which the aggregation controller combines them.
         aggregated("admin", None, &["admin"], all(&[&edit, &view, &admin])),
         aggregated("edit", Some("admin"), &["edit"], all(&[&edit, &view])),
         aggregated("view", Some("edit"), &["view"], view.clone()),

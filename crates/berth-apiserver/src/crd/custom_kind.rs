@@ -52,7 +52,7 @@ impl CustomKind {
     /// Converts an object to another version.
     pub(crate) fn convert(&self, object: Value, to_api_version: &str) -> Result<Value, Status> {
         let mut converted = self.convert_all(vec![object], to_api_version)?;
-        converted.pop().ok_or_else(|| Status::internal("the conversion lost the object"))
+        converted.pop().ok_or_else(|| Status::internal("the conversion returned no object"))
     }
 
     /// Converts objects of one version to another, in their order.

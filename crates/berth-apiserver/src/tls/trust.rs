@@ -116,7 +116,7 @@ fn expiry(leaf: &[u8]) -> Option<i64> {
 fn chain(pem: &str) -> Result<Vec<CertificateDer<'static>>, String> {
     let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem.as_bytes()).collect();
     match chain {
-        Ok(chain) if chain.is_empty() => Err("no certificate (PEM) in it".to_owned()),
+        Ok(chain) if chain.is_empty() => Err("no PEM certificate was found".to_owned()),
         other => other.map_err(|error| error.to_string()),
     }
 }

@@ -145,7 +145,9 @@ fn separate_workload(pod: &PodInfo, key: &str, value: &str, spec: &mut NodePoolS
     let taint = Taint { key: key.into(), value: Some(value.into()), effect: "NoSchedule".into(), time_added: None };
     let names_key = |key: &str| pod.tolerations().iter().any(|t| t.key.as_deref() == Some(key) && tolerates(t, &taint));
     if !names_key(key) {
-        return Err(format!("no.scale.up.nap.pod: selects {key}={value} but does not tolerate the taint"));
+        return Err(format!(
+            "no.scale.up.nap.pod: the pod selects {key}={value} but does not tolerate the taint that nodes with this label have"
+        ));
     }
     spec.labels.insert(key.to_owned(), value.to_owned());
     if !spec.taints.iter().any(|known| known.key == key) {

@@ -15,7 +15,8 @@ use super::view::{View, add_capacity};
 use crate::pools::{template, zones};
 use crate::scheduling::{Cluster, NodeState, Packing, Placement, PodInfo, Resources, amount, fits, place};
 
-/// Maximum number of pools that node auto-provisioning creates for equal TPU slices.
+/// Exclusive upper bound of the numbers in the names of pools that node auto-provisioning creates
+/// for equal TPU slices.
 const SLICES_MAX: usize = 1000;
 
 /// A pool that grows.
@@ -232,7 +233,7 @@ fn packed_whole(
 fn withdrawals(view: &View) -> BTreeMap<String, i32> {
     let short = |pool: &Arc<NodePool>| {
         let missing = pool.status.as_ref()?.shortage.as_ref()?.missing;
-        // A pool keeps its minimum, and is ordered for as long as it takes.
+        // The machines of a pool's minimum stay ordered until the cloud delivers them.
         let kept = pool.spec.nodes_own().saturating_sub(missing).max(pool.spec.min_nodes);
         (missing > 0 && kept < pool.spec.nodes_own()).then(|| (pool.name_any(), kept))
     };

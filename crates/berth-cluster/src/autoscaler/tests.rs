@@ -146,7 +146,10 @@ fn each_placement_group_gets_a_pool_within_the_limits() {
 fn no_pool_is_created_without_toleration_accelerator_limit_or_machine_type() {
     let why = |pod: Arc<PodInfo>| derive_pool(&pod, &provisioning("8")).unwrap_err();
     let unknown = gpu_pod("p", 1, json!({ "nodeSelector": { "team": "x" } }));
-    assert_eq!(why(unknown), "no.scale.up.nap.pod: selects team=x but does not tolerate the taint");
+    assert_eq!(
+        why(unknown),
+        "no.scale.up.nap.pod: the pod selects team=x but does not tolerate the taint that nodes with this label have"
+    );
     let other_gpu = gpu_pod("p", 1, json!({ "nodeSelector": { "cloud.google.com/gke-accelerator": "nvidia-l4" } }));
     assert_eq!(why(other_gpu), "no.scale.up.nap.pod.gpu.no.limit.defined: nvidia-l4");
     let invented = gpu_pod("p", 1, json!({ "nodeSelector": { "cloud.google.com/compute-class": "x" } }));

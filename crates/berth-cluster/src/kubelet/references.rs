@@ -1,4 +1,5 @@
-//! The objects that pods refer to, in order to wake the pods when such an object changes.
+//! An index of pods by the objects that they refer to, so that a pod is reconciled when such an
+//! object changes.
 
 use std::collections::BTreeSet;
 

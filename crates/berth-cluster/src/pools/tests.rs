@@ -1,4 +1,4 @@
-//! Tests of plans under a supply, and of TPU slices.
+//! Tests of plans of pools with a limited supply of machines, and of TPU slices.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -103,7 +103,7 @@ fn a_resize_request_gets_all_its_machines_or_none() {
 }
 
 #[test]
-fn a_smaller_stock_takes_back_the_newest_machines_after_their_notice_if_the_pool_allows_it() {
+fn if_the_stock_shrinks_the_newest_machines_are_taken_back_after_their_notice_if_the_pool_allows_it() {
     let mut pool = pool(json!({ "nodes": 3, "supply": { "machines": 1, "reclaim": { "notice": "20s" } } }));
     let running = nodes(&pool, &[0, 20, 10], None);
     let notice = planned(&pool, &running, at(100));

@@ -68,7 +68,7 @@ pub(super) fn validate(resources: &Resources, gates: &Gates) -> Vec<Error> {
             }
             let known = counted_of.entry(class).or_default();
             if !known.is_empty() && !can_share(known, &counted) {
-                let detail = "the device class is counted the same way by another mapping";
+                let detail = "another mapping counts this device class, and the two cannot be combined: both must count counters or both capacities, and none of them twice";
                 errors.push(Error::invalid(&at, class.as_str(), detail));
             }
             known.extend(counted.iter().cloned());

@@ -3,9 +3,10 @@
 //!
 //! Trainer creates one JobSet for a TrainJob: the runtime's template with the TrainJob's own
 //! settings and patches applied. This file does the same computation as far as quota needs it. Each
-//! replicated job becomes a pod set. Additions of admission are written to a separate patch
-//! (`spec.runtimePatches`, manager `kueue.x-k8s.io/manager`), which Trainer applies to the JobSet.
-//! Each manager owns one patch, so the patch never conflicts with another manager's.
+//! replicated job becomes a pod set. What admission adds to the pod templates (such as node
+//! selectors) is written to a separate patch (`spec.runtimePatches`, manager
+//! `kueue.x-k8s.io/manager`), which Trainer applies to the JobSet. Each manager owns one patch, so
+//! the patch never conflicts with another manager's.
 
 use std::sync::Arc;
 
@@ -188,7 +189,7 @@ impl TrainJob {
         }
     }
 
-    /// Our patch, added first if it is missing.
+    /// Our patch. If it is missing, it is appended to the list.
     fn own_patch(&mut self) -> &mut Value {
         let patches = &mut self.object.spec["runtimePatches"];
         if !patches.is_array() {
@@ -528,7 +529,7 @@ mod tests {
             ..PodSetInfo::default()
         };
         let infos: Vec<PodSetInfo> = before.iter().map(info).collect();
-        assert!(job.run_with(&infos[..1], &Gates::default()).is_err(), "each job needs its own");
+        assert!(job.run_with(&infos[..1], &Gates::default()).is_err(), "each replicated job needs its own PodSetInfo");
         job.run_with(&infos, &Gates::default()).expect("it starts");
         assert!(!job.is_suspended());
         let patches = job.spec()["runtimePatches"].as_array().expect("patches");

@@ -63,7 +63,7 @@ const FAMILIES: &[(&str, Kind, &str)] = &[
     (
         "kueue_cluster_queue_weighted_share",
         Gauge,
-        "Borrowed share of the cohort's lendable quota, divided by the queue's weight; NaN if it borrows with weight 0",
+        "Borrowed share of the cohort's lendable quota, in thousandths, divided by the queue's weight; NaN if the queue borrows with weight 0",
     ),
     (
         "kueue_admission_cycle_preemption_skips",
@@ -75,7 +75,7 @@ const FAMILIES: &[(&str, Kind, &str)] = &[
     (
         "kueue_cohort_weighted_share",
         Gauge,
-        "Borrowed share of the parent's lendable quota, divided by the weight; NaN if it borrows with weight 0",
+        "Borrowed share of the parent's lendable quota, in thousandths, divided by the cohort's weight; NaN if the cohort borrows with weight 0",
     ),
     ("kueue_cohort_subtree_quota", Gauge, "Quota of a cohort including what its members lend, by flavor and resource"),
     ("kueue_cohort_subtree_resource_reservations", Gauge, "Reserved quota of all cluster queues below a cohort"),
@@ -102,7 +102,11 @@ const FAMILIES: &[(&str, Kind, &str)] = &[
         Histogram(WAIT),
         "Time from the readiness of all pods to the eviction of the workload",
     ),
-    ("kueue_workload_eviction_latency_seconds", Histogram(WAIT), "Time from an eviction to the release of its quota"),
+    (
+        "kueue_workload_eviction_latency_seconds",
+        Histogram(WAIT),
+        "Time from the eviction of a workload to the release of its quota",
+    ),
     ("kueue_execution_time_seconds", Histogram(WAIT), "Execution time of finished workloads, over all admissions"),
     ("kueue_local_queue_pending_workloads", Gauge, "Pending workloads, by local queue and status"),
     ("kueue_local_queue_unadmitted_workloads", Gauge, "Unadmitted workloads, by reason and underlying cause"),

@@ -2,7 +2,7 @@
 //!
 //! Domains are numbered level by level, coarse to fine, and within a level in the order of their
 //! values. So a level is a range of numbers, and a domain's children are a range of the next level.
-//! Of two domains of one level, the one with the smaller number comes first by values.
+//! Of two domains of the same level, the one with the smaller number has the smaller values.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -146,8 +146,9 @@ impl FlavorTree {
         }
     }
 
-    /// Makes a node join, leave or change its domain. `values` are those of its current domain. For
-    /// each domain that is added or removed, all domain numbers are read once.
+    /// Makes a node join, leave or change its domain. `values` are those of its new domain; `None`
+    /// if it belongs to no domain any more. For each domain that is added or removed, all domains
+    /// are renumbered once.
     pub fn move_node(
         &mut self,
         id: FlavorId,

@@ -423,7 +423,7 @@ impl PendingQueue {
     pub fn forget_no_fit(&mut self) {
         debug_assert!(
             self.in_inadmissible_lines().next().is_none(),
-            "the queue has an inadmissible line, which would be lost"
+            "the queue has inadmissible workloads, which would be lost"
         );
         self.no_fit.clear();
     }

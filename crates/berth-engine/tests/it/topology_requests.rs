@@ -13,8 +13,8 @@ fn group(resource: &str, flavor: &str, amount: i64) -> impl FnOnce(&mut ClusterQ
     move |queue| queue.resource_groups.push(ResourceGroup { resources: vec![resource], flavors })
 }
 
-/// Adds to the quota that is requested and, if `of_pods` is set, to the requests of the pods
-/// themselves.
+/// Adds one unit of a resource to the quota that is requested and, if `of_pods` is set, to the
+/// requests of the pods themselves.
 fn asks(resource: &str, of_pods: bool) -> impl FnOnce(&mut Workload) {
     let resource = Name::from(resource);
     move |workload| {

@@ -128,7 +128,8 @@ fn check_conditions(conditions: &Value, path: &Path<'_>, errors: &mut Vec<Error>
     }
     unique_names(conditions, path, names::is_qualified_name, errors);
     for problem in check::problems(&json!({"matchConditions": conditions}), &Env::new(berth_cel::NEWEST)) {
-        // The field of the problem has the path in a policy: `spec.matchConditions[0].expression`.
+        // The field of the problem is a path in an admission policy, such as
+        // `spec.matchConditions[0].expression`; only the index is used.
         let index = problem.field.split(['[', ']']).nth(1).and_then(|index| index.parse().ok()).unwrap_or_default();
         let item = path.index(index);
         errors.push(Error::invalid(&item.child("expression"), problem.expression, problem.error));

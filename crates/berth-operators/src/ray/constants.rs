@@ -2,7 +2,8 @@
 
 /// API version of all kinds of Ray.
 pub const API_VERSION: &str = "ray.io/v1";
-/// `spec.managedBy` of an object that this operator reconciles; so is an absent field.
+/// Value of `spec.managedBy` of objects that this operator reconciles. It also reconciles objects
+/// without the field.
 pub const CONTROLLER_NAME: &str = "ray.io/kuberay-operator";
 
 /// Label: name of the RayCluster of a pod or Service.
@@ -46,7 +47,8 @@ pub const HEAD_GROUP: &str = "headgroup";
 pub const NO_HEAD_RESTART: &str = "ray.io/disable-provisioned-head-restart";
 /// Annotation of a head pod: hash of the spec from which it was made.
 pub const RECREATE_HASH: &str = "ray.io/upgrade-strategy-recreate-hash";
-/// Annotation of a RayCluster: seconds after which a deleted cluster goes without its clean-up.
+/// Annotation of a RayCluster: seconds after which the finalizer of a deleted cluster is removed
+/// even if its data in Redis has not been deleted.
 pub const DELETION_TIMEOUT: &str = "ray.io/gcs-ft-deletion-timeout";
 /// Annotation of a RayCluster: `true` keeps the command of the Ray containers.
 pub const OVERWRITE_COMMAND: &str = "ray.io/overwrite-container-cmd";

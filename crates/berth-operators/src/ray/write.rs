@@ -1,5 +1,5 @@
-//! Writes of the controllers of Ray: objects of one kind, with the written object in the cache at
-//! once.
+//! The writes of the Ray controllers. A writer writes objects of one kind, and adds each written
+//! object to the cache at once.
 
 use std::fmt::Debug;
 

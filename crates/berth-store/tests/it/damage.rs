@@ -8,7 +8,7 @@ use berth_store::{ListQuery, OpenError, SqliteOptions, SqliteStore, Store, Write
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-/// Number of flipped bits per file, from `BERTH_DAMAGE_CASES`.
+/// Number of cases per file, each with one flipped bit, from `BERTH_DAMAGE_CASES`.
 fn cases() -> u64 {
     std::env::var("BERTH_DAMAGE_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(12)
 }
@@ -115,8 +115,8 @@ impl Victim {
         (folder, path)
     }
 
-    /// Returns true if the store is rejected. Otherwise checks that its content is unchanged, also
-    /// after more writes.
+    /// Returns true if the store is rejected. Otherwise checks that its content is unchanged, and
+    /// that more writes survive a restart.
     async fn is_rejected(&self, path: &Path, what: &str) -> bool {
         let store = match open(path) {
             Ok(store) => store,
@@ -301,7 +301,8 @@ async fn a_file_without_checksums_is_migrated() {
         format!(r#"{{"metadata":{{"name":"{name}","resourceVersion":"{revision}"}}}}"#).into_bytes()
     };
     let (a, b) = (text("a", 2), text("b", 5));
-    // Revisions 1 and 3 were compacted, and so was the last one, a delete.
+    // Revisions 1 and 3 were compacted. Revision 7, the last one, has no row, although only
+    // revisions up to 3 may be missing.
     older(&path, &[(2, "/x/a", Some(&a)), (4, "/x/c", None), (5, "/x/b", Some(&b)), (6, "/x/b", None)], 7, 3);
     // Not all revisions after 3 have a row.
     let error = open(&path).err().expect("rejected").to_string();
@@ -319,7 +320,8 @@ async fn a_file_without_checksums_is_migrated() {
     let file = rusqlite::Connection::open(&path).unwrap();
     let unsummed: i64 = file.query_row("SELECT count(*) FROM log WHERE sum IS NULL", (), |row| row.get(0)).unwrap();
     assert_eq!(unsummed, 0);
-    // Those versions cannot read the new file, so they cannot add rows without checksums.
+    // Versions of Berth without checksums cannot read the migrated file, so they cannot add rows
+    // without checksums.
     assert!(file.prepare("SELECT value FROM meta WHERE name = ?1").is_err());
 }
 

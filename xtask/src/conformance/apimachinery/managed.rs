@@ -91,8 +91,9 @@ fn script(case: &Case) -> Verdict {
     for (number, step) in input(case, "steps").as_array().into_iter().flatten().enumerate() {
         let field = |key: &str| step.get(key).and_then(Value::as_str).unwrap_or_default();
         let wanted = case.want["afterStep"].pointer(&format!("/{number}")).unwrap_or(&Value::Null);
-        // Recorded times are labels. The label that a step adds is the step's time. The last step
-        // gets a later time than all others, so that a wrongly changed time is noticed.
+        // The recorded cases have labels such as `t1` instead of times. The label that a step adds
+        // is the step's time. If the last step adds no label, it gets a later time than all others,
+        // so that a wrongly changed time is noticed.
         let labels: BTreeSet<String> = labels(wanted);
         let fresh = labels.difference(&seen).next().cloned();
         let now = match fresh {

@@ -210,7 +210,7 @@ fn correlation(case: &Case) -> Verdict {
 }
 
 fn map_list(case: &Case) -> Verdict {
-    // One case has the type "map", which is not a list.
+    // One case has the type "map", which no schema has. It stands for a type that is not a list.
     let mut declared = input(case, "sts").clone();
     if text(&declared, "type") == "map" {
         declared["type"] = Value::from("object");

@@ -1,7 +1,7 @@
 //! The RayCronJob controller: creates a RayJob at each start time of a schedule.
 //!
-//! The kind has neither a concurrency policy nor a history: RayJobs run side by side, and stay
-//! until a user, or their own deletion rules, delete them.
+//! The kind has neither a concurrency policy nor history limits: RayJobs may run concurrently, and
+//! stay until a user or their own deletion rules delete them.
 
 pub mod plan;
 
@@ -37,7 +37,8 @@ struct Controller {
     cron_jobs: Cache<RayCronJob>,
     write: Writer<RayCronJob>,
     write_job: Writer<RayJob>,
-    /// The notice of each RayCronJob's last step. A restart repeats its event.
+    /// The notice of each RayCronJob's last step. After a restart of the operator, the event of an
+    /// unchanged notice is recorded again.
     notices: Mutex<BTreeMap<ObjectKey, Option<Notice>>>,
 }
 
@@ -64,8 +65,8 @@ impl Reconciler for Controller {
                     let why = berth_runtime::message(&error);
                     let message = format!("Failed to create RayJob {name}: {why}");
                     self.recorder.event(cron_job.as_ref(), EventType::Warning, "FailedToCreateRayJob", &message);
-                    // The start of another owner's RayJob cannot be made up for; the next one has
-                    // another name.
+                    // If a RayJob of another owner has this name, this start is skipped, because a
+                    // retry cannot succeed. The next start uses another name.
                     if !berth_runtime::is_already_exists(&error) {
                         return Err(error.into());
                     }

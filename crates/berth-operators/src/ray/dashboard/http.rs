@@ -118,7 +118,7 @@ impl Http {
         if response.status == StatusCode::NOT_FOUND {
             return Answer::Unknown;
         }
-        let read = response.success("status of the program").and_then(|text| Details::read(&text));
+        let read = response.success("status of the Ray job").and_then(|text| Details::read(&text));
         read.map_or_else(Answer::Unreachable, Answer::Known)
     }
 }
@@ -171,7 +171,7 @@ impl Jobs for Http {
             }
             match self.ask(id).await {
                 Answer::Known(info) if !program::has_ended(&info.status) => {
-                    Err(format!("program {id} was not stopped and is {}", info.status))
+                    Err(format!("Ray job {id} was not stopped and is {}", info.status))
                 }
                 Answer::Unreachable(problem) => Err(problem),
                 _ => Ok(()),

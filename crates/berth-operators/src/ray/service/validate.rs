@@ -60,7 +60,9 @@ pub fn initializing_timeout(annotations: &BTreeMap<String, String>) -> Result<Op
     match seconds.or(duration) {
         Some(Duration::ZERO) => Err(invalid("must be a positive duration, got")),
         Some(duration) => Ok(Some(duration)),
-        None => Err(invalid("has invalid format, a Go duration such as 5m or positive seconds are expected")),
+        None => Err(invalid(
+            "has an invalid format: a Go duration such as 5m, or a positive number of seconds, is expected",
+        )),
     }
 }
 
