@@ -464,6 +464,14 @@ fn a_suspension_deletes_the_pods_before_it_is_complete() {
 }
 
 #[test]
+fn an_error_about_a_pod_reads_the_same_at_each_attempt() {
+    let text = |name: &str| format!("pods \"{name}\" is forbidden: no account for {name}");
+    let expected = "pods \"demo-head-\" is forbidden: no account for demo-head-";
+    assert_eq!(super::without_suffix(&text("demo-head-x7k2p"), "demo-head-"), expected);
+    assert_eq!(super::without_suffix("quota exceeded", "demo-head-"), "quota exceeded");
+}
+
+#[test]
 fn the_head_condition_names_the_container_that_is_not_ready() {
     let cluster = cluster(|_| {});
     let mut pods = made(&cluster, "Pending");
