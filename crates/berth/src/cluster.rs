@@ -18,13 +18,14 @@ use crate::component::limit::Limiter;
 use crate::component::{self, ComponentOptions, Leading, election, endpoints::Places, listen::BindAddress};
 use crate::process;
 
-/// The API groups that the simulated cluster uses, besides Kubernetes' own.
+/// The API groups that the simulated cluster uses, in addition to Kubernetes' own.
 const GROUPS: [&str; 3] = ["autoscaling.x-k8s.io", "berth.dev", "jobset.x-k8s.io"];
 
 /// Options of `berth cluster`.
 #[derive(Args)]
 pub struct Options {
-    /// Node pools and timing: a ClusterConfiguration file. Default: a few CPU nodes and a small L4 pool.
+    /// Node pools and timing: a ClusterConfiguration file. Default: a few CPU nodes and a small L4
+    /// pool.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     #[command(flatten)]

@@ -6,13 +6,27 @@
 
 pub mod cluster;
 pub mod constants;
+pub mod cron_job;
+pub mod dashboard;
+pub mod job;
 pub mod names;
+mod objects;
+mod random;
+pub mod service;
+pub mod services;
+pub mod simulation;
+mod time;
 pub mod types;
 mod version;
+mod write;
+mod yaml;
 
 use berth_runtime::Manager;
 
 /// Adds the controllers of all kinds of Ray to the manager.
 pub fn install(manager: &mut Manager) {
     cluster::install(manager);
+    job::install(manager);
+    service::install(manager);
+    cron_job::install(manager);
 }

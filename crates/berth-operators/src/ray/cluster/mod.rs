@@ -123,30 +123,6 @@ fn has_finalizer(cluster: &RayCluster) -> bool {
     cluster.metadata.finalizers.iter().flatten().any(|finalizer| finalizer == REDIS_FINALIZER)
 }
 
-/// A write about a pod that failed.
-struct Failed {
-    what: Failure,
-    /// The error's text for events and conditions.
-    why: String,
-    error: kube::Error,
-}
-
-/// The text without the random ends of names with this prefix. Each attempt to create a pod has
-/// another name; a status that showed it would change with every attempt, and a changed status
-/// starts the next one at once.
-fn without_suffix(text: &str, prefix: &str) -> String {
-    if prefix.is_empty() {
-        return text.to_owned();
-    }
-    let mut parts = text.split(prefix);
-    let mut stable = parts.next().unwrap_or_default().to_owned();
-    for part in parts {
-        stable.push_str(prefix);
-        stable.push_str(part.trim_start_matches(|letter: char| letter.is_ascii_alphanumeric()));
-    }
-    stable
-}
-
 impl ClusterController {
     fn record(&self, cluster: &RayCluster, notice: &Notice) {
         let kind = if notice.is_warning { EventType::Warning } else { EventType::Normal };
@@ -185,10 +161,10 @@ impl ClusterController {
             let nonce = self.clock.now().as_nanosecond().to_string();
             let plan = plan::plan(facts, cluster, &old, &self.pods(cluster), &nonce);
             is_settled = !plan.is_interim;
-            if let Err(failed) = self.apply(cluster, plan).await {
+            if let Err((what, why)) = self.apply(cluster, plan).await {
                 is_settled = false;
-                failure = Some((failed.what, failed.why));
-                error = Some(failed.error.into());
+                failure = Some((what, without_drawn_name(&berth_runtime::message(&why))));
+                error = Some(why.into());
             }
         }
         let service = self.services.get(&ObjectKey::namespaced(facts.namespace, facts.head_service()));
@@ -209,13 +185,13 @@ impl ClusterController {
     }
 
     /// Carries out the plan. Stops at the first write that fails.
-    async fn apply(&self, cluster: &RayCluster, plan: Plan) -> Result<(), Failed> {
+    async fn apply(&self, cluster: &RayCluster, plan: Plan) -> Result<(), (Failure, kube::Error)> {
         for removal in &plan.delete {
             if let Err(error) = self.delete_pod(cluster, &removal.pod).await {
                 let why = berth_runtime::message(&error);
                 let message = format!("Failed deleting Pod {}, {why}", ObjectKey::of(removal.pod.as_ref()));
                 self.record(cluster, &Notice::warning(removal.failure.event(), message));
-                return Err(Failed { what: removal.failure, why, error });
+                return Err((removal.failure, error));
             }
             if let Some(notice) = &removal.notice {
                 self.record(cluster, notice);
@@ -234,12 +210,11 @@ impl ClusterController {
                     self.record(cluster, &Notice::normal(reason, message));
                 }
                 Err(error) => {
-                    let prefix = creation.pod.metadata.generate_name.as_deref().unwrap_or_default();
-                    let why = without_suffix(&berth_runtime::message(&error), prefix);
+                    let why = without_drawn_name(&berth_runtime::message(&error));
                     let message =
                         format!("Failed to create {what} Pod for the cluster {}, {why}", ObjectKey::of(cluster));
                     self.record(cluster, &Notice::warning(failure.event(), message));
-                    return Err(Failed { what: failure, why, error });
+                    return Err((failure, error));
                 }
             }
         }
@@ -305,7 +280,7 @@ impl ClusterController {
         let pods = self.pods(cluster);
         let mut plan = Plan::default();
         plan.delete_all(&pods, Failure::DeleteAllPods);
-        self.apply(cluster, plan).await.map_err(|failed| failed.error)?;
+        self.apply(cluster, plan).await.map_err(|(_, error)| error)?;
         let deleted_at = cluster.metadata.deletion_timestamp.as_ref().map(|time| time.0);
         let now = self.clock.now();
         let left = redis::left(facts, deleted_at.unwrap_or(now), now);
@@ -351,5 +326,18 @@ impl ClusterController {
                 Err(error.into())
             }
         }
+    }
+}
+
+/// A rejection without the end of the pod's name, which the API server draws anew at each attempt.
+/// A status that differed at each attempt would itself start the next one.
+fn without_drawn_name(message: &str) -> String {
+    const BEFORE: &str = "pods \"";
+    const DRAWN: usize = 5;
+    let Some((before, rest)) = message.split_once(BEFORE) else { return message.to_owned() };
+    let Some((name, after)) = rest.split_once('"') else { return message.to_owned() };
+    match name.len().checked_sub(DRAWN).filter(|end| name.is_char_boundary(*end)) {
+        Some(end) if name[..end].ends_with('-') => format!("{before}{BEFORE}{}\"{after}", &name[..end]),
+        _ => message.to_owned(),
     }
 }

@@ -464,14 +464,6 @@ fn a_suspension_deletes_the_pods_before_it_is_complete() {
 }
 
 #[test]
-fn an_error_about_a_pod_reads_the_same_at_each_attempt() {
-    let text = |name: &str| format!("pods \"{name}\" is forbidden: no account for {name}");
-    let expected = "pods \"demo-head-\" is forbidden: no account for demo-head-";
-    assert_eq!(super::without_suffix(&text("demo-head-x7k2p"), "demo-head-"), expected);
-    assert_eq!(super::without_suffix("quota exceeded", "demo-head-"), "quota exceeded");
-}
-
-#[test]
 fn the_head_condition_names_the_container_that_is_not_ready() {
     let cluster = cluster(|_| {});
     let mut pods = made(&cluster, "Pending");
@@ -557,4 +549,13 @@ fn a_store_in_redis_is_known_to_the_head_and_to_the_clean_up() {
     assert_eq!(template.metadata.unwrap().labels.unwrap()["ray.io/node-type"], "redis-cleanup");
     let container = &template.spec.unwrap().containers[0];
     assert_eq!((container.readiness_probe.as_ref(), variable(container, "RAY_REDIS_ADDRESS")), (None, "redis:6379"));
+}
+
+#[test]
+fn a_rejected_pod_gives_the_same_message_at_each_attempt() {
+    let rejected = |name: &str| format!("pods \"{name}\" is forbidden: quota");
+    let message = "pods \"demo-head-\" is forbidden: quota";
+    assert_eq!(super::without_drawn_name(&rejected("demo-head-ab2cd")), message);
+    assert_eq!(super::without_drawn_name(&rejected("demo-head-x9z7w")), message);
+    assert_eq!(super::without_drawn_name("no such host"), "no such host");
 }
