@@ -31,3 +31,8 @@ fn jobs_are_placed_in_racks_and_survive_the_loss_of_a_node() {
 fn cron_jobs_daemon_sets_and_autoscalers_run_beside_queued_jobs() {
     run("workloads");
 }
+
+#[test]
+fn ray_services_are_replaced_and_ray_jobs_are_retried_and_suspended() {
+    run("ray");
+}
