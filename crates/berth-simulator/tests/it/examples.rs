@@ -50,3 +50,8 @@ fn a_job_asks_for_capacity_in_two_pools_and_takes_the_first() {
 fn a_job_leaves_a_flavor_whose_request_failed_within_a_second() {
     run_file("tests/scenarios/flavor-cool-down.yaml");
 }
+
+#[test]
+fn ray_services_are_replaced_and_ray_jobs_are_retried_and_suspended() {
+    run("ray");
+}

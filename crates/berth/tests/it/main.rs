@@ -18,6 +18,7 @@ mod outage;
 mod process;
 mod processes;
 mod programs;
+mod ray_samples;
 mod refarch;
 mod restart;
 mod rights;

@@ -131,3 +131,33 @@ fn ray_runs_tasks_on_two_pods() {
     cluster.run(&["delete", "pods", "-l", "app=ray", "--timeout", "120s"]);
     cluster.interrupt();
 }
+
+#[test]
+fn a_ray_job_trains_on_a_cluster_of_its_own() {
+    if !has_isolation() {
+        return;
+    }
+    let Some(environment) = installed("ray", "ray") else { return };
+    let (cluster, _configuration) = with_environment("rayproject/*", &environment);
+    apply(&cluster, "examples/ray/rayjob.yaml");
+    let status = |cluster: &Cluster| cluster.get(&["rayjob", "train"])["status"].clone();
+    cluster.wait_until("the RayJob to end", PATIENCE, |cluster| {
+        let state = status(cluster)["jobDeploymentStatus"].clone();
+        state == "Complete" || state == "Failed"
+    });
+    let ended = status(&cluster);
+    let log = cluster.run(&["logs", "-l", "job-name=train", "--tail", "-1"]);
+    assert_eq!(
+        (&ended["jobStatus"], &ended["jobDeploymentStatus"]),
+        (&"SUCCEEDED".into(), &"Complete".into()),
+        "{log}"
+    );
+    // The submitter's log is the program's own, followed by Ray's verdict.
+    assert!(log.contains("Training Complete!") && log.contains("2 workers"), "{log}");
+    let id = ended["jobId"].as_str().unwrap_or_default();
+    assert!(id.starts_with("train-") && log.contains(&format!("Job '{id}' succeeded")), "{log}");
+    cluster.wait_until("the RayCluster to be deleted", PATIENCE, |cluster| {
+        cluster.get(&["rayclusters"])["items"].as_array().is_some_and(Vec::is_empty)
+    });
+    cluster.interrupt();
+}
