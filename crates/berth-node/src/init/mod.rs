@@ -12,6 +12,7 @@ mod pause;
 mod plain;
 mod root;
 mod seccomp;
+mod secrets;
 mod user;
 
 use std::io;
