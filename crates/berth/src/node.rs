@@ -17,6 +17,7 @@ use berth_network::{Network, Options as NetworkOptions};
 use berth_node::{Helper, Level, Options as RuntimeOptions, ProcessRuntime};
 use berth_pod_runtime::{Machine, PodRuntime};
 use clap::{Args, ValueEnum};
+use tokio::task::JoinSet;
 
 use crate::front::Front;
 use crate::{image, process};
@@ -275,15 +276,23 @@ impl Closing {
             }
             return;
         }
+        let mut stopping = JoinSet::new();
         for pod in self.runtime.pods() {
-            let stopped = async {
-                self.runtime.stop_sandbox(&pod.uid).await?;
-                self.runtime.remove_sandbox(&pod.uid).await
-            };
-            if let Err(error) = stopped.await {
-                eprintln!("berth: pod {}/{} was not stopped: {error}", pod.namespace, pod.name);
-            }
+            let runtime = self.runtime.clone();
+            stopping.spawn(async move {
+                let stopped = async {
+                    runtime.stop_sandbox(&pod.uid).await?;
+                    runtime.remove_sandbox(&pod.uid).await
+                };
+                if let Err(error) = stopped.await {
+                    eprintln!("berth: pod {}/{} was not stopped: {error}", pod.namespace, pod.name);
+                }
+            });
         }
+        if !stopping.is_empty() {
+            eprintln!("berth: stopping {} pods", stopping.len());
+        }
+        stopping.join_all().await;
         if let Err(error) = self.network.remove().await {
             eprintln!("berth: the pod network was not removed: {error}");
         }
