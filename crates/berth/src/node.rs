@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::Context;
-use berth_api::berth::{ClusterConfiguration, ImageConfiguration, ImageFiles, ImageMapping};
+use berth_api::berth::{ClusterConfiguration, ImageConfiguration, ImageFiles, ImageMapping, NodePoolSpec};
 use berth_apiserver::admission::pod_security::PodSecurity;
 use berth_apiserver::admission::pod_security::policy::Level as PodSecurityLevel;
 use berth_cluster::storage::{DiskFolders, Folders};
@@ -116,7 +116,8 @@ impl NodeOptions {
 
     /// True if pods run as processes: by the option, or by a node pool of the configuration.
     pub fn runs_processes(&self, cluster: &ClusterConfiguration) -> bool {
-        self.runtime == Runtime::Process || cluster.node_pools.iter().any(|pool| pool.spec.is_process())
+        let runs = |spec: &NodePoolSpec| spec.is_process() || spec.is_hosted();
+        self.runtime == Runtime::Process || cluster.node_pools.iter().any(|pool| runs(&pool.spec))
     }
 
     /// Opens this machine as a node; `None` if pods are simulated. The pods of a cluster with

@@ -51,6 +51,8 @@ pub const HELD_ANNOTATION: &str = "berth.dev/held";
 pub const READY_AT_ANNOTATION: &str = "berth.dev/ready-at";
 /// Node annotation: when the accelerators' device plugin is ready (RFC 3339).
 pub const ACCELERATORS_AT_ANNOTATION: &str = "berth.dev/accelerators-at";
+/// Label of the nodes of pools with `runtime: hosted`: their pods run as processes.
+pub const HOSTED_LABEL: &str = "berth.dev/hosted";
 /// Label of nodes created for one ProvisioningRequest: the request's `ResizeRequestName` (as on
 /// GKE).
 pub const RESIZE_REQUEST_LABEL: &str = "autoscaling.gke.io/provisioning-request";

@@ -5,5 +5,5 @@ mod plan;
 mod template;
 
 pub use controller::install;
-pub use plan::{Order, PoolPlan, REMOVAL_TAINT, has_taint, is_ready, plan, request_of, zones};
+pub use plan::{Order, PoolPlan, REMOVAL_TAINT, has_taint, is_hosted, is_ready, plan, request_of, zones};
 pub use template::{NodeTimes, POOL_LABEL, SIMULATED_TAINT, label_for_request, node, taints, template};
